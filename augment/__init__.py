@@ -1,0 +1,1 @@
+"""Augmentation: corpora of new text, written to disk in resumable shards."""

@@ -1,0 +1,158 @@
+"""Masking: copies of a row in which each word is replaced by the mask token with probability p.
+
+Tang et al. 2019 (arXiv 1903.12136, section 3.2, rule 1), as MKD uses it: p = 0.1. A word is what stands
+between white space (Unicode's, as `str.split`), and a copy's words are joined by single spaces.
+
+Whether a word is masked depends on (seed, uid, copy, position) alone, so any chunking and any number
+of processes give the same copies:
+
+    key(uid)         = blake2b("<seed>:<uid>", 8 bytes, little endian)
+    stream(uid, c)   = splitmix64(key + c * G)                  c = 1, 2, ... copies
+    u(uid, c, w)     = splitmix64(stream + w * G) / 2**64       w = 1, 2, ... across the row's texts
+    masked           = u < p
+
+with splitmix64's finaliser and its increment G, all modulo 2**64.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from augment.copies import Copies
+from tasks.corpus import SCHEMA
+from tasks.errors import UserError
+from tasks.rows import Rows
+
+_G = np.uint64(0x9E3779B97F4A7C15)
+_CHUNK = 8192  # copies worked on at once: the arrays of 20-word texts stay in the cache
+
+
+@dataclass(frozen=True)
+class Masking:
+    """The method "mask".
+
+    Attributes:
+        p: chance of a word to be masked, 0 < p < 1.
+        seed: another seed masks other words.
+        mask_token: what replaces a word.
+
+    Raises:
+        UserError: p is not inside (0, 1), or the mask token is empty or has white space in it.
+    """
+
+    p: float = 0.1
+    seed: int = 0
+    mask_token: str = "[MASK]"
+
+    name = "mask"
+    about = (
+        "Each word (what stands between white space) is replaced by the mask token with probability p, "
+        "independently; white space is normalised to single spaces. Which words are masked depends on "
+        "the seed, the source row's uid, the copy's number and the word's position only."
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.p < 1:
+            raise UserError(f"masking probability p = {self.p}", allowed="0 < p < 1, such as 0.1")
+        if self.mask_token.split() != [self.mask_token]:
+            raise UserError(f"mask token {self.mask_token!r}", allowed="one word, such as [MASK]")
+
+    @property
+    def settings(self) -> dict[str, float | int | str]:
+        """The fields by name."""
+        return dataclasses.asdict(self)
+
+    def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
+        """Yield the copies of `rows`, in row order and a row's copies together, a chunk at a time.
+
+        Args:
+            copies: copies of each row; the chunks hold n * copies rows in all.
+        """
+        step = max(1, _CHUNK // copies)
+        for start in range(0, len(rows), step):
+            yield self._chunk(rows.take(np.arange(start, min(start + step, len(rows)))), copies)
+
+    def _chunk(self, rows: Rows, copies: int) -> Copies:
+        count = len(rows) * copies
+        streams = _streams(self.seed, rows.uids, copies)
+        masked = np.zeros(count, np.int64)
+        before = np.zeros(len(rows), np.int64)  # words of the row's texts so far
+        texts: list[pa.Array] = []
+        words = 0
+        for text in rows.texts:
+            column, per_copy, lengths = self._mask_text(text, streams, before, copies)
+            texts.append(column)
+            masked += per_copy
+            before += lengths
+            words += int(lengths.sum()) * copies
+        pair = texts[1] if len(texts) == 2 else pa.nulls(count, pa.string())
+        parent = rows.uids.take(pa.array(np.repeat(np.arange(len(rows), dtype=np.int32), copies)))
+        number = pa.array(np.tile(np.arange(1, copies + 1, dtype=np.int32), len(rows)))
+        label = pa.nulls(count, pa.float64())
+        columns = [_constant(rows.task, count), parent, number, texts[0], pair, label]
+        table = pa.Table.from_arrays([*columns, _constant(self.name, count)], schema=SCHEMA)
+        return Copies(table, words, int(masked.sum()), int((masked == 0).sum()))
+
+    def _mask_text(
+        self, text: pa.StringArray, streams: np.ndarray, before: np.ndarray, copies: int
+    ) -> tuple[pa.StringArray, np.ndarray, np.ndarray]:
+        """Mask one text column of n rows.
+
+        Args:
+            streams: (n * copies,) uint64, one a copy.
+            before: (n,) words of the row that stand in earlier columns.
+
+        Returns:
+            the (n * copies,) masked texts, masked words of each, and the (n,) words of each source text.
+        """
+        trimmed = pc.utf8_trim_whitespace(text)
+        split = pc.utf8_split_whitespace(trimmed)
+        offsets = split.offsets.to_numpy()
+        lengths = np.diff(offsets).astype(np.int64)
+        lengths[pc.equal(trimmed, "").to_numpy(zero_copy_only=False)] = 0  # split("") gives one empty word
+
+        counts = np.repeat(lengths, copies)  # words of each copy
+        ends = np.cumsum(counts)
+        starts = ends - counts  # where each copy's words stand in the chunk's run of words
+        run = np.arange(ends[-1])
+        base = streams + _G * (np.repeat(before, copies) + 1 - starts).astype(np.uint64)
+        mask = _mix(np.repeat(base, counts) + _G * run.astype(np.uint64)) < np.uint64(int(self.p * 2**64))
+
+        words = pa.concat_arrays([split.values, pa.array([self.mask_token])])
+        source = run + np.repeat(np.repeat(offsets[:-1], copies) - starts, counts)
+        source[mask] = len(words) - 1
+        bounds = np.concatenate([np.zeros(1, np.int32), ends.astype(np.int32)])
+        chosen = pa.ListArray.from_arrays(pa.array(bounds), words.take(pa.array(source)))
+        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask)])
+        return pc.binary_join(chosen, " "), total[ends] - total[starts], lengths
+
+
+def _streams(seed: int, uids: pa.StringArray, copies: int) -> np.ndarray:
+    """The (n * copies,) uint64 stream of every copy, a row's copies together."""
+    digests = (hashlib.blake2b(f"{seed}:{uid}".encode(), digest_size=8).digest() for uid in uids.to_pylist())
+    keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+    return _mix((keys[:, None] + _G * np.arange(1, copies + 1, dtype=np.uint64)).ravel())
+
+
+def _mix(z: np.ndarray) -> np.ndarray:
+    """splitmix64's finaliser of a uint64 array, in place."""
+    shifted = z >> np.uint64(30)
+    z ^= shifted
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    np.right_shift(z, np.uint64(27), out=shifted)
+    z ^= shifted
+    z *= np.uint64(0x94D049BB133111EB)
+    np.right_shift(z, np.uint64(31), out=shifted)
+    z ^= shifted
+    return z
+
+
+def _constant(value: str, count: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([value]))

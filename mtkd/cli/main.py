@@ -1,0 +1,95 @@
+"""The command `mtkd`. Commands are imported when they are called, so that help and typos answer at once."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+
+import click
+
+from mtkd import __version__
+from tasks.errors import UserError, unknown
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in modules that are imported only when needed.
+
+    Args:
+        lazy: name -> ("module:attribute", one line of help).
+    """
+
+    def __init__(self, *args, lazy: Mapping[str, tuple[str, str]], **kwargs):
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.lazy:
+            return None
+        module, _, attribute = self.lazy[cmd_name][0].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]):
+        if args and args[0] not in self.lazy and not args[0].startswith("-"):
+            raise unknown("command", args[0], self.lazy, mend=f"{ctx.command_path} --help lists them")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "demo": ("mtkd.cli.demo:demo", "the whole main job on the pocket tasks, with a table at the end"),
+        "tasks": ("mtkd.cli.info:tasks", "the tasks there are"),
+        "recipes": ("mtkd.cli.info:recipes", "the recipes there are; `recipes show NAME` prints one"),
+        "data": ("mtkd.cli.data:data", "`data check`: report on data before training on it"),
+        "augment": ("mtkd.cli.augment:augment", "`augment mask`: write a corpus of masked copies"),
+        "refine": ("mtkd.cli.train:refine", "train the multi-task teacher"),
+        "distill": ("mtkd.cli.train:distill", "train a student from a teacher"),
+        "finetune": ("mtkd.cli.train:finetune", "fine-tune a student on one task"),
+        "evaluate": ("mtkd.cli.measure:evaluate", "score a model on labelled data"),
+        "predict": ("mtkd.cli.measure:predict", "answer rows of a file, or write a GLUE submission"),
+        "bench": ("mtkd.cli.measure:bench", "`bench inference`: time models against each other"),
+    },
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, prog_name="mtkd")
+def cli() -> None:
+    """Distil large language-understanding models into small fast ones, for many tasks at once.
+
+    The main job: refine a teacher, augment the text, distil a shared student, fine-tune it per task.
+    """
+
+
+def main() -> None:
+    """Run the command line: a user's mistake is one clear error and exit code 2."""
+    try:
+        cli.main(standalone_mode=False)
+    except UserError as error:
+        _fail(error.lines(), 2)
+    except click.exceptions.Abort:
+        _fail(["interrupted"], 130)
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        usage = [f"  to mend: {context.command_path} --help"] if context else []
+        _fail([error.format_message(), *usage], 2)
+    except KeyboardInterrupt:
+        _fail(["interrupted"], 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _fail(lines: list[str], code: int) -> None:
+    print("error: " + "\n".join(lines), file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""`mtkd evaluate`, `mtkd predict`, `mtkd bench inference`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mtkd.cli.options import data_option, report_options, say, show, table
+from tasks.errors import UserError
+
+model_option = click.option(
+    "--model", required=True, type=click.Path(path_type=Path), metavar="DIR", help="a run or model directory"
+)
+models_option = click.option(
+    "--model",
+    "models",
+    required=True,
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="a run or model directory; may be given several times",
+)
+batch_option = click.option("--batch", default=64, show_default=True, type=click.IntRange(min=1), help="rows at once")
+
+
+@click.command()
+@model_option
+@data_option
+@click.option("--tasks", "spec", help="tasks, groups or task files [default: all that the model knows]")
+@click.option("--split", help="another split than the validation ones")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N rows a split")
+@batch_option
+@report_options
+def evaluate(
+    model: Path, data: str, spec: str | None, split: str | None, limit: int | None, batch: int, json_file: str | None
+) -> None:
+    """Score a model on labelled data."""
+    from mtkd.cli.train import draw_scores
+    from mtkd.stages.common import scores_record
+    from mtkd.stages.evaluate import run
+
+    record = {"scores": scores_record(run(model, data, spec, split=split, limit=limit, batch_size=batch))}
+    show(record, json_file, lambda: draw_scores(record))
+
+
+@click.command()
+@models_option
+@click.option("--task", "spec", help="one task, or a task file")
+@click.option("--in", "source", type=click.Path(path_type=Path), metavar="FILE", help="JSON lines to answer")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="where the answered lines go")
+@click.option("--data", metavar="pocket|hub|DIR", help="where the test rows come from (--glue-submission)")
+@click.option("--glue-submission", "folder", type=click.Path(path_type=Path), metavar="DIR", help="write GLUE's files")
+@batch_option
+@report_options
+def predict(
+    models: tuple[Path, ...],
+    spec: str | None,
+    source: Path | None,
+    out: Path | None,
+    data: str | None,
+    folder: Path | None,
+    batch: int,
+    json_file: str | None,
+) -> None:
+    """Answer the rows of a file (--task, --in, --out), or write a GLUE submission (--data, --glue-submission).
+
+    With several models, each task of a submission is answered by the first that knows it.
+    """
+    from mtkd.device import best_device
+    from mtkd.model import MultiTaskModel
+
+    if folder and data:
+        _submit([MultiTaskModel.load(place).to(best_device()) for place in models], data, folder, batch, json_file)
+        return
+    if not (spec and source and out) or len(models) != 1:
+        raise UserError(
+            "mtkd predict needs one --model with --task, --in and --out, or --data with --glue-submission",
+            mend="mtkd predict --help",
+        )
+    from mtkd.engine.predict import predict_file
+    from tasks.registry import resolve
+
+    tasks = resolve(spec)
+    if len(tasks) != 1:
+        raise UserError(f"--task {spec!r} names {len(tasks)} tasks", allowed="one task")
+    count = predict_file(MultiTaskModel.load(models[0]).to(best_device()), tasks[0], source, out, batch)
+    show({"rows": count, "out": str(out)}, json_file, lambda: say(f"{count:,} rows answered: {out}"))
+
+
+def _submit(models: list, data: str, folder: Path, batch: int, json_file: str | None) -> None:
+    from mtkd.engine.predict import glue_submission
+    from tasks.sources import open_data
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is there already and not empty", mend="name another folder, or empty it")
+    files = glue_submission(models, open_data(data), folder, batch)
+
+    def draw() -> None:
+        rows = [(f.file, f.task, f"{f.rows:,}", f"CONSTANT: {f.filled}" if f.filled else "the model") for f in files]
+        table(("file", "task", "rows", "answered by"), rows)
+        say(f"zip the files of {folder} and hand them in")
+
+    show([vars(f) for f in files], json_file, draw)
+
+
+@click.group()
+def bench() -> None:
+    """Time models against each other."""
+
+
+@bench.command()
+@models_option
+@click.option("--seq-len", default=128, show_default=True, type=click.IntRange(min=4), help="tokens a row")
+@click.option("--batch", default=128, show_default=True, type=click.IntRange(min=1), help="rows at once")
+@click.option("--rounds", default=10, show_default=True, type=click.IntRange(min=1), help="timed batches a model")
+@click.option("--warmup", default=2, show_default=True, type=click.IntRange(min=0), help="batches before that")
+@report_options
+def inference(
+    models: tuple[Path, ...], seq_len: int, batch: int, rounds: int, warmup: int, json_file: str | None
+) -> None:
+    """Time models in turn in one run, with warm-up: median and spread, parameters, disk, peak memory.
+
+    Ratios are against the first model. Models that read texts apart get half of --seq-len in each of two texts.
+    """
+    from mtkd.engine.bench import bench_directories
+
+    results = bench_directories(models, seq_len=seq_len, batch=batch, rounds=rounds, warmup=warmup)
+
+    def draw() -> None:
+        table(BENCH_COLUMNS, [bench_row(r) for r in results], f"{batch} rows of {seq_len} tokens, {rounds} rounds")
+
+    show([vars(r) for r in results], json_file, draw)
+
+
+BENCH_COLUMNS = (
+    "model",
+    "ms a batch (min-max)",
+    "rows/s",
+    "speed",
+    "parameters",
+    "w/o embeddings",
+    "disk MB",
+    "peak memory MB",
+)
+
+
+def bench_row(r) -> tuple[str, ...]:
+    """One model's line of the inference table."""
+    return (
+        r.name,
+        f"{r.median_ms:.1f} ({r.min_ms:.1f}-{r.max_ms:.1f})",
+        f"{r.rows_per_second:,.0f}",
+        f"{r.speedup:.2f}x",
+        f"{r.parameters:,}",
+        f"{r.without_embeddings:,}",
+        f"{r.disk_bytes / 1e6:.1f}",
+        f"{r.peak_bytes / 1e6:.0f}" if r.peak_bytes else "-",
+    )

@@ -1,0 +1,128 @@
+"""Options that several commands share, and how results are shown."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tasks.files import write_json
+from tasks.progress import set_quiet
+
+Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def stack(*options: Wrapper) -> Wrapper:
+    """Several options as one decorator, in the order given."""
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return wrap
+
+
+data_option = click.option(
+    "--data", required=True, metavar="pocket|hub|DIR", help="where the rows come from", envvar="MTKD_DATA"
+)
+out_option = click.option(
+    "--out", required=True, metavar="DIR", type=click.Path(path_type=Path), help="where the result goes"
+)
+overwrite_option = click.option("--overwrite", is_flag=True, help="drop what another run left in --out")
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="at most N training rows a task (a seeded sample)"
+)
+eval_limit_option = click.option(
+    "--eval-limit", type=click.IntRange(min=1), metavar="N", help="at most N validation rows a task"
+)
+quiet_option = click.option(
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=lambda ctx, param, value: set_quiet(value),
+    help="no progress",
+)
+json_option = click.option(
+    "--json",
+    "json_file",
+    is_flag=False,
+    flag_value="-",
+    metavar="[FILE]",
+    help="write the result as JSON to FILE, or to standard output",
+)
+report_options = stack(json_option, quiet_option)
+
+train_options = stack(
+    limit_option,
+    eval_limit_option,
+    click.option("--epochs", type=click.IntRange(min=1), help="same as --set train.epochs=N"),
+    click.option("--batch", type=click.IntRange(min=1), help="rows a step; same as --set train.batch_size=N"),
+    click.option("--seed", type=click.IntRange(min=0), help="same as --set train.seed=N"),
+    click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of the recipe"),
+    click.option("--resume", is_flag=True, help="go on with the unfinished run in --out"),
+    overwrite_option,
+    report_options,
+)
+
+
+def overrides(sets: Sequence[str], epochs: int | None, batch: int | None, seed: int | None) -> dict[str, Any]:
+    """The shorthand options and `--set` as dotted key -> value; `--set` wins."""
+    from mtkd.config import parse_set
+
+    short = {"train.epochs": epochs, "train.batch_size": batch, "train.seed": seed}
+    return {key: value for key, value in short.items() if value is not None} | parse_set(sets)
+
+
+def show(result: Any, json_file: str | None, draw: Callable[[], None]) -> None:
+    """Print a result as a table, or write it as JSON.
+
+    Args:
+        json_file: None = only the table; "-" = only JSON, on standard output; else both.
+        draw: prints the table.
+    """
+    if json_file == "-":
+        print(json.dumps(result, indent=2))
+        return
+    draw()
+    if json_file:
+        write_json(Path(json_file), result)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
+    """Print a table; columns after the first that hold numbers are aligned right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for index, name in enumerate(columns):
+        numeric = index and all(_numeric(row[index]) for row in rows)
+        drawn.add_column(name, justify="right" if numeric else "left", no_wrap=bool(numeric), overflow="fold")
+    for row in rows:
+        drawn.add_row(*row)
+    width = None if sys.stdout.isatty() else 140
+    Console(width=width, highlight=False, markup=False).print(drawn)
+
+
+def _numeric(text: str) -> bool:
+    return text in ("", "-") or text.lstrip("+-x").replace(",", "").replace("%", "")[:1].isdigit()
+
+
+def warn(text: str) -> None:
+    """A warning that cannot be overlooked."""
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    Console(stderr=True).print(Panel(Text(text), title="WARNING", border_style="bold red"))
+
+
+def say(text: str) -> None:
+    """A line about what is going on, on standard error."""
+    print(text, file=sys.stderr, flush=True)

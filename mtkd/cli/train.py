@@ -1,0 +1,128 @@
+"""`mtkd refine`, `mtkd distill`, `mtkd finetune`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mtkd.cli.options import data_option, out_option, overrides, say, show, table, train_options, warn
+
+
+@click.command()
+@data_option
+@click.option("--tasks", "spec", default="glue", show_default=True, help="tasks, groups or task files, by commas")
+@click.option("--teacher", default="minilm", show_default=True, help="hub name or directory of an encoder")
+@out_option
+@click.option("--recipe", default="refine", show_default=True, help="settings to start from")
+@train_options
+def refine(spec: str, teacher: str, recipe: str, **given: Any) -> None:
+    """Train the multi-task teacher: a shared encoder, one head a task.
+
+    `minilm` is the 6-layer encoder that is installed beside mtkd; it needs no network.
+    """
+    from mtkd.stages import refine as stage
+
+    settings, request, json_file = _unpack("refine", recipe, spec, given)
+    _run("refined", request, json_file, lambda: stage.run(request, settings, teacher))
+
+
+@click.command()
+@click.argument("recipe")
+@data_option
+@click.option("--tasks", "spec", default="glue", show_default=True, help="tasks, groups or task files, by commas")
+@click.option("--teacher", type=click.Path(path_type=Path), metavar="DIR", help="a run of mtkd refine")
+@click.option("--corpus", type=click.Path(path_type=Path), metavar="DIR", help="a corpus of mtkd augment, added")
+@out_option
+@train_options
+def distill(recipe: str, spec: str, teacher: Path | None, corpus: Path | None, **given: Any) -> None:
+    """Train one student for all tasks by RECIPE (`mtkd recipes` lists them).
+
+    Ablations: --set supervision=labels (no distillation), --tasks rte (single task), --tasks nli (task
+    subset), --set student.kind=bilstm (no bi-attention), --set student.vocabulary=word (word level); without
+    --corpus there is no augmentation.
+    """
+    from mtkd.stages import distill as stage
+
+    settings, request, json_file = _unpack("distill", recipe, spec, given)
+    _run("distilled", request, json_file, lambda: stage.run(request, settings, teacher, corpus, warn))
+
+
+@click.command()
+@click.option("--model", required=True, type=click.Path(path_type=Path), metavar="DIR", help="what to fine-tune")
+@click.option("--task", "spec", required=True, help="one task, or a task file")
+@data_option
+@out_option
+@click.option("--recipe", default="finetune", show_default=True, help="settings to start from")
+@train_options
+def finetune(model: Path, spec: str, recipe: str, **given: Any) -> None:
+    """Fine-tune a model on one task's labels; the learning rate is picked by validation loss."""
+    from mtkd.stages import finetune as stage
+
+    settings, request, json_file = _unpack("finetune", recipe, spec, given)
+    _run("fine-tuned", request, json_file, lambda: stage.run(request, settings, model))
+
+
+def _unpack(stage: str, recipe: str, spec: str, given: dict[str, Any]) -> tuple[Any, Any, str | None]:
+    """Settings, request and --json from a command's options; everything cheap is checked here."""
+    from mtkd.config import load_settings
+
+    changed = overrides(given["sets"], given["epochs"], given["batch"], given["seed"])
+    settings = load_settings(recipe, stage, changed)
+    from mtkd.stages.common import Request
+
+    request = Request(
+        data=given["data"],
+        tasks=spec,
+        out=given["out"],
+        limit=given["limit"],
+        eval_limit=given["eval_limit"],
+        resume=given["resume"],
+        overwrite=given["overwrite"],
+    )
+    return settings, request, given["json_file"]
+
+
+def _run(what: str, request: Any, json_file: str | None, stage: Callable[[], Any]) -> None:
+    """Run a stage and show its scores; Ctrl-C leaves with a checkpoint and exit code 130."""
+    from accelerate import PartialState
+
+    from mtkd.engine.trainer import Interrupted
+
+    started = time.monotonic()
+    try:
+        run = stage()
+    except Interrupted:
+        say(f"interrupted; a checkpoint is in {request.out}: the same command goes on from there")
+        raise SystemExit(130) from None
+    if not PartialState().is_main_process:
+        return
+    record = run.record
+    if run.finished:
+        say(f"this run is finished already: {request.out} (--overwrite runs it again)")
+    show(record, json_file, lambda: draw_scores(record))
+    if not run.finished:
+        say(f"{what} in {time.monotonic() - started:.0f} s: {request.out}")
+
+
+def draw_scores(record: dict[str, Any]) -> None:
+    """Print the validation scores of a run's record."""
+    rows = [
+        (
+            name,
+            f"{s['rows']:,}",
+            ", ".join(f"{metric} {value:.3f}" for metric, value in s["metrics"].items()),
+            f"{s['primary']:.3f}",
+            f"{s['majority']:.3f}",
+        )
+        for name, s in record["scores"].items()
+    ]
+    table(("validation", "rows", "metrics", "score", "commonest answer"), rows)
+    if size := record.get("parameters"):
+        print(f"parameters: {size['total']:,}, without embeddings {size['without_embeddings']:,}")
+    if "learning_rate" in record:
+        tried = ", ".join(f"{rate}: {loss:.4f}" for rate, loss in record["tried"].items())
+        print(f"learning rate {record['learning_rate']:g}, by validation loss ({tried})")

@@ -1,0 +1,295 @@
+"""Settings of a run: recipes, `--set` overrides, and the checks on both."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tasks.errors import UserError, unknown
+from tasks.sampler import Mixing
+
+
+class Strict(BaseModel):
+    """Settings in which an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class BiLSTMSettings(Strict):
+    """The student's sizes where it is a BiLSTM (units: hidden_size a direction)."""
+
+    embedding_size: int = Field(300, gt=0)
+    projection_size: int = Field(256, gt=0)
+    hidden_size: int = Field(256, gt=0)
+    output_size: int = Field(768, gt=0)
+
+
+class TransformerSettings(Strict):
+    """The student where it is a Transformer.
+
+    `init`: "base" takes the first layers of the pretrained encoder that the teacher was refined from,
+    "teacher" those of the teacher itself, "random" only the shape; anything else is a hub name or directory.
+    """
+
+    layers: int = Field(3, gt=0)
+    init: str = "base"
+    pooling: Literal["cls", "mean", "cls-of-layers"] = "cls-of-layers"
+
+
+class StudentSettings(Strict):
+    """Which student, how it reads text, and how its embeddings start.
+
+    `vocabulary`: "wordpiece" is the teacher's own tokeniser; "word" builds a word-level vocabulary of at
+    most `vocabulary_size` words from the training text.
+    """
+
+    kind: Literal["bilstm-biattention", "bilstm", "transformer"] = "bilstm-biattention"
+    vocabulary: Literal["wordpiece", "word"] = "wordpiece"
+    vocabulary_size: int = Field(60_000, gt=10)
+    embeddings: Literal["random", "teacher"] = "random"
+    max_length: int = Field(128, ge=8)
+    head_hidden: int = Field(512, ge=0)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    bilstm: BiLSTMSettings = BiLSTMSettings()
+    transformer: TransformerSettings = TransformerSettings()
+
+
+class LogitsMSESettings(Strict):
+    loss: Literal["logits_mse"]
+    weight: float = Field(1.0, ge=0)
+
+
+class LabelsSettings(Strict):
+    loss: Literal["labels"]
+    weight: float = Field(1.0, ge=0)
+
+
+class SoftLabelsSettings(Strict):
+    loss: Literal["soft_labels"]
+    weight: float = Field(1.0, ge=0)
+    temperature: float = Field(1.0, gt=0)
+
+
+class HiddenMSESettings(Strict):
+    loss: Literal["hidden_mse"]
+    weight: float = Field(1.0, ge=0)
+    student_layer: int = Field(ge=0)
+    teacher_layer: int = Field(ge=0)
+
+
+TermSettings = Annotated[
+    LogitsMSESettings | LabelsSettings | SoftLabelsSettings | HiddenMSESettings, Field(discriminator="loss")
+]
+
+
+class TrainSettings(Strict):
+    """How the training loop runs.
+
+    Attributes:
+        batch_size: rows a step, over all processes.
+        micro_batch: rows that go through the model at once on each process; None = all of its share.
+        warmup: share of the steps in which the learning rate rises from 0.
+        clip: gradient norm limit; None = none.
+        precision: "bf16" runs the student under autocast.
+        patience: epochs without a better `metric` before stopping; None = never.
+        metric: "score" (mean of the tasks' scores), "loss", or "task/metric" such as "rte/accuracy".
+        keep: "best" ends with the epoch that was best by `metric`, "last" with the last one.
+        checkpoint_steps: also write a checkpoint every so many steps; one is written each epoch anyway.
+    """
+
+    epochs: int = Field(3, gt=0)
+    batch_size: int = Field(32, gt=0)
+    micro_batch: int | None = Field(None, gt=0)
+    eval_batch_size: int = Field(64, gt=0)
+    optimizer: Literal["adam", "adamw", "adadelta"] = "adamw"
+    lr: float = Field(5e-5, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    schedule: Literal["constant", "linear"] = "linear"
+    warmup: float = Field(0.0, ge=0, lt=1)
+    clip: float | None = Field(1.0, gt=0)
+    precision: Literal["fp32", "bf16"] = "fp32"
+    mixing: Mixing = "all"
+    bucket: bool = True
+    steps_per_epoch: int | None = Field(None, gt=0)
+    metric: str = "score"
+    keep: Literal["best", "last"] = "best"
+    patience: int | None = Field(None, gt=0)
+    checkpoint_steps: int | None = Field(None, gt=0)
+    seed: int = Field(0, ge=0)
+
+
+class TeacherSettings(Strict):
+    """How the teacher answers: its precision, and whether its logits are computed once and kept."""
+
+    precision: Literal["fp32", "bf16"] = "fp32"
+    cache_logits: bool = True
+
+
+class DistillSettings(Strict):
+    """A distillation recipe.
+
+    `supervision = "labels"` trains the same student on labels alone, without any teacher or corpus.
+    """
+
+    name: str
+    summary: str
+    source: str
+    supervision: Literal["teacher", "labels"] = "teacher"
+    student: StudentSettings = StudentSettings()
+    terms: dict[str, TermSettings]
+    train: TrainSettings = TrainSettings()
+    teacher: TeacherSettings = TeacherSettings()
+
+
+class RefineSettings(Strict):
+    """How the multi-task teacher is trained. `pooling` "auto": as the encoder's directory declares, else cls."""
+
+    name: str
+    summary: str
+    source: str
+    pooling: Literal["auto", "cls", "mean"] = "auto"
+    layers: int | None = Field(None, gt=0)
+    max_length: int = Field(128, ge=8)
+    head_hidden: int = Field(0, ge=0)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    train: TrainSettings = TrainSettings()
+
+
+class FinetuneSettings(Strict):
+    """How a model is fine-tuned on one task: one run for each learning rate, the best by validation loss."""
+
+    name: str
+    summary: str
+    source: str
+    learning_rates: list[float] = Field(min_length=1)
+    train: TrainSettings = TrainSettings()
+
+
+STAGES: dict[str, type[Strict]] = {
+    "distill": DistillSettings,
+    "refine": RefineSettings,
+    "finetune": FinetuneSettings,
+}
+
+
+def recipe_names(stage: str = "distill") -> list[str]:
+    """The recipes that ship with mtkd for one stage, in alphabetical order."""
+    return sorted(name for name in _files() if _read(name)["stage"] == stage)
+
+
+def recipe_text(name: str) -> str:
+    """The recipe's TOML as it stands in the package.
+
+    Raises:
+        UserError: no recipe of that name.
+    """
+    if name not in _files():
+        raise unknown("recipe", name, _files(), mend="mtkd recipes lists them all")
+    return (resources.files("mtkd.recipes") / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def recipe_stage(name: str) -> str:
+    """Which stage a recipe is for."""
+    return _read(name)["stage"]
+
+
+def load_settings(name: str, stage: str, overrides: Mapping[str, Any]) -> Any:
+    """A recipe with overrides applied and everything checked.
+
+    Args:
+        name: the recipe.
+        stage: "distill", "refine" or "finetune".
+        overrides: dotted key -> value, as `parse_set` makes them.
+
+    Raises:
+        UserError: unknown recipe or key (the nearest one is offered), or a value out of range.
+    """
+    names = recipe_names(stage)
+    if name not in names:
+        raise unknown(f"{stage} recipe", name, names, mend="mtkd recipes lists them all")
+    values = _read(name)
+    values.pop("stage")
+    for key, value in overrides.items():
+        _assign(values, key, value)
+    return validate(STAGES[stage], values)
+
+
+def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
+    """`--set a.b=v` options as dotted key -> value; v is read as TOML, else taken as a string.
+
+    Raises:
+        UserError: there is no "=".
+    """
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"--set {pair!r} is not of the form key=value", mend="for example --set train.lr=1e-4")
+        try:
+            found[key.strip()] = tomllib.loads(f"v = {text}")["v"]
+        except tomllib.TOMLDecodeError:
+            found[key.strip()] = None if text.strip() == "none" else text.strip()
+    return found
+
+
+def validate(model: type[Strict], values: Mapping[str, Any]) -> Any:
+    """Build settings from plain values.
+
+    Raises:
+        UserError: the first thing wrong, with the key, the value and what is allowed.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise _explain(model, error) from error
+
+
+def _files() -> list[str]:
+    return [f.name.removesuffix(".toml") for f in resources.files("mtkd.recipes").iterdir() if f.name.endswith(".toml")]
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((resources.files("mtkd.recipes") / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def _assign(values: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    place = values
+    for part in path:
+        place = place.setdefault(part, {})
+        if not isinstance(place, dict):
+            raise UserError(f"--set {key}: {part!r} holds a value, not a table of settings")
+    place[last] = value
+
+
+def _explain(model: type[BaseModel], error: ValidationError) -> UserError:
+    first = error.errors()[0]
+    where = [str(part) for part in first["loc"] if str(part) not in _LOSSES]
+    key = ".".join(where)
+    if first["type"] == "extra_forbidden":
+        return unknown("setting", key, _keys(model), mend="mtkd recipes show NAME prints the settings")
+    if first["type"] == "missing":
+        return UserError(f"the setting {key!r} is missing", mend=f"add --set {key}=...")
+    return UserError(f"setting {key} = {first.get('input')!r}: {first['msg']}", mend=f"--set {key}=...")
+
+
+_LOSSES = {"logits_mse", "labels", "soft_labels", "hidden_mse"}
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every dotted key of a settings model."""
+    found = []
+    for name, item in model.model_fields.items():
+        inner = item.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += _keys(inner, f"{prefix}{name}.")
+        elif name == "terms":
+            found += [f"terms.NAME.{field}" for field in ("loss", "weight")]
+        else:
+            found.append(prefix + name)
+    return found
+

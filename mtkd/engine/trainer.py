@@ -1,0 +1,311 @@
+"""The only training loop: refining, distilling and fine-tuning all run here."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from mtkd.config import TrainSettings
+from mtkd.engine.checkpoint import Position, restore_checkpoint, save_checkpoint
+from mtkd.engine.evaluate import TaskScores
+from mtkd.engine.optim import build_optimizer, learning_rate, set_learning_rate
+from mtkd.engine.rundir import Log
+from mtkd.losses.objective import Objective
+from mtkd.model import MultiTaskModel
+from mtkd.records import Signal
+from mtkd.teacher.source import TeacherSource
+from tasks.batching import Batch, Collator, Encoded
+from tasks.errors import UserError
+from tasks.files import atomic_path
+from tasks.progress import progress
+from tasks.sampler import Draw, TaskSampler, share
+from tasks.task import Task
+
+Evaluate = Callable[[MultiTaskModel], list[TaskScores]]
+_LOG_EVERY = 20
+
+
+class Interrupted(Exception):
+    """Ctrl-C: a checkpoint has been written; the same command goes on from there."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training run ended: steps, epochs, one record an epoch, seconds of training."""
+
+    steps: int
+    epochs: int
+    best: float | None
+    history: list[dict[str, Any]]
+    seconds: float
+
+
+class TrainStep(nn.Module):
+    """Student and objective as one module, so that one wrapper serves all their weights."""
+
+    def __init__(self, model: MultiTaskModel, objective: Objective):
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(
+        self, task: Task, batch: Batch, teacher: Signal | None, units: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        """The objective's share from one micro-batch; see Objective.forward."""
+        student = self.model(batch.inputs, task.head, self.objective.student_need)
+        return self.objective(task, batch, student, teacher, units)
+
+
+def make_accelerator(settings: TrainSettings) -> Accelerator:
+    """The accelerator of a run: device, precision, processes. Heads that idle in a step are allowed for."""
+    return Accelerator(
+        mixed_precision="bf16" if settings.precision == "bf16" else "no",
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+
+
+class Trainer:
+    """Trains a model on the rows of some tasks; one task a step.
+
+    Args:
+        data: task name -> training rows.
+        collate: makes the batches that student and teacher read.
+        evaluate: the validation scores of the model, called after each epoch.
+        directory: where log.jsonl, tensorboard/ and checkpoints/ go.
+        teacher: None where no term needs one.
+        label: how to name this job in the progress bar.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        model: MultiTaskModel,
+        objective: Objective,
+        tasks: Mapping[str, Task],
+        data: Mapping[str, Encoded],
+        collate: Collator,
+        settings: TrainSettings,
+        directory: Path,
+        *,
+        evaluate: Evaluate,
+        teacher: TeacherSource | None = None,
+        label: str = "training",
+    ):
+        self.accelerator, self.tasks, self.data, self.collate = accelerator, tasks, data, collate
+        self.settings, self.directory, self.evaluate, self.label = settings, directory, evaluate, label
+        self.teacher = teacher
+        self.groups = {name: rows.groups for name, rows in data.items() if rows.groups is not None}
+        self.sampler = TaskSampler(
+            {name: collate.reader.lengths(rows.texts) for name, rows in data.items()},
+            settings.batch_size,
+            mixing=settings.mixing,
+            seed=settings.seed,
+            epochs=settings.epochs,
+            bucket=settings.bucket,
+            groups=self.groups,
+            steps_per_epoch=settings.steps_per_epoch,
+        )
+        self.total = settings.epochs * len(self.sampler)
+        self.inner = TrainStep(model, objective).to(accelerator.device)
+        self.optimizer = build_optimizer(self.inner, settings)
+        self.position = Position()
+        self._stop = False
+
+    def fit(self) -> Outcome:
+        """Train to the end, from the last checkpoint if there is one; the model ends with the weights to keep.
+
+        Raises:
+            UserError: the loss stopped being finite (names task and step).
+            Interrupted: Ctrl-C, after writing a checkpoint.
+        """
+        checkpoints = self.directory / "checkpoints"
+        self.position = restore_checkpoint(checkpoints, self.inner, self.optimizer) or self.position
+        # A fresh sampler position, a restored optimiser: accelerate wraps both only now.
+        self.step_module = self.accelerator.prepare_model(self.inner)
+        self.step_optimizer = self.accelerator.prepare_optimizer(self.optimizer, device_placement=False)
+        self.log = Log(self.directory, self.position.step, self.accelerator.is_main_process)
+        previous = signal.signal(signal.SIGINT, self._on_interrupt)
+        show = self.accelerator.is_main_process
+        try:
+            with progress(self.label, self.total, done=self.position.step, unit="steps", show=show) as advance:
+                while self.position.epoch < self.settings.epochs and not self.position.stopped:
+                    self._epoch(advance)
+        finally:
+            signal.signal(signal.SIGINT, previous)
+            self.log.close()
+        if self.settings.keep == "best":
+            self.inner.model.load_state_dict(load_file(self._best_file))
+        end = self.position
+        return Outcome(end.step, end.epoch, end.best, end.history, end.seconds)
+
+    @property
+    def _best_file(self) -> Path:
+        return self.directory / "checkpoints" / "best.safetensors"
+
+    def _on_interrupt(self, *_: Any) -> None:
+        self._stop = True
+
+    def _epoch(self, advance: Callable[..., None]) -> None:
+        """Run the rest of the current epoch, then evaluate and write a checkpoint."""
+        started = time.monotonic()
+        losses: dict[str, list[float]] = {}
+        self.inner.train()
+        draws = self.sampler.epoch(self.position.epoch)
+        while self.position.batch < len(draws):
+            draw = draws[self.position.batch]
+            loss = self._step(draw)
+            self.position.batch += 1
+            self.position.step += 1
+            losses.setdefault(draw.task, []).append(loss)
+            advance(1, f"{draw.task} loss {loss:.4f}")
+            every = self.settings.checkpoint_steps
+            if self._stop or (every and self.position.step % every == 0):
+                self.position.seconds += time.monotonic() - started
+                started = time.monotonic()
+                self._checkpoint()
+                if self._stop:
+                    raise Interrupted
+        self.position.epoch, self.position.batch = self.position.epoch + 1, 0
+        self._judge(losses, started)
+        self._checkpoint()
+
+    def _step(self, draw: Draw) -> float:
+        """One optimiser step on one draw, in as many micro-batches as needed; its loss."""
+        task = self.tasks[draw.task]
+        parts = self._parts(draw)
+        batches = [self.collate(self.data[draw.task], part).to(self.accelerator.device) for part, _ in parts]
+        units = self._units(task, batches, [weight for _, weight in parts])
+        loss, terms = 0.0, torch.zeros(len(units))
+        for number, (batch, (_, weight)) in enumerate(zip(batches, parts, strict=True)):
+            torch.manual_seed(self._seed(number))
+            signals = self.teacher.signal(task, batch) if self.teacher else None
+            last = number == len(batches) - 1
+            with self.accelerator.no_sync(self.step_module) if not last else _nothing():
+                share_loss, values = self.step_module(task, batch, signals, units)
+                # Gradients are averaged over the processes, and the units are counted over all of them.
+                self.accelerator.backward(share_loss * weight * self.accelerator.num_processes)
+            loss += float(share_loss.detach()) * weight
+            terms += values.float().cpu() * weight
+        loss = self._over_processes(loss)
+        self._check(loss, task)
+        rate = learning_rate(self.settings, self.position.step, self.total)
+        set_learning_rate(self.optimizer, rate)
+        if self.settings.clip is not None:
+            norm = self.accelerator.clip_grad_norm_(self.inner.parameters(), self.settings.clip)
+            self._check(float(norm), task)
+        self.step_optimizer.step()
+        self.step_optimizer.zero_grad()
+        if self.position.step % _LOG_EVERY == 0:
+            named = {f"loss/{n}": float(v) for n, v in zip(self.inner.objective.terms, terms, strict=True)}
+            self.log.write(self.position.step + 1, task=task.name, loss=loss, lr=rate, **named)
+        return loss
+
+    def _parts(self, draw: Draw) -> list[tuple[np.ndarray, float]]:
+        """This process's rows of a draw, in micro-batches, each with weight 1; where a process has no row
+        left it runs one row with weight 0, so that all processes take part in every exchange.
+        """
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        groups = self.groups.get(draw.task)
+        mine = share(draw, rank, world, groups)
+        micro = self.settings.micro_batch
+        count = math.ceil(math.ceil(len(draw.indices) / world) / micro) if micro else 1
+        parts = [share(Draw(draw.task, mine), part, count, groups) for part in range(count)] if len(mine) else []
+        found = [(part, 1.0) for part in parts if len(part)]
+        return found + [(draw.indices[:1], 0.0)] * (count - len(found))
+
+    def _units(self, task: Task, batches: list[Batch], weights: list[float]) -> list[int]:
+        """The units of each term over all micro-batches and processes."""
+        objective = self.inner.objective
+        counted = [objective.units(task, b) for b, weight in zip(batches, weights, strict=True) if weight]
+        sums = [sum(values) for values in zip(*counted, strict=True)] or [0] * len(objective.terms)
+        if self.accelerator.num_processes == 1:
+            return sums
+        total = self.accelerator.reduce(torch.tensor(sums, device=self.accelerator.device), "sum")
+        return [int(value) for value in total]  # type: ignore[union-attr]
+
+    def _seed(self, micro: int) -> int:
+        """Dropout's seed: a function of (seed, step, micro-batch, process), so that no state need be kept."""
+        parts = (self.settings.seed, self.position.step, micro, self.accelerator.process_index)
+        return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+    def _over_processes(self, loss: float) -> float:
+        if self.accelerator.num_processes == 1:
+            return loss
+        return float(self.accelerator.reduce(torch.tensor(loss, device=self.accelerator.device), "sum"))
+
+    def _check(self, value: float, task: Task) -> None:
+        if math.isfinite(value):
+            return
+        kept = sorted((self.directory / "checkpoints").glob("step-*"))
+        where = f"the last good checkpoint, {kept[-1]}, is kept" if kept else "there was no checkpoint yet"
+        raise UserError(
+            f"the loss stopped being a finite number at step {self.position.step + 1}, on the task {task.name!r}; {where}",
+            mend="start anew (--overwrite) with a lower rate (--set train.lr=...) or more warm-up",
+        )
+
+    def _judge(self, losses: Mapping[str, list[float]], started: float) -> None:
+        """Evaluate after an epoch, keep the best weights, and decide whether to stop early."""
+        scores = self.evaluate(self.inner.model)
+        value, better = watched(self.settings.metric, scores)
+        position = self.position
+        if position.best is None or better(value, position.best):
+            position.best, position.bad_epochs = value, 0
+            if self.settings.keep == "best" and self.accelerator.is_main_process:
+                with atomic_path(self._best_file) as temporary:
+                    save_file({k: v.cpu().contiguous() for k, v in self.inner.model.state_dict().items()}, temporary)
+        else:
+            position.bad_epochs += 1
+        position.stopped = self.settings.patience is not None and position.bad_epochs >= self.settings.patience
+        position.seconds += time.monotonic() - started
+        record = {
+            "epoch": position.epoch,
+            "train_loss": {task: float(np.mean(values)) for task, values in losses.items()},
+            self.settings.metric: value,
+            "scores": {f"{s.task}/{s.split}": s.primary for s in scores},
+        }
+        position.history.append(record)
+        flat = {f"score/{name}": value for name, value in record["scores"].items()}  # type: ignore[union-attr]
+        self.log.write(position.step, epoch=position.epoch, watched=value, **flat)
+
+    def _checkpoint(self) -> None:
+        if self.accelerator.is_main_process:
+            save_checkpoint(self.directory / "checkpoints", self.inner, self.optimizer, self.position)
+        self.accelerator.wait_for_everyone()
+
+
+def watched(metric: str, scores: list[TaskScores]) -> tuple[float, Callable[[float, float], bool]]:
+    """The value of the metric that a run watches, and how to tell a better one.
+
+    Args:
+        metric: "score", "loss" or "task/metric".
+
+    Raises:
+        UserError: no such task or metric among the scores.
+    """
+    if metric == "loss":
+        return float(np.mean([s.loss for s in scores])), lambda new, old: new < old
+    if metric == "score":
+        return float(np.mean([s.primary for s in scores])), lambda new, old: new > old
+    known = {f"{s.task}/{name}": value for s in scores for name, value in s.metrics.items()}
+    if metric not in known:
+        raise UserError(
+            f"setting train.metric = {metric!r} names nothing that is measured here",
+            allowed=", ".join(["score", "loss", *sorted(known)]),
+        )
+    return known[metric], lambda new, old: new > old
+
+
+class _nothing:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...

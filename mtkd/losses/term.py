@@ -1,0 +1,43 @@
+"""What a loss term is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from mtkd.records import Need, Signal
+from tasks.batching import Batch
+from tasks.task import Task
+
+
+@dataclass(frozen=True)
+class TermInput:
+    """All that a term may look at for one batch. `teacher` is None where nothing needs one."""
+
+    task: Task
+    batch: Batch
+    student: Signal
+    teacher: Signal | None
+
+    @property
+    def teacher_signal(self) -> Signal:
+        """The teacher's signal, for terms that stated a teacher_need."""
+        assert self.teacher is not None, "a term without a teacher_need asked for the teacher"
+        return self.teacher
+
+
+class LossTerm(nn.Module):
+    """A term of the objective.
+
+    It states what it needs of student and teacher, owns its projections (which are never exported),
+    says how many units (rows, tokens) a batch has for it, and returns the sum over those units:
+    `forward(given: TermInput) -> Tensor` (scalar). The objective divides.
+    """
+
+    student_need: Need = Need()
+    teacher_need: Need = Need()
+
+    def units(self, task: Task, batch: Batch) -> int:
+        """How many units the term's sum is over; rows unless it says otherwise."""
+        return len(batch)

@@ -1,0 +1,127 @@
+"""Fine-tune: one task's labels on a shared model; the learning rate is picked by validation loss."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from mtkd.config import FinetuneSettings
+from mtkd.engine.evaluate import TaskScores
+from mtkd.engine.rundir import RunDir
+from mtkd.engine.trainer import Trainer, make_accelerator
+from mtkd.losses.logits import Labels
+from mtkd.losses.objective import Objective
+from mtkd.model import MultiTaskModel, digest_model
+from mtkd.stages.common import (
+    Request,
+    TrainingData,
+    encode_validation,
+    evaluator,
+    load_training_data,
+    scores_record,
+    trainable_tasks,
+)
+from tasks.batching import Collator, Encoded
+from tasks.errors import UserError
+from tasks.files import read_json, write_json
+
+
+def run(request: Request, settings: FinetuneSettings, model: Path) -> RunDir:
+    """Fine-tune `model` on one task, once for each learning rate, and keep the best by validation loss.
+
+    Args:
+        model: directory of a trained model; a task it does not know gets a fresh head.
+
+    Returns:
+        the finished run; its record holds the validation scores of every rate.
+
+    Raises:
+        UserError: anything wrong with data, model or settings, before anything is written.
+    """
+    tasks = trainable_tasks(request.tasks)
+    if len(tasks) != 1:
+        raise UserError(f"--task {request.tasks!r} names {len(tasks)} tasks", allowed="one task")
+    run = RunDir(
+        request.out,
+        request.identity("finetune", settings, model=str(model)),
+        resume=request.resume,
+        overwrite=request.overwrite,
+    )
+    if run.finished:
+        return run
+    accelerator = make_accelerator(settings.train)
+    data = load_training_data(request, tasks, settings.train.seed)
+    MultiTaskModel.load(model)  # a model that cannot be read is refused before anything is written
+    if accelerator.is_main_process:
+        run.begin(data=data.digests, rows=data.summary(), teacher=digest_model(model))
+    accelerator.wait_for_everyone()
+    rates = list(dict.fromkeys(settings.learning_rates))
+    results = [_one_rate(request.out, settings, model, data, accelerator, rate) for rate in rates]
+    best = min(range(len(rates)), key=lambda index: results[index]["loss"])
+    if accelerator.is_main_process:
+        chosen = MultiTaskModel.load(_place(request.out, rates[best]))
+        chosen.save(request.out / "model")
+        run.finish(
+            scores=results[best]["scores"],
+            learning_rate=rates[best],
+            tried={f"{rate:g}": result["loss"] for rate, result in zip(rates, results, strict=True)},
+            training=results[best]["training"],
+        )
+        for rate in rates:
+            shutil.rmtree(_place(request.out, rate), ignore_errors=True)
+    accelerator.wait_for_everyone()
+    return run
+
+
+def _place(out: Path, rate: float) -> Path:
+    return out / f"lr-{rate:g}"
+
+
+def _one_rate(
+    out: Path,
+    settings: FinetuneSettings,
+    start: Path,
+    data: TrainingData,
+    accelerator: Accelerator,
+    rate: float,
+) -> dict[str, Any]:
+    """Train with one learning rate, or read what an earlier start of this run found; "loss" and "scores"."""
+    place = _place(out, rate)
+    if (place / "result.json").is_file():
+        return read_json(place / "result.json")
+    train = settings.train.model_copy(update={"lr": rate})
+    model = MultiTaskModel.load(start)
+    torch.manual_seed(train.seed)
+    model.keep(data.tasks.values())
+    reader = model.reader
+    encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in data.parts}
+    evaluate = evaluator(data.tasks, encode_validation(data, reader), accelerator, train.eval_batch_size)
+    trainer = Trainer(
+        accelerator,
+        model,
+        Objective({"labels": Labels()}, {"labels": 1.0}),
+        data.tasks,
+        encoded,
+        Collator(reader),
+        train,
+        place,
+        evaluate=evaluate,
+        label=f"fine-tuning at lr {rate:g}",
+    )
+    outcome = trainer.fit()
+    scores: list[TaskScores] = evaluate(model)
+    result = {
+        "loss": sum(s.loss for s in scores) / len(scores),
+        "scores": scores_record(scores),
+        "training": vars(outcome),
+    }
+    if accelerator.is_main_process:
+        model.info.scores = result["scores"]
+        model.save(place / "model")
+        write_json(place / "result.json", result)
+    accelerator.wait_for_everyone()
+    return result

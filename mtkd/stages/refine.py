@@ -1,0 +1,81 @@
+"""Refine: a pretrained encoder becomes the multi-task teacher (MKD section 3.1)."""
+
+from __future__ import annotations
+
+import torch
+
+from mtkd.config import RefineSettings
+from mtkd.engine.parameters import count_parameters
+from mtkd.engine.rundir import RunDir
+from mtkd.engine.trainer import Trainer, make_accelerator
+from mtkd.losses.logits import Labels
+from mtkd.losses.objective import Objective
+from mtkd.model import ModelInfo, MultiTaskModel
+from mtkd.stages.common import (
+    Request,
+    encode_validation,
+    evaluator,
+    load_training_data,
+    scores_record,
+    trainable_tasks,
+)
+from mtkd.students.transformer import TransformerEncoder, locate
+from tasks.batching import Collator, Encoded
+from tasks.tokenise import Tokeniser
+
+
+def run(request: Request, settings: RefineSettings, teacher: str) -> RunDir:
+    """Train the multi-task teacher.
+
+    Args:
+        teacher: hub name or directory of a pretrained encoder, or `minilm`.
+
+    Returns:
+        the finished run; its record holds the validation scores.
+
+    Raises:
+        UserError: anything wrong with data, encoder or settings, before anything is written.
+    """
+    tasks = trainable_tasks(request.tasks)
+    run = RunDir(
+        request.out,
+        request.identity("refine", settings, teacher=teacher),
+        resume=request.resume,
+        overwrite=request.overwrite,
+    )
+    if run.finished:
+        return run
+    train = settings.train
+    accelerator = make_accelerator(train)
+    data = load_training_data(request, tasks, train.seed)
+    torch.manual_seed(train.seed)
+    pooling = None if settings.pooling == "auto" else settings.pooling
+    encoder = TransformerEncoder.pretrained(teacher, pooling, settings.layers)
+    info = ModelInfo(settings.max_length, settings.head_hidden, settings.dropout, base=teacher)
+    model = MultiTaskModel(encoder, tasks, Tokeniser.load(locate(teacher)), info)
+    reader = model.reader
+    encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in data.parts}
+    evaluate = evaluator(data.tasks, encode_validation(data, reader), accelerator, train.eval_batch_size)
+    objective = Objective({"labels": Labels()}, {"labels": 1.0})
+    if accelerator.is_main_process:
+        run.begin(data=data.digests, rows=data.summary(), parameters=count_parameters(model).to_json())
+    trainer = Trainer(
+        accelerator,
+        model,
+        objective,
+        data.tasks,
+        encoded,
+        Collator(reader),
+        train,
+        request.out,
+        evaluate=evaluate,
+        label="refining",
+    )
+    outcome = trainer.fit()
+    scores = scores_record(evaluate(model))
+    if accelerator.is_main_process:
+        model.info.scores = scores
+        model.save(request.out / "model")
+        run.finish(scores=scores, training=vars(outcome))
+    accelerator.wait_for_everyone()
+    return run

@@ -1,0 +1,115 @@
+"""The encoders there are, by kind, and how a student's encoder is made from a recipe's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mtkd.config import StudentSettings
+from mtkd.students.bilstm import BiLSTMConfig, BiLSTMEncoder
+from mtkd.students.transformer import (
+    DEFAULT_TEACHER,
+    TransformerConfig,
+    TransformerEncoder,
+    transformer_from,
+)
+from tasks.errors import UserError
+from tasks.tokenise import Tokeniser
+
+AnyEncoder = BiLSTMEncoder | TransformerEncoder
+
+# What a saved model is read back with: its configuration and its encoder, by kind.
+ENCODERS: dict[str, tuple[Any, Any]] = {
+    "bilstm-biattention": (BiLSTMConfig, BiLSTMEncoder),
+    "bilstm": (BiLSTMConfig, BiLSTMEncoder),
+    "transformer": (TransformerConfig, TransformerEncoder),
+}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a student may be started from.
+
+    Attributes:
+        tokeniser: the student's own.
+        teacher: the teacher's encoder; None where there is no teacher.
+        teacher_tokeniser: the teacher's; the student's own where there is no teacher.
+        base: the pretrained encoder that the teacher was refined from.
+    """
+
+    tokeniser: Tokeniser
+    teacher: AnyEncoder | None
+    teacher_tokeniser: Tokeniser
+    base: str | None
+
+
+def encoder_from_json(value: Mapping[str, Any]) -> AnyEncoder:
+    """The encoder (fresh weights) whose configuration was saved as `value`."""
+    config_type, encoder_type = ENCODERS[value["kind"]]
+    return encoder_type(config_type(**value))
+
+
+def build_student(settings: StudentSettings, origin: Origin) -> AnyEncoder:
+    """The student's encoder; the caller seeds torch.
+
+    Raises:
+        UserError: embeddings or layers are asked for that the teacher cannot give.
+    """
+    return STUDENTS[settings.kind](settings, origin)
+
+
+def _bilstm(settings: StudentSettings, origin: Origin) -> BiLSTMEncoder:
+    sizes = settings.bilstm.model_dump()
+    table = None
+    if settings.embeddings == "teacher":
+        table = _teacher_embeddings(settings, origin)
+        given = "embedding_size" in settings.bilstm.model_fields_set
+        if given and sizes["embedding_size"] != table.shape[1]:
+            raise UserError(
+                f"the student's embeddings have width {sizes['embedding_size']}, the teacher's {table.shape[1]}",
+                mend=f"--set student.bilstm.embedding_size={table.shape[1]}, or --set student.embeddings=random",
+            )
+        sizes["embedding_size"] = table.shape[1]
+    config = BiLSTMConfig(
+        kind=settings.kind, vocab_size=origin.tokeniser.vocab_size, dropout=settings.dropout, **sizes
+    )
+    return BiLSTMEncoder(config, table)
+
+
+def _transformer(settings: StudentSettings, origin: Origin) -> TransformerEncoder:
+    wanted = settings.transformer
+    if origin.tokeniser.digest != origin.teacher_tokeniser.digest and wanted.init != "random":
+        raise UserError(
+            "the student's vocabulary is not the teacher's, so its layers cannot start from pretrained ones",
+            mend="--set student.vocabulary=wordpiece, or --set student.transformer.init=random",
+        )
+    if wanted.init == "base":
+        return TransformerEncoder.pretrained(origin.base or DEFAULT_TEACHER, wanted.pooling, wanted.layers)
+    if wanted.init not in ("teacher", "random"):
+        return TransformerEncoder.pretrained(wanted.init, wanted.pooling, wanted.layers)
+    if not isinstance(origin.teacher, TransformerEncoder):
+        raise UserError(
+            f"student.transformer.init={wanted.init} takes its shape from a Transformer teacher, and there is none",
+            mend="pass --teacher DIR of a refined Transformer, or --set student.transformer.init=base",
+        )
+    return transformer_from(origin.teacher, wanted.layers, wanted.pooling, copy=wanted.init == "teacher")
+
+
+STUDENTS = {"bilstm-biattention": _bilstm, "bilstm": _bilstm, "transformer": _transformer}
+
+
+def _teacher_embeddings(settings: StudentSettings, origin: Origin) -> Any:
+    """A copy of the teacher's word embeddings (V, d)."""
+    if origin.teacher is None:
+        raise UserError(
+            "student.embeddings=teacher needs a teacher, and there is none",
+            mend="pass --teacher DIR, or --set student.embeddings=random",
+        )
+    if origin.tokeniser.digest != origin.teacher_tokeniser.digest:
+        raise UserError(
+            f"student.embeddings=teacher needs the teacher's vocabulary ({origin.teacher_tokeniser.vocab_size} ids); "
+            f"the student's has {origin.tokeniser.vocab_size} ids of its own",
+            mend="--set student.vocabulary=wordpiece, or --set student.embeddings=random",
+        )
+    return origin.teacher.embeddings.weight.detach().clone()

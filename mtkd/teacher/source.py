@@ -1,0 +1,59 @@
+"""Where a teacher's signals come from while a student trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from mtkd.model import MultiTaskModel
+from mtkd.records import LOGITS, Need, Signal
+from tasks.batching import Batch
+from tasks.task import Task
+
+
+class TeacherSource(Protocol):
+    """Gives the teacher's signal for a batch; `offers` says what it can give."""
+
+    offers: Need
+
+    def signal(self, task: Task, batch: Batch) -> Signal:
+        """The teacher's signal for one batch."""
+        ...
+
+
+class OnlineTeacher:
+    """The teacher itself, run on every batch."""
+
+    def __init__(self, model: MultiTaskModel, need: Need, precision: str = "fp32"):
+        self.model = model.eval().requires_grad_(False)
+        self.offers = model.offers
+        self._need, self._bf16 = need, precision == "bf16"
+
+    def signal(self, task: Task, batch: Batch) -> Signal:
+        """What was needed of the teacher, in float32, without gradients."""
+        inputs = batch.teacher or batch.inputs
+        device = batch.labels.device.type
+        with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self._bf16):
+            found = self.model(inputs, task.head, self._need)
+        return Signal(
+            None if found.logits is None else found.logits.float(),
+            {layer: hidden.float() for layer, hidden in found.hidden.items()},
+            found.mask,
+        )
+
+
+class CachedLogits:
+    """Logits computed beforehand: task -> (n, C), by row number. No teacher in memory."""
+
+    offers = LOGITS
+
+    def __init__(self, logits: Mapping[str, np.ndarray]):
+        self._logits = {name: torch.from_numpy(values) for name, values in logits.items()}
+
+    def signal(self, task: Task, batch: Batch) -> Signal:
+        """The stored logits of the batch's rows."""
+        rows = self._logits[task.name][torch.from_numpy(batch.indices)]
+        return Signal(rows.to(batch.labels.device))

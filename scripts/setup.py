@@ -1,0 +1,278 @@
+"""Builds `.venv` from the pinned versions in `requirements/`; `make` runs it before every command.
+
+    python3 scripts/setup.py          what mtkd runs on
+    python3 scripts/setup.py --dev    and the developer tools
+
+Uses the standard library alone. When nothing changed since the last time it returns at once: a state file
+in `.venv` holds digests of the requirements, of pyproject.toml and of this script. The state file says
+"unfinished" while work is under way, so that an interrupted set-up is started afresh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+OLDEST = (3, 11)
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+STARTED = time.monotonic()
+
+# What each group of packages depends on; a group is installed again when one of its files changes.
+RUNTIME = ("requirements/torch.txt", "requirements/runtime.txt", "pyproject.toml", "scripts/setup.py")
+GROUPS = {"runtime": RUNTIME, "dev": (*RUNTIME, "requirements/dev.txt")}
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What is known of `.venv`: interpreter and place it was made for, and the digest of each group in it."""
+
+    base: str
+    finished: bool
+    groups: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class TorchBuild:
+    """One way to get PyTorch: what to tell the user, and the arguments of `pip install`."""
+
+    label: str
+    arguments: tuple[str, ...]
+
+
+def base() -> str:
+    """Interpreter version and checkout: a `.venv` made for another of either cannot be used."""
+    return f"Python {platform.python_version()} in {ROOT}"
+
+
+def digest(group: str) -> str:
+    """The sha256 over the files a group depends on."""
+    return hashlib.sha256(b"\0".join((ROOT / name).read_bytes() for name in GROUPS[group])).hexdigest()
+
+
+def read_state() -> State | None:
+    """The state file, or None where there is none (no `.venv`, or one that was made by hand)."""
+    try:
+        return State(**json.loads((VENV / "setup.json").read_text()))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError):
+        return State("", False, {})
+
+
+def write_state(state: State) -> None:
+    """Replaces the state file in one step."""
+    VENV.mkdir(exist_ok=True)
+    part = VENV / "setup.json.part"
+    part.write_text(json.dumps(dataclasses.asdict(state)))
+    part.replace(VENV / "setup.json")
+
+
+def say(text: str) -> None:
+    """One line of progress, with the seconds since the start."""
+    print(f"[{time.monotonic() - STARTED:6.1f} s] {text}", flush=True)
+
+
+def run(*command: str) -> bool:
+    """Runs a command with its output in `.venv/setup.log`; says every 20 seconds that it is still at it."""
+    with open(VENV / "setup.log", "a") as log:
+        print("\n$", *command, file=log, flush=True)
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        while True:
+            try:
+                return process.wait(timeout=20) == 0
+            except subprocess.TimeoutExpired:
+                say("  ... still at it")
+
+
+def fail(text: str) -> None:
+    """Ends the set-up with the reason; the last lines of the log come first where there is one."""
+    log = VENV / "setup.log"
+    if log.exists():
+        lines = log.read_text(errors="replace").splitlines()
+        print("\n".join(line for line in lines[-30:] if "is ignored: it is neither" not in line))
+        text += f" The lines above end its log, {log.relative_to(ROOT)}."
+    sys.exit(f"set-up: {text}")
+
+
+def pip() -> list[str]:
+    """The pip command for `.venv`: its own, or this interpreter's where `.venv` has none."""
+    python = str(VENV / "bin" / "python")
+    if subprocess.run([python, "-c", "import pip"], capture_output=True).returncode == 0:
+        command = [python, "-m", "pip"]
+    else:
+        command = [sys.executable, "-m", "pip", "--python", python]
+    return [*command, "--disable-pip-version-check", "--no-input", "install", "--no-compile"]
+
+
+def make_venv() -> None:
+    """An empty environment in `.venv` (where the state file already lies)."""
+    say(f"making .venv with Python {platform.python_version()} ({sys.executable})")
+    with_pip = importlib.util.find_spec("ensurepip") is not None
+    if importlib.util.find_spec("venv") is None or not (with_pip or importlib.util.find_spec("pip")):
+        shutil.rmtree(VENV)
+        version = ".".join(platform.python_version_tuple()[:2])
+        fail(
+            f"{sys.executable} cannot make virtual environments: its module venv or ensurepip is not "
+            f"installed. On Debian and Ubuntu: apt install python{version}-venv. Or choose another "
+            "interpreter: make PYTHON=/path/to/python3."
+        )
+    if not run(sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), str(VENV)):
+        fail("making the virtual environment failed.")
+
+
+def prepare(state: State | None) -> State:
+    """Sees to a `.venv` that can be installed into; returns its state, marked unfinished, on disk as well."""
+    works = usable(VENV / "bin" / "python")
+    if state is not None and not state.finished:
+        say("the last set-up was interrupted: starting afresh")
+    elif state is not None and state.base != base():
+        say(f"starting afresh: .venv was made for {state.base}")
+    elif works:
+        current = State(base(), False, state.groups if state else {})
+        write_state(current)
+        return current
+    if VENV.exists():
+        shutil.rmtree(VENV)
+    current = State(base(), False, {})
+    write_state(current)
+    make_venv()
+    return current
+
+
+def usable(python: Path) -> bool:
+    """Whether this interpreter is there, runs, and is new enough."""
+    try:
+        check = f"import sys; sys.exit(sys.version_info[:2] < {OLDEST})"
+        return subprocess.run([str(python), "-c", check], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def has_gpu() -> bool:
+    """Whether nvidia-smi finds a GPU."""
+    try:
+        found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    except OSError:
+        return False
+    return found.returncode == 0 and "GPU" in found.stdout
+
+
+def torch_builds(pin: str, system: str, gpu: bool) -> list[TorchBuild]:
+    """The builds of PyTorch to try, best first. `pin` is "torch==X"; `system` as `platform.system` has it.
+
+    Outside Linux the registry's build is the one for CPU. On Linux it needs gigabytes of CUDA libraries,
+    so a machine without a GPU asks for the CPU build first.
+    """
+    constraint = ("-c", "requirements/runtime.txt")
+    registry = TorchBuild("the package registry's build", (*constraint, pin))
+    if system != "Linux":
+        return [registry]
+    version = pin.removeprefix("torch==")
+    cpu = f"{pin}+cpu"
+    quick = ("--retries", "0", "--timeout", "10")
+    cpu_builds = [
+        TorchBuild("the CPU build, from where pip looks", ("--no-deps", cpu)),
+        TorchBuild(f"the CPU build, from {CPU_INDEX}", ("--no-deps", *quick, "--index-url", CPU_INDEX, cpu)),
+    ]
+    if gpu:
+        return [
+            TorchBuild("the CUDA build (gigabytes)", (*constraint, f"{pin},!={version}+cpu")),
+            *cpu_builds,
+        ]
+    return [*cpu_builds, dataclasses.replace(registry, label="the registry's build (gigabytes: has CUDA)")]
+
+
+def install_torch() -> None:
+    """Installs the first build of PyTorch that can be had."""
+    lines = (ROOT / "requirements" / "torch.txt").read_text().splitlines()
+    pin = next(line.strip() for line in lines if line.startswith("torch=="))
+    gpu = has_gpu()
+    say(f"PyTorch, {pin}: {'a GPU is there' if gpu else 'no NVIDIA GPU, so for CPU'}")
+    for build in torch_builds(pin, platform.system(), gpu):
+        say(f"  trying {build.label}")
+        if run(*pip(), *build.arguments):
+            return
+        say("  not to be had there")
+    fail("PyTorch could not be installed.")
+
+
+def install_runtime() -> None:
+    """PyTorch, the pinned packages, and mtkd itself, editable."""
+    install_torch()
+    say("the other packages, from requirements/runtime.txt")
+    if not run(*pip(), "--no-deps", "-r", "requirements/runtime.txt"):
+        fail("a package of requirements/runtime.txt could not be installed.")
+    say("mtkd itself, editable")
+    if not run(*pip(), "--no-deps", "--no-build-isolation", "-e", "."):
+        fail("mtkd could not be installed.")
+
+
+def install_dev() -> None:
+    """The developer tools, and bytecode for all packages.
+
+    Without bytecode a package's own syntax warnings would appear at its first import, in the tests, where
+    warnings are errors.
+    """
+    say("the developer tools, from requirements/dev.txt")
+    if not run(*pip(), "--no-deps", "-r", "requirements/dev.txt"):
+        fail("a package of requirements/dev.txt could not be installed.")
+    say("compiling the packages to bytecode")
+    # Its exit status says only that some package carries a template that is not Python.
+    run(str(VENV / "bin" / "python"), "-W", "ignore", "-m", "compileall", "-qq", "-j", "0", str(VENV / "lib"))
+
+
+def newer_python() -> str | None:
+    """An interpreter that is new enough, by its versioned name."""
+    for name in ("python3.13", "python3.12", "python3.11", "python3.14"):
+        path = shutil.which(name)
+        if path and usable(Path(path)):
+            return path
+    return None
+
+
+def main() -> None:
+    """Brings `.venv` up to date and says so; silent when there is nothing to do."""
+    if sys.version_info[:2] < OLDEST:
+        other = newer_python()
+        if other is None:
+            sys.exit(
+                f"set-up: mtkd needs Python 3.11 or newer; {sys.executable} is {platform.python_version()}. "
+                "Install one, or name it: make PYTHON=/path/to/python3."
+            )
+        os.execv(other, [other, *sys.argv])
+    parser = argparse.ArgumentParser(description="Builds .venv from pinned versions.")
+    parser.add_argument("--dev", action="store_true", help="add the developer tools")
+    groups = ["runtime", "dev"] if parser.parse_args().dev else ["runtime"]
+
+    digests = {group: digest(group) for group in groups}
+    state = read_state()
+    ready = state is not None and state.finished and state.base == base()
+    if state and ready and digests.items() <= state.groups.items():
+        return
+    say("setting up .venv (the first time takes a minute or more, later times nothing)")
+    state = prepare(state)
+    installers = {"runtime": install_runtime, "dev": install_dev}
+    for group in groups:
+        if state.groups.get(group) != digests[group]:
+            installers[group]()
+    write_state(State(state.base, True, {**state.groups, **digests}))
+    say("ready")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nset-up: interrupted; the next run starts it afresh.")

@@ -1,0 +1,290 @@
+"""From encoded rows to padded batches, without a Python step for any row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from tasks.errors import UserError
+from tasks.ragged import Ragged
+from tasks.rows import Rows
+from tasks.tokenise import Tokeniser
+
+View = Literal["joint", "texts"]
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Padded sequences.
+
+    Attributes:
+        ids: (B, L) int64.
+        mask: (B, L) bool, True = real token.
+        segments: (B, L) int64; 0 for padding.
+    """
+
+    ids: torch.Tensor
+    mask: torch.Tensor
+    segments: torch.Tensor
+
+    def to(self, device: torch.device | str) -> Tokens:
+        """The same on another device."""
+        return Tokens(self.ids.to(device), self.mask.to(device), self.segments.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What one model reads: `joint`, all texts of a row as one sequence, or `texts`, each apart."""
+
+    joint: Tokens | None = None
+    texts: tuple[Tokens, ...] | None = None
+
+    def to(self, device: torch.device | str) -> Inputs:
+        """The same on another device."""
+        return Inputs(
+            None if self.joint is None else self.joint.to(device),
+            None if self.texts is None else tuple(tokens.to(device) for tokens in self.texts),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """B rows of one task.
+
+    Attributes:
+        task: the task's name.
+        indices: (B,) where the rows stand in the encoded set.
+        labels: (B,) float32 class ids or scores; NaN = unlabelled.
+        groups: (B,) int64 ids of the candidate groups, or None.
+        inputs: what the trained model reads.
+        teacher: what the teacher reads; the very object `inputs` where both read alike; None without one.
+    """
+
+    task: str
+    indices: np.ndarray
+    labels: torch.Tensor
+    groups: torch.Tensor | None
+    inputs: Inputs
+    teacher: Inputs | None
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same on another device; inputs that are shared stay shared."""
+        inputs = self.inputs.to(device)
+        teacher = inputs if self.teacher is self.inputs else self.teacher and self.teacher.to(device)
+        groups = None if self.groups is None else self.groups.to(device)
+        return Batch(self.task, self.indices, self.labels.to(device), groups, inputs, teacher)
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """n rows of one task as piece ids, nothing cut and no special tokens around them.
+
+    Attributes:
+        task: the task's name.
+        uids: n unique names.
+        labels: (n,) float64; NaN = unlabelled.
+        groups: (n,) int64, or None.
+        texts: n rows of pieces for each text column (one or two).
+        teacher: the same in the teacher's pieces; None where the student's serve it too.
+    """
+
+    task: str
+    uids: pa.StringArray
+    labels: np.ndarray
+    groups: np.ndarray | None
+    texts: tuple[Ragged, ...]
+    teacher: tuple[Ragged, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @staticmethod
+    def encode(rows: Rows, tokeniser: Tokeniser, teacher: Tokeniser | None = None) -> Encoded:
+        """Tokenise rows, a second time only for a teacher whose tokeniser differs."""
+        texts = tuple(tokeniser.pieces(column) for column in rows.texts)
+        apart = teacher is not None and teacher.digest != tokeniser.digest
+        others = tuple(teacher.pieces(column) for column in rows.texts) if teacher and apart else None
+        return Encoded(rows.task, rows.uids, rows.labels, rows.groups, texts, others)
+
+    def take(self, indices: np.ndarray) -> Encoded:
+        """The rows at `indices`, in that order."""
+        return Encoded(
+            self.task,
+            self.uids.take(pa.array(indices)),
+            self.labels[indices],
+            None if self.groups is None else self.groups[indices],
+            tuple(text.take(indices) for text in self.texts),
+            None if self.teacher is None else tuple(text.take(indices) for text in self.teacher),
+        )
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How one model reads rows.
+
+    Attributes:
+        tokeniser: gives its pieces and the special tokens around them.
+        view: `joint`, [CLS] a [SEP] b [SEP], cut longest text first as transformers does;
+            `texts`, each text apart without special tokens, an empty one as one unknown token.
+        max_length: tokens kept, special ones included: of the whole (`joint`) or of each text (`texts`).
+
+    Raises:
+        UserError: max_length leaves no room for a token of each text.
+    """
+
+    tokeniser: Tokeniser
+    view: View
+    max_length: int
+
+    def __post_init__(self) -> None:
+        least = self.tokeniser.layout(2).n_specials + 2 if self.view == "joint" else 1
+        if self.max_length < least:
+            raise UserError(f"max_length {self.max_length} is too short", allowed=f"{least} or more")
+
+    def reads_like(self, other: Reader) -> bool:
+        """True if both make the same inputs of the same rows."""
+        return (self.tokeniser.digest, self.view, self.max_length) == (
+            other.tokeniser.digest,
+            other.view,
+            other.max_length,
+        )
+
+    def lengths(self, texts: tuple[Ragged, ...]) -> np.ndarray:
+        """(n,) tokens a row after truncation, special ones included (`texts`: of all its texts).
+
+        What length buckets sort by.
+        """
+        kept = self.kept(tuple(text.lengths for text in texts))
+        specials = self.tokeniser.layout(len(texts)).n_specials if self.view == "joint" else 0
+        return np.sum(kept, axis=0) + specials
+
+    def kept(self, lengths: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """(n,) tokens that are kept of each text, given its (n,) pieces; `texts`: at least one."""
+        if self.view == "texts":
+            return tuple(np.clip(length, 1, self.max_length) for length in lengths)
+        room = self.max_length - self.tokeniser.layout(len(lengths)).n_specials
+        if len(lengths) == 1:
+            return (np.minimum(lengths[0], room),)
+        first, second = lengths
+        fits = first + second <= room
+        short = np.minimum(np.minimum(first, second), room // 2)
+        ordered = first <= second
+        return (
+            np.where(fits, first, np.where(ordered, short, room - short)),
+            np.where(fits, second, np.where(ordered, room - short, short)),
+        )
+
+
+class Collator:
+    """Puts rows together as a padded batch.
+
+    Args:
+        reader: how the trained model reads.
+        teacher: how its teacher reads; None = no teacher.
+        pad_to: pad every sequence to this length; by default to the longest of the batch.
+
+    Raises:
+        UserError: pad_to is shorter than a reader's max_length.
+    """
+
+    def __init__(self, reader: Reader, teacher: Reader | None = None, pad_to: int | None = None):
+        longest = max(model.max_length for model in (reader, teacher) if model)
+        if pad_to is not None and pad_to < longest:
+            raise UserError(
+                f"cannot pad to {pad_to}: rows may have {longest} tokens", mend="lower max_length"
+            )
+        self.reader, self._pad_to = reader, pad_to
+        self._same = teacher is not None and reader.reads_like(teacher)
+        self._teacher = None if self._same else teacher
+
+    def __call__(self, encoded: Encoded, indices: np.ndarray) -> Batch:
+        """The rows at `indices` (B,) as one batch."""
+        inputs = self._inputs(self.reader, encoded.texts, indices)
+        teacher = inputs if self._same else None
+        if self._teacher:
+            shared = self._teacher.tokeniser.digest == self.reader.tokeniser.digest
+            texts = encoded.texts if shared else encoded.teacher
+            if texts is None:
+                raise ValueError("the rows were encoded without the teacher's tokeniser")
+            teacher = self._inputs(self._teacher, texts, indices)
+        labels = torch.from_numpy(encoded.labels[indices].astype(np.float32))
+        groups = None if encoded.groups is None else torch.from_numpy(encoded.groups[indices])
+        return Batch(encoded.task, indices, labels, groups, inputs, teacher)
+
+    def _inputs(self, reader: Reader, texts: tuple[Ragged, ...], indices: np.ndarray) -> Inputs:
+        begins = [text.offsets[indices] for text in texts]
+        sizes = tuple(text.offsets[indices + 1] - begin for text, begin in zip(texts, begins, strict=True))
+        kept = reader.kept(sizes)
+        spans = [
+            _Span(text.values, begin, np.minimum(size, keep))
+            for text, begin, size, keep in zip(texts, begins, sizes, kept, strict=True)
+        ]
+        if reader.view == "joint":
+            return Inputs(joint=_join(reader.tokeniser, spans, self._pad_to))
+        return Inputs(texts=tuple(_alone(reader.tokeniser, span, self._pad_to) for span in spans))
+
+
+@dataclass(frozen=True, eq=False)
+class _Span:
+    """B stretches of `values`: the i-th begins at begins[i] and has lengths[i] tokens."""
+
+    values: np.ndarray
+    begins: np.ndarray
+    lengths: np.ndarray
+
+    def write(self, flat: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Copy stretch i to flat[starts[i]:]; returns all the positions that were written."""
+        firsts = np.cumsum(self.lengths) - self.lengths
+        steps = np.arange(firsts[-1] + self.lengths[-1])
+        where = steps + np.repeat(starts - firsts, self.lengths)
+        flat[where] = self.values[steps + np.repeat(self.begins - firsts, self.lengths)]
+        return where
+
+
+def _alone(tokeniser: Tokeniser, span: _Span, pad_to: int | None) -> Tokens:
+    """(B, L) each text without special tokens; an empty text is one unknown token."""
+    lengths = np.maximum(span.lengths, 1)
+    ids, segments = _grids(len(lengths), pad_to or int(lengths.max()), tokeniser.pad_id)
+    ids[span.lengths == 0, 0] = tokeniser.unknown_id
+    span.write(ids.reshape(-1), np.arange(len(lengths)) * ids.shape[1])
+    return _tokens(ids, segments, lengths)
+
+
+def _join(tokeniser: Tokeniser, spans: list[_Span], pad_to: int | None) -> Tokens:
+    """(B, L) special tokens and texts in the tokeniser's order."""
+    layout = tokeniser.layout(len(spans))
+    lengths = np.sum([span.lengths for span in spans], axis=0) + layout.n_specials
+    ids, segments = _grids(len(lengths), pad_to or int(lengths.max()), tokeniser.pad_id)
+    flat_ids, flat_segments = ids.reshape(-1), segments.reshape(-1)
+    starts = np.arange(len(lengths)) * ids.shape[1]
+    for slot, run in enumerate(layout.specials):
+        for token, segment in zip(run, layout.special_segments[slot], strict=True):
+            flat_ids[starts] = token
+            if segment:
+                flat_segments[starts] = segment
+            starts = starts + 1
+        if slot < len(spans):
+            where = spans[slot].write(flat_ids, starts)
+            if layout.text_segments[slot]:
+                flat_segments[where] = layout.text_segments[slot]
+            starts = starts + spans[slot].lengths
+    return _tokens(ids, segments, lengths)
+
+
+def _grids(n_rows: int, width: int, pad_id: int) -> np.ndarray:
+    """(2, B, L) int64: ids full of padding, segments full of 0."""
+    grids = np.zeros((2, n_rows, width), np.int64)
+    grids[0] = pad_id
+    return grids
+
+
+def _tokens(ids: np.ndarray, segments: np.ndarray, lengths: np.ndarray) -> Tokens:
+    mask = np.arange(ids.shape[1]) < lengths[:, None]
+    return Tokens(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(segments))

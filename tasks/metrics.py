@@ -1,0 +1,265 @@
+"""Metrics as GLUE defines them, as fractions from 0 to 1 (correlations from -1 to 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.errors import UserError, unknown
+from tasks.task import Kind, Task
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a metric compares, for the n rows of one split.
+
+    Attributes:
+        predictions: (n,) class ids, or scores (`regress`), as `tasks.kinds.decode` gives them.
+        labels: (n,) float64, none of them NaN.
+        groups: (n,) ids of the candidate groups (`rank`), or None.
+        scores: (n,) what the model gave each candidate (`rank`), or None.
+        positive: the label id of the right candidate (`rank`).
+    """
+
+    predictions: np.ndarray
+    labels: np.ndarray
+    groups: np.ndarray | None
+    scores: np.ndarray | None
+    positive: int
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric: what computes it, and the kinds of task it makes sense for."""
+
+    compute: Callable[[Answers], float]
+    kinds: tuple[Kind, ...]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of one task on one split.
+
+    Attributes:
+        task: the task's name.
+        by_metric: metric -> value, in the order the task names its metrics.
+    """
+
+    task: str
+    by_metric: dict[str, float]
+
+    @property
+    def primary(self) -> float:
+        """The task's one number: the mean of its metrics."""
+        return sum(self.by_metric.values()) / len(self.by_metric)
+
+
+def accuracy(answers: Answers) -> float:
+    """The share of rows answered right."""
+    from sklearn.metrics import accuracy_score
+
+    return float(accuracy_score(answers.labels, answers.predictions))
+
+
+def f1(answers: Answers) -> float:
+    """F1 of class 1; 0 if class 1 is neither predicted nor a label."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(answers.labels == 1, answers.predictions == 1, zero_division=0.0))
+
+
+def macro_f1(answers: Answers) -> float:
+    """The mean of the F1 of each class that is predicted or a label."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(answers.labels, answers.predictions, average="macro", zero_division=0.0))
+
+
+def matthews(answers: Answers) -> float:
+    """Matthews' correlation coefficient, over any number of classes; 0 if either side is constant."""
+    from sklearn.metrics import matthews_corrcoef
+
+    if _constant(answers.labels) or _constant(answers.predictions):
+        return 0.0
+    return float(matthews_corrcoef(answers.labels, answers.predictions))
+
+
+def pearson(answers: Answers) -> float:
+    """Pearson's correlation; 0 if either side is constant (up to float64 rounding)."""
+    return _correlation(answers.predictions, answers.labels)
+
+
+def spearman(answers: Answers) -> float:
+    """Spearman's rank correlation, ties sharing their mean rank; 0 if either side is constant."""
+    from scipy.stats import rankdata
+
+    return _correlation(rankdata(answers.predictions), rankdata(answers.labels))
+
+
+def group_accuracy(answers: Answers) -> float:
+    """The share of groups whose picked candidate is a right one, over the groups that have a right one.
+
+    Where several candidates of a group are picked, the share of them that is right counts.
+    """
+    index, right = _groups(answers)
+    picked = answers.predictions == answers.positive
+    n_picked = np.bincount(index, picked)
+    share = np.bincount(index, picked & right) / np.maximum(n_picked, 1)
+    return _mean(share[np.bincount(index, right) > 0])
+
+
+def mrr(answers: Answers) -> float:
+    """The mean reciprocal rank of each group's best right candidate, over the groups that have one.
+
+    A wrong candidate with the same score counts as ranked before it.
+    """
+    index, right = _groups(answers)
+    if answers.scores is None:
+        raise ValueError("mrr needs the scores of the candidates")
+    best = np.full(index.max(initial=-1) + 1, -np.inf)
+    np.maximum.at(best, index[right], answers.scores[right])
+    ahead = np.bincount(index, ~right & (answers.scores >= best[index]))
+    return _mean(1.0 / (1.0 + ahead[np.bincount(index, right) > 0]))
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric(accuracy, ("classify", "rank")),
+    "f1": Metric(f1, ("classify",)),
+    "macro_f1": Metric(macro_f1, ("classify", "rank")),
+    "matthews": Metric(matthews, ("classify", "rank")),
+    "pearson": Metric(pearson, ("regress",)),
+    "spearman": Metric(spearman, ("regress",)),
+    "group_accuracy": Metric(group_accuracy, ("rank",)),
+    "mrr": Metric(mrr, ("rank",)),
+}
+SPAN_METRICS = ("exact_match", "f1")
+"""Names a span task may give; span tasks can be checked, and are not scored."""
+METRIC_NAMES = tuple(dict.fromkeys((*METRICS, *SPAN_METRICS)))
+
+
+def check_metrics(task: Task) -> None:
+    """See that each of the task's metrics exists and suits its kind.
+
+    Raises:
+        UserError: it has none, one is not known, or one does not suit the task.
+    """
+    allowed = [name for name, metric in METRICS.items() if task.kind in metric.kinds]
+    if task.kind == "span":
+        allowed = list(SPAN_METRICS)
+    elif len(task.labels) > 2:
+        allowed.remove("f1")
+    if not task.metrics:
+        raise UserError(f"task {task.name!r} has no metrics", allowed=", ".join(allowed))
+    for name in task.metrics:
+        if name not in METRIC_NAMES:
+            raise unknown(f"metric of task {task.name!r}", name, allowed)
+        if name not in allowed:
+            raise UserError(
+                f"metric {name!r} does not suit task {task.name!r} ({task.kind}, {len(task.labels)} labels)",
+                allowed=", ".join(allowed),
+            )
+
+
+def score(
+    task: Task,
+    predictions: np.ndarray,
+    labels: np.ndarray,
+    groups: np.ndarray | None = None,
+    *,
+    scores: np.ndarray | None = None,
+    split: str = "given",
+) -> Scores:
+    """Score the predictions for one split by each of the task's metrics.
+
+    Args:
+        predictions: (n,) as `tasks.kinds.decode` gives them.
+        labels: (n,) float64.
+        groups: (n,) ids of the candidate groups (`rank`).
+        scores: (n,) or (n, 1) logits of a `rank` task, which `mrr` needs.
+        split: the split's name, for the error.
+
+    Raises:
+        UserError: the split has no rows or is not labelled, or a prediction is NaN or infinite.
+    """
+    labels = _checked_labels(task, labels, split)
+    if not np.isfinite(predictions).all():
+        raise UserError(
+            f"the predictions for task {task.name!r} are not all finite numbers",
+            mend="the model has diverged: go back to an earlier checkpoint, or train with a lower rate",
+        )
+    flat = None if scores is None else np.asarray(scores, dtype=np.float64).reshape(-1)
+    answers = Answers(np.asarray(predictions, dtype=np.float64), labels, groups, flat, task.positive)
+    return Scores(task.name, {name: METRICS[name].compute(answers) for name in task.metrics})
+
+
+def majority_score(
+    task: Task, labels: np.ndarray, groups: np.ndarray | None = None, *, split: str = "given"
+) -> Scores:
+    """What the same answer for every row scores: a model that has learnt something scores more.
+
+    The answer is the commonest class (`classify`, the first of equals) or the mean (`regress`). For
+    `rank` every candidate gets the same score, and each metric has the better of calling all of them
+    right and all of them wrong.
+
+    Raises:
+        UserError: the split has no rows or is not labelled.
+    """
+    labels = _checked_labels(task, labels, split)
+    zeros = np.zeros(len(labels))
+    found = [
+        score(task, zeros + answer, labels, groups, scores=zeros).by_metric
+        for answer in _CONSTANTS[task.kind](labels)
+    ]
+    return Scores(task.name, {name: max(scores[name] for scores in found) for name in task.metrics})
+
+
+def _commonest(labels: np.ndarray) -> list[float]:
+    return [float(np.bincount(labels.astype(np.int64)).argmax())]
+
+
+_CONSTANTS: dict[str, Callable[[np.ndarray], list[float]]] = {
+    "classify": _commonest,
+    "regress": lambda labels: [float(labels.mean())],
+    "rank": lambda labels: [0.0, 1.0],
+}
+
+
+def _checked_labels(task: Task, labels: np.ndarray, split: str) -> np.ndarray:
+    """The labels as float64 (n,), once it is certain that there are some and none is missing."""
+    if task.kind == "span":
+        raise UserError(f"task {task.name!r}: span tasks can be checked, not yet scored, by this version")
+    labels = np.asarray(labels, dtype=np.float64)
+    missing = int(np.isnan(labels).sum())
+    if missing or not len(labels):
+        what = f"is not labelled ({missing} of {len(labels)} rows)" if missing else "has no rows"
+        raise UserError(
+            f"split {split!r} of task {task.name!r} {what}: it cannot be scored",
+            mend="score a labelled split; `mtkd predict` answers unlabelled rows",
+        )
+    return labels
+
+
+def _constant(values: np.ndarray) -> bool:
+    """True if the values are equal up to float64 rounding."""
+    return bool(np.ptp(values) <= 1e-12 * np.abs(values).max())
+
+
+def _correlation(left: np.ndarray, right: np.ndarray) -> float:
+    from scipy.stats import pearsonr
+
+    if _constant(left) or _constant(right):
+        return 0.0
+    return float(pearsonr(left, right).statistic)
+
+
+def _groups(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
+    """Each row's group as an index from 0 up (n,), and whether the row is a right candidate (n,)."""
+    if answers.groups is None:
+        raise ValueError("a rank task's rows need groups")
+    return np.unique(answers.groups, return_inverse=True)[1], answers.labels == answers.positive
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else 0.0

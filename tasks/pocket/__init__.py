@@ -1,0 +1,154 @@
+"""The pocket tasks: every GLUE task and extractive QA in small, written by a seeded generator.
+
+Labels follow from the text by rules that a model can learn; columns and label ids are those of the official
+copies on the hub. No row of one split is in another, and test labels are -1, as on the hub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+
+from tasks.errors import unknown
+from tasks.pocket import inference, pairs, reading, single
+from tasks.pocket.dice import Dice, Made, Maker
+from tasks.pocket.words import OFFICE, TOWN
+
+TRAIN, VALIDATION, TEST = 500, 150, 100
+SIZES = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
+SQUAD_SIZES = {"train": TRAIN, "validation": VALIDATION}
+
+
+LABEL = pa.int64()
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Rows that one maker writes, and the splits they are dealt to, in order.
+
+    Attributes:
+        make: draws one row with the wanted label.
+        wanted: the labels to ask for, in turn.
+        sizes: split -> number of rows.
+    """
+
+    make: Maker
+    wanted: tuple[int, ...]
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one task is written: its text columns, the Arrow type of its labels, and its pools."""
+
+    columns: tuple[str, ...]
+    pools: tuple[Pool, ...]
+    label: pa.DataType = LABEL
+
+
+SENTENCES = ("sentence1", "sentence2")
+MATCHED = {"train": 600, "validation_matched": VALIDATION, "test_matched": TEST}
+MISMATCHED = {"validation_mismatched": VALIDATION, "test_mismatched": TEST}
+
+RECIPES = {
+    "cola": Recipe(("sentence",), (Pool(single.cola, (1, 0), SIZES),)),
+    "sst2": Recipe(("sentence",), (Pool(single.sst2, (1, 0), SIZES),)),
+    "mrpc": Recipe(SENTENCES, (Pool(pairs.mrpc, (1, 0), SIZES),)),
+    "stsb": Recipe(SENTENCES, (Pool(pairs.stsb, (0, 1, 2, 3, 4, 5), SIZES),), pa.float32()),
+    "qqp": Recipe(("question1", "question2"), (Pool(pairs.qqp, (1, 0), SIZES),)),
+    "mnli": Recipe(
+        ("premise", "hypothesis"),
+        (
+            Pool(inference.mnli(TOWN), (0, 1, 2), MATCHED),
+            Pool(inference.mnli(OFFICE), (0, 1, 2), MISMATCHED),
+        ),
+    ),
+    "qnli": Recipe(("question", "sentence"), (Pool(reading.qnli, (0, 1), SIZES),)),
+    "rte": Recipe(SENTENCES, (Pool(inference.rte, (0, 1), SIZES),)),
+    "wnli": Recipe(SENTENCES, (Pool(inference.wnli, (1, 0), SIZES),)),
+    "ax": Recipe(("premise", "hypothesis"), (Pool(inference.ax, (0, 1, 2), {"test": 60}),)),
+}
+
+POCKET_SPLITS: dict[str, tuple[str, ...]] = {
+    **{
+        name: tuple(split for pool in recipe.pools for split in pool.sizes)
+        for name, recipe in RECIPES.items()
+    },
+    "squad": tuple(SQUAD_SIZES),
+}
+"""The splits of each pocket task."""
+
+
+def generate(task_name: str, split: str, seed: int = 0) -> pa.Table:
+    """One split of a pocket task, with the columns of the hub's copy; equal for equal arguments everywhere.
+
+    Raises:
+        UserError: there is no such task, or the task has no such split.
+    """
+    if task_name not in POCKET_SPLITS:
+        raise unknown("pocket task", task_name, POCKET_SPLITS)
+    if split not in POCKET_SPLITS[task_name]:
+        raise unknown(f"split of the pocket task {task_name}:", split, POCKET_SPLITS[task_name])
+    if task_name == "squad":
+        return _squad_table(_paragraphs(seed)[split], split)
+    recipe = RECIPES[task_name]
+    rows = _deal(task_name, seed)[split]
+    hidden = split.startswith("test")
+    arrays = [pa.array([row.texts[i] for row in rows], pa.string()) for i in range(len(recipe.columns))]
+    arrays.append(pa.array([-1 if hidden else row.label for row in rows], recipe.label))
+    arrays.append(pa.array(range(len(rows)), pa.int32()))
+    return pa.table(arrays, names=[*recipe.columns, "label", "idx"])
+
+
+@lru_cache(maxsize=16)
+def _deal(task_name: str, seed: int) -> dict[str, list[Made]]:
+    """Every split of a task: rows drawn until enough have different texts, then dealt out in order."""
+    dealt: dict[str, list[Made]] = {}
+    for number, pool in enumerate(RECIPES[task_name].pools):
+        dice = Dice(f"pocket/{task_name}/{number}/{seed}")
+        rows: dict[tuple[str, ...], Made] = {}
+        while len(rows) < sum(pool.sizes.values()):
+            row = pool.make(dice, pool.wanted[len(rows) % len(pool.wanted)])
+            rows.setdefault(row.texts, row)
+        left = iter(rows.values())
+        for split, size in pool.sizes.items():
+            part = [next(left) for _ in range(size)]
+            dealt[split] = dice.sample(part, size)
+    return dealt
+
+
+@lru_cache(maxsize=2)
+def _paragraphs(seed: int) -> dict[str, list[reading.Paragraph]]:
+    """Both splits of squad: articles of different titles, dealt out until a split has its questions."""
+    dice = Dice(f"pocket/squad/{seed}")
+    titles: set[str] = set()
+    dealt: dict[str, list[reading.Paragraph]] = {}
+    for split, size in SQUAD_SIZES.items():
+        dealt[split] = []
+        while sum(len(paragraph.questions) for paragraph in dealt[split]) < size:
+            paragraph = reading.squad(dice)
+            if paragraph.title not in titles:
+                titles.add(paragraph.title)
+                dealt[split].append(paragraph)
+    return dealt
+
+
+def _squad_table(paragraphs: list[reading.Paragraph], split: str) -> pa.Table:
+    """One row a question, in squad's columns."""
+    asked = [(paragraph, question) for paragraph in paragraphs for question in paragraph.questions]
+    answers = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])
+    return pa.table(
+        {
+            "id": pa.array([f"pocket-{split}-{number:04d}" for number in range(len(asked))], pa.string()),
+            "title": pa.array([paragraph.title for paragraph, _ in asked], pa.string()),
+            "context": pa.array([paragraph.context for paragraph, _ in asked], pa.string()),
+            "question": pa.array([question.text for _, question in asked], pa.string()),
+            "answers": pa.array(
+                [{"text": [question.answer], "answer_start": [question.start]} for _, question in asked],
+                answers,
+            ),
+        }
+    )

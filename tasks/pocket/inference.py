@@ -1,0 +1,224 @@
+"""Pocket tasks about what follows from a text: entailment (rte, mnli, ax) and pronouns (wnli)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tasks.pocket import words
+from tasks.pocket.dice import Dice, Made, Maker
+from tasks.pocket.words import OFFICE, TOWN, Domain, a, gerund, plural, sentence, terms
+
+ENTAILED, NEUTRAL, CONTRADICTED = 0, 1, 2
+
+# (premise's quantifier, hypothesis's quantifier) -> label, over the same things.
+QUANTIFIERS = {
+    ("all", "some"): ENTAILED,
+    ("all", "most"): ENTAILED,
+    ("most", "some"): ENTAILED,
+    ("some", "all"): NEUTRAL,
+    ("some", "most"): NEUTRAL,
+    ("most", "all"): NEUTRAL,
+    ("all", "no"): CONTRADICTED,
+    ("no", "all"): CONTRADICTED,
+    ("some", "no"): CONTRADICTED,
+    ("no", "some"): CONTRADICTED,
+}
+# (quantifier, does the hypothesis widen dogs to animals, else narrow animals to dogs) -> label.
+WIDENING = {
+    ("all", False): ENTAILED,
+    ("some", True): ENTAILED,
+    ("no", False): ENTAILED,
+    ("all", True): NEUTRAL,
+    ("some", False): NEUTRAL,
+    ("no", True): NEUTRAL,
+}
+
+
+def _quantified(dice: Dice, domain: Domain, wanted: int) -> tuple[str, str]:
+    """ "All dogs in the park are old." against "Some dogs in the park are old." or "Some animals …"."""
+    kind, place, state = dice.pick(domain.kinds), dice.pick(domain.places), dice.pick(domain.states)
+    wide, narrow = plural(kind.name), plural(dice.pick(kind.members))
+    if wanted != CONTRADICTED and dice.chance(0.4):
+        quantifier, widens = dice.pick([key for key, label in WIDENING.items() if label == wanted])
+        said, asked = (narrow, wide) if widens else (wide, narrow)
+        return tuple(  # type: ignore[return-value]
+            sentence(quantifier, noun, "in the", place, "are", state) for noun in (said, asked)
+        )
+    before, after = dice.pick([key for key, label in QUANTIFIERS.items() if label == wanted])
+    noun = dice.pick((wide, narrow))
+    return (
+        sentence(before, noun, "in the", place, "are", state),
+        sentence(after, noun, "in the", place, "are", state),
+    )
+
+
+def _scene(dice: Dice, domain: Domain, wanted: int) -> tuple[str, str]:
+    """ "A tall man is feeding a dog in the park." against less, more or the contrary."""
+    kind, person, place = dice.pick(domain.kinds), dice.pick(domain.people), dice.pick(domain.places)
+    thing, look, verb = dice.pick(kind.members), dice.pick(domain.adjectives), dice.pick(kind.verbs)
+    who, where, doing = f"{look} {person}", f"in the {place}", gerund(verb)
+    premise = sentence(a(who), "is", doing, a(thing), where)
+    shorter = dice.pick((person, who))
+    if wanted == ENTAILED:
+        what = dice.pick((thing, kind.name, kind.name))
+        hypothesis = sentence(a(shorter), "is", doing, a(what), dice.pick(("", where)))
+        return premise, hypothesis if hypothesis != premise else sentence(a(person), "is", doing, a(what))
+    if wanted == NEUTRAL:
+        said = sentence(a(person), "is", doing, a(dice.pick((thing, kind.name))), where)
+        extra = dice.below(3)
+        if extra == 0:
+            return said, premise
+        if extra == 1:
+            return premise, sentence(a(shorter), "is", doing, a(thing), "for", dice.pick(FOR_WHOM))
+        wider = sentence(a(who), "is", doing, a(kind.name), where)
+        return wider, sentence(a(shorter), "is", doing, a(thing), dice.pick(("", where)))
+    style = dice.below(3)
+    if style == 0:
+        return premise, sentence(a(shorter), "is not", doing, a(dice.pick((thing, kind.name))), where)
+    if style == 1:
+        return premise, sentence("nobody is", doing, a(dice.pick((thing, kind.name))), where)
+    return premise, sentence("the", person, "is", dice.pick(ELSE))
+
+
+FOR_WHOM = (
+    "a friend",
+    "the first time",
+    "his wife",
+    "a neighbour",
+    "money",
+    "fun",
+    "an old uncle",
+    "a cousin",
+)
+ELSE = (
+    "asleep",
+    "sleeping",
+    "swimming",
+    "alone on a beach",
+    "at home in bed",
+    "lying in bed",
+    "doing nothing",
+)
+
+
+def _denied(dice: Dice, domain: Domain, wanted: int) -> tuple[str, str]:
+    """ "The nurse did not feed an animal." against "The nurse did not feed a dog." and the like."""
+    kind, person = dice.pick(domain.kinds), dice.pick(domain.people)
+    thing, verb, place = dice.pick(kind.members), dice.pick(kind.verbs), dice.pick(domain.places)
+    denial = ["the", person, "did not", verb]
+    where = f"in the {place}"
+    if wanted == ENTAILED:
+        return sentence(*denial, a(kind.name)), sentence(*denial, a(thing), dice.pick(("", where)))
+    if wanted == NEUTRAL:
+        other = dice.other(kind.members, thing)
+        return sentence(*denial, a(thing), where), sentence(*denial, a(dice.pick((kind.name, other))), where)
+    claim = sentence("the", person, "was", gerund(verb), a(thing), where)
+    if dice.chance(0.5):
+        return sentence(*denial, a(dice.pick((kind.name, thing))), where), claim
+    return claim, sentence(*denial, a(dice.pick((kind.name, thing))), where)
+
+
+def _inference(dice: Dice, domain: Domain, wanted: int) -> tuple[str, str]:
+    style = dice.pick((_scene, _scene, _quantified, _denied))
+    return style(dice, domain, wanted)
+
+
+def mnli(domain: Domain) -> Maker:
+    """A maker of premise and hypothesis from one world: 0 entailment, 1 neutral, 2 contradiction."""
+    return partial(_mnli, domain)
+
+
+def _mnli(domain: Domain, dice: Dice, wanted: int) -> Made:
+    return Made(_inference(dice, domain, wanted), wanted)
+
+
+def ax(dice: Dice, wanted: int) -> Made:
+    """The diagnostic set: mnli's rules, in either of its worlds."""
+    return Made(_inference(dice, dice.pick((TOWN, OFFICE)), wanted), wanted)
+
+
+def rte(dice: Dice, wanted: int) -> Made:
+    """A person and what they are and did, or an inference as in mnli: 0 entailment, 1 not."""
+    if dice.chance(0.4):
+        label = ENTAILED if wanted == 0 else dice.pick((NEUTRAL, CONTRADICTED))
+        return Made(_inference(dice, TOWN, label), wanted)
+    return Made(_people(dice, wanted == 0), wanted)
+
+
+def _people(dice: Dice, follows: bool) -> tuple[str, str]:
+    """ "Anna, a nurse from Oslo, bought a car." against what it says, or what it does not."""
+    name, job, city = dice.pick(words.WOMEN + words.MEN), dice.pick(words.JOBS), dice.pick(words.CITIES)
+    kind = dice.pick(TOWN.kinds)
+    thing, got = dice.pick(kind.members), dice.pick(("bought", "sold", "found", "lost"))
+    premise = sentence(name, f", {a(job)} from {city},", got, a(thing), f"on {dice.pick(words.DAYS)}")
+    other_job, other_city = dice.other(words.JOBS, job), dice.other(words.CITIES, city)
+    other_kind, other_got = dice.other(TOWN.kinds, kind), dice.other(("bought", "sold", "found", "lost"), got)
+    right = (
+        f"{name} is {a(job)}",
+        f"{name} comes from {city}",
+        f"{name} {got} {a(kind.name)}",
+        f"{a(job)} {got} {a(dice.pick((thing, kind.name)))}",
+        f"{name} does not come from {other_city}",
+    )
+    wrong = (
+        f"{name} is {a(other_job)}",
+        f"{name} comes from {other_city}",
+        f"{name} {got} {a(dice.pick((other_kind.name, dice.pick(other_kind.members))))}",
+        f"{a(job)} {dice.pick((other_got, 'never ' + got))} {a(dice.pick((thing, kind.name)))}",
+        f"{name} does not come from {city}",
+    )
+    return premise, sentence(dice.pick(right if follows else wrong))
+
+
+CONTAINERS = terms("suitcase box bag drawer cupboard basket garage trunk cabinet crate")
+CONTENTS = terms("trophy piano statue lamp ball guitar bicycle clock painting carpet mirror vase")
+CHASERS = terms("dog cat farmer policeman boy girl fox wolf hunter guard")
+MOODS = (
+    "tired",
+    "lonely",
+    "hungry",
+    "angry",
+    "bored",
+    "ill",
+    "late",
+    "worried",
+    "happy",
+    "afraid",
+    "lost",
+    "busy",
+)
+
+
+def wnli(dice: Dice, wanted: int) -> Made:
+    """A sentence with a pronoun, and the same with a candidate in its place: right (1) or wrong (0).
+
+    What tells: the pronoun's gender, the verb's number, or which of two things must be large or small.
+    """
+    style = dice.below(3)
+    if style == 0:
+        woman, man = dice.pick(words.WOMEN), dice.pick(words.MEN)
+        she, mood = dice.chance(0.5), dice.pick(MOODS)
+        pair = (woman, man) if dice.chance(0.5) else (man, woman)
+        first = sentence(
+            pair[0],
+            dice.pick(("called", "met", "left", "visited")),
+            pair[1],
+            "because",
+            "she" if she else "he",
+            f"was {mood}",
+        )
+        return Made((first, sentence(woman if she == (wanted == 1) else man, f"was {mood}")), wanted)
+    if style == 1:
+        one, many = dice.sample(CHASERS, 2)
+        they, mood = dice.chance(0.5), dice.pick(MOODS)
+        group = f"the {plural(many)}"
+        pair = (f"the {one}", group) if dice.chance(0.5) else (group, f"the {one}")
+        first = sentence(*pair[:1], "followed", pair[1], "until", "they were" if they else "it was", mood)
+        says_group = they == (wanted == 1)
+        return Made((first, sentence(f"{group} were" if says_group else f"the {one} was", mood)), wanted)
+    content, container = dice.pick(CONTENTS), dice.pick(CONTAINERS)
+    large = dice.chance(0.5)
+    size = dice.pick(("large", "big", "wide")) if large else dice.pick(("small", "narrow", "tiny"))
+    first = sentence("the", content, "did not fit into the", container, "because it was too", size)
+    noun = content if large == (wanted == 1) else container
+    return Made((first, sentence("the", noun, "was too", size)), wanted)

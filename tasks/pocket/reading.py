@@ -1,0 +1,162 @@
+"""Pocket tasks that look for an answer in a text: does the sentence hold it (qnli), and where (squad)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tasks.pocket import words
+from tasks.pocket.dice import Dice, Made
+from tasks.pocket.words import terms
+
+SITES = terms(
+    "museum library theatre hospital school bakery hotel stadium castle market factory bridge garden college "
+    "bank"
+)
+PURPOSES = (
+    "to help the poor",
+    "to honour the king",
+    "to create jobs",
+    "to attract visitors",
+    "to feed the soldiers",
+    "to train young people",
+    "to celebrate the peace",
+    "to save an old forest",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Everything that can be said, and asked, of one place."""
+
+    name: str
+    founder: str
+    year: str
+    city: str
+    colour: str
+    rooms: str
+    purpose: str
+    cost: str
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One thing to ask: the question, and the statements that hold the answer, as patterns over a Place."""
+
+    field: str
+    questions: tuple[str, ...]
+    statements: tuple[str, ...]
+
+
+SLOTS = (
+    Slot(
+        "founder",
+        ("Who founded the {name}?", "Which person opened the {name}?"),
+        ("The {name} was founded by {founder}.", "{founder} opened the {name} with great joy."),
+    ),
+    Slot(
+        "year",
+        ("When was the {name} opened?", "In what year did the {name} open?"),
+        ("The {name} opened its doors in {year}.", "In {year}, the first visitors came to the {name}."),
+    ),
+    Slot(
+        "city",
+        ("Where is the {name}?", "In which city does the {name} stand?"),
+        ("The {name} stands near the river in {city}.", "Travellers to {city} like to see the {name}."),
+    ),
+    Slot(
+        "colour",
+        ("What colour is the {name}?", "In which colour was the {name} painted?"),
+        ("The walls of the {name} were painted {colour}.", "The roof of the {name} is bright {colour}."),
+    ),
+    Slot(
+        "rooms",
+        ("How many rooms does the {name} have?", "What is the number of rooms in the {name}?"),
+        ("The {name} has {rooms} rooms.", "There are {rooms} rooms in the {name}."),
+    ),
+    Slot(
+        "purpose",
+        ("Why was the {name} built?", "What was the purpose of the {name}?"),
+        ("The {name} was built {purpose}.", "Workers built the {name} {purpose}."),
+    ),
+    Slot(
+        "cost",
+        ("How much did the {name} cost?", "What was the price of the {name}?"),
+        ("The {name} cost {cost} dollars.", "The town paid {cost} dollars for the {name}."),
+    ),
+)
+
+
+def _place(dice: Dice) -> Place:
+    people = words.WOMEN + words.MEN
+    return Place(
+        name=f"{dice.pick(words.SURNAMES)} {dice.pick(SITES).capitalize()}",
+        founder=f"{dice.pick(people)} {dice.pick(words.SURNAMES)}",
+        year=str(1700 + dice.below(300)),
+        city=dice.pick(words.CITIES),
+        colour=dice.pick(words.COLOURS),
+        rooms=dice.pick((*words.NUMBERS[2:], "forty", "fifty", "sixty", "ninety")),
+        purpose=dice.pick(PURPOSES),
+        cost=f"{2 + dice.below(90)},000",
+    )
+
+
+def _fill(pattern: str, place: Place) -> str:
+    return pattern.format(**vars(place))
+
+
+def qnli(dice: Dice, wanted: int) -> Made:
+    """A question and a sentence of the same pattern family: it answers (0), or tells something else (1).
+
+    What it tells when it does not answer: another fact of the same place, or the same of another place.
+    """
+    place, slot = _place(dice), dice.pick(SLOTS)
+    question, told = _fill(dice.pick(slot.questions), place), slot
+    if wanted == 1 and dice.chance(0.8):
+        told = dice.other(SLOTS, slot)
+    elif wanted == 1:
+        place = replace(place, name=_other_name(dice, place.name))
+    return Made((question, _fill(dice.pick(told.statements), place)), wanted)
+
+
+def _other_name(dice: Dice, name: str) -> str:
+    surname, site = name.split()
+    return f"{dice.other(words.SURNAMES, surname)} {site}"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question on a paragraph; `start` is the answer's offset in the context, in characters."""
+
+    text: str
+    answer: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """One article's paragraph of 4 to 6 sentences and the questions on it."""
+
+    title: str
+    context: str
+    questions: tuple[Question, ...]
+
+
+def squad(dice: Dice) -> Paragraph:
+    """A paragraph on one place, with a sentence or two on another, and three questions on the first."""
+    place = _place(dice)
+    other = replace(_place(dice), name=_other_name(dice, place.name))
+    slots = dice.sample(SLOTS, 3 + dice.below(2))
+    told = [(place, slot) for slot in slots]
+    told += [(other, slot) for slot in dice.sample(SLOTS, 1 + dice.below(2))]
+    context, starts = "", {}
+    for subject, slot in dice.sample(told, len(told)):
+        pattern = dice.pick(slot.statements)
+        if subject is place:
+            before = pattern.split("{" + slot.field + "}")[0]
+            starts[slot.field] = len(context) + len(_fill(before, subject))
+        context += _fill(pattern, subject) + " "
+    questions = (
+        Question(_fill(dice.pick(slot.questions), place), getattr(place, slot.field), starts[slot.field])
+        for slot in slots[:3]
+    )
+    return Paragraph(place.name, context.rstrip(), tuple(questions))

@@ -1,0 +1,79 @@
+"""Progress of long jobs: a bar with an ETA on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+Advance = Callable[..., None]
+
+_quiet = False
+_PLAIN_SECONDS = 15.0
+
+
+def set_quiet(quiet: bool) -> None:
+    """Show no progress at all (`--quiet`)."""
+    global _quiet
+    _quiet = quiet
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _plain(what: str, total: int, done: int, unit: str) -> Iterator[Advance]:
+    started = last = time.monotonic()
+    first = done
+
+    def advance(count: int = 1, note: str = "") -> None:
+        nonlocal done, last
+        done += count
+        now = time.monotonic()
+        if now - last >= _PLAIN_SECONDS and done < total:
+            last = now
+            left = (now - started) / max(done - first, 1) * (total - done)
+            print(f"{what}: {done}/{total} {unit} {note} ETA {_clock(left)}", file=sys.stderr, flush=True)
+
+    yield advance
+
+
+def _bar(what: str, total: int, done: int, unit: str) -> Iterator[Advance]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total, completed=done, note="")
+        yield lambda count=1, note="": bar.update(task, advance=count, note=note)
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int, *, done: int = 0, unit: str = "rows", show: bool = True) -> Iterator[Advance]:
+    """Show how far a job is, on standard error.
+
+    Args:
+        what: what is being done, in a word or two.
+        total: how many units there are in all; `done` of them are finished already.
+        show: False on processes that should stay silent.
+
+    Yields:
+        advance(count=1, note=""): call it after each piece of work.
+    """
+    if _quiet or not show:
+        yield lambda count=1, note="": None
+    elif sys.stderr.isatty():
+        yield from _bar(what, total, done, unit)
+    else:
+        yield from _plain(what, total, done, unit)

@@ -1,0 +1,62 @@
+"""Rows of integers of different lengths, held end to end."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """n rows of integers of different lengths, end to end.
+
+    Attributes:
+        values: (sum of lengths,) int32.
+        offsets: (n + 1,) int64; row i is values[offsets[i]:offsets[i + 1]].
+    """
+
+    values: np.ndarray
+    offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(n,) int64 length of each row."""
+        return np.diff(self.offsets)
+
+    def row(self, i: int) -> np.ndarray:
+        """The i-th row, a view."""
+        return self.values[self.offsets[i] : self.offsets[i + 1]]
+
+    def take(self, indices: np.ndarray) -> Ragged:
+        """The rows at `indices`, in that order; a row may be taken more than once."""
+        begins = self.offsets[indices]
+        lengths = self.offsets[indices + 1] - begins
+        offsets = offsets_of(lengths)
+        source = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
+        return Ragged(self.values[source], offsets)
+
+    @staticmethod
+    def from_lists(rows: list[list[int]]) -> Ragged:
+        """Rows given one by one."""
+        offsets = offsets_of(np.fromiter(map(len, rows), np.int64, len(rows)))
+        return Ragged(np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets)
+
+    @staticmethod
+    def concat(parts: list[Ragged]) -> Ragged:
+        """The rows of all parts, in order."""
+        if not parts:
+            return Ragged.from_lists([])
+        values = np.concatenate([part.values for part in parts])
+        return Ragged(values, offsets_of(np.concatenate([part.lengths for part in parts])))
+
+
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
+    """(n + 1,) int64 offsets of rows with these (n,) lengths, laid end to end."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets

@@ -1,0 +1,59 @@
+"""From what a user types after `--tasks` to task records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.errors import UserError, unknown
+from tasks.glue import TASKS
+from tasks.metrics import check_metrics
+from tasks.task import Task
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    group: tuple(name for name, task in TASKS.items() if group in task.groups)
+    for group in ("glue", "mkd", "sentiment", "paraphrase", "nli")
+}
+
+
+def resolve(spec: str) -> list[Task]:
+    """The tasks that `spec` names, in the order written, each once.
+
+    Args:
+        spec: task names, groups ("glue", "nli", ...) and paths to tasks' TOML files, mixed by commas.
+
+    Raises:
+        UserError: a name is not known, a file is missing or wrong, nothing is named, or two different
+            tasks bear one name.
+    """
+    chosen: dict[str, Task] = {}
+    for word in filter(None, (part.strip() for part in spec.split(","))):
+        for task in _named(word):
+            if chosen.setdefault(task.name, task) != task:
+                raise UserError(
+                    f"two different tasks are called {task.name!r} in {spec!r}",
+                    allowed="one task a name",
+                    mend="change `name` in the task's TOML file, or leave one of the two out",
+                )
+    if not chosen:
+        raise UserError(
+            f"no task is named in {spec!r}",
+            allowed=f"{', '.join(TASKS)}; groups: {', '.join(GROUPS)}; or a task's TOML file",
+        )
+    return list(chosen.values())
+
+
+def _named(word: str) -> list[Task]:
+    """The task or tasks that one word of the spec stands for."""
+    if word.endswith(".toml"):
+        from tasks.taskfile import load_task
+
+        task = load_task(Path(word))
+        check_metrics(task)
+        return [task]
+    if word in GROUPS:
+        return [TASKS[name] for name in GROUPS[word]]
+    if word not in TASKS:
+        raise unknown(
+            "task", word, [*TASKS, *GROUPS], mend="name a task, a group of tasks, or a task's .toml file"
+        )
+    return [TASKS[word]]

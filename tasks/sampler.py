@@ -1,0 +1,206 @@
+"""Which rows make up each batch: one task a batch, tasks mixed as asked, rows bucketed by length.
+
+Everything is a pure function of the arguments and the epoch's number, so every process draws the same
+batches, and a run that was stopped takes up at any batch of any epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+from zlib import crc32
+
+import numpy as np
+
+from tasks.errors import UserError, unknown
+from tasks.ragged import Ragged
+
+Mixing = Literal["all", "proportional", "sqrt", "uniform", "annealed"]
+POOL = 64  # batches that are sorted by length together
+_PASS, _CUT, _ORDER = range(3)  # what a stream of random numbers is for
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """One batch: `indices` (b,) int64 are rows of `task`."""
+
+    task: str
+    indices: np.ndarray
+
+
+class TaskSampler:
+    """Draws batches of one task each.
+
+    Every task is a stream of batches: pass after pass over its rows, each pass shuffled anew. `all` (MKD)
+    takes one whole pass of every task an epoch, all batches shuffled together. The others draw the task of
+    each step with a probability proportional to n, sqrt(n), 1 or n**alpha, for n rows, and take the next
+    batch of its stream; `annealed` moves alpha from 1 to 0.2 over the epochs (Stickland and Murray 2019,
+    "BERT and PALs": alpha = 1 - 0.8 e / (E - 1) for e = 0 .. E - 1).
+
+    Args:
+        lengths: task -> (n,) length of each row, what the buckets are sorted by.
+        batch_size: rows a batch; the last batch of a pass may be smaller.
+        mixing: how tasks share the steps.
+        seed: not negative; other seeds draw otherwise.
+        epochs: E of `annealed`.
+        bucket: sort rows by length inside pools of batches. Which rows an epoch sees stays the same.
+        groups: task -> (n,) group ids; rows of one group come in one batch, which then holds about
+            `batch_size` rows.
+        steps_per_epoch: batches an epoch for mixings other than `all`; by default as many as `all` takes.
+
+    Raises:
+        UserError: a task without rows, an unknown mixing, a number out of its range.
+    """
+
+    def __init__(
+        self,
+        lengths: Mapping[str, np.ndarray],
+        batch_size: int,
+        *,
+        mixing: Mixing = "all",
+        seed: int = 0,
+        epochs: int = 1,
+        bucket: bool = True,
+        groups: Mapping[str, np.ndarray] | None = None,
+        steps_per_epoch: int | None = None,
+    ):
+        if mixing not in get_args(Mixing):
+            raise unknown("mixing", mixing, get_args(Mixing))
+        for name, value, least in (("batch size", batch_size, 1), ("seed", seed, 0)):
+            if value < least:
+                raise UserError(f"{name} {value} is too small", allowed=f"{least} or more")
+        if mixing == "all" and steps_per_epoch is not None:
+            raise UserError(
+                f"steps_per_epoch = {steps_per_epoch} with the mixing 'all', whose epoch is every batch once",
+                mend="leave steps_per_epoch out, or choose another mixing",
+            )
+        self._streams = {
+            task: _Stream(task, rows, batch_size, seed, bucket, (groups or {}).get(task))
+            for task, rows in lengths.items()
+        }
+        self._mixing, self._seed, self._epochs = mixing, seed, epochs
+        whole = sum(stream.batches_a_pass for stream in self._streams.values())
+        self._steps = whole if steps_per_epoch is None else steps_per_epoch
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return self._steps
+
+    def epoch(self, number: int) -> list[Draw]:
+        """The batches of epoch `number` (from 0), in order."""
+        tasks = list(self._streams)
+        order = self._order(number)
+        counts = np.bincount(order, minlength=len(tasks))
+        before = np.zeros_like(counts)
+        for earlier in range(number):
+            before += np.bincount(self._order(earlier), minlength=len(tasks))
+        batches = [
+            iter(self._streams[task].take(int(start), int(count), number))
+            for task, start, count in zip(tasks, before, counts, strict=True)
+        ]
+        return [Draw(tasks[which], next(batches[which])) for which in order]
+
+    def probabilities(self, number: int) -> dict[str, float]:
+        """The chance of each task at a step of epoch `number`; for `all`, its share of the batches."""
+        streams = self._streams.values()
+        if self._mixing == "all":
+            weights = np.array([float(stream.batches_a_pass) for stream in streams])
+        else:
+            progress = min(1.0, number / max(1, self._epochs - 1))
+            powers = {"proportional": 1.0, "sqrt": 0.5, "uniform": 0.0, "annealed": 1.0 - 0.8 * progress}
+            weights = np.array([float(stream.n_rows) for stream in streams]) ** powers[self._mixing]
+        return dict(zip(self._streams, (weights / weights.sum()).tolist(), strict=True))
+
+    def _order(self, number: int) -> np.ndarray:
+        """(steps,) number of the task of each step of an epoch."""
+        random = _generator(self._seed, "", _ORDER, number)
+        if self._mixing == "all":
+            counts = [stream.batches_a_pass for stream in self._streams.values()]
+            return random.permutation(np.repeat(np.arange(len(counts)), counts))
+        chances = list(self.probabilities(number).values())
+        return random.choice(len(chances), size=self._steps, p=chances)
+
+
+class _Stream:
+    """The endless batches of one task. A unit is a row, or a group of rows that stay together."""
+
+    def __init__(
+        self,
+        task: str,
+        lengths: np.ndarray,
+        batch_size: int,
+        seed: int,
+        bucket: bool,
+        groups: np.ndarray | None,
+    ):
+        self.n_rows = len(lengths)
+        if self.n_rows == 0:
+            raise UserError(f"task {task!r} has no rows to draw from")
+        self._task, self._seed, self._bucket = task, seed, bucket
+        self._members = None if groups is None else _members(groups)
+        if self._members is None:
+            self._lengths = np.asarray(lengths)
+        else:
+            self._lengths = np.maximum.reduceat(lengths[self._members.values], self._members.offsets[:-1])
+        n_units = len(self._lengths)
+        self._units_a_batch = max(1, round(batch_size * n_units / self.n_rows))
+        self.batches_a_pass = -(-n_units // self._units_a_batch)
+
+    def take(self, start: int, count: int, epoch: int) -> list[np.ndarray]:
+        """Batches start .. start + count - 1 of the stream.
+
+        Without buckets they come in the stream's order. With them, the same rows are cut otherwise and
+        the batches shuffled.
+        """
+        batches: list[np.ndarray] = []
+        end = start + count
+        while start < end:
+            which, first = divmod(start, self.batches_a_pass)
+            last = min(first + end - start, self.batches_a_pass)
+            batches += self._cut(which, first, last)
+            start += last - first
+        if self._bucket:
+            random = _generator(self._seed, self._task, _CUT, epoch)
+            batches = [batches[i] for i in random.permutation(len(batches))]
+        return batches
+
+    def _cut(self, which: int, first: int, last: int) -> list[np.ndarray]:
+        """Batches first .. last - 1 of pass `which`."""
+        size = self._units_a_batch
+        shuffled = _generator(self._seed, self._task, _PASS, which).permutation(len(self._lengths))
+        units = shuffled[first * size : last * size]
+        if self._bucket:
+            pools = [units[i : i + POOL * size] for i in range(0, len(units), POOL * size)]
+            units = np.concatenate([pool[np.argsort(self._lengths[pool], kind="stable")] for pool in pools])
+        return [self._rows(units[i : i + size]) for i in range(0, len(units), size)]
+
+    def _rows(self, units: np.ndarray) -> np.ndarray:
+        return units if self._members is None else self._members.take(units).values.astype(np.int64)
+
+
+def share(draw: Draw, rank: int, world: int, groups: np.ndarray | None) -> np.ndarray:
+    """The rows of a draw that process `rank` of `world` takes; all processes together take each row once.
+
+    Args:
+        groups: (n,) group ids of the draw's task, or None. Rows of a group go to one process.
+
+    Returns:
+        (b,) int64 row numbers. Shares differ by at most one row, or one group; a share may be empty.
+    """
+    if groups is None:
+        return draw.indices[rank::world]
+    _, first, unit = np.unique(groups[draw.indices], return_index=True, return_inverse=True)
+    number = np.argsort(np.argsort(first))  # groups numbered as they appear
+    return draw.indices[number[unit] % world == rank]
+
+
+def _members(groups: np.ndarray) -> Ragged:
+    """The rows of each group, groups in order of their ids."""
+    order = np.argsort(groups, kind="stable")
+    _, begins = np.unique(groups[order], return_index=True)
+    return Ragged(order.astype(np.int32), np.append(begins, len(groups)).astype(np.int64))
+
+
+def _generator(seed: int, task: str, purpose: int, number: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence((seed, crc32(task.encode()), purpose, number)))

@@ -1,0 +1,259 @@
+"""Where rows come from: the pocket tasks, the Hugging Face hub, or a directory of files."""
+
+from __future__ import annotations
+
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.columns import fit_columns
+from tasks.errors import UserError
+from tasks.files import digest_bytes
+from tasks.problems import find_problems, read_labels
+from tasks.rows import Rows
+from tasks.sheet import READERS, Sheet, read_file, read_parquet
+from tasks.task import Task
+from tasks.tsv import find_release, read_release
+
+_SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".tsv")
+_SHOWN = 3
+_DIGEST_ROWS = 65536
+
+
+class DataSource(ABC):
+    """Gives the raw rows of tasks, with the hub's column names.
+
+    A task with files of its own is read from them whatever the source; relative ones lie under `root`.
+
+    Attributes:
+        name: "pocket", "hub" or the directory, as the user wrote it.
+        root: where the relative files of own tasks lie; None where a source has no directory.
+    """
+
+    name: str
+    root: Path | None = None
+
+    @abstractmethod
+    def _locate(self, task: Task, split: str) -> Callable[[], Sheet] | None:
+        """How to read one split of a task without own files; None if it is not here."""
+
+    def splits(self, task: Task) -> list[str]:
+        """Those of `task.splits` that exist here."""
+        return [split for split in task.splits if self._find(task, split)]
+
+    def sheet(self, task: Task, split: str) -> Sheet:
+        """The raw rows of a split with at least the task's columns, texts as strings.
+
+        A label column that a test split lacks is filled with nulls.
+
+        Raises:
+            UserError: the split or a column is not there, or a text column holds no text.
+        """
+        read = self._find(task, split)
+        if read is None:
+            there = self.splits(task)
+            raise UserError(
+                f"no split {split!r} of task {task.name!r} in {self.name!r}",
+                allowed=f"its splits {', '.join(there)}" if there else "nothing of this task is there",
+                mend=self._looked(task, split),
+            )
+        sheet = read()
+        return Sheet(fit_columns(task, split, sheet), sheet.path, sheet.lines, sheet.bad_lines)
+
+    def table(self, task: Task, split: str) -> pa.Table:
+        """The table of `sheet`."""
+        return self.sheet(task, split).table
+
+    def _find(self, task: Task, split: str) -> Callable[[], Sheet] | None:
+        if not task.files:
+            return self._locate(task, split)
+        if split not in task.files:
+            return None
+        path = (self.root or Path()) / task.files[split]
+        usable = path.is_file() and (self.root is not None or Path(task.files[split]).is_absolute())
+        return partial(read_file, path, task.columns) if usable else None
+
+    def _looked(self, task: Task, split: str) -> str:
+        if task.files:
+            where = f" under {self.root} and beside its TOML file" if self.root else " beside its TOML file"
+            return f"looked for {task.files.get(split, 'no file, none is named')}{where}; give --data DIR"
+        return "choose another task, or another --data: pocket, hub or a directory"
+
+
+class PocketSource(DataSource):
+    """The tasks that ship with the project, written by a seeded generator."""
+
+    name = "pocket"
+
+    def _locate(self, task: Task, split: str) -> Callable[[], Sheet] | None:
+        from tasks.pocket import POCKET_SPLITS, generate
+
+        for name in _names(task):
+            if split in POCKET_SPLITS.get(name, ()):
+                return lambda: Sheet(generate(name, split), f"pocket:{name}/{split}")
+        return None
+
+
+class HubSource(DataSource):
+    """The official copies on the Hugging Face hub, by way of `datasets`."""
+
+    name = "hub"
+
+    def _locate(self, task: Task, split: str) -> Callable[[], Sheet] | None:
+        if task.hub is None or split not in task.splits:
+            return None
+        from tasks.hubdata import fetch
+
+        dataset, configuration = task.hub
+        label = f"hub:{dataset}/{configuration}/{split}"
+        return lambda: Sheet(fetch(dataset, configuration, split), label)
+
+
+class DirectorySource(DataSource):
+    """A directory of files. For each split, the first of these that is there is read (T = the task):
+
+    1. T/<split> under DIR/glue, then under DIR: .parquet, the hub's shards <split>-00000-of-00001.parquet,
+       .jsonl, .json-lines, .csv;
+    2. GLUE's original release (CoLA/train.tsv, MNLI/dev_matched.tsv, ...) under DIR, then under DIR/glue.
+
+    T is the task's name, then its configuration on the hub (so that a task that extends `qnli` under
+    another name finds qnli's files).
+    """
+
+    root: Path
+
+    def __init__(self, root: Path):
+        self.name, self.root = str(root), root
+
+    def _locate(self, task: Task, split: str) -> Callable[[], Sheet] | None:
+        for name in _names(task):
+            for parent in (self.root / "glue" / name, self.root / name):
+                if read := _locate_file(parent, split, task):
+                    return read
+        for name in _names(task):
+            for parent in (self.root, self.root / "glue"):
+                if path := find_release(parent, name, split):
+                    return partial(read_release, path, name, split)
+        return None
+
+    def _looked(self, task: Task, split: str) -> str:
+        if task.files:
+            return super()._looked(task, split)
+        name = _names(task)[-1]
+        kinds = "|".join(suffix.removeprefix(".") for suffix in _SUFFIXES)
+        return (
+            f"looked for glue/{name}/{split}.({kinds}), {name}/... and GLUE's original files in {self.name}"
+        )
+
+
+def open_data(spec: str) -> DataSource:
+    """The source that `--data` names.
+
+    Args:
+        spec: "pocket", "hub" or a directory.
+
+    Raises:
+        UserError: there is no such directory.
+    """
+    if spec in _SOURCES:
+        return _SOURCES[spec]()
+    root = Path(spec).expanduser()
+    if not root.is_dir():
+        wrong = "is a file" if root.exists() else "does not exist"
+        raise UserError(f"the data directory {spec!r} {wrong}", allowed="pocket, hub or a directory")
+    return DirectorySource(root)
+
+
+_SOURCES: dict[str, type[DataSource]] = {"pocket": PocketSource, "hub": HubSource}
+
+
+def _names(task: Task) -> list[str]:
+    """The names under which a source may hold the task."""
+    return list(dict.fromkeys([task.name, *([task.hub[1]] if task.hub else [])]))
+
+
+def _locate_file(parent: Path, split: str, task: Task) -> Callable[[], Sheet] | None:
+    for suffix in _SUFFIXES:
+        path = parent / f"{split}{suffix}"
+        if path.is_file():
+            return partial(read_file, path, task.columns)
+        shards = sorted(parent.glob(f"{split}-*-of-*.parquet")) if suffix == ".parquet" else []
+        if shards:
+            return partial(read_parquet, shards, str(parent / f"{split}-*.parquet"))
+    return None
+
+
+def load_rows(source: DataSource, task: Task, split: str, limit: int | None = None, seed: int = 0) -> Rows:
+    """Read and check one split.
+
+    Args:
+        limit: at most so many rows (a random subset in file order, drawn from `seed`); a `rank` task
+            keeps whole groups.
+
+    Raises:
+        UserError: the split is not there or empty, a row is wrong, or the task is a `span` task.
+    """
+    if task.kind == "span":
+        raise UserError(
+            f"task {task.name!r} is a span task: these can be checked, not yet trained, by this version",
+            mend="leave it out of --tasks",
+        )
+    if limit is not None and limit < 1:
+        raise UserError(f"a limit of {limit} rows", allowed="1 or more")
+    sheet = source.sheet(task, split)
+    errors = [problem for problem in find_problems(task, split, sheet) if problem.level == "error"]
+    if errors:
+        shown = "\n".join(f"  {problem}" for problem in errors[:_SHOWN])
+        raise UserError(
+            f"{len(errors)} problem(s) in {task.name}/{split}:\n{shown}",
+            mend=f"`mtkd data check --data {source.name} --tasks {task.name}` lists all of them",
+        )
+    rows = _rows(task, split, sheet.table)
+    return rows if limit is None or limit >= len(rows) else rows.take(_sample(rows, limit, seed))
+
+
+def _rows(task: Task, split: str, table: pa.Table) -> Rows:
+    numbers = pa.array(np.arange(table.num_rows)).cast(pa.string())
+    groups = None
+    if task.group is not None:
+        groups = table[task.group].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+    return Rows(
+        task.name,
+        split,
+        pc.binary_join_element_wise(pa.scalar(f"{task.name}/{split}"), numbers, "/"),
+        tuple(table[name].combine_chunks() for name in task.columns),
+        read_labels(task, split, table[task.label]).values,
+        groups,
+    )
+
+
+def _sample(rows: Rows, limit: int, seed: int) -> np.ndarray:
+    """Sorted row numbers of a random subset; whole groups (at least one) where rows have groups."""
+    stream = np.random.default_rng([seed, zlib.crc32(f"{rows.task}/{rows.split}".encode())])
+    if rows.groups is None:
+        return np.sort(stream.choice(len(rows), limit, replace=False))
+    sizes = np.bincount(rows.groups)
+    order = stream.permutation(len(sizes))
+    count = max(1, int(np.searchsorted(np.cumsum(sizes[order]), limit, side="right")))
+    return np.flatnonzero(np.isin(rows.groups, order[:count]))
+
+
+def digest_rows(rows: Rows) -> str:
+    """SHA-256 over the rows' content: task, split, uids, texts, labels and groups."""
+    labels = np.where(np.isnan(rows.labels), np.nan, rows.labels)
+    parts: list[bytes | str] = [rows.task, rows.split, labels.astype("<f8").tobytes()]
+    for column in (rows.uids, *rows.texts):
+        parts.append(b"column")
+        for start in range(0, len(column), _DIGEST_ROWS):
+            piece = column.slice(start, _DIGEST_ROWS)
+            sizes = pc.binary_length(piece).to_numpy(zero_copy_only=False)
+            parts += [sizes.astype("<i8").tobytes(), "".join(piece.to_pylist())]
+    if rows.groups is not None:
+        parts.append(rows.groups.astype("<i8").tobytes())
+    return digest_bytes(*parts)

@@ -1,0 +1,78 @@
+"""What a task is: a frozen record that says everything the rest of the code needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+Kind = Literal["classify", "regress", "rank", "span"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: its columns, labels, metrics and where its rows come from.
+
+    Attributes:
+        name: the name used on the command line and in every file.
+        kind: `classify`, `regress`, `rank` (one score a row, groups of candidates) or `span`.
+        columns: the text columns, one or two of them, in the order they are read.
+        labels: class names in label-id order (`classify`, `rank`); empty for `regress`, `span`.
+        label: the label column.
+        range: lowest and highest allowed score (`regress`).
+        group: the column whose equal values form one group of candidates (`rank`).
+        positive: the label id of the right candidate (`rank`).
+        metrics: names in `tasks.metrics`; the task's score is their mean.
+        train, validation, test: split names; validation and test may have several
+            (MNLI: matched and mismatched), train is None for a diagnostic set.
+        head: the task whose head answers this one (ax: "mnli"); its own name by default.
+        groups: the task sets it belongs to on the command line (`--tasks nli`).
+        files: split -> file, relative to the data directory (own tasks; built-in ones have none).
+        hub: (dataset, configuration) of the official copy, or None.
+        submission: test split -> file name of GLUE's submission format.
+        copies: masked copies a row that `mtkd augment mask` makes by default (MKD: 40 or 10).
+    """
+
+    name: str
+    kind: Kind
+    columns: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    label: str = "label"
+    range: tuple[float, float] | None = None
+    group: str | None = None
+    positive: int = 0
+    metrics: tuple[str, ...] = ("accuracy",)
+    train: str | None = "train"
+    validation: tuple[str, ...] = ("validation",)
+    test: tuple[str, ...] = ("test",)
+    head: str = ""
+    groups: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    hub: tuple[str, str] | None = None
+    submission: Mapping[str, str] = field(default_factory=dict)
+    copies: int = 10
+
+    def __post_init__(self) -> None:
+        if not self.head:
+            object.__setattr__(self, "head", self.name)
+
+    @property
+    def n_outputs(self) -> int:
+        """Width of the task's logits: classes, or 1 for a score."""
+        return len(self.labels) if self.kind == "classify" else 1
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Every split that the task may have, train first."""
+        return (*([self.train] if self.train else []), *self.validation, *self.test)
+
+    def to_json(self) -> dict[str, Any]:
+        """The task as plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Task:
+        """The task that `to_json` wrote."""
+        known = {item.name for item in fields(cls)}
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k in known}
+        return cls(**values)

@@ -1,0 +1,282 @@
+"""The corpus on disk: the same bytes however it was made, refused when it is not what it says."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from augment.corpus import CorpusJob, copies_of, run, total_copies
+from augment.masking import Masking
+from tasks.corpus import corpus_rows, corpus_tasks, read_corpus
+from tasks.errors import UserError
+from tasks.rows import Rows
+from tasks.task import Task
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = CorpusJob(
+    Masking(0.3, seed=5), {"rte": 4, "sst2": 3}, "made up", "0.1", "mtkd augment mask", shard_copies=90
+)
+
+
+def make_rows() -> dict[str, Rows]:
+    draw = random.Random(0)
+
+    def text() -> pa.StringArray:
+        words = ["no", "one", "saw", "the", "heron", "où"]
+        return pa.array([" ".join(draw.choices(words, k=draw.randint(1, 9))) for _ in range(100)])
+
+    def rows(task: str, texts: int) -> Rows:
+        uids = pa.array([f"{task}/train/{number}" for number in range(100)])
+        return Rows(task, "train", uids, tuple(text() for _ in range(texts)), np.arange(100) % 2 + 0.0)
+
+    return {"rte": rows("rte", 2), "sst2": rows("sst2", 1)}
+
+
+ROWS = make_rows()
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("corpora") / "whole"
+    run(JOB, ROWS, out)
+    return out
+
+
+@pytest.fixture
+def copied(whole: Path, tmp_path: Path) -> Path:
+    for name, raw in contents(whole).items():
+        (tmp_path / "c" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "c" / name).write_bytes(raw)
+    return tmp_path / "c"
+
+
+def test_rows_read_back_are_the_methods_own_in_order_and_unlabelled(whole):
+    assert corpus_tasks(whole) == ["rte", "sst2"]
+    for task, copies in JOB.copies.items():
+        made = pa.concat_tables([part.table for part in JOB.method.make(ROWS[task], copies)])
+        rows = corpus_rows(whole, task)
+        columns = ["text", "text_pair"][: len(ROWS[task].texts)]
+        assert [text.to_pylist() for text in rows.texts] == [made[name].to_pylist() for name in columns]
+        parents = [uid for uid in ROWS[task].uids.to_pylist() for _ in range(copies)]
+        numbers = list(range(1, copies + 1)) * 100
+        assert rows.uids.to_pylist() == [f"{a}#{b}" for a, b in zip(parents, numbers, strict=True)]
+        assert np.isnan(rows.labels).all() and rows.groups is None and not rows.labelled
+
+
+def test_manifest_counts_what_is_there(whole):
+    manifest = read_corpus(whole)
+    assert manifest.rows == total_copies(JOB, ROWS) == 700
+    assert manifest.settings == {"p": 0.3, "seed": 5, "mask_token": "[MASK]"}
+    assert len(manifest.shards) == 5 + 4  # 22 rows * 4 copies a shard; 30 rows * 3 copies
+    for entry in manifest.tasks:
+        texts = corpus_rows(whole, entry.name).texts
+        copies = [
+            " ".join(parts).split() for parts in zip(*(text.to_pylist() for text in texts), strict=True)
+        ]
+        masked = [copy.count("[MASK]") for copy in copies]
+        assert entry.words_changed == pytest.approx(sum(masked) / sum(map(len, copies)), abs=1e-6)
+        assert entry.unchanged == pytest.approx(masked.count(0) / len(copies), abs=1e-6)
+    card = (whole / "README.md").read_text()
+    assert (
+        "no labels, on purpose" in card and "mtkd augment mask" in card and "| rte | 100 | 4 | 400 |" in card
+    )
+
+
+def test_datasets_loads_it_and_no_row_has_a_label(whole, tmp_path):
+    files = {"train": str(whole / "data/rte-*.parquet")}
+    loaded = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path))
+    assert len(loaded) == 400 and set(loaded["label"]) == {None} and set(loaded["task"]) == {"rte"}
+
+
+def test_two_processes_write_the_bytes_of_one(whole, tmp_path):
+    done: list[int] = []
+    assert run(JOB, ROWS, tmp_path / "two", workers=2, advance=done.append).made == 9
+    assert contents(tmp_path / "two") == contents(whole)
+    assert sum(done) == 700
+
+
+def test_interrupted_and_started_again_ends_with_the_same_bytes(whole, tmp_path):
+    out, seen = tmp_path / "c", 0
+
+    def stop(count: int) -> None:
+        nonlocal seen
+        seen += count
+        if seen > 400:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(JOB, ROWS, out, advance=stop)
+    assert not [name for name in contents(out) if name.endswith(".tmp")]
+    with pytest.raises(UserError, match="unfinished corpus"):
+        read_corpus(out)
+    kept = len(list(out.glob("data/*.parquet")))
+    written = run(JOB, ROWS, out)
+    assert (written.made, written.kept) == (9 - kept, kept) and kept > 0
+    assert contents(out) == contents(whole)
+    assert run(JOB, ROWS, out).made == 0
+    assert contents(out) == contents(whole)
+
+
+KILLED = """
+import os, runpy, signal, sys
+from pathlib import Path
+here = runpy.run_path(sys.argv[1])
+if __name__ == "__main__":
+    seen = 0
+    def advance(count):
+        global seen
+        seen += count
+        if seen > 300:
+            print("now", flush=True)
+            if sys.argv[3] == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+            signal.pause()
+    here["run"](here["JOB"], here["ROWS"], Path(sys.argv[2]), workers=int(sys.argv[3]), advance=advance)
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_with_9_and_started_again_ends_with_the_same_bytes(whole, tmp_path, workers):
+    script, out = tmp_path / "killed.py", tmp_path / "c"
+    script.write_text(KILLED)
+    command = [sys.executable, str(script), __file__, str(out), str(workers)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"now\n"
+        if workers == 2:
+            with pytest.raises(UserError, match="another process is writing"):
+                run(JOB, ROWS, out)
+        process.send_signal(signal.SIGKILL)
+        process.stdout.read()  # ends when the workers, which share it, have left too
+    assert not (out / "manifest.json").exists()
+    written = run(JOB, ROWS, out)
+    assert written.kept >= 3 and written.made + written.kept == 9
+    assert contents(out) == contents(whole)
+
+
+def test_another_job_is_refused_unless_overwritten(whole, copied):
+    before = contents(copied)
+    others = [
+        replace(JOB, method=Masking(0.3, seed=6)),
+        replace(JOB, copies={"rte": 4, "sst2": 2}),
+        replace(JOB, shard_copies=100),
+    ]
+    for other in others:
+        with pytest.raises(UserError, match="another corpus") as error:
+            run(other, ROWS, copied)
+        assert "--overwrite" in str(error.value)
+    with pytest.raises(UserError, match="another corpus"):
+        run(JOB, {**ROWS, "rte": ROWS["rte"].take(np.arange(99))}, copied)
+    (copied / "manifest.json").unlink()
+    with pytest.raises(UserError, match="another corpus"):
+        run(others[0], ROWS, copied)
+    assert contents(copied) == {name: raw for name, raw in before.items() if name != "manifest.json"}
+    run(others[1], ROWS, copied, overwrite=True)
+    assert read_corpus(copied).task("sst2").rows == 200
+    run(JOB, ROWS, copied, overwrite=True)
+    assert contents(copied) == contents(whole)
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "README.md", "data/mine.parquet", "manifest.json"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_directory_of_other_things_is_left_alone(tmp_path, name, overwrite):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(UserError):
+        run(JOB, ROWS, tmp_path, overwrite=overwrite)
+    assert contents(tmp_path) == {name: b"{}"}
+
+
+def test_a_damaged_shard_is_refused_and_remade(whole, copied):
+    path = copied / "data/rte-00001.parquet"
+    raw = path.read_bytes()
+
+    changed = bytearray(raw)
+    changed[len(raw) // 3] ^= 1
+    for damaged, problem in ((raw[:-10], "bytes, not"), (bytes(changed), "SHA-256"), (None, "is missing")):
+        path.unlink()
+        if damaged is not None:
+            path.write_bytes(damaged)
+        with pytest.raises(UserError, match=problem) as error:
+            corpus_rows(copied, "rte")
+        assert str(path) in str(error.value)
+        assert run(JOB, ROWS, copied).made == 1
+        assert contents(copied) == contents(whole)
+
+
+def test_what_is_no_corpus_is_refused(copied, tmp_path):
+    with pytest.raises(UserError, match="is not a corpus"):
+        read_corpus(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="did you mean 'rte'"):
+        corpus_rows(copied, "rtte")
+    path = copied / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "format": 99}))
+    with pytest.raises(UserError, match="format 99"):
+        read_corpus(copied)
+    path.write_text(json.dumps({"format": 1, "tasks": []}))
+    with pytest.raises(UserError, match="not a corpus manifest"):
+        read_corpus(copied)
+
+
+def test_a_full_disk_keeps_the_finished_shards(whole, tmp_path, monkeypatch):
+    written = 0
+    real = pq.ParquetWriter.write_table
+
+    def write_table(self, *args, **kwargs):
+        nonlocal written
+        written += 1
+        if written > 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pq.ParquetWriter, "write_table", write_table)
+        with pytest.raises(UserError, match="disk is full"):
+            run(JOB, ROWS, tmp_path / "c")
+    assert sorted(contents(tmp_path / "c")) == [f"data/rte-0000{number}.parquet" for number in range(3)]
+    assert run(JOB, ROWS, tmp_path / "c").kept == 3
+    assert contents(tmp_path / "c") == contents(whole)
+
+
+def test_copies_of_defaults_and_mistakes():
+    tasks = [Task("rte", "classify", ("a", "b"), copies=40), Task("sst2", "classify", ("a",))]
+    assert copies_of(tasks) == {"rte": 40, "sst2": 10}
+    assert copies_of(tasks, "sst2=3") == {"rte": 40, "sst2": 3}
+    assert copies_of(tasks, " 7, rte = 2 ") == {"rte": 2, "sst2": 7}
+    with pytest.raises(UserError, match=r"'sst'.*did you mean 'sst2'"):
+        copies_of(tasks, "sst=3")
+    for typo in ("rte=", "rte=x", "rte=0", "rte=-1", "rte=1.5", "rte:4", "=4", "rte=²"):
+        with pytest.raises(UserError):
+            copies_of(tasks, typo)
+
+
+def test_nothing_to_do_is_said():
+    with pytest.raises(UserError, match="no tasks"):
+        run(JOB, {}, Path("unused"))
+    with pytest.raises(UserError, match="'rte' has no rows"):
+        run(JOB, {"rte": ROWS["rte"].take(np.arange(0))}, Path("unused"))
+    with pytest.raises(UserError, match="0 copies of task 'rte'"):
+        run(replace(JOB, copies={"rte": 0}), {"rte": ROWS["rte"]}, Path("unused"))
+    assert not Path("unused").exists()

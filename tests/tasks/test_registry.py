@@ -1,0 +1,107 @@
+import json
+import os
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.errors import UserError
+from tasks.glue import TASKS
+from tasks.metrics import check_metrics
+from tasks.registry import GROUPS, resolve
+
+REPOSITORY = Path(__file__).parents[2]
+DATA = (REPOSITORY / os.environ.get("MTKD_SHARED_DATA", "../shared/data")).resolve()
+
+OWN_TASK = """
+name = "mine"
+kind = "classify"
+columns = ["question1", "question2"]
+labels = ["no", "yes"]
+metrics = {metrics}
+[files]
+train = "train.parquet"
+"""
+
+
+def names(spec: str) -> list[str]:
+    return [task.name for task in resolve(spec)]
+
+
+def own_task(folder: Path, metrics: tuple[str, ...] = ("accuracy",)) -> Path:
+    path = folder / f"{'-'.join(metrics)}.toml"
+    path.write_text(OWN_TASK.format(metrics=json.dumps(metrics)), encoding="utf-8")
+    return path
+
+
+def test_names_groups_order_and_duplicates():
+    assert names("rte") == ["rte"]
+    assert names("glue") == ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
+    assert names("mkd") == ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
+    assert names("sentiment,paraphrase") == ["sst2", "mrpc", "stsb", "qqp"]
+    assert names(" rte , nli,ax,rte,") == ["rte", "mnli", "qnli", "ax"]
+
+
+def test_every_group_a_task_claims_can_be_named():
+    assert {group for task in TASKS.values() for group in task.groups} == set(GROUPS)
+
+
+def test_built_in_records_agree_with_each_other():
+    for name, task in TASKS.items():
+        check_metrics(task)
+        assert task.name == name
+        assert set(task.submission) <= set(task.test)
+        assert TASKS[task.head].labels == task.labels
+        assert (task.range is not None) == (task.kind == "regress")
+    submitted = [file for task in TASKS.values() for file in task.submission.values()]
+    assert len(set(submitted)) == len(submitted) == 11
+
+
+def test_own_task_mixes_with_names(tmp_path):
+    path = own_task(tmp_path)
+    assert names(f"rte,{path},{path}") == ["rte", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("rt", ["unknown task 'rt'", "did you mean 'rte'"]),
+        ("rte,paraphrases", ["'paraphrases'", "did you mean 'paraphrase'"]),
+        (" , ", ["no task is named", "cola"]),
+        ("nowhere/mine.toml", ["nowhere/mine.toml"]),
+    ],
+)
+def test_bad_specs_are_one_user_error(spec, words):
+    with pytest.raises(UserError) as caught:
+        resolve(spec)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_two_tasks_of_one_name_are_refused(tmp_path):
+    one, other = own_task(tmp_path), own_task(tmp_path, metrics=("matthews",))
+    with pytest.raises(UserError, match="two different tasks are called 'mine'"):
+        resolve(f"{one},{other}")
+    changed = tmp_path / "changed.toml"
+    changed.write_text('extends = "rte"\ncopies = 3\n', encoding="utf-8")
+    with pytest.raises(UserError, match="two different tasks are called 'rte'"):
+        resolve(f"nli,{changed}")
+    assert resolve(str(changed))[0].copies == 3
+
+
+def test_own_task_with_a_metric_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"'pearson' does not suit task 'mine'[^$]*allowed: accuracy"):
+        resolve(str(own_task(tmp_path, metrics=("pearson",))))
+
+
+@pytest.mark.skipif(not (DATA / "glue").is_dir(), reason="the shared GLUE data is not here")
+def test_columns_and_labels_match_the_hub_files():
+    for path in sorted((DATA / "glue").glob("*/*.parquet")):
+        task = TASKS[path.parent.name]
+        assert path.stem in task.splits
+        labels = pq.read_table(path, columns=[*task.columns, task.label])[task.label].unique().to_pylist()
+        if labels in ([-1], [-1.0]):
+            continue
+        if task.kind == "classify":
+            assert sorted(labels) == list(range(len(task.labels)))
+        else:
+            assert (min(labels), max(labels)) == task.range

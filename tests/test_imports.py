@@ -1,0 +1,88 @@
+"""The import order: data flows one way (docs/architecture.md)."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+OURS = ("tasks", "augment", "mtkd")
+HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "accelerate")
+
+# Inside mtkd a row imports only its own row and the rows above.
+ROWS = (
+    ("errors", "records", "config"),
+    ("model", "logits", "students", "losses", "teacher"),
+    ("engine",),
+    ("recipes",),
+    ("stages",),
+    ("cli",),
+)
+ROW_OF = {f"mtkd.{part}": number for number, parts in enumerate(ROWS, 1) for part in parts}
+
+FILES = [path for package in OURS for path in sorted((REPOSITORY / package).rglob("*.py"))]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules of ours that a file imports, wherever in the file."""
+    package = path.relative_to(REPOSITORY).parent.parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join((*above, *filter(None, [node.module])))
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        yield from (name for name in names if name.split(".")[0] in OURS)
+
+
+def allowed(importer: str, name: str) -> bool:
+    """Whether the module `importer` may import `name`, both dotted."""
+    package, wanted = importer.split(".")[0], name.split(".")[0]
+    if package != wanted:
+        return wanted == "tasks" or importer.startswith("mtkd.cli")
+    if package != "mtkd":
+        return True
+    mine, theirs = (".".join(module.split(".")[:2]) for module in (importer, name))
+    return ROW_OF.get(theirs, 0) <= ROW_OF.get(mine, 0)
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(REPOSITORY).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_imports_follow_the_layout(path):
+    module = module_of(path)
+    if module.startswith("mtkd."):
+        assert ".".join(module.split(".")[:2]) in ROW_OF, f"{module} has no row in the layout"
+    wrong = [name for name in imported(path) if not allowed(module, name)]
+    assert not wrong, f"{module} may not import {wrong}"
+
+
+def test_the_rule_itself():
+    assert allowed("augment.masking", "tasks.rows.Rows")
+    assert allowed("mtkd.cli.augment", "augment.masking")
+    assert allowed("mtkd.stages.refine", "mtkd.engine.trainer.Trainer")
+    assert allowed("mtkd.stages.refine", "mtkd.__version__")
+    assert not allowed("mtkd", "mtkd.records")
+    assert not allowed("tasks.rows", "augment.masking")
+    assert not allowed("augment.masking", "mtkd.records")
+    assert not allowed("mtkd.engine.trainer", "augment.masking")
+    assert not allowed("mtkd.engine.trainer", "mtkd.stages.refine")
+
+
+@pytest.mark.parametrize("module", ["mtkd.cli.main", "tasks.registry", "tasks.sources", "tasks.check"])
+def test_starts_without_the_heavy_packages(module):
+    if not (REPOSITORY / module.replace(".", "/")).with_suffix(".py").exists():
+        pytest.skip(f"{module} is not written yet")
+    code = f"import sys, {module}; print(*sorted(set(sys.modules) & set({HEAVY!r})))"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == ""
