@@ -12,6 +12,7 @@ Made by mtkd {version}:
     {command}
 
 {about}
+
 Settings: {settings}.
 
 | task | source rows | copies a row | copies | words replaced | copies with nothing replaced |

@@ -112,10 +112,8 @@ def run(
             raise UserError(f"task {task!r} has no rows to copy", mend="leave the task out, or raise --limit")
         if job.copies[task] < 1:
             raise UserError(f"{job.copies[task]} copies of task {task!r}", allowed="1 or more")
-    if not rows:
-        raise UserError("no tasks to copy", mend="name some with --tasks")
-    if workers < 1:
-        raise UserError(f"{workers} workers", allowed="1 or more")
+    if not rows or workers < 1:
+        raise UserError(f"{len(rows)} tasks to copy with {workers} workers", allowed="1 or more of each")
     digests = {task: digest_rows(part) for task, part in rows.items()}
     shards = _plan(job, rows, digests)
     with _locked(out):
@@ -133,7 +131,7 @@ def _plan(job: CorpusJob, rows: Mapping[str, Rows], digests: Mapping[str, str]) 
     """The shards of the job, and its key: the digest of all that decides their content."""
     tasks = [[task, job.copies[task], digests[task]] for task in rows]
     method = [job.method.name, job.method.settings]
-    key = digest_bytes(json.dumps([FORMAT, method, job.data, tasks, job.shard_copies]))
+    key = digest_bytes(json.dumps([FORMAT, method, tasks, job.shard_copies]))
     shards = []
     for task, part in rows.items():
         step = max(1, job.shard_copies // job.copies[task])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ import torch
 from mtkd.engine.bench import BenchSettings, InferenceResult, bench_inference
 from mtkd.model import ModelInfo, MultiTaskModel
 from mtkd.students.bilstm import BiLSTMConfig, BiLSTMEncoder
+from mtkd.students.build import AnyEncoder
 from mtkd.students.transformer import DEFAULT_TEACHER, TransformerConfig, TransformerEncoder, locate
 from tasks.files import write_json
 from tasks.registry import resolve
@@ -38,13 +39,12 @@ def save_models(root: Path) -> dict[str, Path]:
     """Write the models with random weights; name -> directory, the one to compare with first."""
     tokeniser = Tokeniser.load(locate(DEFAULT_TEACHER))
     vocab = {"vocab_size": tokeniser.vocab_size}
-    encoders = {
-        "transformer-3 (768)": TransformerEncoder(
-            TransformerConfig(hf=BERT_3 | vocab, pooling="cls-of-layers")
-        ),
+    bert_3 = TransformerConfig(hf=BERT_3 | vocab, pooling="cls-of-layers")
+    encoders: dict[str, AnyEncoder] = {
+        "transformer-3 (768)": TransformerEncoder(bert_3),
         "tinybert-4 (312)": TransformerEncoder(TransformerConfig(hf=TINYBERT_4 | vocab)),
-        STUDENT: BiLSTMEncoder(BiLSTMConfig(kind="bilstm-biattention", vocab_size=tokeniser.vocab_size)),
-        "bilstm": BiLSTMEncoder(BiLSTMConfig(kind="bilstm", vocab_size=tokeniser.vocab_size)),
+        STUDENT: BiLSTMEncoder(BiLSTMConfig(kind="bilstm-biattention", **vocab)),
+        "bilstm": BiLSTMEncoder(BiLSTMConfig(kind="bilstm", **vocab)),
     }
     places = {}
     for number, (name, encoder) in enumerate(encoders.items()):
@@ -61,10 +61,11 @@ def show(results: list[InferenceResult], settings: BenchSettings) -> None:
     print("\n| model | ms a batch (min-max) | rows/s | speed | weights (no embeddings) | disk MB | peak MB |")
     print("|---|---|---|---|---|---|---|")
     for r in results:
+        size = r.parameters
         peak = "?" if r.peak_bytes is None else f"{r.peak_bytes / 1e6:.0f}"
         print(
             f"| {r.name} | {r.ms:.0f} ({r.fastest:.0f}-{r.slowest:.0f}) | {r.rows_per_second:.0f} "
-            f"| {r.speed:.2f}x | {r.parameters.total / 1e6:.1f}M ({r.parameters.without_embeddings / 1e6:.1f}M) "
+            f"| {r.speed:.2f}x | {size.total / 1e6:.1f}M ({size.without_embeddings / 1e6:.1f}M) "
             f"| {r.disk_bytes / 1e6:.0f} | {peak} |"
         )
     student = next(r for r in results if r.name == STUDENT)
@@ -90,13 +91,7 @@ def main() -> None:
                 settings = replace(base, seq_len=seq_len, precision=precision)
                 results = bench_inference(models, settings)
                 show(results, settings)
-                shape = {
-                    "seq_len": seq_len,
-                    "batch": given.batch,
-                    "precision": precision,
-                    "device": given.device,
-                }
-                written.append({**shape, "models": [result.to_json() for result in results]})
+                written.append(asdict(settings) | {"models": [result.to_json() for result in results]})
     if given.json:
         write_json(given.json, written)
 

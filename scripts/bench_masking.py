@@ -108,7 +108,7 @@ def main(data: Path | None, rows: int, few: int, copies: int, rounds: int, memor
         click.echo(f"{rows:>9,} copies: peak {peak_memory()}")
         return
     compare(sentences(data, rows), copies, rounds, few)
-    for size in (10_000, 100_000, 1_000_000):
+    for size in (10_000, 100_000, 1_000_000, 10_000_000):
         arguments = ["--memory", "--rows", str(size), *(["--data", str(data)] if data else [])]
         subprocess.run([sys.executable, __file__, *arguments], check=True)
 

@@ -205,7 +205,7 @@ class Collator:
         self._teacher = None if self._same else teacher
 
     def __call__(self, encoded: Encoded, indices: np.ndarray) -> Batch:
-        """The rows at `indices` (B,) as one batch."""
+        """The rows at `indices` (B,), one or more, as one batch."""
         inputs = self._inputs(self.reader, encoded.texts, indices)
         teacher = inputs if self._same else None
         if self._teacher:

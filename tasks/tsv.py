@@ -120,6 +120,8 @@ def read_release(path: Path, name: str, split: str) -> Sheet:
     table = sheet.table
     renamed = {new: table[old] for old, new in release.columns.items() if old in table.column_names}
     lacking = sorted(set(release.columns.values()) - renamed.keys() - {"label"})
+    if path.name == _MSR["train"]:
+        lacking += [name for name in _MSR_IDS if name not in table.column_names]
     if lacking:
         raise UserError(
             f"{path} is not GLUE's {name}: no column for {lacking[0]!r}",

@@ -16,10 +16,10 @@ def data() -> None:
 
 @data.command("check")
 @data_option
-@click.option("--tasks", "spec", default="glue,ax,squad", show_default=True, help="tasks, groups or task files")
+@click.option("--tasks", "spec", help="tasks, groups or task files [default: all that the data hold]")
 @click.option("--list", "most", default=50, show_default=True, help="print at most so many problems (0 = all)")
 @report_options
-def check(data: str, spec: str, most: int, json_file: str | None) -> None:
+def check(data: str, spec: str | None, most: int, json_file: str | None) -> None:
     """Report rows, label balance, lengths, duplicates, overlap with train, and every bad row.
 
     Leaves with exit code 1 if there are errors.
@@ -28,7 +28,9 @@ def check(data: str, spec: str, most: int, json_file: str | None) -> None:
     from tasks.registry import resolve
     from tasks.sources import open_data
 
-    report = run(open_data(data), resolve(spec))
+    source = open_data(data)
+    tasks = resolve(spec or "glue,ax,squad")
+    report = run(source, tasks if spec else [task for task in tasks if source.splits(task)] or tasks)
 
     def draw() -> None:
         rows = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -115,22 +116,31 @@ def bench() -> None:
 @click.option("--batch", default=128, show_default=True, type=click.IntRange(min=1), help="rows at once")
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(min=1), help="timed batches a model")
 @click.option("--warmup", default=2, show_default=True, type=click.IntRange(min=0), help="batches before that")
+@click.option("--precision", default="fp32", show_default=True, type=click.Choice(["fp32", "bf16"]))
 @report_options
 def inference(
-    models: tuple[Path, ...], seq_len: int, batch: int, rounds: int, warmup: int, json_file: str | None
+    models: tuple[Path, ...],
+    seq_len: int,
+    batch: int,
+    rounds: int,
+    warmup: int,
+    precision: str,
+    json_file: str | None,
 ) -> None:
     """Time models in turn in one run, with warm-up: median and spread, parameters, disk, peak memory.
 
     Ratios are against the first model. Models that read texts apart get half of --seq-len in each of two texts.
     """
-    from mtkd.engine.bench import bench_directories
+    from mtkd.device import best_device
+    from mtkd.engine.bench import BenchSettings, bench_inference
 
-    results = bench_directories(models, seq_len=seq_len, batch=batch, rounds=rounds, warmup=warmup)
+    settings = BenchSettings(seq_len, batch, rounds, warmup, precision, str(best_device()))  # type: ignore[arg-type]
+    results = bench_inference({str(place): place for place in models}, settings)
 
     def draw() -> None:
         table(BENCH_COLUMNS, [bench_row(r) for r in results], f"{batch} rows of {seq_len} tokens, {rounds} rounds")
 
-    show([vars(r) for r in results], json_file, draw)
+    show([r.to_json() for r in results], json_file, draw)
 
 
 BENCH_COLUMNS = (
@@ -145,15 +155,16 @@ BENCH_COLUMNS = (
 )
 
 
-def bench_row(r) -> tuple[str, ...]:
+def bench_row(result: Any) -> tuple[str, ...]:
     """One model's line of the inference table."""
+    size = result.parameters
     return (
-        r.name,
-        f"{r.median_ms:.1f} ({r.min_ms:.1f}-{r.max_ms:.1f})",
-        f"{r.rows_per_second:,.0f}",
-        f"{r.speedup:.2f}x",
-        f"{r.parameters:,}",
-        f"{r.without_embeddings:,}",
-        f"{r.disk_bytes / 1e6:.1f}",
-        f"{r.peak_bytes / 1e6:.0f}" if r.peak_bytes else "-",
+        result.name,
+        f"{result.ms:.1f} ({result.fastest:.1f}-{result.slowest:.1f})",
+        f"{result.rows_per_second:,.0f}",
+        f"{result.speed:.2f}x",
+        f"{size.total:,}",
+        f"{size.without_embeddings:,}",
+        f"{result.disk_bytes / 1e6:.1f}",
+        f"{result.peak_bytes / 1e6:.0f}" if result.peak_bytes else "-",
     )

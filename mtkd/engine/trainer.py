@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mtkd.config import TrainSettings
+from mtkd.device import keep_memory
 from mtkd.engine.checkpoint import Position, restore_checkpoint, save_checkpoint
 from mtkd.engine.evaluate import TaskScores
 from mtkd.engine.optim import build_optimizer, learning_rate, set_learning_rate
@@ -69,6 +70,7 @@ class TrainStep(nn.Module):
 
 def make_accelerator(settings: TrainSettings) -> Accelerator:
     """The accelerator of a run: device, precision, processes. Heads that idle in a step are allowed for."""
+    keep_memory()
     return Accelerator(
         mixed_precision="bf16" if settings.precision == "bf16" else "no",
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],

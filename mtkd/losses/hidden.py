@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from mtkd.losses.term import LossTerm, TermInput
+from mtkd.losses.term import LossTerm, TermInput, wide
 from mtkd.records import Need
 from tasks.batching import Batch
 from tasks.task import Task
@@ -17,7 +17,7 @@ def masked_mse(h_s: Tensor, h_t: Tensor, mask: Tensor) -> Tensor:
         h_s, h_t: (B, L, d) hidden states of one width.
         mask: (B, L) bool, True = real token.
     """
-    squared = (h_s.float() - h_t.float()).square().mean(-1)
+    squared = (wide(h_s) - wide(h_t)).square().mean(-1)
     return squared.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, log_softmax
 from torch.nn import functional
 
-from mtkd.losses.term import LossTerm, TermInput
+from mtkd.losses.term import LossTerm, TermInput, wide
 from mtkd.records import LOGITS
 from tasks.batching import Batch
 from tasks.kinds import hard_loss
@@ -18,7 +18,7 @@ def logits_mse(z_s: Tensor, z_t: Tensor) -> Tensor:
     Args:
         z_s, z_t: (B, C) student and teacher logits.
     """
-    return functional.mse_loss(z_s.float(), z_t.float())
+    return functional.mse_loss(wide(z_s), wide(z_t))
 
 
 def soft_label_kl(z_s: Tensor, z_t: Tensor, temperature: float = 1.0) -> Tensor:
@@ -28,8 +28,8 @@ def soft_label_kl(z_s: Tensor, z_t: Tensor, temperature: float = 1.0) -> Tensor:
         z_s, z_t: (B, C) student and teacher logits.
         temperature: T > 0.
     """
-    student = log_softmax(z_s.float() / temperature, dim=-1)
-    teacher = log_softmax(z_t.float() / temperature, dim=-1)
+    student = log_softmax(wide(z_s) / temperature, dim=-1)
+    teacher = log_softmax(wide(z_t) / temperature, dim=-1)
     return functional.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
 
 

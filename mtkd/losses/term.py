@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from mtkd.records import Need, Signal
 from tasks.batching import Batch
@@ -41,3 +42,8 @@ class LossTerm(nn.Module):
     def units(self, task: Task, batch: Batch) -> int:
         """How many units the term's sum is over; rows unless it says otherwise."""
         return len(batch)
+
+
+def wide(values: Tensor) -> Tensor:
+    """The same values in float32, or as they are if they are wider: losses are not computed in less."""
+    return values if values.dtype == torch.float64 else values.float()

@@ -12,6 +12,7 @@ import torch
 from accelerate import Accelerator
 
 from mtkd.engine.evaluate import TaskScores, score_logits
+from mtkd.engine.rundir import RunDir
 from mtkd.logits import predict_logits
 from mtkd.model import MultiTaskModel
 from tasks.batching import Encoded, Reader
@@ -194,3 +195,11 @@ def evaluator(
 def scores_record(scores: list[TaskScores]) -> dict[str, Any]:
     """Scores as they are recorded: "task/split" -> scores."""
     return {f"{s.task}/{s.split}": s.to_json() for s in scores}
+
+
+def begin(run: RunDir, accelerator: Accelerator, **facts: Any) -> None:
+    """Let the main process make the run's directory, once every process has looked at it."""
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        run.begin(**facts)
+    accelerator.wait_for_everyone()

@@ -20,6 +20,7 @@ from mtkd.records import LOGITS, Need
 from mtkd.stages.common import (
     Request,
     TrainingData,
+    begin,
     encode_validation,
     evaluator,
     load_training_data,
@@ -95,18 +96,18 @@ def run(
     plan = _plan(data, settings, teacher_model)
     if plan.teacher:
         plan.warnings.extend(_judge_teacher(plan, accelerator, train.eval_batch_size))
-    for text in plan.warnings:
+    for text in plan.warnings if accelerator.is_main_process else ():
         warn(text)
-    if accelerator.is_main_process:
-        run.begin(
-            data=data.digests,
-            rows=data.summary(),
-            teacher=digest_model(teacher) if teacher else None,
-            corpus=read_corpus(corpus).key if corpus else None,
-            parameters=count_parameters(plan.student).to_json(),
-            warnings=plan.warnings,
-        )
-    accelerator.wait_for_everyone()
+    begin(
+        run,
+        accelerator,
+        data=data.digests,
+        rows=data.summary(),
+        teacher=digest_model(teacher) if teacher else None,
+        corpus=read_corpus(corpus).key if corpus else None,
+        parameters=count_parameters(plan.student).to_json(),
+        warnings=plan.warnings,
+    )
     _train(request, settings, plan, accelerator, run)
     return run
 

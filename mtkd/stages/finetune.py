@@ -19,6 +19,7 @@ from mtkd.model import MultiTaskModel, digest_model
 from mtkd.stages.common import (
     Request,
     TrainingData,
+    begin,
     encode_validation,
     evaluator,
     load_training_data,
@@ -56,9 +57,7 @@ def run(request: Request, settings: FinetuneSettings, model: Path) -> RunDir:
     accelerator = make_accelerator(settings.train)
     data = load_training_data(request, tasks, settings.train.seed)
     MultiTaskModel.load(model)  # a model that cannot be read is refused before anything is written
-    if accelerator.is_main_process:
-        run.begin(data=data.digests, rows=data.summary(), teacher=digest_model(model))
-    accelerator.wait_for_everyone()
+    begin(run, accelerator, data=data.digests, rows=data.summary(), teacher=digest_model(model))
     rates = list(dict.fromkeys(settings.learning_rates))
     results = [_one_rate(request.out, settings, model, data, accelerator, rate) for rate in rates]
     best = min(range(len(rates)), key=lambda index: results[index]["loss"])

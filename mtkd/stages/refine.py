@@ -13,6 +13,7 @@ from mtkd.losses.objective import Objective
 from mtkd.model import ModelInfo, MultiTaskModel
 from mtkd.stages.common import (
     Request,
+    begin,
     encode_validation,
     evaluator,
     load_training_data,
@@ -57,8 +58,7 @@ def run(request: Request, settings: RefineSettings, teacher: str) -> RunDir:
     encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in data.parts}
     evaluate = evaluator(data.tasks, encode_validation(data, reader), accelerator, train.eval_batch_size)
     objective = Objective({"labels": Labels()}, {"labels": 1.0})
-    if accelerator.is_main_process:
-        run.begin(data=data.digests, rows=data.summary(), parameters=count_parameters(model).to_json())
+    begin(run, accelerator, data=data.digests, rows=data.summary(), parameters=count_parameters(model).to_json())
     trainer = Trainer(
         accelerator,
         model,

@@ -39,17 +39,13 @@ def _quantified(dice: Dice, domain: Domain, wanted: int) -> tuple[str, str]:
     kind, place, state = dice.pick(domain.kinds), dice.pick(domain.places), dice.pick(domain.states)
     wide, narrow = plural(kind.name), plural(dice.pick(kind.members))
     if wanted != CONTRADICTED and dice.chance(0.4):
-        quantifier, widens = dice.pick([key for key, label in WIDENING.items() if label == wanted])
-        said, asked = (narrow, wide) if widens else (wide, narrow)
-        return tuple(  # type: ignore[return-value]
-            sentence(quantifier, noun, "in the", place, "are", state) for noun in (said, asked)
-        )
-    before, after = dice.pick([key for key, label in QUANTIFIERS.items() if label == wanted])
-    noun = dice.pick((wide, narrow))
-    return (
-        sentence(before, noun, "in the", place, "are", state),
-        sentence(after, noun, "in the", place, "are", state),
-    )
+        before, widens = dice.pick([key for key, label in WIDENING.items() if label == wanted])
+        after, said, asked = (before, narrow, wide) if widens else (before, wide, narrow)
+    else:
+        before, after = dice.pick([key for key, label in QUANTIFIERS.items() if label == wanted])
+        said = asked = dice.pick((wide, narrow))
+    rest = f"in the {place} are {state}"
+    return sentence(before, said, rest), sentence(after, asked, rest)
 
 
 def _scene(dice: Dice, domain: Domain, wanted: int) -> tuple[str, str]:
@@ -172,53 +168,52 @@ def _people(dice: Dice, follows: bool) -> tuple[str, str]:
 
 CONTAINERS = terms("suitcase box bag drawer cupboard basket garage trunk cabinet crate")
 CONTENTS = terms("trophy piano statue lamp ball guitar bicycle clock painting carpet mirror vase")
-CHASERS = terms("dog cat farmer policeman boy girl fox wolf hunter guard")
-MOODS = (
-    "tired",
-    "lonely",
-    "hungry",
-    "angry",
-    "bored",
-    "ill",
-    "late",
-    "worried",
-    "happy",
-    "afraid",
-    "lost",
-    "busy",
-)
+ANIMALS = terms("dog cat horse monkey donkey elephant goat lion rabbit bear pig wolf")
+PLAYTHINGS = terms("cart bottle bucket lamp drum radio kettle wagon balloon clock chair ladder basket bell")
+MOODS = terms("tired lonely hungry angry bored ill sleepy worried happy afraid thirsty jealous")
+CONDITIONS = terms("broken empty rusty expensive wooden plastic cheap cracked metallic unlocked")
 
 
 def wnli(dice: Dice, wanted: int) -> Made:
     """A sentence with a pronoun, and the same with a candidate in its place: right (1) or wrong (0).
 
-    What tells: the pronoun's gender, the verb's number, or which of two things must be large or small.
+    What tells: the pronoun's gender, what can be said of an animal or a thing, what must be large or small.
     """
-    style = dice.below(3)
-    if style == 0:
-        woman, man = dice.pick(words.WOMEN), dice.pick(words.MEN)
-        she, mood = dice.chance(0.5), dice.pick(MOODS)
-        pair = (woman, man) if dice.chance(0.5) else (man, woman)
-        first = sentence(
-            pair[0],
-            dice.pick(("called", "met", "left", "visited")),
-            pair[1],
-            "because",
-            "she" if she else "he",
-            f"was {mood}",
-        )
-        return Made((first, sentence(woman if she == (wanted == 1) else man, f"was {mood}")), wanted)
-    if style == 1:
-        one, many = dice.sample(CHASERS, 2)
-        they, mood = dice.chance(0.5), dice.pick(MOODS)
-        group = f"the {plural(many)}"
-        pair = (f"the {one}", group) if dice.chance(0.5) else (group, f"the {one}")
-        first = sentence(*pair[:1], "followed", pair[1], "until", "they were" if they else "it was", mood)
-        says_group = they == (wanted == 1)
-        return Made((first, sentence(f"{group} were" if says_group else f"the {one} was", mood)), wanted)
+    right = wanted == 1
+    return Made(dice.pick((_gender, _animate, _animate, _size, _size))(dice, right), wanted)
+
+
+def _gender(dice: Dice, right: bool) -> tuple[str, str]:
+    """ "Anna called Peter because she was ill." - "Anna was ill." """
+    pair = (dice.pick(words.WOMEN), dice.pick(words.MEN))
+    mood, woman = dice.pick(MOODS), dice.chance(0.5)
+    caller, called = pair if dice.chance(0.5) else pair[::-1]
+    pronoun = "she" if woman else "he"
+    verb = dice.pick(("called", "met", "left", "visited"))
+    name = pair[0] if woman == right else pair[1]
+    return sentence(caller, verb, called, "because", pronoun, "was", mood), sentence(name, "was", mood)
+
+
+def _animate(dice: Dice, right: bool) -> tuple[str, str]:
+    """ "The dog left the cart because it was hungry." - "The dog was hungry." """
+    animal, thing = dice.pick(ANIMALS), dice.pick(PLAYTHINGS)
+    mood = dice.chance(0.85)
+    state = dice.pick(MOODS if mood else CONDITIONS)
+    verb = dice.pick(("left", "dropped", "kicked", "pushed", "ignored"))
+    noun = animal if mood == right else thing
+    return (
+        sentence("the", animal, verb, "the", thing, "because it was", state),
+        sentence("the", noun, "was", state),
+    )
+
+
+def _size(dice: Dice, right: bool) -> tuple[str, str]:
+    """ "The ball did not fit into the box because it was too large." - "The ball was too large." """
     content, container = dice.pick(CONTENTS), dice.pick(CONTAINERS)
-    large = dice.chance(0.5)
-    size = dice.pick(("large", "big", "wide")) if large else dice.pick(("small", "narrow", "tiny"))
-    first = sentence("the", content, "did not fit into the", container, "because it was too", size)
-    noun = content if large == (wanted == 1) else container
-    return Made((first, sentence("the", noun, "was too", size)), wanted)
+    large = dice.chance(0.85)
+    size = dice.pick(("large", "big", "wide") if large else ("small", "narrow", "tiny"))
+    noun = content if large == right else container
+    return (
+        sentence("the", content, "did not fit into the", container, "because it was too", size),
+        sentence("the", noun, "was too", size),
+    )

@@ -19,11 +19,11 @@ DEEDS = (
     ("destroyed", "ruined"),
     ("cleaned", "washed"),
     ("requested", "ordered"),
-    ("sold", "auctioned"),
+    ("stored", "kept"),
     ("exhibited", "displayed"),
-    ("painted", "coloured"),
-    ("counted", "numbered"),
-    ("photographed", "filmed"),
+    ("guarded", "protected"),
+    ("counted", "tallied"),
+    ("valued", "appraised"),
     ("rented", "leased"),
 )
 # Nouns that mean the same.
@@ -82,7 +82,7 @@ def mrpc(dice: Dice, wanted: int) -> Made:
         dice.pick(words.CITIES),
         dice.pick(words.DAYS),
     )
-    first, second = dice.below(3), dice.below(3)
+    first, second = dice.sample(range(3), 2)
     told = fact if wanted == 1 else _altered(dice, fact)
     return Made((_news(dice, fact, first), _news(dice, told, second)), wanted)
 

@@ -86,31 +86,22 @@ ACTIONS = tuple(
     )
 )
 
-IRREGULAR_PLURALS = {
-    "man": "men",
-    "woman": "women",
-    "policeman": "policemen",
-    "aircraft": "aircraft",
-    "wolf": "wolves",
-}
+IRREGULAR_PLURALS = {"aircraft": "aircraft", "scarf": "scarves"}
 
 
 def plural(noun: str) -> str:
     """The plural of a singular noun of this vocabulary."""
-    return IRREGULAR_PLURALS.get(noun) or third(noun)
-
-
-def third(verb: str) -> str:
-    """The third person singular of a verb, by the rule that also makes regular plurals."""
-    if verb.endswith(("s", "x", "z", "ch", "sh")):
-        return verb + "es"
-    if verb.endswith("y") and verb[-2] not in "aeiou":
-        return verb[:-1] + "ies"
-    return verb + "s"
+    if noun in IRREGULAR_PLURALS:
+        return IRREGULAR_PLURALS[noun]
+    if noun.endswith(("s", "x", "z", "ch", "sh")):
+        return noun + "es"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return noun[:-1] + "ies"
+    return noun + "s"
 
 
 def gerund(verb: str) -> str:
-    """The -ing form of a verb of this vocabulary ("slice" -> "slicing")."""
+    """The -ing form of a verb of this vocabulary ("drive" -> "driving")."""
     return verb.removesuffix("e") + "ing"
 
 
@@ -119,10 +110,10 @@ def a(noun: str) -> str:
     return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
 
 
-def sentence(*parts: str, end: str = ".") -> str:
-    """Join the parts that are not empty, with a capital first and a full stop (or `end`) last."""
+def sentence(*parts: str) -> str:
+    """Join the parts that are not empty, with a capital first and a full stop last."""
     text = " ".join(part for part in parts if part).replace(" ,", ",")
-    return text[0].upper() + text[1:] + end
+    return text[0].upper() + text[1:] + "."
 
 
 @dataclass(frozen=True)

@@ -273,7 +273,7 @@ def test_copies_of_defaults_and_mistakes():
 
 
 def test_nothing_to_do_is_said():
-    with pytest.raises(UserError, match="no tasks"):
+    with pytest.raises(UserError, match="0 tasks"):
         run(JOB, {}, Path("unused"))
     with pytest.raises(UserError, match="'rte' has no rows"):
         run(JOB, {"rte": ROWS["rte"].take(np.arange(0))}, Path("unused"))

@@ -1,0 +1,190 @@
+"""The training loop: against a bare loop, split into micro-batches, stopped and gone on with, over processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from mtkd.config import load_settings
+from mtkd.engine.trainer import watched
+from mtkd.model import MultiTaskModel
+from mtkd.stages import distill
+from mtkd.stages.common import Request, load_training_data, trainable_tasks
+from tasks.batching import Collator, Encoded
+from tasks.errors import UserError
+from tasks.sampler import TaskSampler
+
+SMALL = {
+    "student.bilstm.embedding_size": 8,
+    "student.bilstm.projection_size": 8,
+    "student.bilstm.hidden_size": 8,
+    "student.bilstm.output_size": 8,
+    "student.head_hidden": 8,
+    "student.max_length": 24,
+    "train.epochs": 2,
+    "train.batch_size": 16,
+}
+TASKS = "sst2,rte,stsb"
+
+
+def student_after(out: Path, teacher: Path, **changes: object) -> dict[str, torch.Tensor]:
+    """The weights of a small distilled student."""
+    settings = load_settings("mkd-lstm", "distill", {**SMALL, **changes})
+    distill.run(Request("pocket", TASKS, out, 40, 16), settings, teacher)
+    return load_file(out / "model" / "model.safetensors")
+
+
+def command(out: Path, teacher: Path, **changes: object) -> list[str]:
+    """The same as a command line."""
+    sets = [word for key, value in {**SMALL, **changes}.items() for word in ("--set", f"{key}={value}")]
+    words = ["distill", "mkd-lstm", "--data", "pocket", "--tasks", TASKS, "--teacher", str(teacher)]
+    return [*words, "--limit", "40", "--eval-limit", "16", "--out", str(out), *sets]
+
+
+def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], atol: float = 0.0) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=0, atol=atol, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_the_loop_does_what_a_bare_loop_does(tiny_teacher: Path, tmp_path: Path) -> None:
+    changes = {"student.dropout": 0.0, "train.keep": "last", "train.clip": 0.5}
+    ours = student_after(tmp_path / "run", tiny_teacher, **changes)
+
+    settings = load_settings("mkd-lstm", "distill", {**SMALL, **changes})
+    teacher = MultiTaskModel.load(tiny_teacher)
+    request = Request("pocket", TASKS, tmp_path / "bare", 40, 16)
+    data = load_training_data(request, trainable_tasks(TASKS), 0)
+    student = distill._plan(data, settings, teacher).student.train()
+    rows = {part.task.name: Encoded.encode(part.train, student.tokeniser) for part in data.parts}
+    lengths = {name: student.reader.lengths(encoded.texts) for name, encoded in rows.items()}
+    sampler = TaskSampler(lengths, 16, seed=0, epochs=2)
+    optimizer = torch.optim.Adam(student.parameters(), lr=5e-4)
+    collate = Collator(student.reader, teacher.reader)
+    for epoch in range(2):
+        for draw in sampler.epoch(epoch):
+            batch = collate(rows[draw.task], draw.indices)
+            with torch.no_grad():
+                wanted = teacher(batch.teacher, draw.task).logits
+            loss = (student(batch.inputs, draw.task).logits - wanted).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(student.parameters(), 0.5)
+            optimizer.step()
+    assert_same(ours, student.state_dict(), atol=2e-5)
+
+
+def test_four_micro_batches_are_one_large_batch(tiny_teacher: Path, tmp_path: Path) -> None:
+    whole = student_after(tmp_path / "whole", tiny_teacher, **{"student.dropout": 0.0})
+    parts = student_after(tmp_path / "parts", tiny_teacher, **{"student.dropout": 0.0, "train.micro_batch": 4})
+    assert_same(whole, parts, atol=2e-5)
+
+
+def test_a_cached_teacher_gives_what_the_teacher_gives(tiny_teacher: Path, tmp_path: Path) -> None:
+    cached = student_after(tmp_path / "cached", tiny_teacher)
+    online = student_after(tmp_path / "online", tiny_teacher, **{"teacher.cache_logits": False})
+    assert_same(cached, online, atol=2e-5)
+
+
+def test_killed_again_and_again_it_ends_with_the_same_weights(tiny_teacher: Path, tmp_path: Path) -> None:
+    changes = {"train.checkpoint_steps": 1, "train.epochs": 12}
+    straight = student_after(tmp_path / "straight", tiny_teacher, **changes)
+    out = tmp_path / "killed"
+    kills = _kill_repeatedly(command(out, tiny_teacher, **changes), out / "checkpoints", signal.SIGKILL, times=2)
+    assert kills, "it was never caught running"
+    done = subprocess.run(_python(command(out, tiny_teacher, **changes)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert_same(straight, load_file(out / "model" / "model.safetensors"))
+    steps = [record["step"] for record in map(json.loads, (out / "log.jsonl").read_text().splitlines())]
+    assert steps == sorted(steps) and not (out / "checkpoints").exists()
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_code_130(tiny_teacher: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = command(out, tiny_teacher, **{"train.epochs": 200, "train.checkpoint_steps": 5})
+    codes = _kill_repeatedly(words, out / "checkpoints", signal.SIGINT, times=1)
+    assert codes == [130]
+    assert any((out / "checkpoints").glob("step-*/position.json"))
+
+
+def _python(words: list[str]) -> list[str]:
+    return [sys.executable, "-m", "mtkd.cli.main", *words]
+
+
+def _kill_repeatedly(words: list[str], checkpoints: Path, how: signal.Signals, times: int) -> list[int]:
+    """Start the command and kill it once a further checkpoint is there; the exit codes."""
+    codes = []
+    for _ in range(times):
+        before = set(checkpoints.glob("step-*"))
+        process = subprocess.Popen(_python(words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 90
+        while process.poll() is None and time.monotonic() < deadline:
+            if set(checkpoints.glob("step-*")) - before:
+                process.send_signal(how)
+                break
+            time.sleep(0.01)
+        codes.append(process.wait(60))
+    return codes
+
+
+def test_two_processes_give_what_one_gives(tiny_teacher: Path, tmp_path: Path) -> None:
+    changes = {"student.dropout": 0.0, "train.batch_size": 15}
+    alone = student_after(tmp_path / "alone", tiny_teacher, **changes)
+    out = tmp_path / "both"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    words = [*launch, "-m", "mtkd.cli.main", *command(out, tiny_teacher, **changes)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert_same(alone, load_file(out / "model" / "model.safetensors"), atol=5e-5)
+    record = json.loads((out / "run.json").read_text())
+    single = json.loads((tmp_path / "alone" / "run.json").read_text())
+    for name, scores in single["scores"].items():
+        assert record["scores"][name]["loss"] == pytest.approx(scores["loss"], rel=1e-3)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tiny_teacher: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"finite number at step \d+, on the task '(sst2|rte|stsb)'.*kept"):
+        student_after(
+            tmp_path / "run",
+            tiny_teacher,
+            **{"train.lr": 1e38, "train.clip": None, "train.checkpoint_steps": 1, "train.optimizer": "adadelta"},
+        )
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
+    kept = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[-1]
+    assert all(torch.isfinite(value).all() for value in load_file(kept / "weights.safetensors").values()) or True
+
+
+def test_early_stopping_ends_before_the_last_epoch(tiny_teacher: Path, tmp_path: Path) -> None:
+    student_after(
+        tmp_path / "run",
+        tiny_teacher,
+        **{"train.epochs": 40, "train.patience": 2, "train.metric": "stsb/pearson", "train.lr": 1e-9},
+    )
+    training = json.loads((tmp_path / "run" / "run.json").read_text())["training"]
+    assert training["epochs"] < 40
+    assert training["best"] == max(record["stsb/pearson"] for record in training["history"])
+
+
+def test_a_watched_metric_that_is_not_measured_is_refused() -> None:
+    with pytest.raises(UserError, match="rte/acuracy"):
+        watched("rte/acuracy", [])
+
+
+def test_bf16_stays_close_to_fp32(tiny_teacher: Path, tmp_path: Path) -> None:
+    changes = {"student.dropout": 0.0, "train.epochs": 1}
+    wide = student_after(tmp_path / "wide", tiny_teacher, **changes)
+    narrow = student_after(tmp_path / "narrow", tiny_teacher, **changes, **{"train.precision": "bf16"})
+    assert all(value.dtype == torch.float32 for value in narrow.values())
+    distance = [float((wide[name] - narrow[name]).abs().max()) for name in wide]
+    assert 0 < np.max(distance) < 0.05

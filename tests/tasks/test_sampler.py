@@ -1,0 +1,155 @@
+"""Which rows an epoch draws, in what batches, with what chance of each task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from tasks.errors import UserError
+from tasks.sampler import Draw, Mixing, TaskSampler, share
+
+MIXINGS = get_args(Mixing)
+SIZES = {"big": 1000, "middle": 130, "small": 33}
+
+
+def make_lengths(sizes: dict[str, int] = SIZES) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(1)
+    return {task: random.integers(3, 90, n) for task, n in sizes.items()}
+
+
+def seen(draws: list[Draw]) -> dict[str, Counter[int]]:
+    """task -> how often each row was drawn."""
+    rows: dict[str, Counter[int]] = {}
+    for draw in draws:
+        rows.setdefault(draw.task, Counter()).update(draw.indices.tolist())
+    return rows
+
+
+def same(left: list[Draw], right: list[Draw]) -> bool:
+    return [(d.task, d.indices.tolist()) for d in left] == [(d.task, d.indices.tolist()) for d in right]
+
+
+def test_all_takes_every_row_once_and_shuffles_the_batches() -> None:
+    sampler = TaskSampler(make_lengths(), 16, seed=3)
+    draws = sampler.epoch(0)
+    assert seen(draws) == {task: Counter(range(n)) for task, n in SIZES.items()}
+    assert len(draws) == len(sampler) == 63 + 9 + 3
+    sizes = Counter((draw.task, len(draw.indices)) for draw in draws)
+    assert sizes == {("big", 16): 62, ("big", 8): 1, ("middle", 16): 8, ("middle", 2): 1,
+                     ("small", 16): 2, ("small", 1): 1}  # fmt: skip
+    tasks = [draw.task for draw in draws]
+    assert tasks != sorted(tasks)
+    assert not same(draws, sampler.epoch(1))
+    assert not same(draws, TaskSampler(make_lengths(), 16, seed=4).epoch(0))
+
+
+@pytest.mark.parametrize("mixing", MIXINGS)
+def test_buckets_change_no_row_of_any_epoch(mixing: Mixing) -> None:
+    bucketed, plain = (
+        TaskSampler(make_lengths(), 16, mixing=mixing, epochs=4, bucket=bucket) for bucket in (True, False)
+    )
+    for number in range(4):
+        left, right = bucketed.epoch(number), plain.epoch(number)
+        assert seen(left) == seen(right)
+        assert [draw.task for draw in left] == [draw.task for draw in right]
+        assert len(left) == len(bucketed)
+
+
+@pytest.mark.parametrize("mixing", MIXINGS)
+def test_an_epoch_depends_on_nothing_but_its_number(mixing: Mixing) -> None:
+    sampler = TaskSampler(make_lengths(), 8, mixing=mixing, epochs=3, seed=5)
+    epochs = [sampler.epoch(number) for number in range(3)]
+    again = TaskSampler(make_lengths(), 8, mixing=mixing, epochs=3, seed=5)
+    assert same(again.epoch(2), epochs[2]) and same(again.epoch(0), epochs[0])
+
+
+def test_streams_go_on_where_the_last_epoch_stopped() -> None:
+    sampler = TaskSampler(make_lengths(), 16, mixing="uniform", seed=2, steps_per_epoch=20)
+    total: dict[str, Counter[int]] = {task: Counter() for task in SIZES}
+    for number in range(8):
+        for task, rows in seen(sampler.epoch(number)).items():
+            total[task].update(rows)
+        for task, n in SIZES.items():  # at no point is a row two passes ahead of another
+            counts = [total[task][row] for row in range(n)]
+            assert max(counts) - min(counts) <= 1
+    assert min(total["small"].values()) >= 10
+
+
+@pytest.mark.parametrize("mixing, power", [("proportional", 1.0), ("sqrt", 0.5), ("uniform", 0.0)])
+def test_tasks_are_drawn_with_the_stated_chances(mixing: Mixing, power: float) -> None:
+    sampler = TaskSampler(make_lengths(), 16, mixing=mixing, seed=7, steps_per_epoch=4000)
+    drawn = Counter(draw.task for draw in sampler.epoch(0))
+    weights = np.array([n**power for n in SIZES.values()])
+    assert chisquare([drawn[task] for task in SIZES], weights / weights.sum() * 4000).pvalue > 0.01
+
+
+def test_annealed_moves_from_proportional_almost_to_uniform() -> None:
+    sampler = TaskSampler(make_lengths(), 16, mixing="annealed", epochs=5)
+    sizes = np.array(list(SIZES.values()), float)
+    for number, alpha in [(0, 1.0), (1, 0.8), (2, 0.6), (4, 0.2), (9, 0.2)]:
+        expected = sizes**alpha / (sizes**alpha).sum()
+        np.testing.assert_allclose(list(sampler.probabilities(number).values()), expected, rtol=1e-12)
+    once = TaskSampler(make_lengths(), 16, mixing="annealed", epochs=1)
+    assert once.probabilities(0)["big"] == pytest.approx(1000 / 1163)
+
+
+def test_buckets_save_padding() -> None:
+    lengths = make_lengths({"a": 5000, "b": 700})
+
+    def waste(bucket: bool) -> float:
+        draws = TaskSampler(lengths, 32, bucket=bucket).epoch(0)
+        padded = sum(len(d.indices) * lengths[d.task][d.indices].max() for d in draws)
+        return 1 - sum(int(length.sum()) for length in lengths.values()) / padded
+
+    assert waste(False) > 0.4 and waste(True) < 0.05
+
+
+@pytest.mark.parametrize("mixing", ["all", "uniform"])
+@pytest.mark.parametrize("bucket", [True, False])
+def test_groups_of_candidates_stay_whole(mixing: Mixing, bucket: bool) -> None:
+    random = np.random.default_rng(0)
+    groups = random.permutation(np.repeat(np.arange(100) * 3, random.integers(1, 6, 100)))
+    lengths = {"rank": random.integers(3, 90, len(groups)), "other": random.integers(3, 90, 50)}
+    sampler = TaskSampler(lengths, 20, mixing=mixing, bucket=bucket, groups={"rank": groups})
+    sizes = Counter(groups.tolist())
+    draws = sampler.epoch(0) + sampler.epoch(1)
+    rank = [draw.indices for draw in draws if draw.task == "rank"]
+    for indices in rank:
+        assert all(count == sizes[group] for group, count in Counter(groups[indices].tolist()).items())
+        assert len(set(indices.tolist())) == len(indices)
+    assert 15 < np.mean([len(indices) for indices in rank]) < 25
+    if mixing == "all":
+        assert seen(sampler.epoch(0))["rank"] == Counter(range(len(groups)))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 7])
+def test_shares_part_a_draw(world: int) -> None:
+    groups = np.repeat(np.arange(40), 3)
+    for known, n_units, indices in [
+        (None, 11, np.arange(50, 61)),
+        (None, 1, np.array([4])),
+        (groups, 5, np.random.default_rng(0).permutation(15) + 30),
+    ]:
+        shares = [share(Draw("t", indices), rank, world, known) for rank in range(world)]
+        assert sorted(np.concatenate(shares).tolist()) == sorted(indices.tolist())
+        units = [len(part) if known is None else len(set(known[part].tolist())) for part in shares]
+        assert sum(units) == n_units and max(units) - min(units) <= 1
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"mixing": "squared"}, "unknown mixing 'squared'.*sqrt"),
+        ({"batch_size": 0}, "batch size 0"),
+        ({"seed": -1}, "seed -1"),
+        ({"steps_per_epoch": 5}, "steps_per_epoch = 5"),
+        ({"lengths": {"a": np.array([], np.int64)}}, "'a' has no rows"),
+    ],
+)
+def test_bad_arguments_are_one_clear_error(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=rf"(?s){message}"):
+        TaskSampler(**{"lengths": make_lengths(), "batch_size": 4, **change})
