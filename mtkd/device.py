@@ -1,12 +1,8 @@
-"""The machine: where a model runs outside the training loop, and how memory is kept."""
+"""Where a model runs outside the training loop, which leaves that to Accelerate."""
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def best_device() -> torch.device:
@@ -14,17 +10,3 @@ def best_device() -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def keep_memory() -> None:
-    """Let glibc keep freed memory instead of handing every large tensor back to the system.
-
-    By default each big allocation is mapped and faulted in anew, which can cost more than the arithmetic.
-    Does nothing where the C library has no mallopt.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return
-    mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-    mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

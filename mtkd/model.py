@@ -87,7 +87,9 @@ class MultiTaskModel(nn.Module):
     def keep(self, tasks: Iterable[Task]) -> None:
         """Keep only the heads of these tasks; give a fresh head to those that have none."""
         wanted = {task.head: task for task in tasks}
-        heads = {name: self.heads[name] if name in self.heads else self._new_head(t) for name, t in wanted.items()}
+        heads = {
+            name: self.heads[name] if name in self.heads else self._new_head(t) for name, t in wanted.items()
+        }
         self.tasks, self.heads = wanted, nn.ModuleDict(heads)
 
     def require(self, tasks: Iterable[Task], what: str) -> None:

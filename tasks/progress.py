@@ -60,7 +60,9 @@ def _bar(what: str, total: int, done: int, unit: str) -> Iterator[Advance]:
 
 
 @contextlib.contextmanager
-def progress(what: str, total: int, *, done: int = 0, unit: str = "rows", show: bool = True) -> Iterator[Advance]:
+def progress(
+    what: str, total: int, *, done: int = 0, unit: str = "rows", show: bool = True
+) -> Iterator[Advance]:
     """Show how far a job is, on standard error.
 
     Args:

@@ -59,7 +59,9 @@ def concat(parts: list[Rows]) -> Rows:
         first.task,
         first.split,
         pa.concat_arrays([part.uids for part in parts]),
-        tuple(pa.concat_arrays(list(columns)) for columns in zip(*(part.texts for part in parts), strict=True)),
+        tuple(
+            pa.concat_arrays(list(columns)) for columns in zip(*(part.texts for part in parts), strict=True)
+        ),
         np.concatenate([part.labels for part in parts]),
         np.concatenate(groups) if len(groups) == len(parts) else None,
     )

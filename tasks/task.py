@@ -74,5 +74,7 @@ class Task:
     def from_json(cls, value: Mapping[str, Any]) -> Task:
         """The task that `to_json` wrote."""
         known = {item.name for item in fields(cls)}
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k in known}
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k in known
+        }
         return cls(**values)

@@ -31,7 +31,9 @@ def augment() -> None:
 @click.option("--tasks", "spec", required=True, help="tasks, groups or task files, by commas")
 @out_option
 @click.option("--p", default=0.1, show_default=True, help="chance of a word to be masked")
-@click.option("--copies", multiple=True, metavar="[TASK=]N", help="copies a row [40 for stsb, mrpc, rte; else 10]")
+@click.option(
+    "--copies", multiple=True, metavar="[TASK=]N", help="copies a row [40 for stsb, mrpc, rte; else 10]"
+)
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option("--mask-token", default="[MASK]", show_default=True, help="the teacher's mask token")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="processes")
@@ -76,7 +78,14 @@ def mask(
         table(
             ("task", "rows", "copies a row", "copies", "words masked", "copies with none masked"),
             [
-                (t.name, f"{t.source_rows:,}", str(t.copies), f"{t.rows:,}", f"{t.words_changed:.1%}", f"{t.unchanged:.1%}")
+                (
+                    t.name,
+                    f"{t.source_rows:,}",
+                    str(t.copies),
+                    f"{t.rows:,}",
+                    f"{t.words_changed:.1%}",
+                    f"{t.unchanged:.1%}",
+                )
                 for t in manifest.tasks
             ],
         )

@@ -17,7 +17,9 @@ def data() -> None:
 @data.command("check")
 @data_option
 @click.option("--tasks", "spec", help="tasks, groups or task files [default: all that the data hold]")
-@click.option("--list", "most", default=50, show_default=True, help="print at most so many problems (0 = all)")
+@click.option(
+    "--list", "most", default=50, show_default=True, help="print at most so many problems (0 = all)"
+)
 @report_options
 def check(data: str, spec: str | None, most: int, json_file: str | None) -> None:
     """Report rows, label balance, lengths, duplicates, overlap with train, and every bad row.
@@ -44,7 +46,11 @@ def check(data: str, spec: str | None, most: int, json_file: str | None) -> None
             )
             for s in report.splits
         ]
-        table(("split", "rows", "labels", "words a text: mean", "duplicates", "also in train"), rows, report.source)
+        table(
+            ("split", "rows", "labels", "words a text: mean", "duplicates", "also in train"),
+            rows,
+            report.source,
+        )
         problems = report.all_problems
         for problem in problems[: most or None]:
             print(f"{problem.level}: {problem}")

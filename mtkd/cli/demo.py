@@ -19,16 +19,23 @@ SMALL = (
     "--set student.bilstm.output_size=128 --set student.head_hidden=64 --set student.embeddings=teacher "
     "--set student.max_length=48 --set train.lr=2e-3 --batch 64"
 )
+DISTILL = "distill mkd-lstm --teacher {out}/teacher " + SMALL
 STEPS = (
-    ("a pretrained encoder becomes a teacher of nine tasks", "refine --teacher minilm --epochs {refine} --out {out}/teacher"),
-    ("more text: masked copies of every row, without labels", "augment mask --copies {copies} --out {out}/corpus"),
+    (
+        "a pretrained encoder becomes a teacher of nine tasks",
+        "refine --teacher minilm --epochs {refine} --set train.lr=1e-4 --out {out}/teacher",
+    ),
+    (
+        "more text: masked copies of every row, without labels",
+        "augment mask --copies {copies} --out {out}/corpus",
+    ),
     (
         "for comparison: the student trained on labels alone",
-        "distill mkd-lstm --set supervision=labels --teacher {out}/teacher --epochs {labels} --out {out}/labels " + SMALL,
+        DISTILL + " --set supervision=labels --epochs {labels} --out {out}/labels",
     ),
     (
         "the teacher's knowledge goes into one student for all tasks",
-        "distill mkd-lstm --teacher {out}/teacher --corpus {out}/corpus --epochs {distill} --out {out}/student " + SMALL,
+        DISTILL + " --corpus {out}/corpus --epochs {distill} --out {out}/student",
     ),
 )
 FINETUNE = (
@@ -39,9 +46,13 @@ EPOCHS = {"refine": 4, "labels": 12, "distill": 3, "copies": 4}
 
 
 @click.command()
-@click.option("--out", default="runs/demo", show_default=True, type=click.Path(path_type=Path), help="where it all goes")
+@click.option(
+    "--out", default="runs/demo", show_default=True, type=click.Path(path_type=Path), help="where it all goes"
+)
 @click.option("--overwrite", is_flag=True, help="start anew instead of going on where the last demo stopped")
-@click.option("--tiny", is_flag=True, help="two tasks and a few rows: shows the way in under a minute, learns little")
+@click.option(
+    "--tiny", is_flag=True, help="two tasks and a few rows: shows the way in under a minute, learns little"
+)
 @quiet_option
 def demo(out: Path, overwrite: bool, tiny: bool) -> None:
     """Refine, augment, distil, fine-tune and measure on the pocket tasks, in under 10 minutes on 2 cores."""
@@ -59,7 +70,11 @@ def demo(out: Path, overwrite: bool, tiny: bool) -> None:
     names = [task.name for task in resolve(spec)]
     begin = time.monotonic()
     for name in names:
-        _step(f"5. {name}: fine-tune the student", FINETUNE.format(out=out, task=name) + f" --data pocket{more}", overwrite)
+        _step(
+            f"5. {name}: fine-tune the student",
+            FINETUNE.format(out=out, task=name) + f" --data pocket{more}",
+            overwrite,
+        )
     seconds["finetune"] = time.monotonic() - begin
     _results(out, names)
     _bench(out)
@@ -80,14 +95,18 @@ def _step(title: str, line: str, overwrite: bool) -> float:
 def _results(out: Path, names: list[str]) -> None:
     """What was won: scores by task of teacher, the student on labels alone, distilled, and fine-tuned."""
     runs = {name: read_json(out / name / "run.json")["scores"] for name in ("teacher", "labels", "student")}
-    rows = []
+    values = []
     for name in names:
         tuned = read_json(out / "finetuned" / name / "run.json")["scores"]
         found = [_mean(scores, name) for scores in (*runs.values(), tuned)]
-        rows.append((name, _mean(runs["teacher"], name, "majority"), *found))
-    rows.append(("mean", *(sum(row[i] for row in rows) / len(rows) for i in range(1, 6))))
+        values.append([_mean(runs["teacher"], name, "majority"), *found])
+    values.append([sum(column) / len(names) for column in zip(*values, strict=True)])
     columns = ("task", "commonest answer", "teacher", "student, labels alone", "distilled", "then fine-tuned")
-    table(columns, [(row[0], *(f"{value:.3f}" for value in row[1:])) for row in rows], "Scores on validation rows")
+    rows = [
+        (name, *(f"{value:.3f}" for value in line))
+        for name, line in zip([*names, "mean"], values, strict=True)
+    ]
+    table(columns, rows, "Scores on validation rows")
 
 
 def _mean(scores: dict[str, Any], task: str, what: str = "primary") -> float:

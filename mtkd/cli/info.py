@@ -16,12 +16,20 @@ def tasks(json_file: str | None) -> None:
 
     def draw() -> None:
         rows = [
-            (t.name, t.kind, " + ".join(t.columns), ", ".join(t.labels) or _range(t.range), ", ".join(t.metrics))
+            (
+                t.name,
+                t.kind,
+                " + ".join(t.columns),
+                ", ".join(t.labels) or _range(t.range),
+                ", ".join(t.metrics),
+            )
             for t in TASKS.values()
         ]
         table(("task", "kind", "reads", "labels", "metrics"), rows)
         table(("group", "tasks"), [(name, ", ".join(members)) for name, members in GROUPS.items()])
-        print("A task of your own is a TOML file; give its path wherever a task is named (docs/add-a-task.md).")
+        print(
+            "A task of your own is a TOML file; give its path wherever a task is named (docs/add-a-task.md)."
+        )
 
     show({"tasks": [t.to_json() for t in TASKS.values()], "groups": GROUPS}, json_file, draw)
 
@@ -39,10 +47,14 @@ def recipes(ctx: click.Context, json_file: str | None) -> None:
         return
     from mtkd.config import STAGES, load_settings, recipe_names
 
-    found = [(name, stage, load_settings(name, stage, {})) for stage in STAGES for name in recipe_names(stage)]
+    found = [
+        (name, stage, load_settings(name, stage, {})) for stage in STAGES for name in recipe_names(stage)
+    ]
 
     def draw() -> None:
-        table(("recipe", "for", "what it is"), [(n, f"mtkd {s}", settings.summary) for n, s, settings in found])
+        table(
+            ("recipe", "for", "what it is"), [(n, f"mtkd {s}", settings.summary) for n, s, settings in found]
+        )
 
     show([{"name": n, "stage": s, **settings.model_dump()} for n, s, settings in found], json_file, draw)
 

@@ -22,7 +22,9 @@ models_option = click.option(
     metavar="DIR",
     help="a run or model directory; may be given several times",
 )
-batch_option = click.option("--batch", default=64, show_default=True, type=click.IntRange(min=1), help="rows at once")
+batch_option = click.option(
+    "--batch", default=64, show_default=True, type=click.IntRange(min=1), help="rows at once"
+)
 
 
 @click.command()
@@ -34,7 +36,13 @@ batch_option = click.option("--batch", default=64, show_default=True, type=click
 @batch_option
 @report_options
 def evaluate(
-    model: Path, data: str, spec: str | None, split: str | None, limit: int | None, batch: int, json_file: str | None
+    model: Path,
+    data: str,
+    spec: str | None,
+    split: str | None,
+    limit: int | None,
+    batch: int,
+    json_file: str | None,
 ) -> None:
     """Score a model on labelled data."""
     from mtkd.cli.train import draw_scores
@@ -51,7 +59,9 @@ def evaluate(
 @click.option("--in", "source", type=click.Path(path_type=Path), metavar="FILE", help="JSON lines to answer")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="where the answered lines go")
 @click.option("--data", metavar="pocket|hub|DIR", help="where the test rows come from (--glue-submission)")
-@click.option("--glue-submission", "folder", type=click.Path(path_type=Path), metavar="DIR", help="write GLUE's files")
+@click.option(
+    "--glue-submission", "folder", type=click.Path(path_type=Path), metavar="DIR", help="write GLUE's files"
+)
 @batch_option
 @report_options
 def predict(
@@ -64,7 +74,7 @@ def predict(
     batch: int,
     json_file: str | None,
 ) -> None:
-    """Answer the rows of a file (--task, --in, --out), or write a GLUE submission (--data, --glue-submission).
+    """Answer a file's rows (--task, --in, --out), or write a GLUE submission (--data, --glue-submission).
 
     With several models, each task of a submission is answered by the first that knows it.
     """
@@ -72,7 +82,9 @@ def predict(
     from mtkd.model import MultiTaskModel
 
     if folder and data:
-        _submit([MultiTaskModel.load(place).to(best_device()) for place in models], data, folder, batch, json_file)
+        _submit(
+            [MultiTaskModel.load(place).to(best_device()) for place in models], data, folder, batch, json_file
+        )
         return
     if not (spec and source and out) or len(models) != 1:
         raise UserError(
@@ -98,7 +110,10 @@ def _submit(models: list, data: str, folder: Path, batch: int, json_file: str | 
     files = glue_submission(models, open_data(data), folder, batch)
 
     def draw() -> None:
-        rows = [(f.file, f.task, f"{f.rows:,}", f"CONSTANT: {f.filled}" if f.filled else "the model") for f in files]
+        rows = [
+            (f.file, f.task, f"{f.rows:,}", f"CONSTANT: {f.filled}" if f.filled else "the model")
+            for f in files
+        ]
         table(("file", "task", "rows", "answered by"), rows)
         say(f"zip the files of {folder} and hand them in")
 
@@ -114,8 +129,12 @@ def bench() -> None:
 @models_option
 @click.option("--seq-len", default=128, show_default=True, type=click.IntRange(min=4), help="tokens a row")
 @click.option("--batch", default=128, show_default=True, type=click.IntRange(min=1), help="rows at once")
-@click.option("--rounds", default=10, show_default=True, type=click.IntRange(min=1), help="timed batches a model")
-@click.option("--warmup", default=2, show_default=True, type=click.IntRange(min=0), help="batches before that")
+@click.option(
+    "--rounds", default=10, show_default=True, type=click.IntRange(min=1), help="timed batches a model"
+)
+@click.option(
+    "--warmup", default=2, show_default=True, type=click.IntRange(min=0), help="batches before that"
+)
 @click.option("--precision", default="fp32", show_default=True, type=click.Choice(["fp32", "bf16"]))
 @report_options
 def inference(
@@ -129,7 +148,7 @@ def inference(
 ) -> None:
     """Time models in turn in one run, with warm-up: median and spread, parameters, disk, peak memory.
 
-    Ratios are against the first model. Models that read texts apart get half of --seq-len in each of two texts.
+    Ratios are against the first model. Models that read texts apart get half of --seq-len in each of two.
     """
     from mtkd.device import best_device
     from mtkd.engine.bench import BenchSettings, bench_inference
@@ -138,7 +157,11 @@ def inference(
     results = bench_inference({str(place): place for place in models}, settings)
 
     def draw() -> None:
-        table(BENCH_COLUMNS, [bench_row(r) for r in results], f"{batch} rows of {seq_len} tokens, {rounds} rounds")
+        table(
+            BENCH_COLUMNS,
+            [bench_row(r) for r in results],
+            f"{batch} rows of {seq_len} tokens, {rounds} rounds",
+        )
 
     show([r.to_json() for r in results], json_file, draw)
 

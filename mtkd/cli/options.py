@@ -35,7 +35,10 @@ out_option = click.option(
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="drop what another run left in --out")
 limit_option = click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help="at most N training rows a task (a seeded sample)"
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="at most N training rows a task (a seeded sample)",
 )
 eval_limit_option = click.option(
     "--eval-limit", type=click.IntRange(min=1), metavar="N", help="at most N validation rows a task"

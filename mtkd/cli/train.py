@@ -14,7 +14,9 @@ from mtkd.cli.options import data_option, out_option, overrides, say, show, tabl
 
 @click.command()
 @data_option
-@click.option("--tasks", "spec", default="glue", show_default=True, help="tasks, groups or task files, by commas")
+@click.option(
+    "--tasks", "spec", default="glue", show_default=True, help="tasks, groups or task files, by commas"
+)
 @click.option("--teacher", default="minilm", show_default=True, help="hub name or directory of an encoder")
 @out_option
 @click.option("--recipe", default="refine", show_default=True, help="settings to start from")
@@ -33,9 +35,13 @@ def refine(spec: str, teacher: str, recipe: str, **given: Any) -> None:
 @click.command()
 @click.argument("recipe")
 @data_option
-@click.option("--tasks", "spec", default="glue", show_default=True, help="tasks, groups or task files, by commas")
+@click.option(
+    "--tasks", "spec", default="glue", show_default=True, help="tasks, groups or task files, by commas"
+)
 @click.option("--teacher", type=click.Path(path_type=Path), metavar="DIR", help="a run of mtkd refine")
-@click.option("--corpus", type=click.Path(path_type=Path), metavar="DIR", help="a corpus of mtkd augment, added")
+@click.option(
+    "--corpus", type=click.Path(path_type=Path), metavar="DIR", help="a corpus of mtkd augment, added"
+)
 @out_option
 @train_options
 def distill(recipe: str, spec: str, teacher: Path | None, corpus: Path | None, **given: Any) -> None:
@@ -52,7 +58,9 @@ def distill(recipe: str, spec: str, teacher: Path | None, corpus: Path | None, *
 
 
 @click.command()
-@click.option("--model", required=True, type=click.Path(path_type=Path), metavar="DIR", help="what to fine-tune")
+@click.option(
+    "--model", required=True, type=click.Path(path_type=Path), metavar="DIR", help="what to fine-tune"
+)
 @click.option("--task", "spec", required=True, help="one task, or a task file")
 @data_option
 @out_option

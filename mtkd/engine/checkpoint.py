@@ -43,7 +43,9 @@ class Position:
     seconds: float = 0.0
 
 
-def save_checkpoint(directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> None:
+def save_checkpoint(
+    directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer, position: Position
+) -> None:
     """Write `directory/step-N`, then drop all but the newest two.
 
     Args:
@@ -58,7 +60,9 @@ def save_checkpoint(directory: Path, module: nn.Module, optimizer: torch.optim.O
         shutil.rmtree(old, ignore_errors=True)
 
 
-def restore_checkpoint(directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> Position | None:
+def restore_checkpoint(
+    directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer
+) -> Position | None:
     """Put the newest checkpoint back; None if there is none."""
     found = _all(directory)
     if not found:

@@ -59,7 +59,9 @@ def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> di
     }
 
 
-def restore_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def restore_optimizer(
+    module: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
+) -> None:
     """Put back what `optimizer_tensors` gave."""
     params = dict(module.named_parameters())
     for key, value in tensors.items():

@@ -48,7 +48,9 @@ class SubmissionFile:
     filled: str | None
 
 
-def answer(model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64) -> tuple[np.ndarray, np.ndarray]:
+def answer(
+    model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64
+) -> tuple[np.ndarray, np.ndarray]:
     """Logits (n, C) and answers (n,) of unlabelled rows.
 
     Raises:
@@ -119,7 +121,13 @@ def glue_submission(
             model = next((m for m in models if task.head in m.tasks), None)
             for split, file in task.submission.items():
                 there = split in data.splits(task)
-                why = "no model knows the task" if model is None else None if there else "no test rows in the data"
+                why = (
+                    "no model knows the task"
+                    if model is None
+                    else None
+                    if there
+                    else "no test rows in the data"
+                )
                 if model is None or not there:
                     count = len(load_rows(data, task, split)) if there else SUBMISSION_ROWS[file]
                     answers = np.full(count, float(np.mean(task.range)) if task.range else 0)

@@ -15,7 +15,16 @@ from tasks.errors import UserError
 from tasks.files import read_json, write_json, write_text
 
 RUN_FILE = "run.json"
-_PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "pyarrow", "scikit-learn")
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "accelerate",
+    "datasets",
+    "numpy",
+    "pyarrow",
+    "scikit-learn",
+)
 
 
 class RunDir:
@@ -30,7 +39,9 @@ class RunDir:
         resuming: True if the directory holds this very run.
     """
 
-    def __init__(self, path: Path, identity: dict[str, Any], *, resume: bool = False, overwrite: bool = False):
+    def __init__(
+        self, path: Path, identity: dict[str, Any], *, resume: bool = False, overwrite: bool = False
+    ):
         """Look at the directory and decide what to do with what is there.
 
         Args:
@@ -51,7 +62,8 @@ class RunDir:
             self._refuse_another(resume)
         elif path.is_dir() and any(path.iterdir()):
             raise UserError(
-                f"{path} is not empty and holds no run of mtkd", mend="choose another --out, or empty it yourself"
+                f"{path} is not empty and holds no run of mtkd",
+                mend="choose another --out, or empty it yourself",
             )
         elif resume:
             raise UserError(f"there is no run in {path} to resume", mend="leave --resume out")
@@ -64,7 +76,9 @@ class RunDir:
         problem = f"{self.path} holds another run: it differs in {differs}"
         if resume:
             raise UserError(problem, mend="--resume needs the same settings; use them, or another --out")
-        raise UserError(problem, mend="--resume with that run's settings, --overwrite to drop it, or another --out")
+        raise UserError(
+            problem, mend="--resume with that run's settings, --overwrite to drop it, or another --out"
+        )
 
     @property
     def finished(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import time
@@ -13,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mtkd.config import TrainSettings
-from mtkd.device import keep_memory
 from mtkd.engine.checkpoint import Position, restore_checkpoint, save_checkpoint
 from mtkd.engine.evaluate import TaskScores
 from mtkd.engine.optim import build_optimizer, learning_rate, set_learning_rate
@@ -70,7 +71,7 @@ class TrainStep(nn.Module):
 
 def make_accelerator(settings: TrainSettings) -> Accelerator:
     """The accelerator of a run: device, precision, processes. Heads that idle in a step are allowed for."""
-    keep_memory()
+    AcceleratorState._reset_state()  # a process may run several stages, each with its own precision
     return Accelerator(
         mixed_precision="bf16" if settings.precision == "bf16" else "no",
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
@@ -125,7 +126,7 @@ class Trainer:
         self._stop = False
 
     def fit(self) -> Outcome:
-        """Train to the end, from the last checkpoint if there is one; the model ends with the weights to keep.
+        """Train to the end, from the last checkpoint if there is one; the model has the weights to keep.
 
         Raises:
             UserError: the loss stopped being finite (names task and step).
@@ -140,7 +141,9 @@ class Trainer:
         previous = signal.signal(signal.SIGINT, self._on_interrupt)
         show = self.accelerator.is_main_process
         try:
-            with progress(self.label, self.total, done=self.position.step, unit="steps", show=show) as advance:
+            with progress(
+                self.label, self.total, done=self.position.step, unit="steps", show=show
+            ) as advance:
                 while self.position.epoch < self.settings.epochs and not self.position.stopped:
                     self._epoch(advance)
         finally:
@@ -193,7 +196,7 @@ class Trainer:
             torch.manual_seed(self._seed(number))
             signals = self.teacher.signal(task, batch) if self.teacher else None
             last = number == len(batches) - 1
-            with self.accelerator.no_sync(self.step_module) if not last else _nothing():
+            with self.accelerator.no_sync(self.step_module) if not last else contextlib.nullcontext():
                 share_loss, values = self.step_module(task, batch, signals, units)
                 # Gradients are averaged over the processes, and the units are counted over all of them.
                 self.accelerator.backward(share_loss * weight * self.accelerator.num_processes)
@@ -222,7 +225,9 @@ class Trainer:
         mine = share(draw, rank, world, groups)
         micro = self.settings.micro_batch
         count = math.ceil(math.ceil(len(draw.indices) / world) / micro) if micro else 1
-        parts = [share(Draw(draw.task, mine), part, count, groups) for part in range(count)] if len(mine) else []
+        parts = (
+            [share(Draw(draw.task, mine), part, count, groups) for part in range(count)] if len(mine) else []
+        )
         found = [(part, 1.0) for part in parts if len(part)]
         return found + [(draw.indices[:1], 0.0)] * (count - len(found))
 
@@ -252,7 +257,8 @@ class Trainer:
         kept = sorted((self.directory / "checkpoints").glob("step-*"))
         where = f"the last good checkpoint, {kept[-1]}, is kept" if kept else "there was no checkpoint yet"
         raise UserError(
-            f"the loss stopped being a finite number at step {self.position.step + 1}, on the task {task.name!r}; {where}",
+            f"the loss stopped being a finite number at step {self.position.step + 1}, "
+            f"on the task {task.name!r}; {where}",
             mend="start anew (--overwrite) with a lower rate (--set train.lr=...) or more warm-up",
         )
 
@@ -265,19 +271,23 @@ class Trainer:
             position.best, position.bad_epochs = value, 0
             if self.settings.keep == "best" and self.accelerator.is_main_process:
                 with atomic_path(self._best_file) as temporary:
-                    save_file({k: v.cpu().contiguous() for k, v in self.inner.model.state_dict().items()}, temporary)
+                    save_file(
+                        {k: v.cpu().contiguous() for k, v in self.inner.model.state_dict().items()}, temporary
+                    )
         else:
             position.bad_epochs += 1
-        position.stopped = self.settings.patience is not None and position.bad_epochs >= self.settings.patience
+        position.stopped = (
+            self.settings.patience is not None and position.bad_epochs >= self.settings.patience
+        )
         position.seconds += time.monotonic() - started
-        record = {
+        record: dict[str, Any] = {
             "epoch": position.epoch,
             "train_loss": {task: float(np.mean(values)) for task, values in losses.items()},
             self.settings.metric: value,
             "scores": {f"{s.task}/{s.split}": s.primary for s in scores},
         }
         position.history.append(record)
-        flat = {f"score/{name}": value for name, value in record["scores"].items()}  # type: ignore[union-attr]
+        flat = {f"score/{name}": value for name, value in record["scores"].items()}
         self.log.write(position.step, epoch=position.epoch, watched=value, **flat)
 
     def _checkpoint(self) -> None:
@@ -306,8 +316,3 @@ def watched(metric: str, scores: list[TaskScores]) -> tuple[float, Callable[[flo
             allowed=", ".join(["score", "loss", *sorted(known)]),
         )
     return known[metric], lambda new, old: new > old
-
-
-class _nothing:
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...

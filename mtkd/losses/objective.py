@@ -55,10 +55,10 @@ class Objective(nn.Module):
             the loss (scalar), and each term's own value before weighting (n_terms,), detached.
         """
         given = TermInput(task, batch, student, teacher)
-        values = [
-            term(given) / max(count, 1) for (_, term), count in zip(self._terms(), units, strict=True)
+        values = [term(given) / max(count, 1) for (_, term), count in zip(self._terms(), units, strict=True)]
+        weighted = [
+            self.weights[name] * value for (name, _), value in zip(self._terms(), values, strict=True)
         ]
-        weighted = [self.weights[name] * value for (name, _), value in zip(self._terms(), values, strict=True)]
         return torch.stack(weighted).sum(), torch.stack(values).detach()
 
     def check(self, student: Need, teacher: Need | None, recipe: str) -> None:
@@ -78,7 +78,8 @@ class Objective(nn.Module):
                 missing = need.missing_from(offers)
                 if missing:
                     raise UserError(
-                        f"the term {name!r} of {recipe} needs {', '.join(missing)} of the {who}, which it does not give",
+                        f"the term {name!r} of {recipe} needs {', '.join(missing)} of the {who}, "
+                        "which it does not give",
                         mend=f"drop the term with --set terms.{name}.weight=0, or choose another {who}",
                     )
 

@@ -102,13 +102,13 @@ def trainable_tasks(spec: str) -> list[Task]:
     for task in tasks:
         if task.train is None:
             raise UserError(
-                f"the task {task.name!r} has no training split, it only measures models that know {task.head!r}",
+                f"the task {task.name!r} has no training split: it measures models that know {task.head!r}",
                 mend=f"train with --tasks {task.head}, then: mtkd evaluate --tasks {task.name}",
             )
     return tasks
 
 
-def load_training_data(request: Request, tasks: list[Task], seed: int, corpus: Path | None = None) -> TrainingData:
+def load_training_data(request: Request, tasks: list[Task], corpus: Path | None = None) -> TrainingData:
     """Read and check all rows of a run.
 
     Args:
@@ -121,21 +121,23 @@ def load_training_data(request: Request, tasks: list[Task], seed: int, corpus: P
     source = open_data(request.data)
     augmented = set(corpus_tasks(corpus)) if corpus else set()
     if corpus and not augmented & {task.name for task in tasks}:
-        raise UserError(f"the corpus {corpus} has none of the tasks {request.tasks}", allowed=", ".join(augmented))
+        raise UserError(
+            f"the corpus {corpus} has none of the tasks {request.tasks}", allowed=", ".join(augmented)
+        )
     parts, digests = [], {}
     for task in tasks:
         assert task.train is not None, "trainable_tasks refuses others"
-        train = load_rows(source, task, task.train, request.limit, seed)
+        train = load_rows(source, task, task.train, request.limit)
         if corpus and task.name in augmented:
             train = _with_copies(train, corpus_rows(corpus, task.name), only_of=request.limit is not None)
-        validation = _validation(source, task, request.eval_limit, seed)
+        validation = _validation(source, task, request.eval_limit)
         for rows in (train, *validation.values()):
             digests[f"{task.name}/{rows.split}"] = digest_rows(rows)
         parts.append(TaskData(task, train, validation))
     return TrainingData(parts, digests)
 
 
-def _validation(source: DataSource, task: Task, limit: int | None, seed: int) -> dict[str, Rows]:
+def _validation(source: DataSource, task: Task, limit: int | None) -> dict[str, Rows]:
     there = [split for split in task.validation if split in source.splits(task)]
     if not there:
         raise UserError(
@@ -143,7 +145,7 @@ def _validation(source: DataSource, task: Task, limit: int | None, seed: int) ->
             allowed=f"one of {', '.join(task.validation)}",
             mend="training needs one to judge by: add its file, or leave the task out",
         )
-    return {split: load_rows(source, task, split, limit, seed) for split in there}
+    return {split: load_rows(source, task, split, limit) for split in there}
 
 
 def _with_copies(train: Rows, copies: Rows, *, only_of: bool) -> Rows:
@@ -182,7 +184,9 @@ def evaluator(
         for (name, split), rows in validation.items():
             rank, world = accelerator.process_index, accelerator.num_processes
             with accelerator.autocast():
-                logits = predict_logits(model, tasks[name], rows, batch_size=batch_size, rank=rank, world=world)
+                logits = predict_logits(
+                    model, tasks[name], rows, batch_size=batch_size, rank=rank, world=world
+                )
             if world > 1:
                 shared = torch.from_numpy(logits).to(accelerator.device)
                 logits = accelerator.reduce(shared, "sum").cpu().numpy()  # type: ignore[union-attr]

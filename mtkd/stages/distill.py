@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from mtkd.engine.rundir import RunDir
 from mtkd.engine.trainer import Trainer, make_accelerator
 from mtkd.losses.build import build_objective
 from mtkd.losses.objective import Objective
-from mtkd.model import ModelInfo, MultiTaskModel, digest_model
+from mtkd.model import ModelInfo, MultiTaskModel, digest_model, model_directory
 from mtkd.records import LOGITS, Need
 from mtkd.stages.common import (
     Request,
@@ -34,6 +35,7 @@ from mtkd.teacher.source import CachedLogits, OnlineTeacher, TeacherSource
 from tasks.batching import Collator, Encoded, Reader
 from tasks.corpus import read_corpus
 from tasks.errors import UserError
+from tasks.sources import digest_rows
 from tasks.tokenise import Tokeniser
 
 
@@ -80,7 +82,10 @@ def run(
     run = RunDir(
         request.out,
         request.identity(
-            "distill", settings, teacher=str(teacher) if teacher else None, corpus=str(corpus) if corpus else None
+            "distill",
+            settings,
+            teacher=str(teacher) if teacher else None,
+            corpus=str(corpus) if corpus else None,
         ),
         resume=request.resume,
         overwrite=request.overwrite,
@@ -92,7 +97,7 @@ def run(
     teacher_model = MultiTaskModel.load(teacher).to(accelerator.device) if teacher else None
     if teacher_model and not from_labels:
         teacher_model.require(tasks, f"the teacher {teacher}")
-    data = load_training_data(request, tasks, train.seed, corpus)
+    data = load_training_data(request, tasks, corpus)
     plan = _plan(data, settings, teacher_model)
     if plan.teacher:
         plan.warnings.extend(_judge_teacher(plan, accelerator, train.eval_batch_size))
@@ -108,7 +113,7 @@ def run(
         parameters=count_parameters(plan.student).to_json(),
         warnings=plan.warnings,
     )
-    _train(request, settings, plan, accelerator, run)
+    _train(request, settings, plan, accelerator, run, _home(teacher, request.out) if teacher else request.out)
     return run
 
 
@@ -117,11 +122,12 @@ def _check_sources(settings: DistillSettings, teacher: Path | None, corpus: Path
     if teacher is None and not from_labels:
         raise UserError(
             f"the recipe {settings.name} needs a teacher",
-            mend="pass --teacher DIR of a run of mtkd refine, or --set supervision=labels to train on labels alone",
+            mend="pass --teacher DIR of a run of mtkd refine, or --set supervision=labels for labels alone",
         )
     if corpus and from_labels:
         raise UserError(
-            "supervision=labels cannot use an augmented corpus: its rows have no labels", mend="leave --corpus out"
+            "supervision=labels cannot use an augmented corpus: its rows have no labels",
+            mend="leave --corpus out",
         )
 
 
@@ -147,7 +153,8 @@ def _plan(data: TrainingData, settings: DistillSettings, teacher: MultiTaskModel
     need = objective.student_need | objective.teacher_need
     if need.tokens and not student.reader.reads_like(teacher.reader):
         raise UserError(
-            f"a term of {settings.name} compares teacher and student token by token, and they read other tokens: "
+            f"a term of {settings.name} compares teacher and student token by token, and they read "
+            f"differently: "
             f"the teacher {_reading(teacher.reader)}, the student {_reading(student.reader)}",
             mend="use a Transformer student with the teacher's vocabulary and max_length, or drop the term",
         )
@@ -157,7 +164,8 @@ def _plan(data: TrainingData, settings: DistillSettings, teacher: MultiTaskModel
 
 def _reading(reader: Reader) -> str:
     how = "both texts in one sequence" if reader.view == "joint" else "each text apart"
-    return f"{how}, {reader.tokeniser.vocab_size} ids (digest {reader.tokeniser.digest[:8]}), at most {reader.max_length} tokens"
+    vocabulary = f"{reader.tokeniser.vocab_size} ids (digest {reader.tokeniser.digest[:8]})"
+    return f"{how}, {vocabulary}, at most {reader.max_length} tokens"
 
 
 def _judge_teacher(plan: Plan, accelerator: Accelerator, batch_size: int) -> list[str]:
@@ -166,18 +174,22 @@ def _judge_teacher(plan: Plan, accelerator: Accelerator, batch_size: int) -> lis
     validation = encode_validation(plan.data, plan.teacher.reader)
     scores = evaluator(plan.data.tasks, validation, accelerator, batch_size)(plan.teacher)
     return [
-        f"the teacher scores {s.primary:.3f} on {s.task}/{s.split}, no better than always giving the commonest "
-        f"answer ({s.majority:.3f}): its knowledge of this task is worth nothing. Refine it longer, or leave "
-        f"{s.task} out."
+        f"the teacher scores {s.primary:.3f} on {s.task}/{s.split}, no better than always giving the "
+        f"commonest answer ({s.majority:.3f}): its knowledge of this task is worth nothing. "
+        f"Refine it longer, or leave {s.task} out."
         for s in scores
         if s.primary <= s.majority
     ]
 
 
 def _teacher_source(
-    plan: Plan, settings: DistillSettings, accelerator: Accelerator, out: Path
+    plan: Plan, settings: DistillSettings, accelerator: Accelerator, home: Path
 ) -> tuple[TeacherSource | None, Reader | None]:
-    """The teacher as the loop sees it, and how it reads (None if it needs no batches)."""
+    """The teacher as the loop sees it, and how it reads (None if it needs no batches).
+
+    Args:
+        home: where computed logits are kept.
+    """
     teacher = plan.teacher
     need = plan.objective.teacher_need
     if teacher is None or need == Need():
@@ -189,7 +201,7 @@ def _teacher_source(
         teacher,
         plan.data.tasks,
         encoded,
-        out / "teacher_logits",
+        _places(plan, settings, home),
         accelerator,
         precision=settings.teacher.precision,
         batch_size=settings.train.eval_batch_size,
@@ -197,10 +209,24 @@ def _teacher_source(
     return CachedLogits(logits), None
 
 
+def _places(plan: Plan, settings: DistillSettings, home: Path) -> dict[str, Path]:
+    """Where the logits of each task are kept: a directory for each content of rows and each precision."""
+    return {
+        part.task.name: home / f"{part.task.name}-{settings.teacher.precision}-{digest_rows(part.train)[:16]}"
+        for part in plan.data.parts
+    }
+
+
+def _home(teacher: Path, out: Path) -> Path:
+    """Computed logits go beside the teacher's weights, for its next student; else into `out`."""
+    place = model_directory(teacher)
+    return (place.parent if os.access(place.parent, os.W_OK) else out) / f"logits-{digest_model(place)[:16]}"
+
+
 def _train(
-    request: Request, settings: DistillSettings, plan: Plan, accelerator: Accelerator, run: RunDir
+    request: Request, settings: DistillSettings, plan: Plan, accelerator: Accelerator, run: RunDir, home: Path
 ) -> None:
-    source, teacher_reader = _teacher_source(plan, settings, accelerator, request.out)
+    source, teacher_reader = _teacher_source(plan, settings, accelerator, home)
     student, data = plan.student, plan.data
     other = teacher_reader.tokeniser if teacher_reader else None
     if other is not None and other.digest == student.tokeniser.digest:

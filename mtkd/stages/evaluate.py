@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mtkd.engine.evaluate import TaskScores, score_logits
 from mtkd.device import best_device
+from mtkd.engine.evaluate import TaskScores, score_logits
 from mtkd.logits import predict_logits
 from mtkd.model import MultiTaskModel
 from tasks.batching import Encoded
@@ -17,7 +17,13 @@ from tasks.task import Task
 
 
 def run(
-    model: Path, data: str, spec: str | None, *, split: str | None = None, limit: int | None = None, batch_size: int = 64
+    model: Path,
+    data: str,
+    spec: str | None,
+    *,
+    split: str | None = None,
+    limit: int | None = None,
+    batch_size: int = 64,
 ) -> list[TaskScores]:
     """Score a model on the validation splits of some tasks.
 
@@ -35,7 +41,11 @@ def run(
     source = open_data(data)
     found = []
     for task in tasks:
-        splits = [split] if split else [name for name in task.validation or task.test if name in source.splits(task)]
+        splits = (
+            [split]
+            if split
+            else [name for name in task.validation or task.test if name in source.splits(task)]
+        )
         if not splits:
             wanted = ", ".join(task.validation or task.test)
             raise UserError(f"no split to score {task.name!r} on in {source.name!r}", allowed=wanted)

@@ -55,7 +55,7 @@ def run(request: Request, settings: FinetuneSettings, model: Path) -> RunDir:
     if run.finished:
         return run
     accelerator = make_accelerator(settings.train)
-    data = load_training_data(request, tasks, settings.train.seed)
+    data = load_training_data(request, tasks)
     MultiTaskModel.load(model)  # a model that cannot be read is refused before anything is written
     begin(run, accelerator, data=data.digests, rows=data.summary(), teacher=digest_model(model))
     rates = list(dict.fromkeys(settings.learning_rates))
@@ -113,7 +113,7 @@ def _one_rate(
     )
     outcome = trainer.fit()
     scores: list[TaskScores] = evaluate(model)
-    result = {
+    result: dict[str, Any] = {
         "loss": sum(s.loss for s in scores) / len(scores),
         "scores": scores_record(scores),
         "training": vars(outcome),

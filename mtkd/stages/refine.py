@@ -48,7 +48,7 @@ def run(request: Request, settings: RefineSettings, teacher: str) -> RunDir:
         return run
     train = settings.train
     accelerator = make_accelerator(train)
-    data = load_training_data(request, tasks, train.seed)
+    data = load_training_data(request, tasks)
     torch.manual_seed(train.seed)
     pooling = None if settings.pooling == "auto" else settings.pooling
     encoder = TransformerEncoder.pretrained(teacher, pooling, settings.layers)
@@ -58,7 +58,9 @@ def run(request: Request, settings: RefineSettings, teacher: str) -> RunDir:
     encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in data.parts}
     evaluate = evaluator(data.tasks, encode_validation(data, reader), accelerator, train.eval_batch_size)
     objective = Objective({"labels": Labels()}, {"labels": 1.0})
-    begin(run, accelerator, data=data.digests, rows=data.summary(), parameters=count_parameters(model).to_json())
+    begin(
+        run, accelerator, data=data.digests, rows=data.summary(), parameters=count_parameters(model).to_json()
+    )
     trainer = Trainer(
         accelerator,
         model,

