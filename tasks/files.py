@@ -20,14 +20,18 @@ def disk_errors(path: Path) -> Iterator[None]:
     """Turn "disk full" and "not allowed" into a UserError that names the path."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        number = error.errno if isinstance(error, OSError) else None
+        # safetensors tells of a full disk in words of its own
+        if number in (errno.ENOSPC, errno.EDQUOT) or "StorageFull" in str(error):
             raise UserError(
                 f"the disk is full: could not write {path}",
                 mend="free some space and run the same command again; finished parts are kept",
             ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
-            raise UserError(f"cannot write {path}: {error.strerror}", mend="choose another place") from error
+        if number in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
+            raise UserError(
+                f"cannot write {path}: {os.strerror(number)}", mend="choose another place"
+            ) from error
         raise
 
 

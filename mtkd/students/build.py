@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,8 +57,7 @@ def build_student(settings: StudentSettings, origin: Origin) -> AnyEncoder:
     Raises:
         UserError: embeddings or layers are asked for that the teacher cannot give.
     """
-    encoder: AnyEncoder = STUDENTS[settings.kind](settings, origin)
-    return encoder
+    return STUDENTS[settings.kind](settings, origin)
 
 
 def _bilstm(settings: StudentSettings, origin: Origin) -> BiLSTMEncoder:
@@ -96,7 +95,11 @@ def _transformer(settings: StudentSettings, origin: Origin) -> TransformerEncode
     return transformer_from(origin.teacher, wanted.layers, wanted.pooling, copy=wanted.init == "teacher")
 
 
-STUDENTS = {"bilstm-biattention": _bilstm, "bilstm": _bilstm, "transformer": _transformer}
+STUDENTS: dict[str, Callable[[StudentSettings, Origin], AnyEncoder]] = {
+    "bilstm-biattention": _bilstm,
+    "bilstm": _bilstm,
+    "transformer": _transformer,
+}
 
 
 def _teacher_embeddings(settings: StudentSettings, origin: Origin) -> Any:
@@ -108,8 +111,8 @@ def _teacher_embeddings(settings: StudentSettings, origin: Origin) -> Any:
         )
     if origin.tokeniser.digest != origin.teacher_tokeniser.digest:
         raise UserError(
-            "student.embeddings=teacher needs the teacher's vocabulary "
-            f"({origin.teacher_tokeniser.vocab_size} ids), the student has {origin.tokeniser.vocab_size} of its own",
+            "student.embeddings=teacher needs the teacher's vocabulary of "
+            f"{origin.teacher_tokeniser.vocab_size} ids; the student has {origin.tokeniser.vocab_size} of its own",
             mend="--set student.vocabulary=wordpiece, or --set student.embeddings=random",
         )
     return origin.teacher.embeddings.weight.detach().clone()

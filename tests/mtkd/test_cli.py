@@ -1,0 +1,269 @@
+"""The command line: what it prints, and one clear error with exit code 2 for each mistake."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mtkd.config import STAGES, load_settings, recipe_names
+
+TINY = ("--limit", "32", "--eval-limit", "16", "--epochs", "1", "--batch", "16", "--quiet")
+SMALL = (
+    *("--set", "student.bilstm.hidden_size=8", "--set", "student.bilstm.output_size=8"),
+    *("--set", "student.bilstm.projection_size=8", "--set", "student.bilstm.embedding_size=8"),
+)
+
+
+def refused(answered, *parts: str) -> None:
+    """The answer is an error of a few lines, with code 2, that has these parts."""
+    assert answered.code == 2, answered
+    assert "Traceback" not in answered.err and "error: " in answered.err
+    for part in parts:
+        assert part in answered.err, answered.err
+
+
+def test_help_starts_quickly_and_without_torch() -> None:
+    started = time.monotonic()
+    code = "import sys, mtkd.cli.main as m; sys.argv=['mtkd','--help']; m.cli.main(standalone_mode=False); "
+    done = subprocess.run(
+        [sys.executable, "-c", code + "sys.exit('torch' in sys.modules)"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "distill" in done.stdout
+    assert time.monotonic() - started < 5, "a wide margin over the half second it takes on a free machine"
+
+
+def test_every_recipe_loads() -> None:
+    for stage in STAGES:
+        for name in recipe_names(stage):
+            assert load_settings(name, stage, {}).name == name
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["distil"], ["unknown command 'distil'", "'distill'"]),
+        (["distill", "mkd-lstn", "--data", "pocket", "--out", "x"], ["'mkd-lstn'", "'mkd-lstm'"]),
+        (["recipes", "show", "mkd"], ["unknown recipe 'mkd'"]),
+        (["data", "check", "--data", "pocket", "--tasks", "rtee"], ["unknown task 'rtee'", "'rte'"]),
+        (["data", "check", "--data", "nowhere"], ["'nowhere' does not exist"]),
+        (
+            ["refine", "--data", "pocket", "--out", "x", "--set", "train.leer=1"],
+            ["'train.leer'", "'train.lr'"],
+        ),
+        (["refine", "--data", "pocket", "--out", "x", "--set", "train.lr"], ["key=value"]),
+        (["refine", "--data", "pocket", "--out", "x", "--set", "train.lr=-1"], ["train.lr = -1", "greater"]),
+        (
+            ["refine", "--data", "pocket", "--out", "x", "--tasks", "ax"],
+            ["no training split", "--tasks mnli"],
+        ),
+        (["refine", "--data", "pocket", "--out", "x", "--tasks", "squad"], ["span"]),
+        (["refine", "--data", "pocket", "--out", "x", "--teacher", "no/such"], ["'no/such'"]),
+        (["refine", "--data", "pocket", "--out", "x", "--epoch", "3"], ["--epoch"]),
+        (
+            ["distill", "mkd-lstm", "--data", "pocket", "--out", "x"],
+            ["needs a teacher", "supervision=labels"],
+        ),
+        (
+            ["distill", "mkd-lstm", "--data", "pocket", "--out", "x", "--teacher", "."],
+            ["holds no mtkd model"],
+        ),
+        (["augment", "mask", "--data", "pocket", "--tasks", "rte", "--out", "x", "--p", "2"], ["p = 2"]),
+        (
+            ["augment", "mask", "--data", "pocket", "--tasks", "rte", "--out", "x", "--copies", "rt=4"],
+            ["'rte'"],
+        ),
+        (["evaluate", "--model", "none", "--data", "pocket"], ["none holds no mtkd model"]),
+        (["predict", "--model", "none"], ["--glue-submission"]),
+    ],
+)
+def test_a_mistake_is_one_error_and_leaves_nothing(
+    mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], parts: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    refused(mtkd(*words), *parts)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_teacher_without_the_head_is_refused(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
+    words = ("distill", "mkd-lstm", "--data", "pocket", "--tasks", "cola", "--teacher", tiny_teacher)
+    refused(mtkd(*words, "--out", tmp_path / "x"), "no head for the task 'cola'", "sst2, rte, stsb")
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (["student.vocabulary=word", "student.embeddings=teacher"], ["needs the teacher's vocabulary"]),
+        (["student.kind=transformer", "student.vocabulary=word"], ["vocabulary is not the teacher's"]),
+        (["student.kind=transformer", "student.transformer.layers=9"], ["has 3 layers"]),
+        (["terms.h.loss=hidden_mse"], ["terms.h.student_layer"]),
+        (
+            ["terms.h.loss=hidden_mse", "terms.h.student_layer=0", "terms.h.teacher_layer=1"],
+            ["hidden_mse", "logits_mse, soft_labels, labels"],
+        ),
+        (
+            [
+                *("student.kind=transformer", "student.transformer.init=random", "student.vocabulary=word"),
+                *("terms.h.loss=hidden_mse", "terms.h.student_layer=0", "terms.h.teacher_layer=1"),
+            ],
+            ["token by token", "read differently"],
+        ),
+    ],
+)
+def test_a_student_that_does_not_fit_is_refused(
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path, change: list[str], parts: list[str]
+) -> None:
+    sets = [word for setting in change for word in ("--set", setting)]
+    words = ["distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte", "--teacher", tiny_teacher]
+    refused(mtkd(*words, "--out", tmp_path / "x", *TINY, *sets), *parts)
+    assert not (tmp_path / "x").exists()
+
+
+def test_hidden_states_can_be_distilled(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
+    sets = ["terms.h.loss=hidden_mse", "terms.h.student_layer=1", "terms.h.teacher_layer=3"]
+    sets += ["student.transformer.init=teacher", "student.transformer.layers=1", "student.max_length=32"]
+    given = [word for setting in sets for word in ("--set", setting)]
+    words = ["distill", "mkd-transformer", "--data", "pocket", "--tasks", "rte", "--teacher", tiny_teacher]
+    answered = mtkd(*words, "--out", tmp_path / "run", *TINY, *given)
+    assert answered.code == 0, answered.err
+    assert "loss/h" in (tmp_path / "run" / "log.jsonl").read_text()
+
+
+def test_the_main_job(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
+    corpus, student, tuned = tmp_path / "corpus", tmp_path / "student", tmp_path / "tuned"
+    data = ("--data", "pocket")
+    made = mtkd(
+        "augment", "mask", *data, "--tasks", "sst2,rte", "--limit", 32, "--copies", 2, "--out", corpus
+    )
+    assert made.code == 0, made.err
+    words = (
+        "distill",
+        "mkd-lstm",
+        *data,
+        "--tasks",
+        "sst2,rte",
+        "--teacher",
+        tiny_teacher,
+        "--corpus",
+        corpus,
+    )
+    distilled = mtkd(*words, "--out", student, *TINY, *SMALL)
+    assert distilled.code == 0, distilled.err
+    assert "WARNING" in distilled.err, "a teacher of one epoch on 48 rows is no better than the majority"
+    record = json.loads((student / "run.json").read_text())
+    assert record["rows"]["sst2"] == {"train": 96, "unlabelled": 64, "validation": 16}
+    assert record["status"] == "finished" and record["versions"]["torch"] and record["data"]
+    assert {p.name for p in student.iterdir()} == {"run.json", "log.jsonl", "tensorboard", "model"}
+
+    again = mtkd(*words, "--out", student, *TINY, *SMALL)
+    assert again.code == 0 and "finished already" in again.err
+    refused(
+        mtkd(*words, "--out", student, *TINY, *SMALL, "--seed", 5), "another run", "--overwrite", "--resume"
+    )
+    refused(mtkd(*words, "--out", corpus, *TINY, *SMALL), "holds no run of mtkd")
+
+    fine = mtkd("finetune", "--model", student, "--task", "rte", *data, "--out", tuned, *TINY)
+    assert fine.code == 0 and "learning rate" in fine.out
+    tried = json.loads((tuned / "run.json").read_text())["tried"]
+    assert set(tried) == {"1e-05", "1.5e-05", "5e-05"}
+
+    scored = mtkd("evaluate", "--model", tuned, *data, "--json")
+    assert json.loads(scored.out)["scores"]["rte/validation"]["rows"] == 150
+    refused(mtkd("evaluate", "--model", tuned, *data, "--tasks", "sst2"), "no head for the task 'sst2'")
+    refused(mtkd("evaluate", "--model", tuned, *data, "--split", "test"), "not labelled")
+
+    timed = mtkd(
+        "bench", "inference", "--model", tiny_teacher, "--model", student, "--seq-len", 16, "--batch", 4
+    )
+    assert timed.code == 0 and "1.00x" in timed.out
+
+
+def test_predicting_a_file(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
+    lines = [{"id": n, "sentence1": f"a cat sat {n} times", "sentence2": "a cat"} for n in range(5)]
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    words = ("predict", "--model", tiny_teacher, "--task", "rte", "--in", source, "--out", out)
+    assert mtkd(*words).code == 0
+    answers = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [a["id"] for a in answers] == [0, 1, 2, 3, 4]
+    for found in answers:
+        assert found["prediction"] == max(found["probabilities"], key=found["probabilities"].get)
+        assert sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-4)
+
+    source.write_text(json.dumps(lines[0]) + "\n{broken\n", encoding="utf-8")
+    refused(mtkd(*words), "in.jsonl:2")
+    source.write_text('{"sentence1": "only one"}\n', encoding="utf-8")
+    refused(mtkd(*words), "'sentence2'")
+
+
+def test_a_glue_submission_is_complete(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "glue"
+    answered = mtkd("predict", "--model", tiny_teacher, "--data", "pocket", "--glue-submission", folder)
+    assert answered.code == 0, answered.err
+    names = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX"
+    assert {p.stem for p in folder.iterdir()} == set(names.split())
+    assert "CONSTANT" in answered.out
+    rte = (folder / "RTE.tsv").read_text().splitlines()
+    assert rte[0] == "index\tprediction" and len(rte) == 101
+    assert {line.split("\t")[1] for line in rte[1:]} <= {"entailment", "not_entailment"}
+    scores = [float(line.split("\t")[1]) for line in (folder / "STS-B.tsv").read_text().splitlines()[1:]]
+    assert all(0 <= value <= 5 for value in scores)
+
+
+def test_a_full_disk_is_an_error_that_keeps_the_run(
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mtkd.engine import checkpoint
+
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    words = ("distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte", "--teacher", tiny_teacher)
+    given = (*words, "--out", tmp_path / "run", *TINY, *SMALL)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "save_file", full)
+        refused(mtkd(*given), "the disk is full", str(tmp_path / "run"))
+    assert not list((tmp_path / "run" / "checkpoints").glob("*/optimizer.safetensors"))
+    assert mtkd(*given).code == 0, "once there is room, the same command goes on"
+
+
+def test_changed_data_are_noticed_on_resuming(mtkd: Callable, tiny_encoder: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "rte").mkdir(parents=True)
+    lines = [
+        json.dumps({"sentence1": f"row {n}", "sentence2": "row", "label": n % 2, "idx": n}) for n in range(12)
+    ]
+    for split in ("train", "validation"):
+        (data / "rte" / f"{split}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    out = tmp_path / "run"
+    words = (
+        "refine",
+        "--data",
+        data,
+        "--tasks",
+        "rte",
+        "--teacher",
+        tiny_encoder,
+        "--epochs",
+        1,
+        "--out",
+        out,
+    )
+    assert mtkd(*words).code == 0
+    record = json.loads((out / "run.json").read_text())
+    (out / "run.json").write_text(json.dumps({**record, "status": "running"}))
+    (data / "rte" / "train.jsonl").write_text("\n".join(lines[:-2]), encoding="utf-8")
+    refused(mtkd(*words), "the data changed")
+    assert mtkd(*words, "--overwrite").code == 0
+    shutil.rmtree(data)
+    refused(mtkd(*words, "--overwrite", "--seed", 1), "does not exist")
+    assert json.loads((out / "run.json").read_text())["status"] == "finished", "nothing is dropped in vain"
