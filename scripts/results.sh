@@ -10,10 +10,10 @@ all=${singles// /,}
 paraphrase="mrpc,stsb,$own/quora.toml"
 nli="rte,$own/qnli_squad.toml,$own/snli.toml"
 rows="--data $data --limit 1000 --eval-limit 300 --quiet"
-# Half of the paper's width, and the teacher's embeddings, so that 1,000 rows a task and two cores go far.
+# A quarter of the paper's width, and the teacher's embeddings, so that 1,000 rows a task and two cores go far.
 small="--batch 64 --set student.embeddings=teacher --set student.max_length=64 --set student.head_hidden=128
-  --set student.bilstm.hidden_size=128 --set student.bilstm.output_size=256
-  --set train.lr=1e-3 --set train.precision=bf16 --set teacher.precision=bf16"
+  --set student.bilstm.hidden_size=64 --set student.bilstm.projection_size=128 --set student.bilstm.output_size=256
+  --set train.lr=2e-3 --set train.schedule=linear --set train.precision=bf16 --set teacher.precision=bf16"
 
 run() { # name, then the command: skipped where it has been finished
   local name=$1; shift
@@ -23,7 +23,7 @@ run() { # name, then the command: skipped where it has been finished
 }
 name_of() { basename "$1" .toml; }
 student() { run "$1" distill mkd-lstm $rows $small "${@:2}"; }
-with_copies="--teacher $out/teacher --corpus $out/corpus --epochs 4"
+with_copies="--teacher $out/teacher --corpus $out/corpus --epochs 6"
 
 mkdir -p "$out"
 run teacher refine $rows --tasks "$all" --teacher minilm --epochs 4 --set train.lr=1e-4 --set train.precision=bf16
@@ -33,7 +33,7 @@ ladder() { # the four rungs for one seed: labels, one teacher a task, one studen
   local seed=$1
   student "multi-$seed" $with_copies --tasks "$all" --seed "$seed"
   for task in $singles; do
-    student "labels-$(name_of "$task")-$seed" --set supervision=labels --teacher "$out/teacher" --tasks "$task" --epochs 16 --seed "$seed"
+    student "labels-$(name_of "$task")-$seed" --set supervision=labels --teacher "$out/teacher" --tasks "$task" --epochs 24 --seed "$seed"
     student "single-$(name_of "$task")-$seed" $with_copies --tasks "$task" --seed "$seed"
   done
 }
@@ -45,14 +45,13 @@ tune() {
 }
 ladder 0
 tune 0
-student noaug-0 --teacher "$out/teacher" --tasks "$all" --epochs 16
+student noaug-0 --teacher "$out/teacher" --tasks "$all" --epochs 24
 student plain-0 $with_copies --tasks "$all" --set student.kind=bilstm
 student word-0 $with_copies --tasks "$all" --set student.vocabulary=word --set student.embeddings=random
-student random-0 $with_copies --tasks "$all" --set student.embeddings=random
 student paraphrase-0 $with_copies --tasks "$paraphrase"
 student nli-0 $with_copies --tasks "$nli"
+for seed in $seeds; do ladder "$seed"; done
+student labels-all-0 --set supervision=labels --teacher "$out/teacher" --tasks "$all" --epochs 24
+for seed in $seeds; do tune "$seed"; done
 run transformer-0 distill mkd-transformer $rows --tasks "$all" --teacher "$out/teacher" --epochs 6 --batch 64 \
   --set train.lr=2e-4 --set train.precision=bf16 --set teacher.precision=bf16
-for seed in $seeds; do ladder "$seed"; done
-student labels-all-0 --set supervision=labels --teacher "$out/teacher" --tasks "$all" --epochs 16
-for seed in $seeds; do tune "$seed"; done

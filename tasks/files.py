@@ -23,7 +23,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
         # safetensors tells of a full disk in words of its own
-        if number in (errno.ENOSPC, errno.EDQUOT) or "StorageFull" in str(error):
+        if number in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error):
             raise UserError(
                 f"the disk is full: could not write {path}",
                 mend="free some space and run the same command again; finished parts are kept",

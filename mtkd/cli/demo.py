@@ -39,10 +39,10 @@ STEPS = (
     ),
 )
 FINETUNE = (
-    "finetune --model {out}/student --task {task} --epochs 3 --batch 32 "
+    "finetune --model {out}/student --task {task} --epochs 2 --batch 32 "
     "--set learning_rates=[1e-4,5e-4] --out {out}/finetuned/{task}"
 )
-EPOCHS = {"refine": 4, "labels": 12, "distill": 3, "copies": 4}
+EPOCHS = {"refine": 3, "labels": 12, "distill": 4, "copies": 2}
 
 
 @click.command()

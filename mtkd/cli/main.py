@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import click
 
 from mtkd import __version__
 from tasks.errors import UserError, unknown
+from tasks.files import disk_errors
 
 
 class LazyGroup(click.Group):
@@ -70,7 +72,8 @@ def cli() -> None:
 def main() -> None:
     """Run the command line: a user's mistake is one clear error and exit code 2."""
     try:
-        cli.main(standalone_mode=False)
+        with disk_errors(Path("the output")):
+            cli.main(standalone_mode=False)
     except UserError as error:
         _fail(error.lines(), 2)
     except click.exceptions.Abort:

@@ -112,7 +112,7 @@ def _teacher_embeddings(settings: StudentSettings, origin: Origin) -> Any:
     if origin.tokeniser.digest != origin.teacher_tokeniser.digest:
         raise UserError(
             "student.embeddings=teacher needs the teacher's vocabulary of "
-            f"{origin.teacher_tokeniser.vocab_size} ids; the student has {origin.tokeniser.vocab_size} of its own",
+            f"{origin.teacher_tokeniser.vocab_size} ids; the student's own has {origin.tokeniser.vocab_size}",
             mend="--set student.vocabulary=wordpiece, or --set student.embeddings=random",
         )
     return origin.teacher.embeddings.weight.detach().clone()

@@ -1,0 +1,78 @@
+"""The tables of docs/results.md from the runs that scripts/results.sh made.
+
+Usage: python scripts/results_table.py OUT
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+TASKS = ("sst2", "mrpc", "stsb", "rte", "qnli_squad", "quora", "snli")
+SEEDS = range(10)
+
+
+def primary(run: Path, task: str) -> float | None:
+    """A run's score on one task, in points; None if the run is not finished or lacks the task."""
+    if not (run / "run.json").is_file():
+        return None
+    record = json.loads((run / "run.json").read_text())
+    score = record.get("scores", {}).get(f"{task}/validation")
+    return None if record["status"] != "finished" or score is None else 100 * score["primary"]
+
+
+def line(out: Path, pattern: str) -> list[list[float]]:
+    """For each task the scores over seeds; `{task}` in the pattern stands for one run a task."""
+    found = []
+    for task in TASKS:
+        values = [primary(out / pattern.format(task=task, seed=seed), task) for seed in SEEDS]
+        found.append([value for value in values if value is not None])
+    return found
+
+
+def show(values: list[float]) -> str:
+    """Mean and, for several seeds, the sample standard deviation."""
+    if not values:
+        return "-"
+    mean = statistics.mean(values)
+    return f"{mean:.1f}" if len(values) == 1 else f"{mean:.1f} ± {statistics.stdev(values):.1f}"
+
+
+ROWS = (
+    ("labels alone, one student a task", "labels-{task}-{seed}"),
+    ("labels alone, one student for all", "labels-all-{seed}"),
+    ("distilled, one student a task", "single-{task}-{seed}"),
+    ("**distilled, one student for all**", "multi-{seed}"),
+    ("then fine-tuned", "tuned-{task}-{seed}"),
+    ("no masked copies", "noaug-{seed}"),
+    ("plain BiLSTM (no bi-attention)", "plain-{seed}"),
+    ("word-level vocabulary", "word-{seed}"),
+    ("paraphrase tasks only", "paraphrase-{seed}"),
+    ("NLI tasks only", "nli-{seed}"),
+    ("transformer-3", "transformer-{seed}"),
+)
+
+
+def main() -> None:
+    """Print the table as Markdown."""
+    out = Path(sys.argv[1])
+    print("| | seeds | " + " | ".join(TASKS) + " | mean |")
+    print("|---|---|" + "---|" * (len(TASKS) + 1))
+    teacher = json.loads((out / "teacher" / "run.json").read_text())["scores"]
+    for what, key in (("commonest answer", "majority"), ("teacher", "primary")):
+        values = [100 * teacher[f"{task}/validation"][key] for task in TASKS]
+        print(f"| {what} | 1 | " + " | ".join(f"{v:.1f}" for v in (*values, statistics.mean(values))) + " |")
+    for what, pattern in ROWS:
+        found = line(out, pattern)
+        seeds = max(map(len, found))
+        if not seeds:
+            continue
+        whole = [values for values in zip(*found, strict=False)] if all(found) else []
+        means = [statistics.mean(values) for values in whole]
+        print(f"| {what} | {seeds} | " + " | ".join(map(show, found)) + f" | {show(means)} |")
+
+
+if __name__ == "__main__":
+    main()
