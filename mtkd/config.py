@@ -108,7 +108,8 @@ class TrainSettings(Strict):
         patience: epochs without a better `metric` before stopping; None = never.
         metric: "score" (mean of the tasks' scores), "loss", or "task/metric" such as "rte/accuracy".
         keep: "best" ends with the epoch that was best by `metric`, "last" with the last one.
-        checkpoint_steps: also write a checkpoint every so many steps; one is written each epoch anyway.
+        checkpoint_minutes: a checkpoint is written when the last one is so old, and after each epoch.
+        checkpoint_steps: also write one every so many steps.
     """
 
     epochs: int = Field(3, gt=0)
@@ -128,6 +129,7 @@ class TrainSettings(Strict):
     metric: str = "score"
     keep: Literal["best", "last"] = "best"
     patience: int | None = Field(None, gt=0)
+    checkpoint_minutes: float = Field(10.0, gt=0)
     checkpoint_steps: int | None = Field(None, gt=0)
     seed: int = Field(0, ge=0)
 

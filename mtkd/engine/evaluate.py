@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from tasks.batching import Encoded
+from tasks.errors import UserError
 from tasks.kinds import decode, hard_loss
 from tasks.metrics import majority_score, score
 from tasks.task import Task
@@ -58,3 +59,25 @@ def score_logits(task: Task, split: str, encoded: Encoded, logits: np.ndarray) -
         majority_score(task, encoded.labels, encoded.groups, split=split).primary,
         float(loss.total / loss.count.clamp(min=1)),
     )
+
+
+def watched(metric: str, scores: list[TaskScores]) -> tuple[float, Callable[[float, float], bool]]:
+    """The value of the metric that a run watches, and how to tell a better one.
+
+    Args:
+        metric: "score", "loss" or "task/metric".
+
+    Raises:
+        UserError: no such task or metric among the scores.
+    """
+    if metric == "loss":
+        return float(np.mean([s.loss for s in scores])), lambda new, old: new < old
+    if metric == "score":
+        return float(np.mean([s.primary for s in scores])), lambda new, old: new > old
+    known = {f"{s.task}/{name}": value for s in scores for name, value in s.metrics.items()}
+    if metric not in known:
+        raise UserError(
+            f"setting train.metric = {metric!r} names nothing that is measured here",
+            allowed=", ".join(["score", "loss", *sorted(known)]),
+        )
+    return known[metric], lambda new, old: new > old

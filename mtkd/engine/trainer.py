@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from mtkd.config import TrainSettings
 from mtkd.engine.checkpoint import Position, restore_checkpoint, save_checkpoint
-from mtkd.engine.evaluate import TaskScores
+from mtkd.engine.evaluate import TaskScores, watched
 from mtkd.engine.optim import build_optimizer, learning_rate, set_learning_rate
 from mtkd.engine.rundir import Log
 from mtkd.losses.objective import Objective
@@ -124,6 +124,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.inner, settings)
         self.position = Position()
         self._stop = False
+        self._saved = time.monotonic()
 
     def fit(self) -> Outcome:
         """Train to the end, from the last checkpoint if there is one; the model has the weights to keep.
@@ -132,12 +133,7 @@ class Trainer:
             UserError: the loss stopped being finite (names task and step).
             Interrupted: Ctrl-C, after writing a checkpoint.
         """
-        checkpoints = self.directory / "checkpoints"
-        self.position = restore_checkpoint(checkpoints, self.inner, self.optimizer) or self.position
-        # A fresh sampler position, a restored optimiser: accelerate wraps both only now.
-        self.step_module = self.accelerator.prepare_model(self.inner)
-        self.step_optimizer = self.accelerator.prepare_optimizer(self.optimizer, device_placement=False)
-        self.log = Log(self.directory, self.position.step, self.accelerator.is_main_process)
+        self.start()
         previous = signal.signal(signal.SIGINT, self._on_interrupt)
         show = self.accelerator.is_main_process
         try:
@@ -154,6 +150,15 @@ class Trainer:
         end = self.position
         return Outcome(end.step, end.epoch, end.best, end.history, end.seconds)
 
+    def start(self) -> None:
+        """Go to the last checkpoint, if there is one, and get ready for steps."""
+        checkpoints = self.directory / "checkpoints"
+        self.position = restore_checkpoint(checkpoints, self.inner, self.optimizer) or self.position
+        # Accelerate wraps model and optimiser only now that they are restored.
+        self.step_module = self.accelerator.prepare_model(self.inner)
+        self.step_optimizer = self.accelerator.prepare_optimizer(self.optimizer, device_placement=False)
+        self.log = Log(self.directory, self.position.step, self.accelerator.is_main_process)
+
     @property
     def _best_file(self) -> Path:
         return self.directory / "checkpoints" / "best.safetensors"
@@ -169,23 +174,24 @@ class Trainer:
         draws = self.sampler.epoch(self.position.epoch)
         while self.position.batch < len(draws):
             draw = draws[self.position.batch]
-            loss = self._step(draw)
+            loss = self.step(draw)
             self.position.batch += 1
             self.position.step += 1
             losses.setdefault(draw.task, []).append(loss)
             advance(1, f"{draw.task} loss {loss:.4f}")
-            every = self.settings.checkpoint_steps
-            if self._stop or (every and self.position.step % every == 0):
+            if self._due():
+                self._check_weights(self.tasks[draw.task])
                 self.position.seconds += time.monotonic() - started
                 started = time.monotonic()
                 self._checkpoint()
                 if self._stop:
                     raise Interrupted
+        self._check_weights(self.tasks[draws[-1].task])
         self.position.epoch, self.position.batch = self.position.epoch + 1, 0
         self._judge(losses, started)
         self._checkpoint()
 
-    def _step(self, draw: Draw) -> float:
+    def step(self, draw: Draw) -> float:
         """One optimiser step on one draw, in as many micro-batches as needed; its loss."""
         task = self.tasks[draw.task]
         parts = self._parts(draw)
@@ -251,13 +257,18 @@ class Trainer:
             return loss
         return float(self.accelerator.reduce(torch.tensor(loss, device=self.accelerator.device), "sum"))
 
+    def _check_weights(self, task: Task) -> None:
+        """Refuse to keep weights that the last step has ruined, before its loss shows it."""
+        sizes = [weight.detach().abs().max() for weight in self.inner.parameters() if weight.numel()]
+        self._check(float(torch.stack(sizes).max()), task)
+
     def _check(self, value: float, task: Task) -> None:
         if math.isfinite(value):
             return
         kept = sorted((self.directory / "checkpoints").glob("step-*"))
         where = f"the last good checkpoint, {kept[-1]}, is kept" if kept else "there was no checkpoint yet"
         raise UserError(
-            f"the loss stopped being a finite number at step {self.position.step + 1}, "
+            f"loss or weights stopped being finite numbers at step {self.position.step + 1}, "
             f"on the task {task.name!r}; {where}",
             mend="start anew (--overwrite) with a lower rate (--set train.lr=...) or more warm-up",
         )
@@ -293,26 +304,10 @@ class Trainer:
     def _checkpoint(self) -> None:
         if self.accelerator.is_main_process:
             save_checkpoint(self.directory / "checkpoints", self.inner, self.optimizer, self.position)
-        self.accelerator.wait_for_everyone()
+        self._saved = time.monotonic()
 
-
-def watched(metric: str, scores: list[TaskScores]) -> tuple[float, Callable[[float, float], bool]]:
-    """The value of the metric that a run watches, and how to tell a better one.
-
-    Args:
-        metric: "score", "loss" or "task/metric".
-
-    Raises:
-        UserError: no such task or metric among the scores.
-    """
-    if metric == "loss":
-        return float(np.mean([s.loss for s in scores])), lambda new, old: new < old
-    if metric == "score":
-        return float(np.mean([s.primary for s in scores])), lambda new, old: new > old
-    known = {f"{s.task}/{name}": value for s in scores for name, value in s.metrics.items()}
-    if metric not in known:
-        raise UserError(
-            f"setting train.metric = {metric!r} names nothing that is measured here",
-            allowed=", ".join(["score", "loss", *sorted(known)]),
-        )
-    return known[metric], lambda new, old: new > old
+    def _due(self) -> bool:
+        """True if it is time for a checkpoint inside an epoch."""
+        every = self.settings.checkpoint_steps
+        late = time.monotonic() - self._saved > 60 * self.settings.checkpoint_minutes
+        return self._stop or late or (every is not None and self.position.step % every == 0)

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from mtkd.config import load_settings
-from mtkd.engine.trainer import watched
+from mtkd.engine.evaluate import watched
 from mtkd.model import MultiTaskModel
 from mtkd.stages import distill
 from mtkd.stages.common import Request, load_training_data, trainable_tasks
@@ -160,22 +160,19 @@ def test_two_processes_give_what_one_gives(tiny_teacher: Path, tmp_path: Path) -
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny_teacher: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"finite number at step \d+, on the task '(sst2|rte|stsb)'.*kept"):
+    """Adadelta at a rate of 1e38 ruins the weights within a few steps; what is kept is from before."""
+    changes = {"train.lr": 1e38, "train.warmup": 0.9, "train.clip": None, "train.epochs": 3}
+    with pytest.raises(
+        UserError, match=r"finite numbers at step \d+, on the task '(sst2|rte|stsb)'.*kept|yet"
+    ):
         student_after(
             tmp_path / "run",
             tiny_teacher,
-            **{
-                "train.lr": 1e38,
-                "train.clip": None,
-                "train.checkpoint_steps": 1,
-                "train.optimizer": "adadelta",
-            },
+            **changes,
+            **{"train.checkpoint_steps": 1, "train.optimizer": "adadelta"},
         )
-    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
-    kept = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))[-1]
-    assert (
-        all(torch.isfinite(value).all() for value in load_file(kept / "weights.safetensors").values()) or True
-    )
+    for kept in (tmp_path / "run" / "checkpoints").glob("step-*"):
+        assert all(torch.isfinite(value).all() for value in load_file(kept / "weights.safetensors").values())
 
 
 def test_early_stopping_ends_before_the_last_epoch(tiny_teacher: Path, tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""Training speed: length buckets against padding to 128, and the loop against the bare arithmetic.
+
+The same rows of RTE, MRPC, STS-B and SST-2, the TinyBERT shape (4 layers, 312 wide, random weights), labels
+as the objective. Two comparisons, each in one process, round by round:
+
+1. the training loop with length buckets, against the same loop with every sequence padded to 128 tokens;
+2. the training loop, against forward, backward, clipping and optimiser step on batches made beforehand.
+
+    python scripts/bench_training.py --data ../shared/data
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import numpy as np
+import torch
+
+from mtkd.config import TrainSettings
+from mtkd.engine.optim import build_optimizer
+from mtkd.engine.trainer import Trainer, make_accelerator
+from mtkd.losses.logits import Labels
+from mtkd.losses.objective import Objective
+from mtkd.model import ModelInfo, MultiTaskModel
+from mtkd.students.transformer import DEFAULT_TEACHER, TransformerConfig, TransformerEncoder, locate
+from tasks.batching import Collator, Encoded
+from tasks.registry import resolve
+from tasks.sampler import Draw
+from tasks.sources import load_rows, open_data
+from tasks.task import Task
+from tasks.tokenise import Tokeniser
+
+TINYBERT_4 = {
+    "model_type": "bert",
+    "num_hidden_layers": 4,
+    "hidden_size": 312,
+    "intermediate_size": 1200,
+    "num_attention_heads": 12,
+}
+
+
+def make_trainer(
+    tasks: list[Task], rows: dict[str, Encoded], tokeniser: Tokeniser, *, bucket: bool, place: Path
+) -> Trainer:
+    """A trainer of its own model; without buckets every sequence is padded to 128 tokens."""
+    torch.manual_seed(0)
+    config = TransformerConfig(hf=TINYBERT_4 | {"vocab_size": tokeniser.vocab_size})
+    model = MultiTaskModel(TransformerEncoder(config), tasks, tokeniser, ModelInfo(max_length=128))
+    settings = TrainSettings(batch_size=32, bucket=bucket)
+    trainer = Trainer(
+        make_accelerator(settings),
+        model,
+        Objective({"labels": Labels()}, {"labels": 1.0}),
+        {task.name: task for task in tasks},
+        rows,
+        Collator(model.reader, pad_to=None if bucket else 128),
+        settings,
+        place,
+        evaluate=lambda model: [],
+    )
+    trainer.start()
+    return trainer
+
+
+def bare_loop(trainer: Trainer, draws: list[Draw]) -> Callable[[], None]:
+    """Forward, backward, clipping and optimiser step on batches that are collated already."""
+    module, tasks = trainer.inner, trainer.tasks
+    optimizer = build_optimizer(module, trainer.settings)
+    batches = [trainer.collate(trainer.data[draw.task], draw.indices) for draw in draws]
+
+    def run() -> None:
+        for batch in batches:
+            loss, _ = module(tasks[batch.task], batch, None, [len(batch)])
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return run
+
+
+def in_turn(ways: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each way in each round, after one round that is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, way in ways.items():
+            started = time.perf_counter()
+            way()
+            if number:
+                seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def report(title: str, seconds: dict[str, list[float]], rows: int) -> None:
+    """Rows a second of each way, and the first against the second, round by round."""
+    print(f"\n{title}")
+    for name, values in seconds.items():
+        print(f"  {name}: {rows / statistics.median(values):.1f} rows/s")
+    first, second = seconds.values()
+    ratios = [b / a for a, b in zip(first, second, strict=True)]
+    print(f"  ratio: median {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+
+
+@click.command()
+@click.option("--data", required=True, help="a directory with glue/rte, mrpc, stsb, sst2")
+@click.option("--rows", "count", default=256, show_default=True, help="rows a task")
+@click.option("--rounds", default=5, show_default=True)
+def main(data: str, count: int, rounds: int) -> None:
+    """Print both comparisons."""
+    tasks = resolve("rte,mrpc,stsb,sst2")
+    tokeniser = Tokeniser.load(locate(DEFAULT_TEACHER))
+    rows = {t.name: Encoded.encode(load_rows(open_data(data), t, "train", count), tokeniser) for t in tasks}
+    with tempfile.TemporaryDirectory() as place:
+        bucketed = make_trainer(tasks, rows, tokeniser, bucket=True, place=Path(place) / "a")
+        padded = make_trainer(tasks, rows, tokeniser, bucket=False, place=Path(place) / "b")
+        lengths = np.concatenate([bucketed.collate.reader.lengths(part.texts) for part in rows.values()])
+        total = len(lengths)
+        print(f"{total} rows, mean length {lengths.mean():.1f} tokens, {torch.get_num_threads()} threads")
+        draws = bucketed.sampler.epoch(0)
+        ways = {
+            "buckets": lambda: [bucketed.step(draw) for draw in draws],
+            "padded to 128": lambda: [padded.step(draw) for draw in padded.sampler.epoch(0)],
+        }
+        report("one epoch of the training loop", in_turn(ways, rounds), total)
+        ways = {"the loop": ways["buckets"], "bare arithmetic": bare_loop(bucketed, draws)}
+        report("the loop against bare arithmetic on the same batches", in_turn(ways, rounds), total)
+
+
+if __name__ == "__main__":
+    main()
