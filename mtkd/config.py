@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -226,6 +227,11 @@ def load_settings(name: str, stage: str, overrides: Mapping[str, Any]) -> Any:
     names = recipe_names(stage)
     if name not in names:
         raise unknown(f"{stage} recipe", name, names, mend="mtkd recipes lists them all")
+    if stage == "finetune" and "train.lr" in overrides:
+        raise UserError(
+            f"--set train.lr={overrides['train.lr']}: fine-tuning tries every rate of learning_rates",
+            mend=f"--set 'learning_rates=[{overrides['train.lr']}]'",
+        )
     values = _read(name)
     values.pop("stage")
     for key, value in overrides.items():
@@ -290,14 +296,22 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
 def _explain(model: type[BaseModel], given: Mapping[str, Any], error: ValidationError) -> UserError:
     first = error.errors()[0]
     # A union's error also names the member it took, here the loss.
-    losses = {value.get("loss") for value in (given.get("terms") or {}).values() if isinstance(value, dict)}
+    terms = given.get("terms")
+    losses = [t.get("loss") for t in terms.values() if isinstance(t, dict)] if isinstance(terms, dict) else []
     where = [str(part) for part in first["loc"] if part not in losses]
     key = ".".join(where)
     if first["type"] == "extra_forbidden":
-        return unknown("setting", key, _keys(model), mend="mtkd recipes show NAME prints the settings")
+        section = ".".join(where[:-1])
+        known = [name for name in _keys(model) if name not in _NOT_SET]
+        beside = [name for name in known if name.startswith(f"{section}.")] if section else known
+        near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known
+        return unknown("setting", key, near, mend="mtkd recipes show NAME --all prints the settings")
     if first["type"] == "missing":
         return UserError(f"the setting {key!r} is missing", mend=f"add --set {key}=...")
     return UserError(f"setting {key} = {first.get('input')!r}: {first['msg']}", mend=f"--set {key}=...")
+
+
+_NOT_SET = ("name", "summary", "source")
 
 
 def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
@@ -308,7 +322,10 @@ def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             found += _keys(inner, f"{prefix}{name}.")
         elif name == "terms":
-            found += [f"terms.NAME.{field}" for field in ("loss", "weight")]
+            found += [
+                f"terms.NAME.{field}"
+                for field in ("loss", "weight", "temperature", "student_layer", "teacher_layer")
+            ]
         else:
             found.append(prefix + name)
     return found

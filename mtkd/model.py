@@ -53,6 +53,12 @@ class MultiTaskModel(nn.Module):
         super().__init__()
         self.encoder, self.tokeniser, self.info = encoder, tokeniser, info
         self.tasks = {task.head: task for task in tasks}
+        longest = getattr(encoder, "positions", info.max_length)
+        if info.max_length > longest:
+            raise UserError(
+                f"max_length {info.max_length} is more than the {longest} positions that the encoder has",
+                mend=f"--set max_length={longest} (mtkd refine) or --set student.max_length={longest}",
+            )
         self.heads = nn.ModuleDict({name: self._new_head(task) for name, task in self.tasks.items()})
 
     def _new_head(self, task: Task) -> Head:
@@ -163,6 +169,11 @@ def model_directory(directory: Path) -> Path:
     for place in (directory, directory / "model"):
         if (place / "model.json").is_file() and (place / "model.safetensors").is_file():
             return place
+    if not directory.is_dir():
+        raise UserError(
+            f"there is no directory {directory}: an mtkd model is wanted here",
+            mend=f"a pretrained encoder becomes one by: mtkd refine --teacher {directory} --out DIR",
+        )
     raise UserError(
         f"{directory} holds no mtkd model",
         allowed="a run directory of mtkd refine, distill or finetune, or the model/ inside it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -28,7 +29,7 @@ def disk_errors(path: Path) -> Iterator[None]:
                 f"the disk is full: could not write {path}",
                 mend="free some space and run the same command again; finished parts are kept",
             ) from error
-        if number in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
+        if number in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT):
             raise UserError(
                 f"cannot write {path}: {os.strerror(number)}", mend="choose another place"
             ) from error
@@ -44,6 +45,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
     Raises:
         UserError: the disk is full or the place cannot be written.
     """
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is no regular file, so it cannot be replaced", mend="name a file")
+    path = path.resolve()  # a link stays a link
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -81,6 +85,18 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
             shutil.rmtree(old, ignore_errors=True)
+
+
+def is_temporary(path: Path) -> bool:
+    """True for what an atomic write leaves behind if the process is killed in the middle."""
+    return path.name.startswith(".") and path.suffix in (".tmp", ".old")
+
+
+def drop_directory(path: Path) -> None:
+    """Remove a directory so that a reader sees all of it or nothing, and what killed processes left of it."""
+    os.replace(path, path.with_name(f".{path.name}.{os.getpid()}.old"))
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.old"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

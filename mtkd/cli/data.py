@@ -24,7 +24,7 @@ def data() -> None:
 def check(data: str, spec: str | None, most: int, json_file: str | None) -> None:
     """Report rows, label balance, lengths, duplicates, overlap with train, and every bad row.
 
-    Leaves with exit code 1 if there are errors.
+    Leaves with exit code 2 if there are errors.
     """
     from tasks.check import check as run
     from tasks.registry import resolve
@@ -40,14 +40,14 @@ def check(data: str, spec: str | None, most: int, json_file: str | None) -> None
                 f"{s.task}/{s.split}",
                 f"{s.rows:,}",
                 _balance(s),
-                " + ".join(f"{w.mean:.0f} (p95 {w.p95:.0f}, max {w.max})" for w in s.lengths),
+                " + ".join(f"{w.mean:.0f}/{w.p95:.0f}/{w.max}" for w in s.lengths),
                 f"{s.duplicates:,}",
                 "-" if s.overlap is None else f"{s.overlap:,}",
             )
             for s in report.splits
         ]
         table(
-            ("split", "rows", "labels", "words a text: mean", "duplicates", "also in train"),
+            ("split", "rows", "labels", "words: mean/p95/max", "duplicate", "in train"),
             rows,
             report.source,
         )
@@ -60,7 +60,7 @@ def check(data: str, spec: str | None, most: int, json_file: str | None) -> None
         print(f"{report.errors} errors, {warnings} warnings in {len(report.splits)} splits")
 
     show(report.to_json(), json_file, draw)
-    sys.exit(1 if report.errors else 0)
+    sys.exit(2 if report.errors else 0)
 
 
 def _balance(split) -> str:

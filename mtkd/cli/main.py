@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import click
 
 from mtkd import __version__
 from tasks.errors import UserError, unknown
-from tasks.files import disk_errors
 
 
 class LazyGroup(click.Group):
@@ -72,8 +71,7 @@ def cli() -> None:
 def main() -> None:
     """Run the command line: a user's mistake is one clear error and exit code 2."""
     try:
-        with disk_errors(Path("the output")):
-            cli.main(standalone_mode=False)
+        cli.main(standalone_mode=False)
     except UserError as error:
         _fail(error.lines(), 2)
     except click.exceptions.Abort:
@@ -87,6 +85,10 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _fail([f"the disk is full: could not write {error.filename or 'the output'}"], 2)
 
 
 def _fail(lines: list[str], code: int) -> None:

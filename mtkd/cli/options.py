@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tasks.files import write_json
-from tasks.progress import set_quiet
+from tasks.progress import is_quiet, set_quiet
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -49,7 +49,7 @@ quiet_option = click.option(
     expose_value=False,
     is_eager=True,
     callback=lambda ctx, param, value: set_quiet(value),
-    help="no progress",
+    help="no progress and no closing line",
 )
 json_option = click.option(
     "--json",
@@ -109,8 +109,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | No
         drawn.add_column(name, justify="right" if numeric else "left", no_wrap=bool(numeric), overflow="fold")
     for row in rows:
         drawn.add_row(*row)
-    width = None if sys.stdout.isatty() else 140
-    Console(width=width, highlight=False, markup=False).print(drawn)
+    # Not to a terminal, or to a narrow one: lines as long as they are, rather than columns that vanish.
+    console = Console(highlight=False, markup=False, width=160)
+    with console.capture() as captured:
+        console.print(drawn)
+    print("\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines()) + "\n")
 
 
 def _numeric(text: str) -> bool:
@@ -128,4 +131,5 @@ def warn(text: str) -> None:
 
 def say(text: str) -> None:
     """A line about what is going on, on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    if not is_quiet():
+        print(text, file=sys.stderr, flush=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from tasks.batching import Encoded
-from tasks.errors import UserError
 from tasks.kinds import decode, hard_loss
 from tasks.metrics import majority_score, score
 from tasks.task import Task
@@ -65,19 +64,20 @@ def watched(metric: str, scores: list[TaskScores]) -> tuple[float, Callable[[flo
     """The value of the metric that a run watches, and how to tell a better one.
 
     Args:
-        metric: "score", "loss" or "task/metric".
-
-    Raises:
-        UserError: no such task or metric among the scores.
+        metric: "score", "loss" or "task/metric". Splits of one task (MNLI has two) are averaged first.
     """
+    by_task: dict[str, list[TaskScores]] = {}
+    for found in scores:
+        by_task.setdefault(found.task, []).append(found)
     if metric == "loss":
-        return float(np.mean([s.loss for s in scores])), lambda new, old: new < old
+        return _mean(_mean(s.loss for s in splits) for splits in by_task.values()), lambda new, old: new < old
     if metric == "score":
-        return float(np.mean([s.primary for s in scores])), lambda new, old: new > old
-    known = {f"{s.task}/{name}": value for s in scores for name, value in s.metrics.items()}
-    if metric not in known:
-        raise UserError(
-            f"setting train.metric = {metric!r} names nothing that is measured here",
-            allowed=", ".join(["score", "loss", *sorted(known)]),
-        )
-    return known[metric], lambda new, old: new > old
+        return _mean(
+            _mean(s.primary for s in splits) for splits in by_task.values()
+        ), lambda new, old: new > old
+    task, _, name = metric.partition("/")
+    return _mean(s.metrics[name] for s in by_task[task]), lambda new, old: new > old
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))

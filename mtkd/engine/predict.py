@@ -66,7 +66,7 @@ def answer(
 def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, batch_size: int = 64) -> int:
     """Answer every row of a JSON-lines file; each line comes back with `prediction` added.
 
-    Classes also get `label` (the id) and `probabilities`, one for each label; scores only `prediction`.
+    Classes also get `prediction_id` and `probabilities`, one for each label; scores only `prediction`.
 
     Args:
         source: one JSON object a line with the task's columns; other keys are kept as they are.
@@ -88,7 +88,7 @@ def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, bat
     rows = load_rows(open_data("pocket"), unlabelled, "in")
     logits, answers = answer(model, task, rows, batch_size)
     shares = probabilities(task, logits, rows.groups)
-    given = [json.loads(line) for line in source.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    given = [json.loads(line) for line in source.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     with atomic_path(out) as temporary, open(temporary, "w", encoding="utf-8") as handle:
         for index, record in enumerate(given):
             record |= _said(task, answers[index], None if shares is None else shares[index])
@@ -100,7 +100,7 @@ def _said(task: Task, value: Any, shares: np.ndarray | None) -> dict[str, Any]:
     if shares is None:
         return {"prediction": round(float(value), 6)}
     by_name = {name: round(float(share), 6) for name, share in zip(task.labels, shares, strict=True)}
-    return {"prediction": task.labels[int(value)], "label": int(value), "probabilities": by_name}
+    return {"prediction": task.labels[int(value)], "prediction_id": int(value), "probabilities": by_name}
 
 
 def glue_submission(
@@ -136,6 +136,8 @@ def glue_submission(
                     answers = answer(model, task, rows, batch_size)[1]
                 lines = [f"{index}\t{_submitted(task, value)}" for index, value in enumerate(answers)]
                 (place / file).write_text("\n".join(["index\tprediction", *lines]) + "\n", encoding="utf-8")
+                if len(answers) != SUBMISSION_ROWS[file]:
+                    why = f"{why or 'the model'}; GLUE wants {SUBMISSION_ROWS[file]:,} rows"
                 found.append(SubmissionFile(file, task.name, len(answers), why))
     return found
 

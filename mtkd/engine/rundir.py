@@ -12,7 +12,7 @@ from typing import Any
 
 from mtkd import __version__
 from tasks.errors import UserError
-from tasks.files import read_json, write_json, write_text
+from tasks.files import drop_directory, is_temporary, read_json, write_json, write_text
 
 RUN_FILE = "run.json"
 _PACKAGES = (
@@ -60,7 +60,7 @@ class RunDir:
         if (path / RUN_FILE).is_file():
             self._before = None if overwrite else read_json(path / RUN_FILE)
             self._refuse_another(resume)
-        elif path.is_dir() and any(path.iterdir()):
+        elif path.is_dir() and any(not is_temporary(file) for file in path.iterdir()):
             raise UserError(
                 f"{path} is not empty and holds no run of mtkd",
                 mend="choose another --out, or empty it yourself",
@@ -90,25 +90,30 @@ class RunDir:
         """What run.json says now."""
         return read_json(self.path / RUN_FILE)
 
+    def check_inputs(self, **inputs: Any) -> None:
+        """See that what went into the run that is here (data, teacher, ...) is what it was.
+
+        Args:
+            inputs: name -> digests, as they will be recorded by `begin`.
+
+        Raises:
+            UserError: an input has changed.
+        """
+        for name, digest in (inputs if self._before else {}).items():
+            if self._before is not None and self._before.get(name) != digest:
+                raise UserError(
+                    f"the {name} changed since the run in {self.path} began",
+                    mend="put it back, or start anew with --overwrite",
+                )
+
     def begin(self, **facts: Any) -> None:
         """Make the directory and write run.json; from here on it holds this run.
 
         Args:
-            facts: what else to record (data digests, parameters, warnings, ...).
-
-        Raises:
-            UserError: the run is being resumed and its data have changed.
+            facts: what else to record (digests of what goes in, parameters, warnings, ...).
         """
-        facts = json.loads(json.dumps(facts))
-        if self._before is not None:
-            for key in ("data", "teacher"):
-                if self._before.get(key) != facts.get(key):
-                    raise UserError(
-                        f"the {key} changed since the run in {self.path} began",
-                        mend="put it back, or start anew with --overwrite",
-                    )
-        elif self.path.is_dir() and self._overwrite:
-            shutil.rmtree(self.path)
+        if self._before is None and self.path.is_dir():
+            drop_directory(self.path)
         write_json(
             self.path / RUN_FILE,
             {

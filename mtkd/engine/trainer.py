@@ -145,6 +145,7 @@ class Trainer:
         finally:
             signal.signal(signal.SIGINT, previous)
             self.log.close()
+        self.accelerator.wait_for_everyone()
         if self.settings.keep == "best":
             self.inner.model.load_state_dict(load_file(self._best_file))
         end = self.position
@@ -190,6 +191,8 @@ class Trainer:
         self.position.epoch, self.position.batch = self.position.epoch + 1, 0
         self._judge(losses, started)
         self._checkpoint()
+        if self._stop:
+            raise Interrupted
 
     def step(self, draw: Draw) -> float:
         """One optimiser step on one draw, in as many micro-batches as needed; its loss."""
@@ -208,7 +211,7 @@ class Trainer:
                 self.accelerator.backward(share_loss * weight * self.accelerator.num_processes)
             loss += float(share_loss.detach()) * weight
             terms += values.float().cpu() * weight
-        loss = self._over_processes(loss)
+        loss, *each = self._over_processes([loss, *terms.tolist()])
         self._check(loss, task)
         rate = learning_rate(self.settings, self.position.step, self.total)
         set_learning_rate(self.optimizer, rate)
@@ -218,7 +221,9 @@ class Trainer:
         self.step_optimizer.step()
         self.step_optimizer.zero_grad()
         if self.position.step % _LOG_EVERY == 0:
-            named = {f"loss/{n}": float(v) for n, v in zip(self.inner.objective.terms, terms, strict=True)}
+            named = {
+                f"loss/{name}": value for name, value in zip(self.inner.objective.terms, each, strict=True)
+            }
             self.log.write(self.position.step + 1, task=task.name, loss=loss, lr=rate, **named)
         return loss
 
@@ -252,10 +257,14 @@ class Trainer:
         parts = (self.settings.seed, self.position.step, micro, self.accelerator.process_index)
         return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
-    def _over_processes(self, loss: float) -> float:
+    def _over_processes(self, losses: list[float]) -> list[float]:
+        """The sums over all processes; a Ctrl-C that one of them got is known to all of them after it."""
         if self.accelerator.num_processes == 1:
-            return loss
-        return float(self.accelerator.reduce(torch.tensor(loss, device=self.accelerator.device), "sum"))
+            return losses
+        mine = torch.tensor([float(self._stop), *losses], device=self.accelerator.device)
+        stop, *sums = self.accelerator.reduce(mine, "sum").tolist()  # type: ignore[union-attr]
+        self._stop = stop > 0
+        return sums
 
     def _check_weights(self, task: Task) -> None:
         """Refuse to keep weights that the last step has ruined, before its loss shows it."""
@@ -270,7 +279,8 @@ class Trainer:
         raise UserError(
             f"loss or weights stopped being finite numbers at step {self.position.step + 1}, "
             f"on the task {task.name!r}; {where}",
-            mend="start anew (--overwrite) with a lower rate (--set train.lr=...) or more warm-up",
+            mend="start anew (--overwrite) with a lower rate (--set train.lr=... or learning_rates=[...]) "
+            "or more warm-up",
         )
 
     def _judge(self, losses: Mapping[str, list[float]], started: float) -> None:

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 
 from mtkd.config import DistillSettings, LabelsSettings
 from mtkd.engine.parameters import count_parameters
-from mtkd.engine.rundir import RunDir
+from mtkd.engine.rundir import RUN_FILE, RunDir
 from mtkd.engine.trainer import Trainer, make_accelerator
 from mtkd.losses.build import build_objective
 from mtkd.losses.objective import Objective
@@ -20,14 +20,13 @@ from mtkd.model import ModelInfo, MultiTaskModel, digest_model, model_directory
 from mtkd.records import LOGITS, Need
 from mtkd.stages.common import (
     Request,
-    TrainingData,
     begin,
+    check_metric,
     encode_validation,
     evaluator,
-    load_training_data,
     scores_record,
-    trainable_tasks,
 )
+from mtkd.stages.data import TrainingData, load_training_data, trainable_tasks
 from mtkd.students.build import Origin, build_student
 from mtkd.students.transformer import DEFAULT_TEACHER, locate
 from mtkd.teacher.cache import cache_logits
@@ -78,27 +77,28 @@ def run(
     """
     tasks = trainable_tasks(request.tasks)
     _check_sources(settings, teacher, corpus)
-    from_labels = settings.supervision == "labels"
-    run = RunDir(
-        request.out,
-        request.identity(
-            "distill",
-            settings,
-            teacher=str(teacher) if teacher else None,
-            corpus=str(corpus) if corpus else None,
-        ),
-        resume=request.resume,
-        overwrite=request.overwrite,
-    )
-    if run.finished:
-        return run
+    if settings.supervision == "labels":
+        settings = settings.model_copy(update={"terms": {"labels": LabelsSettings(loss="labels")}})
     train = settings.train
+    check_metric(train.metric, tasks)
+    names = {"teacher": str(teacher) if teacher else None, "corpus": str(corpus) if corpus else None}
+    run = request.open_run("distill", settings, tasks, **names)
     accelerator = make_accelerator(train)
     teacher_model = MultiTaskModel.load(teacher).to(accelerator.device) if teacher else None
-    if teacher_model and not from_labels:
+    if teacher_model and settings.supervision == "teacher":
         teacher_model.require(tasks, f"the teacher {teacher}")
     data = load_training_data(request, tasks, corpus)
+    inputs = {
+        "data": data.digests,
+        "teacher": digest_model(teacher) if teacher else None,
+        "corpus": read_corpus(corpus).key if corpus else None,
+    }
+    run.check_inputs(**inputs)
+    if run.finished:
+        return run
     plan = _plan(data, settings, teacher_model)
+    if corpus:
+        _check_mask(corpus, plan)
     if plan.teacher:
         plan.warnings.extend(_judge_teacher(plan, accelerator, train.eval_batch_size))
     for text in plan.warnings if accelerator.is_main_process else ():
@@ -106,10 +106,8 @@ def run(
     begin(
         run,
         accelerator,
-        data=data.digests,
+        **inputs,
         rows=data.summary(),
-        teacher=digest_model(teacher) if teacher else None,
-        corpus=read_corpus(corpus).key if corpus else None,
         parameters=count_parameters(plan.student).to_json(),
         warnings=plan.warnings,
     )
@@ -144,11 +142,8 @@ def _plan(data: TrainingData, settings: DistillSettings, teacher: MultiTaskModel
     encoder = build_student(wanted, Origin(tokeniser, teacher.encoder if teacher else None, own, base))
     info = ModelInfo(wanted.max_length, wanted.head_hidden, wanted.dropout)
     student = MultiTaskModel(encoder, data.tasks.values(), tokeniser, info)
-    if settings.supervision == "labels":
-        terms: dict[str, Any] = {"labels": LabelsSettings(loss="labels")}
-        objective = build_objective(terms, encoder, None)
-        return Plan(data, student, objective, None, [])
-    assert teacher is not None, "_check_sources refuses this"
+    if teacher is None or settings.supervision == "labels":
+        return Plan(data, student, build_objective(settings.terms, encoder, None), None, [])
     objective = build_objective(settings.terms, encoder, teacher.encoder)
     need = objective.student_need | objective.teacher_need
     if need.tokens and not student.reader.reads_like(teacher.reader):
@@ -162,6 +157,18 @@ def _plan(data: TrainingData, settings: DistillSettings, teacher: MultiTaskModel
     return Plan(data, student, objective, teacher, [])
 
 
+def _check_mask(corpus: Path, plan: Plan) -> None:
+    """Refuse a corpus whose mask token means nothing to teacher or student."""
+    token = read_corpus(corpus).settings.get("mask_token")
+    for who, model in (("teacher", plan.teacher), ("student", plan.student)):
+        if model and token is not None and model.tokeniser.mask_token != token:
+            raise UserError(
+                f"the corpus {corpus} masks words by {token!r}, the {who}'s mask token is "
+                f"{model.tokeniser.mask_token!r}",
+                mend=f"make the corpus with --mask-token '{model.tokeniser.mask_token}'",
+            )
+
+
 def _reading(reader: Reader) -> str:
     how = "both texts in one sequence" if reader.view == "joint" else "each text apart"
     vocabulary = f"{reader.tokeniser.vocab_size} ids (digest {reader.tokeniser.digest[:8]})"
@@ -171,7 +178,7 @@ def _reading(reader: Reader) -> str:
 def _judge_teacher(plan: Plan, accelerator: Accelerator, batch_size: int) -> list[str]:
     """A warning for each task on which the teacher does no better than the commonest answer."""
     assert plan.teacher is not None
-    validation = encode_validation(plan.data, plan.teacher.reader)
+    validation = encode_validation(plan.data.validation, plan.teacher.reader)
     scores = evaluator(plan.data.tasks, validation, accelerator, batch_size)(plan.teacher)
     return [
         f"the teacher scores {s.primary:.3f} on {s.task}/{s.split}, no better than always giving the "
@@ -206,6 +213,7 @@ def _teacher_source(
         precision=settings.teacher.precision,
         batch_size=settings.train.eval_batch_size,
     )
+    teacher.cpu()  # it is not run again, and its place on a GPU is wanted
     return CachedLogits(logits), None
 
 
@@ -219,8 +227,9 @@ def _places(plan: Plan, settings: DistillSettings, home: Path) -> dict[str, Path
 
 def _home(teacher: Path, out: Path) -> Path:
     """Computed logits go beside the teacher's weights, for its next student; else into `out`."""
-    place = model_directory(teacher)
-    return (place.parent if os.access(place.parent, os.W_OK) else out) / f"logits-{digest_model(place)[:16]}"
+    run = model_directory(teacher).parent
+    ours = (run / RUN_FILE).is_file() and os.access(run, os.W_OK)
+    return (run if ours else out) / f"logits-{digest_model(teacher)[:16]}"
 
 
 def _train(
@@ -232,7 +241,7 @@ def _train(
     if other is not None and other.digest == student.tokeniser.digest:
         other = None
     encoded = {p.task.name: Encoded.encode(p.train, student.tokeniser, other) for p in data.parts}
-    validation = encode_validation(data, student.reader)
+    validation = encode_validation(data.validation, student.reader)
     evaluate = evaluator(data.tasks, validation, accelerator, settings.train.eval_batch_size)
     trainer = Trainer(
         accelerator,

@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 
 from mtkd.config import FinetuneSettings
-from mtkd.engine.evaluate import TaskScores
+from mtkd.engine.parameters import count_parameters
 from mtkd.engine.rundir import RunDir
 from mtkd.engine.trainer import Trainer, make_accelerator
 from mtkd.losses.logits import Labels
@@ -18,14 +18,13 @@ from mtkd.losses.objective import Objective
 from mtkd.model import MultiTaskModel, digest_model
 from mtkd.stages.common import (
     Request,
-    TrainingData,
     begin,
+    check_metric,
     encode_validation,
     evaluator,
-    load_training_data,
     scores_record,
-    trainable_tasks,
 )
+from mtkd.stages.data import TrainingData, load_training_data, trainable_tasks
 from tasks.batching import Collator, Encoded
 from tasks.errors import UserError
 from tasks.files import read_json, write_json
@@ -46,18 +45,18 @@ def run(request: Request, settings: FinetuneSettings, model: Path) -> RunDir:
     tasks = trainable_tasks(request.tasks)
     if len(tasks) != 1:
         raise UserError(f"--task {request.tasks!r} names {len(tasks)} tasks", allowed="one task")
-    run = RunDir(
-        request.out,
-        request.identity("finetune", settings, model=str(model)),
-        resume=request.resume,
-        overwrite=request.overwrite,
-    )
-    if run.finished:
-        return run
+    check_metric(settings.train.metric, tasks)
+    run = request.open_run("finetune", settings, tasks, model=str(model))
     accelerator = make_accelerator(settings.train)
     data = load_training_data(request, tasks)
-    MultiTaskModel.load(model)  # a model that cannot be read is refused before anything is written
-    begin(run, accelerator, data=data.digests, rows=data.summary(), teacher=digest_model(model))
+    inputs = {"data": data.digests, "model": digest_model(model)}
+    run.check_inputs(**inputs)
+    if run.finished:
+        return run
+    start = MultiTaskModel.load(model)
+    start.require([task for task in tasks if task.head in start.tasks], f"the model {model}")
+    start.keep(tasks)
+    begin(run, accelerator, **inputs, rows=data.summary(), parameters=count_parameters(start).to_json())
     rates = list(dict.fromkeys(settings.learning_rates))
     results = [_one_rate(request.out, settings, model, data, accelerator, rate) for rate in rates]
     best = min(range(len(rates)), key=lambda index: results[index]["loss"])
@@ -98,7 +97,9 @@ def _one_rate(
     model.keep(data.tasks.values())
     reader = model.reader
     encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in data.parts}
-    evaluate = evaluator(data.tasks, encode_validation(data, reader), accelerator, train.eval_batch_size)
+    evaluate = evaluator(
+        data.tasks, encode_validation(data.validation, reader), accelerator, train.eval_batch_size
+    )
     trainer = Trainer(
         accelerator,
         model,
@@ -112,7 +113,7 @@ def _one_rate(
         label=f"fine-tuning at lr {rate:g}",
     )
     outcome = trainer.fit()
-    scores: list[TaskScores] = evaluate(model)
+    scores = evaluate(model)
     result: dict[str, Any] = {
         "loss": sum(s.loss for s in scores) / len(scores),
         "scores": scores_record(scores),

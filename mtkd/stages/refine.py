@@ -14,13 +14,13 @@ from mtkd.model import ModelInfo, MultiTaskModel
 from mtkd.stages.common import (
     Request,
     begin,
+    check_metric,
     encode_validation,
     evaluator,
-    load_training_data,
     scores_record,
-    trainable_tasks,
 )
-from mtkd.students.transformer import TransformerEncoder, locate
+from mtkd.stages.data import load_training_data, trainable_tasks
+from mtkd.students.transformer import TransformerEncoder, digest_encoder, locate
 from tasks.batching import Collator, Encoded
 from tasks.tokenise import Tokeniser
 
@@ -38,17 +38,15 @@ def run(request: Request, settings: RefineSettings, teacher: str) -> RunDir:
         UserError: anything wrong with data, encoder or settings, before anything is written.
     """
     tasks = trainable_tasks(request.tasks)
-    run = RunDir(
-        request.out,
-        request.identity("refine", settings, teacher=teacher),
-        resume=request.resume,
-        overwrite=request.overwrite,
-    )
-    if run.finished:
-        return run
     train = settings.train
+    check_metric(train.metric, tasks)
+    run = request.open_run("refine", settings, tasks, teacher=teacher)
     accelerator = make_accelerator(train)
     data = load_training_data(request, tasks)
+    inputs = {"data": data.digests, "teacher": digest_encoder(teacher)}
+    run.check_inputs(**inputs)
+    if run.finished:
+        return run
     torch.manual_seed(train.seed)
     pooling = None if settings.pooling == "auto" else settings.pooling
     encoder = TransformerEncoder.pretrained(teacher, pooling, settings.layers)
@@ -56,11 +54,11 @@ def run(request: Request, settings: RefineSettings, teacher: str) -> RunDir:
     model = MultiTaskModel(encoder, tasks, Tokeniser.load(locate(teacher)), info)
     reader = model.reader
     encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in data.parts}
-    evaluate = evaluator(data.tasks, encode_validation(data, reader), accelerator, train.eval_batch_size)
-    objective = Objective({"labels": Labels()}, {"labels": 1.0})
-    begin(
-        run, accelerator, data=data.digests, rows=data.summary(), parameters=count_parameters(model).to_json()
+    evaluate = evaluator(
+        data.tasks, encode_validation(data.validation, reader), accelerator, train.eval_batch_size
     )
+    objective = Objective({"labels": Labels()}, {"labels": 1.0})
+    begin(run, accelerator, **inputs, rows=data.summary(), parameters=count_parameters(model).to_json())
     trainer = Trainer(
         accelerator,
         model,

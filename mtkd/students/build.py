@@ -78,6 +78,11 @@ def _bilstm(settings: StudentSettings, origin: Origin) -> BiLSTMEncoder:
 
 def _transformer(settings: StudentSettings, origin: Origin) -> TransformerEncoder:
     wanted = settings.transformer
+    if settings.embeddings == "teacher":
+        raise UserError(
+            "student.embeddings=teacher is for students that are no Transformer",
+            mend="--set student.transformer.init=teacher takes the teacher's embeddings and first layers",
+        )
     if origin.tokeniser.digest != origin.teacher_tokeniser.digest and wanted.init != "random":
         raise UserError(
             "the student's vocabulary is not the teacher's, so its layers cannot start from pretrained ones",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mtkd.records import EncoderOutput, Need
 from tasks.batching import Inputs
 from tasks.errors import UserError
-from tasks.files import read_json
+from tasks.files import digest_file, read_json
 from tasks.hub import load_named
 
 DEFAULT_TEACHER = "minilm"
@@ -59,6 +59,12 @@ def _declared_pooling(directory: str) -> Pooling:
     """`mean` if a sentence-transformers directory says that its encoder was trained so, else `cls`."""
     declared = Path(directory) / "1_Pooling" / "config.json"
     return "mean" if declared.is_file() and read_json(declared).get("pooling_mode_mean_tokens") else "cls"
+
+
+def digest_encoder(name: str) -> str | None:
+    """The SHA-256 of the weights, where the encoder lies in a directory; None for a hub's."""
+    weights = Path(locate(name)) / "model.safetensors"
+    return digest_file(weights) if weights.is_file() else None
 
 
 class TransformerEncoder(nn.Module):
@@ -127,6 +133,15 @@ class TransformerEncoder(nn.Module):
         settings.pop("torch_dtype", None)
         settings.pop("dtype", None)
         return cls(TransformerConfig(hf=settings, pooling=pooling or _declared_pooling(place)), body)
+
+    @property
+    def positions(self) -> int:
+        """The longest sequence it can read."""
+        table = next((m for n, m in self.body.named_modules() if n.endswith("position_embeddings")), None)
+        most = getattr(self.body.config, "max_position_embeddings", 1 << 30)
+        # RoBERTa and its kin count positions from behind the padding id.
+        offset = getattr(table, "padding_idx", None)
+        return most if offset is None else most - offset - 1
 
     @property
     def embeddings(self) -> nn.Embedding:

@@ -56,7 +56,9 @@ def cache_logits(
         progress("teacher", total, done=done, show=accelerator.is_main_process) as advance,
         torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"),
     ):
-        for name, start, path in missing[accelerator.process_index :: accelerator.num_processes]:
+        for name, start, path in pieces[accelerator.process_index :: accelerator.num_processes]:
+            if path.is_file():
+                continue
             encoded = data[name]
             rows = encoded.take(np.arange(start, min(start + _PIECE_ROWS, len(encoded.labels))))
             logits = predict_logits(teacher, tasks[name], rows, batch_size=batch_size, advance=advance)

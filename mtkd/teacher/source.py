@@ -46,7 +46,7 @@ class OnlineTeacher:
 
 
 class CachedLogits:
-    """Logits computed beforehand: task -> (n, C), by row number. No teacher in memory."""
+    """Logits computed beforehand: task -> (n, C), by row number; the teacher is not run again."""
 
     offers = LOGITS
 

@@ -30,7 +30,7 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_hidden_layers=3,
         num_attention_heads=2,
         intermediate_size=32,
-        max_position_embeddings=64,
+        max_position_embeddings=128,
         hidden_dropout_prob=0.1,
     )
     BertModel(config).save_pretrained(place)

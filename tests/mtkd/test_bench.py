@@ -24,7 +24,7 @@ def tokeniser():
 
 def with_heads(encoder, tokeniser, tasks) -> MultiTaskModel:
     heads = [TASKS[name] for name in tasks]
-    return MultiTaskModel(encoder, heads, tokeniser, ModelInfo(head_hidden=4)).eval()
+    return MultiTaskModel(encoder, heads, tokeniser, ModelInfo(max_length=16, head_hidden=4)).eval()
 
 
 def bilstm(tokeniser, tasks=("sst2", "rte")) -> MultiTaskModel:

@@ -80,8 +80,28 @@ def test_every_recipe_loads() -> None:
             ["augment", "mask", "--data", "pocket", "--tasks", "rte", "--out", "x", "--copies", "rt=4"],
             ["'rte'"],
         ),
-        (["evaluate", "--model", "none", "--data", "pocket"], ["none holds no mtkd model"]),
+        (["evaluate", "--model", "none", "--data", "pocket"], ["no directory none"]),
         (["predict", "--model", "none"], ["--glue-submission"]),
+        (["refine", "--data", "pocket", "--out", "x", "--set", "train.metric=rte/acc"], ["'rte/accuracy'"]),
+        (["refine", "--data", "pocket", "--out", "x", "--set", "train=5"], ["train = 5"]),
+        (["distill", "mkd-lstm", "--data", "pocket", "--out", "x", "--set", "terms=5"], ["terms = 5"]),
+        (["refine", "--data", "pocket", "--out", "x", "--set", "max_length=600"], ["512 positions"]),
+        (
+            [
+                "finetune",
+                "--model",
+                "m",
+                "--task",
+                "rte",
+                "--data",
+                "pocket",
+                "--out",
+                "x",
+                "--set",
+                "train.lr=1",
+            ],
+            ["learning_rates=[1]"],
+        ),
     ],
 )
 def test_a_mistake_is_one_error_and_leaves_nothing(
@@ -164,7 +184,7 @@ def test_the_main_job(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> Non
     assert record["status"] == "finished" and record["versions"]["torch"] and record["data"]
     assert {p.name for p in student.iterdir()} == {"run.json", "log.jsonl", "tensorboard", "model"}
 
-    again = mtkd(*words, "--out", student, *TINY, *SMALL)
+    again = mtkd(*words, "--out", student, *[word for word in TINY if word != "--quiet"], *SMALL)
     assert again.code == 0 and "finished already" in again.err
     refused(
         mtkd(*words, "--out", student, *TINY, *SMALL, "--seed", 5), "another run", "--overwrite", "--resume"
@@ -236,6 +256,33 @@ def test_a_full_disk_is_an_error_that_keeps_the_run(
     assert mtkd(*given).code == 0, "once there is room, the same command goes on"
 
 
+def test_a_corpus_of_other_rows_or_another_mask_is_refused(
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    data, corpus = tmp_path / "data", tmp_path / "corpus"
+    (data / "rte").mkdir(parents=True)
+    lines = [json.dumps({"sentence1": f"row {n}", "sentence2": "row", "label": n % 2}) for n in range(12)]
+    for split in ("train", "validation"):
+        (data / "rte" / f"{split}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    words = ("distill", "mkd-lstm", "--tasks", "rte", "--teacher", tiny_teacher, "--out", tmp_path / "x")
+    mask = ("augment", "mask", "--tasks", "rte", "--copies", 1, "--out")
+    assert mtkd(*mask, corpus, "--data", "pocket").code == 0
+    refused(mtkd(*words, "--data", data, "--corpus", corpus), "not made from the rte rows")
+    assert mtkd(*mask, tmp_path / "other", "--data", data, "--mask-token", "<mask>").code == 0
+    refused(mtkd(*words, "--data", data, "--corpus", tmp_path / "other"), "'<mask>'", "'[MASK]'")
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_a_killed_process_left_does_not_block_a_run(
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".run.json.1.tmp").write_text("{")
+    words = ("distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte", "--teacher", tiny_teacher)
+    assert mtkd(*words, "--out", out, *TINY, *SMALL).code == 0
+
+
 def test_changed_data_are_noticed_on_resuming(mtkd: Callable, tiny_encoder: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "rte").mkdir(parents=True)
@@ -262,6 +309,8 @@ def test_changed_data_are_noticed_on_resuming(mtkd: Callable, tiny_encoder: Path
     record = json.loads((out / "run.json").read_text())
     (out / "run.json").write_text(json.dumps({**record, "status": "running"}))
     (data / "rte" / "train.jsonl").write_text("\n".join(lines[:-2]), encoding="utf-8")
+    refused(mtkd(*words), "the data changed")
+    (out / "run.json").write_text(json.dumps(record))
     refused(mtkd(*words), "the data changed")
     assert mtkd(*words, "--overwrite").code == 0
     shutil.rmtree(data)

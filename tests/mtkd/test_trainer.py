@@ -16,10 +16,11 @@ import torch
 from safetensors.torch import load_file
 
 from mtkd.config import load_settings
-from mtkd.engine.evaluate import watched
+from mtkd.engine.evaluate import TaskScores, watched
 from mtkd.model import MultiTaskModel
 from mtkd.stages import distill
-from mtkd.stages.common import Request, load_training_data, trainable_tasks
+from mtkd.stages.common import Request, check_metric
+from mtkd.stages.data import load_training_data, trainable_tasks
 from tasks.batching import Collator, Encoded
 from tasks.errors import UserError
 from tasks.sampler import TaskSampler
@@ -143,8 +144,9 @@ def _kill_repeatedly(words: list[str], checkpoints: Path, how: signal.Signals, t
     return codes
 
 
-def test_two_processes_give_what_one_gives(tiny_teacher: Path, tmp_path: Path) -> None:
-    changes = {"student.dropout": 0.0, "train.batch_size": 15}
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_two_processes_give_what_one_gives(tiny_teacher: Path, tmp_path: Path, epochs: int) -> None:
+    changes = {"student.dropout": 0.0, "train.batch_size": 15, "train.epochs": epochs}
     alone = student_after(tmp_path / "alone", tiny_teacher, **changes)
     out = tmp_path / "both"
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
@@ -187,8 +189,19 @@ def test_early_stopping_ends_before_the_last_epoch(tiny_teacher: Path, tmp_path:
 
 
 def test_a_watched_metric_that_is_not_measured_is_refused() -> None:
-    with pytest.raises(UserError, match="rte/acuracy"):
-        watched("rte/acuracy", [])
+    with pytest.raises(UserError, match=r"rte/acuracy.*did you mean 'rte/accuracy'"):
+        check_metric("rte/acuracy", trainable_tasks(TASKS))
+
+
+def test_splits_of_a_task_are_averaged_before_tasks_are() -> None:
+    found = [
+        TaskScores("mnli", "validation_matched", 10, {"accuracy": 0.5}, 0.5, 0.3, 2.0),
+        TaskScores("mnli", "validation_mismatched", 10, {"accuracy": 0.7}, 0.7, 0.3, 4.0),
+        TaskScores("rte", "validation", 10, {"accuracy": 0.8}, 0.8, 0.5, 1.0),
+    ]
+    assert watched("mnli/accuracy", found)[0] == pytest.approx(0.6)
+    assert watched("score", found)[0] == pytest.approx(0.7)
+    assert watched("loss", found)[0] == pytest.approx(2.0)
 
 
 def test_bf16_stays_close_to_fp32(tiny_teacher: Path, tmp_path: Path) -> None:
