@@ -19,13 +19,14 @@ run() { # name, then the command: skipped where it has been finished
   local name=$1; shift
   if grep -qs '"status": "finished"' "$out/$name/run.json"; then return; fi
   echo "== $name: $*" >&2
-  $mtkd "$@" --out "$out/$name" --json "$out/$name.json" > /dev/null || echo "FAILED: $name" >&2
+  $mtkd "$@" --out "$out/$name" --json "$out/$name.json" > /dev/null || { echo "FAILED: $name" >&2; failed=1; }
 }
 name_of() { basename "$1" .toml; }
 student() { run "$1" distill mkd-lstm $rows $small "${@:2}"; }
 with_copies="--teacher $out/teacher --corpus $out/corpus --epochs 6"
 
 mkdir -p "$out"
+failed=0
 run teacher refine $rows --tasks "$all" --teacher minilm --epochs 4 --set train.lr=1e-4 --set train.precision=bf16
 [ -f "$out/corpus/manifest.json" ] || $mtkd augment mask --data "$data" --tasks "$all" --limit 1000 --copies 3 \
   --out "$out/corpus" --quiet
@@ -45,13 +46,15 @@ tune() {
 }
 ladder 0
 tune 0
-student noaug-0 --teacher "$out/teacher" --tasks "$all" --epochs 24
 student plain-0 $with_copies --tasks "$all" --set student.kind=bilstm
-student word-0 $with_copies --tasks "$all" --set student.vocabulary=word --set student.embeddings=random
-student paraphrase-0 $with_copies --tasks "$paraphrase"
+student noaug-0 --teacher "$out/teacher" --tasks "$all" --epochs 24
 student nli-0 $with_copies --tasks "$nli"
+student paraphrase-0 $with_copies --tasks "$paraphrase"
+student word-0 $with_copies --tasks "$all" --set student.vocabulary=word --set student.embeddings=random
+student random-0 $with_copies --tasks "$all" --set student.embeddings=random
 for seed in $seeds; do ladder "$seed"; done
 student labels-all-0 --set supervision=labels --teacher "$out/teacher" --tasks "$all" --epochs 24
 for seed in $seeds; do tune "$seed"; done
 run transformer-0 distill mkd-transformer $rows --tasks "$all" --teacher "$out/teacher" --epochs 6 --batch 64 \
   --set train.lr=2e-4 --set train.precision=bf16 --set teacher.precision=bf16
+exit $failed

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 TASKS = ("sst2", "mrpc", "stsb", "rte", "qnli_squad", "quora", "snli")
@@ -23,17 +24,17 @@ def primary(run: Path, task: str) -> float | None:
     return None if record["status"] != "finished" or score is None else 100 * score["primary"]
 
 
-def line(out: Path, pattern: str) -> list[list[float]]:
+def line(out: Path, pattern: str) -> list[list[float | None]]:
     """For each task the scores over seeds; `{task}` in the pattern stands for one run a task."""
     found = []
     for task in TASKS:
-        values = [primary(out / pattern.format(task=task, seed=seed), task) for seed in SEEDS]
-        found.append([value for value in values if value is not None])
+        found.append([primary(out / pattern.format(task=task, seed=seed), task) for seed in SEEDS])
     return found
 
 
-def show(values: list[float]) -> str:
+def show(given: Sequence[float | None]) -> str:
     """Mean and, for several seeds, the sample standard deviation."""
+    values = [value for value in given if value is not None]
     if not values:
         return "-"
     mean = statistics.mean(values)
@@ -48,7 +49,8 @@ ROWS = (
     ("then fine-tuned", "tuned-{task}-{seed}"),
     ("no masked copies", "noaug-{seed}"),
     ("plain BiLSTM (no bi-attention)", "plain-{seed}"),
-    ("word-level vocabulary", "word-{seed}"),
+    ("word-level vocabulary, random embeddings", "word-{seed}"),
+    ("WordPiece, random embeddings", "random-{seed}"),
     ("paraphrase tasks only", "paraphrase-{seed}"),
     ("NLI tasks only", "nli-{seed}"),
     ("transformer-3", "transformer-{seed}"),
@@ -66,11 +68,11 @@ def main() -> None:
         print(f"| {what} | 1 | " + " | ".join(f"{v:.1f}" for v in (*values, statistics.mean(values))) + " |")
     for what, pattern in ROWS:
         found = line(out, pattern)
-        seeds = max(map(len, found))
+        seeds = max(sum(value is not None for value in values) for values in found)
         if not seeds:
             continue
-        whole = [values for values in zip(*found, strict=False)] if all(found) else []
-        means = [statistics.mean(values) for values in whole]
+        # The mean over tasks only where a seed has all of them.
+        means = [statistics.mean(values) for values in zip(*found, strict=True) if None not in values]
         print(f"| {what} | {seeds} | " + " | ".join(map(show, found)) + f" | {show(means)} |")
 
 

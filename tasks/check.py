@@ -128,6 +128,16 @@ def check(source: DataSource, tasks: Sequence[Task]) -> Report:
     return Report(source.name, tuple(splits), tuple(problems))
 
 
+def _unused(task: Task, sheet: Sheet) -> list[Problem]:
+    """A warning for each column that the task does not read; row numbers and titles are harmless."""
+    read = {*task.columns, task.label, task.group, "idx", "id", "index", "title"}
+    return [
+        Problem(sheet.path, name, f"the task {task.name!r} does not read this column", "warning")
+        for name in sheet.table.column_names
+        if name not in read
+    ]
+
+
 def _report(task: Task, split: str, sheet: Sheet, keys: pa.Array, train: pa.Array | None) -> SplitReport:
     with_label = keys if task.kind == "span" else _keys(sheet.table, (*task.columns, task.label))
     return SplitReport(
@@ -139,7 +149,7 @@ def _report(task: Task, split: str, sheet: Sheet, keys: pa.Array, train: pa.Arra
         lengths=tuple(_lengths(name, sheet.table[name]) for name in task.columns),
         duplicates=len(with_label) - len(with_label.unique()),
         overlap=None if train is None else pc.sum(pc.is_in(keys, value_set=train)).as_py() or 0,
-        problems=tuple(find_problems(task, split, sheet)),
+        problems=(*find_problems(task, split, sheet), *_unused(task, sheet)),
     )
 
 

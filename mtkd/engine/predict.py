@@ -85,7 +85,11 @@ def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, bat
     unlabelled = replace(
         task, files={"in": place}, train=None, validation=(), test=("in",), label="__no_label__"
     )
-    rows = load_rows(open_data("pocket"), unlabelled, "in")
+    try:
+        rows = load_rows(open_data("pocket"), unlabelled, "in")
+    except UserError as error:
+        wanted = " and ".join(task.columns)
+        raise UserError(error.problem, allowed=f"one JSON object a line, each with {wanted}") from error
     logits, answers = answer(model, task, rows, batch_size)
     shares = probabilities(task, logits, rows.groups)
     given = [json.loads(line) for line in source.read_text(encoding="utf-8-sig").split("\n") if line.strip()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,9 @@ def run(request: Request, settings: FinetuneSettings, model: Path) -> RunDir:
     results = [_one_rate(request.out, settings, model, data, accelerator, rate) for rate in rates]
     best = min(range(len(rates)), key=lambda index: results[index]["loss"])
     if accelerator.is_main_process:
-        chosen = MultiTaskModel.load(_place(request.out, rates[best]))
-        chosen.save(request.out / "model")
+        MultiTaskModel.load(_place(request.out, rates[best])).save(request.out / "model")
+        for kept in ("log.jsonl", "tensorboard"):
+            _keep(_place(request.out, rates[best]) / kept, request.out / kept)
         run.finish(
             scores=results[best]["scores"],
             learning_rate=rates[best],
@@ -73,6 +75,13 @@ def run(request: Request, settings: FinetuneSettings, model: Path) -> RunDir:
             shutil.rmtree(_place(request.out, rate), ignore_errors=True)
     accelerator.wait_for_everyone()
     return run
+
+
+def _keep(source: Path, target: Path) -> None:
+    """Move a file or directory to where an earlier start may have moved it already."""
+    if source.exists():
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(source, target)
 
 
 def _place(out: Path, rate: float) -> Path:

@@ -127,3 +127,12 @@ def test_real_squad_answers_are_in_their_contexts() -> None:
     }
     assert (splits["train"].rows, splits["validation"].rows) == (87599, 10570)
     assert not [p for split in splits.values() for p in split.problems if p.column == "answers"]
+
+
+def test_a_column_that_nothing_reads_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "rte").mkdir()
+    row = '{"sentence1": "a b", "sentence2": "a", "label": 0, "lable": 1, "idx": 3}\n'
+    (tmp_path / "rte" / "train.jsonl").write_text(row, encoding="utf-8")
+    report = check(open_data(str(tmp_path)), [TASKS["rte"]])
+    found = [problem for split in report.splits for problem in split.problems]
+    assert [(problem.column, problem.level) for problem in found] == [("lable", "warning")]
