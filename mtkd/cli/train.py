@@ -47,9 +47,9 @@ def refine(spec: str, teacher: str, recipe: str, **given: Any) -> None:
 def distill(recipe: str, spec: str, teacher: Path | None, corpus: Path | None, **given: Any) -> None:
     """Train one student for all tasks by RECIPE (`mtkd recipes` lists them).
 
-    Ablations, each one option: --set supervision=labels (no distillation), --tasks rte (single task), --tasks nli (task
-    subset), --set student.kind=bilstm (no bi-attention), --set student.vocabulary=word (word level); without
-    --corpus there is no augmentation.
+    Ablations, each one option: --set supervision=labels (no distillation), --tasks rte (single task),
+    --tasks nli (task subset), --set student.kind=bilstm (no bi-attention), --set student.vocabulary=word
+    (word level); without --corpus there is no augmentation.
     """
     from mtkd.stages import distill as stage
 
