@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mtkd.students.transformer import DEFAULT_TEACHER, locate
 from tasks.tokenise import Tokeniser
 
 Lists = list[list[int]]
@@ -70,7 +71,7 @@ WAYS: dict[str, Callable[[Tokeniser, list[str]], Lists]] = {
     "--file", default="glue/rte/train.parquet", show_default=True, help="Parquet file below --data."
 )
 @click.option("--column", default="sentence1", show_default=True)
-@click.option("--tokeniser", required=True, help="Directory or hub name.")
+@click.option("--tokeniser", default=DEFAULT_TEACHER, show_default=True, help="Directory or hub name.")
 @click.option("--rows", default=2000, show_default=True)
 @click.option("--copies", default=10, show_default=True)
 @click.option("--p", default=0.1, show_default=True)
@@ -79,7 +80,7 @@ def main(
     data: Path, file: str, column: str, tokeniser: str, rows: int, copies: int, p: float, rounds: int
 ) -> None:
     """Print texts a second of each way, and how many times faster pieces() is."""
-    plain = Tokeniser.load(tokeniser)
+    plain = Tokeniser.load(locate(tokeniser))
     texts = pq.read_table(data / file, columns=[column])[column].to_pylist()[:rows]
     made = masked_copies(texts, copies, p, plain.mask_token)
     array = pa.array(made)

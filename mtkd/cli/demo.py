@@ -42,7 +42,7 @@ FINETUNE = (
     "finetune --model {out}/student --task {task} --epochs 2 --batch 32 "
     "--set learning_rates=[1e-4,5e-4] --out {out}/finetuned/{task}"
 )
-EPOCHS = {"refine": 3, "labels": 12, "distill": 4, "copies": 2}
+EPOCHS = {"refine": 3, "labels": 12, "distill": 5, "copies": 2}
 
 
 @click.command()
