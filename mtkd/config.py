@@ -1,11 +1,9 @@
-"""Settings of a run: recipes, `--set` overrides, and the checks on both."""
+"""Settings of a run: what there is to set, its defaults, and what is allowed."""
 
 from __future__ import annotations
 
 import difflib
-import tomllib
-from collections.abc import Mapping, Sequence
-from importlib import resources
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
@@ -192,73 +190,6 @@ STAGES: dict[str, type[Strict]] = {
 }
 
 
-def recipe_names(stage: str = "distill") -> list[str]:
-    """The recipes that ship with mtkd for one stage, in alphabetical order."""
-    return sorted(name for name in _files() if _read(name)["stage"] == stage)
-
-
-def recipe_text(name: str) -> str:
-    """The recipe's TOML as it stands in the package.
-
-    Raises:
-        UserError: no recipe of that name.
-    """
-    if name not in _files():
-        raise unknown("recipe", name, _files(), mend="mtkd recipes lists them all")
-    return (resources.files("mtkd.recipes") / f"{name}.toml").read_text(encoding="utf-8")
-
-
-def recipe_stage(name: str) -> str:
-    """Which stage a recipe is for."""
-    return _read(name)["stage"]
-
-
-def load_settings(name: str, stage: str, overrides: Mapping[str, Any]) -> Any:
-    """A recipe with overrides applied and everything checked.
-
-    Args:
-        name: the recipe.
-        stage: "distill", "refine" or "finetune".
-        overrides: dotted key -> value, as `parse_set` makes them.
-
-    Raises:
-        UserError: unknown recipe or key (the nearest one is offered), or a value out of range.
-    """
-    names = recipe_names(stage)
-    if name not in names:
-        raise unknown(f"{stage} recipe", name, names, mend="mtkd recipes lists them all")
-    if stage == "finetune" and "train.lr" in overrides:
-        raise UserError(
-            f"--set train.lr={overrides['train.lr']}: fine-tuning tries every rate of learning_rates",
-            mend=f"--set 'learning_rates=[{overrides['train.lr']}]'",
-        )
-    values = _read(name)
-    values.pop("stage")
-    for key, value in overrides.items():
-        _assign(values, key, value)
-    return validate(STAGES[stage], values)
-
-
-def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
-    """`--set a.b=v` options as dotted key -> value; v is read as TOML, else taken as a string.
-
-    Raises:
-        UserError: there is no "=".
-    """
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key.strip():
-            raise UserError(
-                f"--set {pair!r} is not of the form key=value", mend="for example --set train.lr=1e-4"
-            )
-        try:
-            found[key.strip()] = tomllib.loads(f"v = {text}")["v"]
-        except tomllib.TOMLDecodeError:
-            found[key.strip()] = None if text.strip() == "none" else text.strip()
-    return found
-
-
 def validate(model: type[Strict], values: Mapping[str, Any]) -> Any:
     """Build settings from plain values.
 
@@ -269,28 +200,6 @@ def validate(model: type[Strict], values: Mapping[str, Any]) -> Any:
         return model.model_validate(values)
     except ValidationError as error:
         raise _explain(model, values, error) from error
-
-
-def _files() -> list[str]:
-    return [
-        f.name.removesuffix(".toml")
-        for f in resources.files("mtkd.recipes").iterdir()
-        if f.name.endswith(".toml")
-    ]
-
-
-def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads((resources.files("mtkd.recipes") / f"{name}.toml").read_text(encoding="utf-8"))
-
-
-def _assign(values: dict[str, Any], key: str, value: Any) -> None:
-    *path, last = key.split(".")
-    place = values
-    for part in path:
-        place = place.setdefault(part, {})
-        if not isinstance(place, dict):
-            raise UserError(f"--set {key}: {part!r} holds a value, not a table of settings")
-    place[last] = value
 
 
 def _explain(model: type[BaseModel], given: Mapping[str, Any], error: ValidationError) -> UserError:

@@ -45,7 +45,8 @@ def recipes(ctx: click.Context, json_file: str | None) -> None:
     """The recipes there are; `mtkd recipes show NAME` prints one."""
     if ctx.invoked_subcommand:
         return
-    from mtkd.config import STAGES, load_settings, recipe_names
+    from mtkd.config import STAGES
+    from mtkd.recipes import load_settings, recipe_names
 
     found = [
         (name, stage, load_settings(name, stage, {})) for stage in STAGES for name in recipe_names(stage)
@@ -65,7 +66,7 @@ def recipes(ctx: click.Context, json_file: str | None) -> None:
 @json_option
 def show_recipe(name: str, complete: bool, json_file: str | None) -> None:
     """Print a recipe: every line can be changed with --set."""
-    from mtkd.config import load_settings, recipe_stage, recipe_text
+    from mtkd.recipes import load_settings, recipe_stage, recipe_text
 
     text, stage = recipe_text(name), recipe_stage(name)
     settings = load_settings(name, stage, {}).model_dump()

@@ -76,7 +76,7 @@ train_options = stack(
 
 def overrides(sets: Sequence[str], epochs: int | None, batch: int | None, seed: int | None) -> dict[str, Any]:
     """The shorthand options and `--set` as dotted key -> value; `--set` wins."""
-    from mtkd.config import parse_set
+    from mtkd.recipes import parse_set
 
     short = {"train.epochs": epochs, "train.batch_size": batch, "train.seed": seed}
     return {key: value for key, value in short.items() if value is not None} | parse_set(sets)

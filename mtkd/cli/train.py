@@ -76,7 +76,7 @@ def finetune(model: Path, spec: str, recipe: str, **given: Any) -> None:
 
 def _unpack(stage: str, recipe: str, spec: str, given: dict[str, Any]) -> tuple[Any, Any, str | None]:
     """Settings, request and --json from a command's options; everything cheap is checked here."""
-    from mtkd.config import load_settings
+    from mtkd.recipes import load_settings
 
     changed = overrides(given["sets"], given["epochs"], given["batch"], given["seed"])
     settings = load_settings(recipe, stage, changed)

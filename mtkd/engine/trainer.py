@@ -1,4 +1,7 @@
-"""The only training loop: refining, distilling and fine-tuning all run here."""
+"""The only training loop: refining, distilling and fine-tuning all run here.
+
+Longer than other files: the loop, its checkpoints and its arithmetic over processes are read together.
+"""
 
 from __future__ import annotations
 

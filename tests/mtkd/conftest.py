@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mtkd.config import load_settings
+from mtkd.recipes import load_settings
 from mtkd.stages import refine
 from mtkd.stages.common import Request
 from mtkd.students.transformer import locate

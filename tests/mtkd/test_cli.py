@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mtkd.config import STAGES, load_settings, recipe_names
+from mtkd.config import STAGES
+from mtkd.recipes import load_settings, recipe_names
 
 TINY = ("--limit", "32", "--eval-limit", "16", "--epochs", "1", "--batch", "16", "--quiet")
 SMALL = (

@@ -15,9 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mtkd.config import load_settings
 from mtkd.engine.evaluate import TaskScores, watched
 from mtkd.model import MultiTaskModel
+from mtkd.recipes import load_settings
 from mtkd.stages import distill
 from mtkd.stages.common import Request, check_metric
 from mtkd.stages.data import load_training_data, trainable_tasks
