@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, PositiveInt, ValidationError
 
+from mtkd.terms import (
+    LOSS_NAMES,
+    TERM_KEYS,
+    AnyTermSettings,
+    LabelsSettings,
+    Strict,
+    TermSettings,
+    is_zero,
+)
 from tasks.errors import UserError, unknown
 from tasks.sampler import Mixing
-
-
-class Strict(BaseModel):
-    """Settings in which an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
 class BiLSTMSettings(Strict):
@@ -38,15 +42,27 @@ class BiLSTMSettings(Strict):
 
 
 class TransformerSettings(Strict):
-    """The student where it is a Transformer.
+    """The student where it is a Transformer; a size that is None is that of what it starts from.
 
-    `init`: "base" takes the first layers of the pretrained encoder that the teacher was refined from,
-    "teacher" those of the teacher itself, "random" only the shape; anything else is a hub name or directory.
+    Attributes:
+        layers, hidden_size, heads, intermediate_size: as in BERT; intermediate_size is the feed-forward
+            layer's.
+        embedding_size: rank of factorised embeddings, with a projection up to hidden_size.
+        init: "base" starts from the pretrained encoder that the teacher was refined from, "teacher" from the
+            teacher itself, "random" from nothing but the shape; anything else is a hub name, a directory
+            of transformers, or a run of mtkd.
+        take: which of its layers: "first", "last", "uniform", "skip", or a list of layers from 1.
+        pooling: the row's vector: see `mtkd.students.transformer.TransformerConfig`.
     """
 
-    layers: int = Field(3, gt=0)
+    layers: int | None = Field(None, gt=0)
+    hidden_size: int | None = Field(None, gt=0)
+    heads: int | None = Field(None, gt=0)
+    intermediate_size: int | None = Field(None, gt=0)
+    embedding_size: int | None = Field(None, gt=0)
     init: str = "base"
-    pooling: Literal["cls", "mean", "cls-of-layers"] = "cls-of-layers"
+    take: Literal["first", "last", "uniform", "skip"] | list[int] = "first"
+    pooling: Literal["cls", "mean", "cls-of-layers"] = "cls"
 
 
 class StudentSettings(Strict):
@@ -67,38 +83,11 @@ class StudentSettings(Strict):
     transformer: TransformerSettings = TransformerSettings()
 
 
-class LogitsMSESettings(Strict):
-    loss: Literal["logits_mse"]
-    weight: float = Field(1.0, ge=0)
-
-
-class LabelsSettings(Strict):
-    loss: Literal["labels"]
-    weight: float = Field(1.0, ge=0)
-
-
-class SoftLabelsSettings(Strict):
-    loss: Literal["soft_labels"]
-    weight: float = Field(1.0, ge=0)
-    temperature: float = Field(1.0, gt=0)
-
-
-class HiddenMSESettings(Strict):
-    loss: Literal["hidden_mse"]
-    weight: float = Field(1.0, ge=0)
-    student_layer: int = Field(ge=0)
-    teacher_layer: int = Field(ge=0)
-
-
-TermSettings = Annotated[
-    LogitsMSESettings | LabelsSettings | SoftLabelsSettings | HiddenMSESettings, Field(discriminator="loss")
-]
-
-
 class TrainSettings(Strict):
     """How the training loop runs.
 
     Attributes:
+        steps: optimiser steps in all, instead of `epochs`; None = by epochs.
         batch_size: rows a step, over all processes.
         micro_batch: rows that go through the model at once on each process; None = all of its share.
         warmup: share of the steps in which the learning rate rises from 0.
@@ -112,6 +101,7 @@ class TrainSettings(Strict):
     """
 
     epochs: int = Field(3, gt=0)
+    steps: int | None = Field(None, gt=0)
     batch_size: int = Field(32, gt=0)
     micro_batch: int | None = Field(None, gt=0)
     eval_batch_size: int = Field(64, gt=0)
@@ -140,10 +130,38 @@ class TeacherSettings(Strict):
     cache_logits: bool = True
 
 
+class StageSettings(Strict):
+    """One stage of a distillation.
+
+    Attributes:
+        terms: names of the recipe's terms that it trains on.
+        train: what differs from the recipe's `train`.
+    """
+
+    terms: list[str] = Field(min_length=1)
+    train: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage with everything settled; `name` is "" where a recipe has only one."""
+
+    name: str
+    terms: dict[str, AnyTermSettings]
+    train: TrainSettings
+
+
 class DistillSettings(Strict):
     """A distillation recipe.
 
-    `supervision = "labels"` trains the same student on labels alone, without any teacher or corpus.
+    Attributes:
+        supervision: "labels" trains the same student on labels alone, without any teacher or corpus.
+        terms: name -> loss term; a term of weight 0 is left out.
+        stages: name -> stage, in order; none = one stage of all terms.
+        one_stage: run the terms of all stages at once, for as many epochs as the stages have together, else
+            as the last stage says.
+        run_stages: run only these stages; empty = all.
+        per_task: task -> dotted setting -> value; holds where that task is trained alone.
     """
 
     name: str
@@ -152,8 +170,52 @@ class DistillSettings(Strict):
     supervision: Literal["teacher", "labels"] = "teacher"
     student: StudentSettings = StudentSettings()
     terms: dict[str, TermSettings]
+    stages: dict[str, StageSettings] = Field(default_factory=dict)
+    one_stage: bool = False
+    run_stages: list[str] = Field(default_factory=list)
     train: TrainSettings = TrainSettings()
     teacher: TeacherSettings = TeacherSettings()
+    per_task: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    def resolved_stages(self) -> list[Stage]:
+        """The stages to run, in order, each with its terms and training settings.
+
+        Raises:
+            UserError: a stage names a term that is not there, or no stage is left.
+        """
+        used = {name: term for name, term in self.terms.items() if not is_zero(term.weight)}
+        if self.supervision == "labels":
+            used = {"labels": LabelsSettings(loss="labels")}
+        for name in self.run_stages:
+            if name not in self.stages:
+                raise unknown("stage (run_stages)", name, self.stages)
+        found = []
+        for name, stage in self.stages.items():
+            for term in stage.terms:
+                if term not in self.terms:
+                    raise unknown(f"term of the stage {name!r}", term, self.terms)
+            terms = {term: used[term] for term in stage.terms if term in used}
+            if terms and (not self.run_stages or name in self.run_stages):
+                found.append(Stage(name, terms, self._train(stage)))
+        if not self.stages or self.supervision == "labels":
+            last = list(self.stages.values())[-1:]
+            found = [Stage("", used, self._train(*last))]
+        elif self.one_stage and found:
+            every = {name: term for stage in found for name, term in stage.terms.items()}
+            epochs = sum(stage.train.epochs for stage in found)
+            found = [Stage("", every, found[-1].train.model_copy(update={"epochs": epochs}))]
+        if not found or not all(stage.terms for stage in found):
+            raise UserError(
+                f"no term of {self.name} is left to train on",
+                mend="give one a weight above 0, or another stage",
+            )
+        return found
+
+    def _train(self, stage: StageSettings | None = None) -> TrainSettings:
+        changed: TrainSettings = validate(
+            TrainSettings, self.train.model_dump() | (stage.train if stage else {})
+        )
+        return changed
 
 
 class RefineSettings(Strict):
@@ -207,7 +269,8 @@ def _explain(model: type[BaseModel], given: Mapping[str, Any], error: Validation
     # A union's error also names the member it took, here the loss.
     terms = given.get("terms")
     losses = [t.get("loss") for t in terms.values() if isinstance(t, dict)] if isinstance(terms, dict) else []
-    where = [str(part) for part in first["loc"] if part not in losses]
+    # and so do those of values that may be of several types ("float", "list[...]").
+    where = [str(p) for p in first["loc"] if p not in (*losses, "float", "str") and "[" not in str(p)]
     key = ".".join(where)
     if first["type"] == "extra_forbidden":
         section = ".".join(where[:-1])
@@ -217,6 +280,8 @@ def _explain(model: type[BaseModel], given: Mapping[str, Any], error: Validation
         return unknown("setting", key, near, mend="mtkd recipes show NAME --all prints the settings")
     if first["type"] == "missing":
         return UserError(f"the setting {key!r} is missing", mend=f"add --set {key}=...")
+    if first["type"] == "union_tag_invalid":
+        return unknown(f"loss of {key}", str(first.get("input", {}).get("loss")), LOSS_NAMES)
     return UserError(f"setting {key} = {first.get('input')!r}: {first['msg']}", mend=f"--set {key}=...")
 
 
@@ -231,9 +296,11 @@ def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             found += _keys(inner, f"{prefix}{name}.")
         elif name == "terms":
+            found += [f"terms.NAME.{field}" for field in TERM_KEYS]
+        elif name == "stages":
             found += [
-                f"terms.NAME.{field}"
-                for field in ("loss", "weight", "temperature", "student_layer", "teacher_layer")
+                "stages.NAME.terms",
+                *(f"stages.NAME.train.{key}" for key in TrainSettings.model_fields),
             ]
         else:
             found.append(prefix + name)

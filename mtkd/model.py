@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mtkd.records import LOGITS, Need, Signal
-from mtkd.students.build import AnyEncoder, encoder_from_json
+from mtkd.students.build import AnyConfig, AnyEncoder, config_from_json, encoder_from_json
+from mtkd.students.transformer import TransformerEncoder, locate
 from tasks.batching import Inputs, Reader
 from tasks.errors import UserError
-from tasks.files import atomic_directory, digest_file, read_json, write_json
+from tasks.files import atomic_directory, digest_bytes, digest_file, read_json, write_json
 from tasks.heads import Head
 from tasks.task import Task
 from tasks.tokenise import Tokeniser
 
-FORMAT = 1
+FORMAT = 2
+WEIGHTS, HEADS = "model.safetensors", "heads.safetensors"
 
 
 @dataclass
@@ -53,13 +56,22 @@ class MultiTaskModel(nn.Module):
         super().__init__()
         self.encoder, self.tokeniser, self.info = encoder, tokeniser, info
         self.tasks = {task.head: task for task in tasks}
-        longest = getattr(encoder, "positions", info.max_length)
-        if info.max_length > longest:
+        self.read_at_most(info.max_length)
+        self.heads = nn.ModuleDict({name: self._new_head(task) for name, task in self.tasks.items()})
+
+    def read_at_most(self, max_length: int) -> None:
+        """Cut rows to `max_length` tokens from now on.
+
+        Raises:
+            UserError: the encoder has fewer positions.
+        """
+        longest = getattr(self.encoder, "positions", max_length)
+        if max_length > longest:
             raise UserError(
-                f"max_length {info.max_length} is more than the {longest} positions that the encoder has",
+                f"max_length {max_length} is more than the {longest} positions that the encoder has",
                 mend=f"--set max_length={longest} (mtkd refine) or --set student.max_length={longest}",
             )
-        self.heads = nn.ModuleDict({name: self._new_head(task) for name, task in self.tasks.items()})
+        self.info.max_length = max_length
 
     def _new_head(self, task: Task) -> Head:
         return Head(self.encoder.width, task.n_outputs, self.info.head_hidden, self.info.dropout)
@@ -83,12 +95,11 @@ class MultiTaskModel(nn.Module):
             need: what to return; nothing else is kept.
 
         Returns:
-            Signal with logits (B, C) and the hidden states asked for.
+            Signal with logits (B, C) and what else was asked for.
         """
         out = self.encoder(inputs, need)
         logits: Tensor | None = self.heads[head](out.pooled) if need.logits else None
-        mask = inputs.joint.mask if out.hidden and inputs.joint is not None else None
-        return Signal(logits, out.hidden, mask)
+        return Signal(**vars(out), logits=logits)
 
     def keep(self, tasks: Iterable[Task]) -> None:
         """Keep only the heads of these tasks; give a fresh head to those that have none."""
@@ -99,35 +110,19 @@ class MultiTaskModel(nn.Module):
         self.tasks, self.heads = wanted, nn.ModuleDict(heads)
 
     def require(self, tasks: Iterable[Task], what: str) -> None:
-        """Check that there is a fitting head for each task.
-
-        Args:
-            what: how to name this model in the error ("the teacher ...").
-
-        Raises:
-            UserError: a head is missing or answers with another number of outputs.
-        """
-        for task in tasks:
-            known = self.tasks.get(task.head)
-            has = ", ".join(self.tasks)
-            if known is None:
-                raise UserError(
-                    f"{what} has no head for the task {task.name!r}",
-                    allowed=f"tasks it was trained on: {has}",
-                    mend="leave the task out with --tasks, or train a model that knows it",
-                )
-            if (known.kind, known.n_outputs, known.labels) != (task.kind, task.n_outputs, task.labels):
-                raise UserError(
-                    f"{what} knows {task.name!r} as {known.kind} with labels {list(known.labels)}, "
-                    f"the task here is {task.kind} with labels {list(task.labels)}"
-                )
+        """Check that there is a fitting head for each task; see `require_heads`."""
+        require_heads(self.tasks, tasks, what)
 
     def save(self, directory: Path) -> None:
-        """Write the model: `model.json`, `model.safetensors` and the tokeniser, atomically."""
+        """Write the model atomically: `model.json`, the encoder's and the heads' weights, and the tokeniser.
+
+        A Transformer's directory is also one as transformers writes it: `AutoModel.from_pretrained` reads
+        the encoder from it, without heads.
+        """
         info = self.info
         with atomic_directory(directory) as place:
-            weights = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
-            save_file(weights, place / "model.safetensors")
+            self.encoder.save_weights(place / WEIGHTS)
+            save_file(_plain(self.heads), place / HEADS)
             self.tokeniser.save(place)
             write_json(
                 place / "model.json",
@@ -147,17 +142,101 @@ class MultiTaskModel(nn.Module):
             UserError: there is no model there, or a newer version wrote it.
         """
         place = model_directory(directory)
-        said = read_json(place / "model.json")
-        if said.pop("format") > FORMAT:
-            raise UserError(f"{place} was written by a newer mtkd", mend="upgrade mtkd")
-        encoder = encoder_from_json(said.pop("encoder"))
-        tasks = [Task.from_json(value) for value in said.pop("tasks")]
-        model = cls(encoder, tasks, Tokeniser.load(str(place)), ModelInfo(**said))
+        saved = read_saved(directory)
+        model = cls(saved.encoder(), saved.tasks, Tokeniser.load(str(place)), saved.info)
         try:
-            model.load_state_dict(load_file(place / "model.safetensors"))
+            model.encoder.load_weights(load_file(place / WEIGHTS))
+            model.heads.load_state_dict(load_file(place / HEADS))
         except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
             raise UserError(f"the weights in {place} are damaged: {str(error).splitlines()[0]}") from error
         return model.eval()
+
+    @classmethod
+    def without_heads(cls, name: str, max_length: int) -> MultiTaskModel:
+        """A pretrained encoder as a model that knows no task.
+
+        Args:
+            name: hub name or directory, or `minilm`.
+
+        Raises:
+            UserError: no such encoder, or it cannot read so many tokens.
+        """
+        encoder = TransformerEncoder.pretrained(name)
+        return cls(encoder, [], Tokeniser.load(locate(name)), ModelInfo(max_length, base=name)).eval()
+
+
+def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -> None:
+    """Check that there is a fitting head for each task.
+
+    Args:
+        known: head name -> the task it was made for.
+        what: how to name the model in the error ("the teacher ...").
+
+    Raises:
+        UserError: a head is missing or answers with another number of outputs.
+    """
+    for task in tasks:
+        there = known.get(task.head)
+        if there is None:
+            raise UserError(
+                f"{what} has no head for the task {task.name!r}",
+                allowed=f"tasks it was trained on: {', '.join(known) or 'none'}",
+                mend="leave the task out with --tasks, or train a model that knows it",
+            )
+        if (there.kind, there.n_outputs, there.labels) != (task.kind, task.n_outputs, task.labels):
+            raise UserError(
+                f"{what} knows {task.name!r} as {there.kind} with labels {list(there.labels)}, "
+                f"the task here is {task.kind} with labels {list(task.labels)}"
+            )
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """What a saved model says of itself; no weights.
+
+    Attributes:
+        encoder_json: its encoder's configuration.
+    """
+
+    encoder_json: dict[str, Any]
+    tasks: list[Task]
+    info: ModelInfo
+
+    def encoder(self) -> AnyEncoder:
+        """Its encoder, with fresh weights."""
+        return encoder_from_json(self.encoder_json)
+
+    @property
+    def config(self) -> AnyConfig:
+        """Its encoder's configuration."""
+        return config_from_json(self.encoder_json)
+
+
+def read_saved(directory: Path) -> SavedModel:
+    """What the model in a directory, or in the run directory that holds it, says of itself.
+
+    Raises:
+        UserError: there is no model there, or another version wrote it.
+    """
+    place = model_directory(directory)
+    said = read_json(place / "model.json")
+    if (written := said.pop("format")) != FORMAT:
+        newer = written > FORMAT
+        raise UserError(
+            f"{place} was written by {'a newer' if newer else 'an older'} mtkd",
+            mend="upgrade mtkd" if newer else "train it anew with this version",
+        )
+    encoder, tasks = said.pop("encoder"), [Task.from_json(value) for value in said.pop("tasks")]
+    return SavedModel(encoder, tasks, ModelInfo(**said))
+
+
+def is_saved_model(directory: Path) -> bool:
+    """True if a model of ours lies there, or in the run that lies there."""
+    return any((place / "model.json").is_file() for place in (directory, directory / "model"))
+
+
+def _plain(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
 
 
 def model_directory(directory: Path) -> Path:
@@ -167,7 +246,7 @@ def model_directory(directory: Path) -> Path:
         UserError: neither holds a model.
     """
     for place in (directory, directory / "model"):
-        if (place / "model.json").is_file() and (place / "model.safetensors").is_file():
+        if (place / "model.json").is_file() and (place / WEIGHTS).is_file():
             return place
     if not directory.is_dir():
         raise UserError(
@@ -182,5 +261,12 @@ def model_directory(directory: Path) -> Path:
 
 
 def digest_model(directory: Path) -> str:
-    """The SHA-256 of a model's weights file."""
-    return digest_file(model_directory(directory) / "model.safetensors")
+    """The SHA-256 of a model's weights, heads included."""
+    place = model_directory(directory)
+    return digest_bytes(*(digest_file(place / name) for name in (WEIGHTS, HEADS)))
+
+
+def disk_bytes(directory: Path) -> int:
+    """Size of a model's weights on disk, heads included."""
+    place = model_directory(directory)
+    return sum((place / name).stat().st_size for name in (WEIGHTS, HEADS))

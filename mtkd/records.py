@@ -3,35 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from torch import Tensor
+
+# What can be asked of single layers, and how it is named in messages.
+BY_LAYER = {
+    "cls": "first-token vectors",
+    "hidden": "hidden states",
+    "query": "queries",
+    "key": "keys",
+    "value": "values",
+    "context": "context vectors",
+    "scores": "attention scores",
+}
+NO_LAYERS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class Need:
     """What a loss term needs of a model, or what a model or teacher offers.
 
+    The fields of BY_LAYER are sets of layers: 0 is the embedding layer's output (hidden, cls), layers count
+    from 1.
+
     Attributes:
         logits: the task head's logits.
-        hidden: layers whose hidden states are needed; 0 is the embedding layer's output.
-        tokens: True if teacher and student must read the same tokens (hidden states are compared
-            token by token).
+        pooled: the vector of a row that the heads read.
+        cls: the first token's hidden state.
+        hidden: hidden states of every token.
+        query, key, value: those of all attention heads, side by side.
+        context: what the attention heads give, side by side, before the output projection.
+        scores: scaled products of queries and keys, before the softmax.
     """
 
     logits: bool = False
-    hidden: frozenset[int] = frozenset()
-    tokens: bool = False
+    pooled: bool = False
+    cls: frozenset[int] = NO_LAYERS
+    hidden: frozenset[int] = NO_LAYERS
+    query: frozenset[int] = NO_LAYERS
+    key: frozenset[int] = NO_LAYERS
+    value: frozenset[int] = NO_LAYERS
+    context: frozenset[int] = NO_LAYERS
+    scores: frozenset[int] = NO_LAYERS
 
     def __or__(self, other: Need) -> Need:
-        return Need(self.logits or other.logits, self.hidden | other.hidden, self.tokens or other.tokens)
+        joined = {f.name: getattr(self, f.name) | getattr(other, f.name) for f in fields(Need)}
+        return Need(**joined)
+
+    @property
+    def tokens(self) -> bool:
+        """True if something is wanted of every token: teacher and student must then read alike."""
+        return any(getattr(self, kind) for kind in BY_LAYER if kind != "cls")
 
     def missing_from(self, offers: Need) -> list[str]:
         """What of this need `offers` does not cover, in words; empty if all is covered."""
         missing = ["logits"] if self.logits and not offers.logits else []
-        missing += [f"hidden states of layer {n}" for n in sorted(self.hidden - offers.hidden)]
-        if self.tokens and not offers.tokens:
-            missing.append("hidden states token by token")
+        missing += ["the row's vector"] if self.pooled and not offers.pooled else []
+        for kind, words in BY_LAYER.items():
+            layers = sorted(getattr(self, kind) - getattr(offers, kind))
+            missing += [f"{words} of layer {n}" for n in layers]
         return missing
 
 
@@ -40,27 +71,56 @@ LOGITS = Need(logits=True)
 
 @dataclass(frozen=True)
 class EncoderOutput:
-    """What an encoder was asked for and nothing else.
+    """What an encoder was asked for and nothing else; the mappings are by layer.
 
     Attributes:
         pooled: (B, D) one vector a row, what the task heads read.
-        hidden: layer -> (B, L, d) hidden states, the layers that were asked for.
+        cls: (B, d).
+        hidden, query, key, value, context: (B, L, d).
+        scores: (B, heads, L, L).
+        mask: (B, L) bool, True = real token; None for a model that reads texts apart.
     """
 
-    pooled: Tensor
+    pooled: Tensor | None = None
+    cls: Mapping[int, Tensor] = field(default_factory=dict)
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
+    query: Mapping[int, Tensor] = field(default_factory=dict)
+    key: Mapping[int, Tensor] = field(default_factory=dict)
+    value: Mapping[int, Tensor] = field(default_factory=dict)
+    context: Mapping[int, Tensor] = field(default_factory=dict)
+    scores: Mapping[int, Tensor] = field(default_factory=dict)
+    mask: Tensor | None = None
 
 
 @dataclass(frozen=True)
-class Signal:
-    """What a teacher or a student says about one batch.
+class Signal(EncoderOutput):
+    """What a teacher or a student says about one batch: its encoder's output, and logits.
 
     Attributes:
         logits: (B, C) of the batch's task; None if they were not asked for.
-        hidden: layer -> (B, L, d).
-        mask: (B, L) bool, True = real token, for the hidden states; None without them.
     """
 
-    logits: Tensor | None
-    hidden: Mapping[int, Tensor] = field(default_factory=dict)
-    mask: Tensor | None = None
+    logits: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An encoder's sizes, which are known before any weight is loaded.
+
+    Attributes:
+        family: what it is, in words for messages ("bert", "bilstm").
+        layers: 0 for an encoder without Transformer layers.
+        width: of hidden states.
+        attention: of queries, keys, values and context vectors: all heads side by side.
+        heads: attention heads a layer.
+        pooled: width of the row's vector.
+        offers: what can be asked of it.
+    """
+
+    family: str
+    layers: int
+    width: int
+    attention: int
+    heads: int
+    pooled: int
+    offers: Need

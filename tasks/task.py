@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-Kind = Literal["classify", "regress", "rank", "span"]
+Kind = Literal["classify", "regress", "rank", "span", "text"]
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class Task:
 
     Attributes:
         name: the name used on the command line and in every file.
-        kind: `classify`, `regress`, `rank` (one score a row, groups of candidates) or `span`.
+        kind: `classify`, `regress`, `rank` (one score a row, groups of candidates), `span`, or `text` (no
+            task at all: rows to read).
         columns: the text columns, one or two of them, in the order they are read.
         labels: class names in label-id order (`classify`, `rank`); empty for `regress`, `span`.
         label: the label column.

@@ -14,7 +14,7 @@ HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "accelerate")
 
 # Inside mtkd a row imports only its own row and the rows above.
 ROWS = (
-    ("errors", "records", "config", "device"),
+    ("errors", "records", "terms", "config", "layermap", "device"),
     ("model", "logits", "students", "losses", "teacher"),
     ("engine",),
     ("recipes",),

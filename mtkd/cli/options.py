@@ -61,10 +61,14 @@ json_option = click.option(
 )
 report_options = stack(json_option, quiet_option)
 
+optional_data_option = click.option(
+    "--data", metavar="pocket|hub|DIR", help="where the rows come from", envvar="MTKD_DATA"
+)
 train_options = stack(
     limit_option,
     eval_limit_option,
     click.option("--epochs", type=click.IntRange(min=1), help="same as --set train.epochs=N"),
+    click.option("--steps", type=click.IntRange(min=1), help="steps in all; same as --set train.steps=N"),
     click.option("--batch", type=click.IntRange(min=1), help="rows a step; same as --set train.batch_size=N"),
     click.option("--seed", type=click.IntRange(min=0), help="same as --set train.seed=N"),
     click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of the recipe"),
@@ -74,12 +78,18 @@ train_options = stack(
 )
 
 
-def overrides(sets: Sequence[str], epochs: int | None, batch: int | None, seed: int | None) -> dict[str, Any]:
+def overrides(given: dict[str, Any]) -> dict[str, Any]:
     """The shorthand options and `--set` as dotted key -> value; `--set` wins."""
     from mtkd.recipes import parse_set
 
-    short = {"train.epochs": epochs, "train.batch_size": batch, "train.seed": seed}
-    return {key: value for key, value in short.items() if value is not None} | parse_set(sets)
+    short = {
+        "train.epochs": given["epochs"],
+        "train.steps": given["steps"],
+        "train.batch_size": given["batch"],
+        "train.seed": given["seed"],
+        "student.transformer.init": given.get("init"),
+    }
+    return {key: value for key, value in short.items() if value is not None} | parse_set(given["sets"])
 
 
 def show(result: Any, json_file: str | None, draw: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,18 @@ from typing import Any
 
 import click
 
-from mtkd.cli.options import data_option, out_option, overrides, say, show, table, train_options, warn
+from mtkd.cli.options import (
+    data_option,
+    optional_data_option,
+    out_option,
+    overrides,
+    say,
+    show,
+    table,
+    train_options,
+    warn,
+)
+from tasks.errors import UserError
 
 
 @click.command()
@@ -34,26 +46,58 @@ def refine(spec: str, teacher: str, recipe: str, **given: Any) -> None:
 
 @click.command()
 @click.argument("recipe")
-@data_option
+@optional_data_option
+@click.option("--tasks", "spec", help="tasks, groups or task files, by commas  [default: glue]")
 @click.option(
-    "--tasks", "spec", default="glue", show_default=True, help="tasks, groups or task files, by commas"
+    "--text", type=click.Path(path_type=Path), metavar="FILE|DIR", help="plain text instead of --data"
 )
-@click.option("--teacher", type=click.Path(path_type=Path), metavar="DIR", help="a run of mtkd refine")
+@click.option("--text-column", default="text", show_default=True, help="where rows of --text hold their text")
+@click.option("--teacher", metavar="DIR|NAME", help="a run of mtkd refine, or a pretrained encoder")
+@click.option("--init", metavar="DIR|NAME", help="what the student starts from: a run, or an encoder")
 @click.option(
     "--corpus", type=click.Path(path_type=Path), metavar="DIR", help="a corpus of mtkd augment, added"
 )
 @out_option
 @train_options
-def distill(recipe: str, spec: str, teacher: Path | None, corpus: Path | None, **given: Any) -> None:
-    """Train one student for all tasks by RECIPE (`mtkd recipes` lists them).
+def distill(
+    recipe: str,
+    spec: str | None,
+    text: Path | None,
+    text_column: str,
+    teacher: str | None,
+    corpus: Path | None,
+    **given: Any,
+) -> None:
+    """Train one student for all tasks by RECIPE (`mtkd recipes` lists them), or on plain text.
 
     Ablations, each one option: --set supervision=labels (no distillation), --tasks rte (single task),
     --tasks nli (task subset), --set student.kind=bilstm (no bi-attention), --set student.vocabulary=word
-    (word level); without --corpus there is no augmentation.
+    (word level), --set terms.NAME.weight=0 (a loss less), --set one_stage=true; without --corpus there is
+    no augmentation.
     """
+    if text:
+        if given["data"] or spec or corpus or given["limit"]:
+            raise UserError(
+                "--text is text without tasks: it does not go with --data, --tasks, --corpus or --limit",
+                mend="leave these out, or leave --text out",
+            )
+        from mtkd.stages import text as plain
+
+        settings, request, json_file = _unpack("distill", recipe, "text", given | {"data": str(text)})
+        _run(
+            "distilled",
+            request,
+            json_file,
+            lambda: plain.run(request, settings, teacher, text, text_column, warn),
+        )
+        return
+    if not given["data"]:
+        raise UserError(
+            "mtkd distill needs rows", mend="--data pocket|hub|DIR, or --text FILE for plain text"
+        )
     from mtkd.stages import distill as stage
 
-    settings, request, json_file = _unpack("distill", recipe, spec, given)
+    settings, request, json_file = _unpack("distill", recipe, spec or "glue", given)
     _run("distilled", request, json_file, lambda: stage.run(request, settings, teacher, corpus, warn))
 
 
@@ -78,8 +122,7 @@ def _unpack(stage: str, recipe: str, spec: str, given: dict[str, Any]) -> tuple[
     """Settings, request and --json from a command's options; everything cheap is checked here."""
     from mtkd.recipes import load_settings
 
-    changed = overrides(given["sets"], given["epochs"], given["batch"], given["seed"])
-    settings = load_settings(recipe, stage, changed)
+    settings = load_settings(recipe, stage, overrides(given), spec)
     from mtkd.stages.common import Request
 
     request = Request(
@@ -124,11 +167,14 @@ def draw_scores(record: dict[str, Any]) -> None:
             f"{s['rows']:,}",
             ", ".join(f"{metric} {value:.3f}" for metric, value in s["metrics"].items()),
             f"{s['primary']:.3f}",
-            f"{s['majority']:.3f}",
+            "-" if math.isnan(s["majority"]) else f"{s['majority']:.3f}",
         )
         for name, s in record["scores"].items()
     ]
-    table(("validation", "rows", "metrics", "score", "commonest answer"), rows)
+    if rows:
+        table(("validation", "rows", "metrics", "score", "commonest answer"), rows)
+    else:
+        print("no scores: this recipe trains no task heads; mtkd finetune does, or --init of another recipe")
     if size := record.get("parameters"):
         print(f"parameters: {size['total']:,}, without embeddings {size['without_embeddings']:,}")
     if "learning_rate" in record:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mtkd.engine.parameters import Parameters, count_parameters
-from mtkd.model import MultiTaskModel, model_directory
+from mtkd.model import MultiTaskModel, disk_bytes
 from tasks.batching import Inputs, Tokens
 from tasks.errors import UserError, unknown
 from tasks.progress import progress
@@ -112,7 +112,7 @@ def bench_inference(models: Mapping[str, Path], settings: BenchSettings) -> list
                 rows_per_second=settings.batch / median,
                 speed=statistics.median(a / b for a, b in zip(first, seconds, strict=True)),
                 parameters=count_parameters(loaded[name]),
-                disk_bytes=(model_directory(models[name]) / "model.safetensors").stat().st_size,
+                disk_bytes=disk_bytes(models[name]),
                 peak_bytes=peaks[name],
             )
         )

@@ -31,6 +31,7 @@ class Position:
         history: one record an epoch.
         stopped: True once training has ended (early or not).
         seconds: time spent training so far.
+        feed: see `mtkd.engine.feed.Feed.cursor`.
     """
 
     step: int = 0
@@ -41,6 +42,7 @@ class Position:
     history: list[dict] = field(default_factory=list)
     stopped: bool = False
     seconds: float = 0.0
+    feed: dict = field(default_factory=dict)
 
 
 def save_checkpoint(

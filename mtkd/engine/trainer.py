@@ -25,17 +25,18 @@ from torch import Tensor, nn
 from mtkd.config import TrainSettings
 from mtkd.engine.checkpoint import Position, restore_checkpoint, save_checkpoint
 from mtkd.engine.evaluate import TaskScores, watched
+from mtkd.engine.feed import Feed
 from mtkd.engine.optim import build_optimizer, learning_rate, set_learning_rate
 from mtkd.engine.rundir import Log
 from mtkd.losses.objective import Objective
 from mtkd.model import MultiTaskModel
 from mtkd.records import Signal
 from mtkd.teacher.source import TeacherSource
-from tasks.batching import Batch, Collator, Encoded
+from tasks.batching import Batch
 from tasks.errors import UserError
 from tasks.files import atomic_path
 from tasks.progress import progress
-from tasks.sampler import Draw, TaskSampler, share
+from tasks.sampler import Draw, share
 from tasks.task import Task
 
 Evaluate = Callable[[MultiTaskModel], list[TaskScores]]
@@ -65,11 +66,11 @@ class TrainStep(nn.Module):
         self.model, self.objective = model, objective
 
     def forward(
-        self, task: Task, batch: Batch, teacher: Signal | None, units: list[int]
+        self, task: Task, batch: Batch, teacher: Signal | None, units: list[int], progress: float
     ) -> tuple[Tensor, Tensor]:
         """The objective's share from one micro-batch; see Objective.forward."""
         student = self.model(batch.inputs, task.head, self.objective.student_need)
-        return self.objective(task, batch, student, teacher, units)
+        return self.objective(task, batch, student, teacher, units, progress)
 
 
 def make_accelerator(settings: TrainSettings) -> Accelerator:
@@ -82,12 +83,12 @@ def make_accelerator(settings: TrainSettings) -> Accelerator:
 
 
 class Trainer:
-    """Trains a model on the rows of some tasks; one task a step.
+    """Trains a model on batches of one task each.
 
     Args:
-        data: task name -> training rows.
-        collate: makes the batches that student and teacher read.
-        evaluate: the validation scores of the model, called after each epoch.
+        feed: where the batches come from.
+        evaluate: the validation scores of the model, called after each epoch; None = nothing to judge by, so
+            that training runs to its end and ends with its last weights.
         directory: where log.jsonl, tensorboard/ and checkpoints/ go.
         teacher: None where no term needs one.
         label: how to name this job in the progress bar.
@@ -98,31 +99,19 @@ class Trainer:
         accelerator: Accelerator,
         model: MultiTaskModel,
         objective: Objective,
-        tasks: Mapping[str, Task],
-        data: Mapping[str, Encoded],
-        collate: Collator,
+        feed: Feed,
         settings: TrainSettings,
         directory: Path,
         *,
-        evaluate: Evaluate,
+        evaluate: Evaluate | None,
         teacher: TeacherSource | None = None,
         label: str = "training",
     ):
-        self.accelerator, self.tasks, self.data, self.collate = accelerator, tasks, data, collate
+        self.accelerator, self.feed, self.tasks = accelerator, feed, feed.tasks
         self.settings, self.directory, self.evaluate, self.label = settings, directory, evaluate, label
         self.teacher = teacher
-        self.groups = {name: rows.groups for name, rows in data.items() if rows.groups is not None}
-        self.sampler = TaskSampler(
-            {name: collate.reader.lengths(rows.texts) for name, rows in data.items()},
-            settings.batch_size,
-            mixing=settings.mixing,
-            seed=settings.seed,
-            epochs=settings.epochs,
-            bucket=settings.bucket,
-            groups=self.groups,
-            steps_per_epoch=settings.steps_per_epoch,
-        )
-        self.total = settings.epochs * len(self.sampler)
+        self.total = settings.steps or settings.epochs * len(feed)
+        self.epochs = math.ceil(self.total / len(feed))
         self.inner = TrainStep(model, objective).to(accelerator.device)
         self.optimizer = build_optimizer(self.inner, settings)
         self.position = Position()
@@ -143,13 +132,13 @@ class Trainer:
             with progress(
                 self.label, self.total, done=self.position.step, unit="steps", show=show
             ) as advance:
-                while self.position.epoch < self.settings.epochs and not self.position.stopped:
+                while self.position.epoch < self.epochs and not self.position.stopped:
                     self._epoch(advance)
         finally:
             signal.signal(signal.SIGINT, previous)
             self.log.close()
         self.accelerator.wait_for_everyone()
-        if self.settings.keep == "best":
+        if self.settings.keep == "best" and self.evaluate:
             self.inner.model.load_state_dict(load_file(self._best_file))
         end = self.position
         return Outcome(end.step, end.epoch, end.best, end.history, end.seconds)
@@ -158,6 +147,7 @@ class Trainer:
         """Go to the last checkpoint, if there is one, and get ready for steps."""
         checkpoints = self.directory / "checkpoints"
         self.position = restore_checkpoint(checkpoints, self.inner, self.optimizer) or self.position
+        self.feed.cursor = self.position.feed
         # Accelerate wraps model and optimiser only now that they are restored.
         self.step_module = self.accelerator.prepare_model(self.inner)
         self.step_optimizer = self.accelerator.prepare_optimizer(self.optimizer, device_placement=False)
@@ -175,22 +165,23 @@ class Trainer:
         started = time.monotonic()
         losses: dict[str, list[float]] = {}
         self.inner.train()
-        draws = self.sampler.epoch(self.position.epoch)
-        while self.position.batch < len(draws):
-            draw = draws[self.position.batch]
-            loss = self.step(draw)
+        task = next(iter(self.tasks.values()))
+        for draw in self.feed.epoch(self.position.epoch, self.position.batch):
+            if self.position.step == self.total:
+                break
+            task, loss = self.tasks[draw.task], self.step(draw)
             self.position.batch += 1
             self.position.step += 1
             losses.setdefault(draw.task, []).append(loss)
             advance(1, f"{draw.task} loss {loss:.4f}")
             if self._due():
-                self._check_weights(self.tasks[draw.task])
+                self._check_weights(task)
                 self.position.seconds += time.monotonic() - started
                 started = time.monotonic()
                 self._checkpoint()
                 if self._stop:
                     raise Interrupted
-        self._check_weights(self.tasks[draws[-1].task])
+        self._check_weights(task)
         self.position.epoch, self.position.batch = self.position.epoch + 1, 0
         self._judge(losses, started)
         self._checkpoint()
@@ -201,7 +192,7 @@ class Trainer:
         """One optimiser step on one draw, in as many micro-batches as needed; its loss."""
         task = self.tasks[draw.task]
         parts = self._parts(draw)
-        batches = [self.collate(self.data[draw.task], part).to(self.accelerator.device) for part, _ in parts]
+        batches = [self.feed.batch(draw.task, part).to(self.accelerator.device) for part, _ in parts]
         units = self._units(task, batches, [weight for _, weight in parts])
         loss, terms = 0.0, torch.zeros(len(units))
         for number, (batch, (_, weight)) in enumerate(zip(batches, parts, strict=True)):
@@ -209,7 +200,8 @@ class Trainer:
             signals = self.teacher.signal(task, batch) if self.teacher else None
             last = number == len(batches) - 1
             with self.accelerator.no_sync(self.step_module) if not last else contextlib.nullcontext():
-                share_loss, values = self.step_module(task, batch, signals, units)
+                done = self.position.step / self.total
+                share_loss, values = self.step_module(task, batch, signals, units, done)
                 # Gradients are averaged over the processes, and the units are counted over all of them.
                 self.accelerator.backward(share_loss * weight * self.accelerator.num_processes)
             loss += float(share_loss.detach()) * weight
@@ -235,7 +227,7 @@ class Trainer:
         left it runs one row with weight 0, so that all processes take part in every exchange.
         """
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        groups = self.groups.get(draw.task)
+        groups = self.feed.groups(draw.task)
         mine = share(draw, rank, world, groups)
         micro = self.settings.micro_batch
         count = math.ceil(math.ceil(len(draw.indices) / world) / micro) if micro else 1
@@ -288,9 +280,17 @@ class Trainer:
 
     def _judge(self, losses: Mapping[str, list[float]], started: float) -> None:
         """Evaluate after an epoch, keep the best weights, and decide whether to stop early."""
+        position = self.position
+        record: dict[str, Any] = {
+            "epoch": position.epoch,
+            "train_loss": {task: float(np.mean(values)) for task, values in losses.items()},
+        }
+        position.history.append(record)
+        if self.evaluate is None:
+            position.seconds += time.monotonic() - started
+            return
         scores = self.evaluate(self.inner.model)
         value, better = watched(self.settings.metric, scores)
-        position = self.position
         if position.best is None or better(value, position.best):
             position.best, position.bad_epochs = value, 0
             if self.settings.keep == "best" and self.accelerator.is_main_process:
@@ -304,17 +304,13 @@ class Trainer:
             self.settings.patience is not None and position.bad_epochs >= self.settings.patience
         )
         position.seconds += time.monotonic() - started
-        record: dict[str, Any] = {
-            "epoch": position.epoch,
-            "train_loss": {task: float(np.mean(values)) for task, values in losses.items()},
-            self.settings.metric: value,
-            "scores": {f"{s.task}/{s.split}": s.primary for s in scores},
-        }
-        position.history.append(record)
+        record[self.settings.metric] = value
+        record["scores"] = {f"{s.task}/{s.split}": s.primary for s in scores}
         flat = {f"score/{name}": value for name, value in record["scores"].items()}
         self.log.write(position.step, epoch=position.epoch, watched=value, **flat)
 
     def _checkpoint(self) -> None:
+        self.position.feed = self.feed.cursor
         if self.accelerator.is_main_process:
             save_checkpoint(self.directory / "checkpoints", self.inner, self.optimizer, self.position)
         self._saved = time.monotonic()

@@ -1,53 +1,222 @@
-"""From a recipe's terms to an objective."""
+"""From a recipe's terms to an objective; all that sizes can tell is checked here, before any weight."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from mtkd.losses.hidden import HiddenMSE
+from mtkd.layermap import Pairs, layer_pairs
+from mtkd.losses.attention import AttentionKL, ScoreMSE
+from mtkd.losses.contrastive import SampleContrastive
+from mtkd.losses.hidden import ClsMSE, HiddenCosine, HiddenMSE
 from mtkd.losses.logits import Labels, LogitsMSE, SoftLabels
 from mtkd.losses.objective import Objective
+from mtkd.losses.relations import Relation, SampleSimilarity, TokenSimilarity
+from mtkd.losses.shared import Projections
 from mtkd.losses.term import LossTerm
-from mtkd.students.build import AnyEncoder
-from mtkd.students.transformer import TransformerEncoder
+from mtkd.records import Need, Shape
+from mtkd.terms import LabelsSettings, Term
 from tasks.errors import UserError
+from tasks.task import Task
 
-# To add a loss: its term here, and its settings in mtkd/config.py. A builder gets the term's settings,
-# the student's encoder and the teacher's (None where there is no teacher).
-LOSSES: dict[str, Callable[[Any, AnyEncoder, AnyEncoder | None], LossTerm]] = {
-    "logits_mse": lambda s, student, teacher: LogitsMSE(),
-    "labels": lambda s, student, teacher: Labels(),
-    "soft_labels": lambda s, student, teacher: SoftLabels(s.temperature),
-    "hidden_mse": lambda s, student, teacher: HiddenMSE(
-        s.student_layer, s.teacher_layer, _hidden_width(student), _hidden_width(teacher)
-    ),
+NO_TEACHER = Shape("none", 0, 0, 0, 0, 0, Need())
+# What a student without layers and heads can learn from.
+_OF_ANY_STUDENT = (
+    "logits_mse, soft_labels, labels, and sample_similarity or sample_contrastive with vector=pooled"
+)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Who learns from whom, and the tasks they meet on."""
+
+    student: Shape
+    teacher: Shape
+    tasks: tuple[Task, ...]
+
+
+def _hidden_mse(name: str, s: Any, sides: Sides) -> LossTerm:
+    widths = _widths(sides, "width" if s.of == "hidden" else "attention")
+    pairs = _pairs(name, s.layers, sides)
+    return HiddenMSE(pairs, s.of, _projections(name, s.projection, pairs, widths), s.layers == "emd")
+
+
+def _hidden_cosine(name: str, s: Any, sides: Sides) -> LossTerm:
+    pairs = _pairs(name, s.layers, sides)
+    return HiddenCosine(pairs, _projections(name, s.projection, pairs, _widths(sides, "width")))
+
+
+def _cls_mse(name: str, s: Any, sides: Sides) -> LossTerm:
+    pairs = _pairs(name, s.layers, sides)
+    if not s.include_last:
+        pairs = [pair for pair in pairs if pair[0] != sides.student.layers]
+    if not pairs:
+        raise UserError(
+            f"the term {name!r} leaves out the student's last layer, and it has no other",
+            mend=f"--set terms.{name}.include_last=true, or a deeper student",
+        )
+    return ClsMSE(pairs, _projections(name, s.projection, pairs, _widths(sides, "width")))
+
+
+def _attention_kl(name: str, s: Any, sides: Sides) -> LossTerm:
+    _same_heads(name, sides)
+    return AttentionKL(_pairs(name, s.layers, sides), s.layers == "emd")
+
+
+def _score_mse(name: str, s: Any, sides: Sides) -> LossTerm:
+    _same_heads(name, sides)
+    return ScoreMSE(_pairs(name, s.layers, sides), s.layers == "emd")
+
+
+def _relation(name: str, s: Any, sides: Sides) -> LossTerm:
+    pairs = _pairs(name, s.layers, sides)
+    splits = s.splits or sides.student.heads
+    letters = set("".join(s.pairs)) - {"-"}
+    regrouped = s.heads != "concat-split"
+    for who, shape in (("student", sides.student), ("teacher", sides.teacher)):
+        for letter in letters:
+            width = shape.width if letter == "h" else shape.attention
+            if regrouped and shape is sides.teacher:
+                width = shape.heads if letter != "h" else 0
+            if not width or width % splits:
+                what = "attention heads" if regrouped and shape is sides.teacher else "a width"
+                raise UserError(
+                    f"the term {name!r} splits vectors into {splits} relation heads, "
+                    f"and the {who} has {what} of {width}",
+                    allowed=f"a number that divides it: {_divisors(width)}",
+                    mend=f"--set terms.{name}.splits=N",
+                )
+    return Relation(pairs, s.pairs, splits, s.heads, sides.teacher.heads)
+
+
+def _token_similarity(name: str, s: Any, sides: Sides) -> LossTerm:
+    _pairs(name, [(0, 0)], sides)
+    return TokenSimilarity()
+
+
+def _sample_similarity(name: str, s: Any, sides: Sides) -> LossTerm:
+    return SampleSimilarity(s.vector, *_vector_layers(name, s.vector, sides))
+
+
+def _sample_contrastive(name: str, s: Any, sides: Sides) -> LossTerm:
+    for task in sides.tasks:
+        if task.kind == "regress" and s.bins is None and (s.kinds is None or "regress" in s.kinds):
+            raise UserError(
+                f"the term {name!r} contrasts classes, and {task.name!r} has scores",
+                mend=f"--set terms.{name}.bins=5 sorts the scores into classes; "
+                f'--set \'terms.{name}.kinds=["classify", "rank"]\' leaves such tasks out of the term',
+            )
+    of = "pooled" if s.vector == "pooled" else "width"
+    widths = _widths(sides, of)
+    layers = _vector_layers(name, s.vector, sides)
+    projection = Projections("shared", [layers], *widths)
+    return SampleContrastive(s.vector, *layers, projection, s.temperature, s.normalize, s.bins)
+
+
+# To add a loss: its term here, and its settings in mtkd/terms.py. A builder gets the term's name and
+# settings, and the shapes of both sides.
+LOSSES: dict[str, Callable[[str, Any, Sides], LossTerm]] = {
+    "labels": lambda name, s, sides: Labels(),
+    "logits_mse": lambda name, s, sides: LogitsMSE(),
+    "soft_labels": lambda name, s, sides: SoftLabels(s.temperature),
+    "hidden_mse": _hidden_mse,
+    "hidden_cosine": _hidden_cosine,
+    "cls_mse": _cls_mse,
+    "score_mse": _score_mse,
+    "attention_kl": _attention_kl,
+    "relation": _relation,
+    "token_similarity": _token_similarity,
+    "sample_similarity": _sample_similarity,
+    "sample_contrastive": _sample_contrastive,
 }
 
 
-def build_objective(terms: Mapping[str, Any], student: AnyEncoder, teacher: AnyEncoder | None) -> Objective:
-    """The objective of a recipe; terms of weight 0 are left out.
+def build_objective(
+    terms: Mapping[str, Term], student: Shape, teacher: Shape | None, tasks: Iterable[Task]
+) -> Objective:
+    """The objective of a stage, its projections fresh; the caller seeds torch.
 
     Args:
         terms: name -> term settings.
-    """
-    used = {name: settings for name, settings in terms.items() if settings.weight > 0}
-    return Objective(
-        {name: LOSSES[settings.loss](settings, student, teacher) for name, settings in used.items()},
-        {name: settings.weight for name, settings in used.items()},
-    )
-
-
-def _hidden_width(encoder: AnyEncoder | None) -> int:
-    """The width of an encoder's hidden states.
+        teacher: None where there is none.
+        tasks: all that the stage meets.
 
     Raises:
-        UserError: it has none: an LSTM that reads texts apart has no states to compare token by token.
+        UserError: a term that does not fit the sizes of student and teacher, or needs what one does not give.
     """
-    if isinstance(encoder, TransformerEncoder):
-        return encoder.hidden_width
-    raise UserError(
-        "the loss 'hidden_mse' needs hidden states token by token, which a BiLSTM does not give",
-        allowed="for a BiLSTM: logits_mse, soft_labels, labels",
-        mend="drop the term, or --set student.kind=transformer",
+    sides = Sides(student, teacher or NO_TEACHER, tuple(tasks))
+    built = {name: LOSSES[s.loss](name, s, sides) for name, s in terms.items()}  # type: ignore[attr-defined]
+    for name, term in built.items():
+        for who, need, shape in (
+            ("student", term.student_need, student),
+            ("teacher", term.teacher_need, sides.teacher),
+        ):
+            # Logits are a matter of heads, which are checked where they are known.
+            missing = need.missing_from(shape.offers | Need(logits=True))
+            if missing:
+                raise UserError(
+                    f"the term {name!r} needs {', '.join(missing)} of the {who} ({shape.family}), "
+                    "which it does not give",
+                    mend=f"drop the term with --set terms.{name}.weight=0, or choose another {who}",
+                )
+    return Objective(built, terms)
+
+
+def labels_objective() -> Objective:
+    """The tasks' own losses on labels, and nothing else."""
+    return Objective({"labels": Labels()}, {"labels": LabelsSettings(loss="labels")})
+
+
+def _pairs(name: str, spec: str | Pairs, sides: Sides) -> Pairs:
+    """The layer pairs of a term.
+
+    Raises:
+        UserError: a side has no layers or heads at all: it is an LSTM.
+    """
+    for who, shape in (("student", sides.student), ("teacher", sides.teacher)):
+        if not shape.layers:
+            raise UserError(
+                f"the term {name!r} compares Transformer layers, and the {who} ({shape.family}) has "
+                "neither layers nor attention heads",
+                allowed=f"for such a {who}: {_OF_ANY_STUDENT}",
+                mend=f"drop the term with --set terms.{name}.weight=0, or --set student.kind=transformer",
+            )
+    return layer_pairs(spec, sides.student, sides.teacher)
+
+
+def _widths(sides: Sides, of: str) -> tuple[int, int]:
+    return getattr(sides.student, of), getattr(sides.teacher, of)
+
+
+def _projections(name: str, kind: str, pairs: Pairs, widths: tuple[int, int]) -> Projections:
+    if kind == "none" and widths[0] != widths[1]:
+        raise UserError(
+            f"the term {name!r} compares vectors of {widths[0]} (student) and {widths[1]} (teacher) directly",
+            mend=f"--set terms.{name}.projection=shared",
+        )
+    return Projections(kind, pairs, *widths)
+
+
+def _same_heads(name: str, sides: Sides) -> None:
+    mine, theirs = sides.student.heads, sides.teacher.heads
+    if mine and theirs and mine != theirs:
+        raise UserError(
+            f"the term {name!r} compares attention head by head: "
+            f"the student has {mine}, the teacher {theirs}",
+            allowed=f"{theirs} heads, or the loss 'relation', which takes any number",
+            mend=f"--set student.transformer.heads={theirs}, or --set terms.{name}.weight=0",
+        )
+
+
+def _vector_layers(name: str, vector: str, sides: Sides) -> tuple[int, int]:
+    """The last layers, whose first tokens are compared; (0, 0) where the heads' vectors are."""
+    return (
+        (0, 0)
+        if vector == "pooled"
+        else _pairs(name, [(sides.student.layers, sides.teacher.layers)], sides)[0]
     )
+
+
+def _divisors(width: int) -> str:
+    return ", ".join(str(n) for n in range(1, width + 1) if width % n == 0) or "none"

@@ -5,31 +5,34 @@ from __future__ import annotations
 from torch import Tensor, log_softmax
 from torch.nn import functional
 
-from mtkd.losses.term import LossTerm, TermInput, wide
+from mtkd.losses.term import LossTerm, TermInput, full_precision
 from mtkd.records import LOGITS
+from mtkd.terms import Points, value_at
 from tasks.batching import Batch
 from tasks.kinds import hard_loss
 from tasks.task import Task
 
 
+@full_precision
 def logits_mse(z_s: Tensor, z_t: Tensor) -> Tensor:
     """MSE(z_T, z_S), the mean over rows and outputs (MKD Eq. 6; the paper writes the squared norm).
 
     Args:
-        z_s, z_t: (B, C) student and teacher logits.
+        z_s, z_t: (B, C) student and teacher logits; the teacher's are constants.
     """
-    return functional.mse_loss(wide(z_s), wide(z_t))
+    return functional.mse_loss(z_s, z_t.detach())
 
 
+@full_precision
 def soft_label_kl(z_s: Tensor, z_t: Tensor, temperature: float = 1.0) -> Tensor:
     """T² KL(softmax(z_T/T) || softmax(z_S/T)), the mean over rows (Hinton et al. 2015).
 
     Args:
-        z_s, z_t: (B, C) student and teacher logits.
+        z_s, z_t: (B, C) student and teacher logits; the teacher's are constants.
         temperature: T > 0.
     """
-    student = log_softmax(wide(z_s) / temperature, dim=-1)
-    teacher = log_softmax(wide(z_t) / temperature, dim=-1)
+    student = log_softmax(z_s / temperature, dim=-1)
+    teacher = log_softmax(z_t.detach() / temperature, dim=-1)
     return functional.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
 
 
@@ -54,15 +57,15 @@ class SoftLabels(LossTerm):
 
     student_need = teacher_need = LOGITS
 
-    def __init__(self, temperature: float = 1.0):
+    def __init__(self, temperature: float | Points = 1.0):
         super().__init__()
-        self.temperature = temperature
+        self._temperature = temperature
 
     def forward(self, given: TermInput) -> Tensor:
         student, teacher = _both_logits(given)
         if student.shape[-1] == 1:
             return logits_mse(student, teacher) * len(student)
-        return soft_label_kl(student, teacher, self.temperature) * len(student)
+        return soft_label_kl(student, teacher, value_at(self._temperature, given.progress)) * len(student)
 
 
 class Labels(LossTerm):

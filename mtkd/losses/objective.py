@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 
 import torch
 from torch import Tensor, nn
 
 from mtkd.losses.term import LossTerm, TermInput
-from mtkd.records import Need, Signal
+from mtkd.records import BY_LAYER, Need, Signal
+from mtkd.terms import Term, value_at
 from tasks.batching import Batch
-from tasks.errors import UserError
 from tasks.task import Task
 
 
@@ -19,12 +21,16 @@ class Objective(nn.Module):
 
     The number of units is taken over the whole step (all micro-batches, all processes), so that
     splitting a batch changes nothing.
+
+    Args:
+        terms: name -> term.
+        settings: name -> its weight (over the steps) and the kinds of task it is for.
     """
 
-    def __init__(self, terms: Mapping[str, LossTerm], weights: Mapping[str, float]):
+    def __init__(self, terms: Mapping[str, LossTerm], settings: Mapping[str, Term]):
         super().__init__()
         self.terms = nn.ModuleDict(terms)
-        self.weights = dict(weights)
+        self._settings = dict(settings)
 
     def _terms(self) -> list[tuple[str, LossTerm]]:
         return list(self.terms.items())  # type: ignore[arg-type]
@@ -32,60 +38,55 @@ class Objective(nn.Module):
     @property
     def student_need(self) -> Need:
         """All that the terms need of the student."""
-        return _join([term.student_need for _, term in self._terms()])
+        return reduce(or_, (term.student_need for _, term in self._terms()), Need())
 
     @property
     def teacher_need(self) -> Need:
         """All that the terms need of the teacher."""
-        return _join([term.teacher_need for _, term in self._terms()])
+        return reduce(or_, (term.teacher_need for _, term in self._terms()), Need())
 
     def units(self, task: Task, batch: Batch) -> list[int]:
-        """How many units each term is a sum over, in this batch."""
-        return [term.units(task, batch) for _, term in self._terms()]
+        """How many units each term is a sum over, in this batch; 0 for a term that is not for this task."""
+        return [term.units(task, batch) if self._concerns(name, task) else 0 for name, term in self._terms()]
+
+    def _concerns(self, name: str, task: Task) -> bool:
+        kinds = self._settings[name].kinds
+        return kinds is None or task.kind in kinds
 
     def forward(
-        self, task: Task, batch: Batch, student: Signal, teacher: Signal | None, units: list[int]
+        self,
+        task: Task,
+        batch: Batch,
+        student: Signal,
+        teacher: Signal | None,
+        units: list[int],
+        progress: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
         """The objective's share from one micro-batch.
 
         Args:
             units: for each term, the units of the whole step.
+            progress: share of the steps that are done, 0 to 1, for weights and temperatures that change.
 
         Returns:
             the loss (scalar), and each term's own value before weighting (n_terms,), detached.
         """
-        given = TermInput(task, batch, student, teacher)
-        values = [term(given) / max(count, 1) for (_, term), count in zip(self._terms(), units, strict=True)]
-        weighted = [
-            self.weights[name] * value for (name, _), value in zip(self._terms(), values, strict=True)
-        ]
-        return torch.stack(weighted).sum(), torch.stack(values).detach()
-
-    def check(self, student: Need, teacher: Need | None, recipe: str) -> None:
-        """Refuse terms whose need is not met.
-
-        Args:
-            student, teacher: what they offer; teacher None = there is none.
-
-        Raises:
-            UserError: names the term and what is missing.
-        """
-        for name, term in self._terms():
-            for who, need, offers in (
-                ("student", term.student_need, student),
-                ("teacher", term.teacher_need, teacher or Need()),
-            ):
-                missing = need.missing_from(offers)
-                if missing:
-                    raise UserError(
-                        f"the term {name!r} of {recipe} needs {', '.join(missing)} of the {who}, "
-                        "which it does not give",
-                        mend=f"drop the term with --set terms.{name}.weight=0, or choose another {who}",
-                    )
+        given = TermInput(task, batch, student, teacher, progress)
+        loss = _nothing(student)
+        values = []
+        for (name, term), count in zip(self._terms(), units, strict=True):
+            weight = value_at(self._settings[name].weight, progress)
+            value = term(given) / count if count and weight else loss.new_zeros(())
+            values.append(value.detach().float())
+            loss = loss + weight * value
+        return loss, torch.stack(values)
 
 
-def _join(needs: list[Need]) -> Need:
-    joined = Need()
-    for need in needs:
-        joined = joined | need
-    return joined
+def _nothing(student: Signal) -> Tensor:
+    """A zero that hangs on the student, for a step in which no term has anything to say."""
+    if student.logits is not None or student.pooled is not None:
+        found = student.pooled if student.logits is None else student.logits
+    else:
+        found = next(tensor for kind in BY_LAYER for tensor in getattr(student, kind).values())
+    assert found is not None
+    return found.float().flatten()[:1].sum() * 0.0

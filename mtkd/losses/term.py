@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +14,23 @@ from mtkd.records import Need, Signal
 from tasks.batching import Batch
 from tasks.task import Task
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True)
 class TermInput:
-    """All that a term may look at for one batch. `teacher` is None where nothing needs one."""
+    """All that a term may look at for one batch. `teacher` is None where nothing needs one.
+
+    Attributes:
+        progress: share of the steps that are done, 0 to 1.
+    """
 
     task: Task
     batch: Batch
     student: Signal
     teacher: Signal | None
+    progress: float = 0.0
 
     @property
     def teacher_signal(self) -> Signal:
@@ -47,3 +58,25 @@ class LossTerm(nn.Module):
 def wide(values: Tensor) -> Tensor:
     """The same values in float32, or as they are if they are wider: losses are not computed in less."""
     return values if values.dtype == torch.float64 else values.float()
+
+
+def full_precision(loss: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """The function computed in float32 or wider, also under autocast; what is given twice is widened once."""
+
+    @functools.wraps(loss)
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        widened: dict[int, Tensor] = {}
+
+        def widen(value: Any) -> Any:
+            if not isinstance(value, Tensor) or not value.is_floating_point():
+                return value
+            if id(value) not in widened:
+                widened[id(value)] = wide(value)
+            return widened[id(value)]
+
+        given = [*args, *kwargs.values()]
+        device = next((value.device.type for value in given if isinstance(value, Tensor)), "cpu")
+        with torch.autocast(device, enabled=False):
+            return loss(*map(widen, args), **{name: widen(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
+
+    return run

@@ -32,13 +32,15 @@ def recipe_stage(name: str) -> str:
     return _read(name)["stage"]
 
 
-def load_settings(name: str, stage: str, overrides: Mapping[str, Any]) -> Any:
+def load_settings(name: str, stage: str, overrides: Mapping[str, Any], task: str = "") -> Any:
     """A recipe with overrides applied and everything checked.
 
     Args:
         name: the recipe.
         stage: "distill", "refine" or "finetune".
-        overrides: dotted key -> value, as `parse_set` makes them.
+        overrides: dotted key -> value, as `parse_set` makes them. A `train.*` holds in every stage, unless
+            the stage has an override of its own.
+        task: what the recipe is for; if it is a single task for which the recipe has settings, these hold.
 
     Raises:
         UserError: unknown recipe or key (the nearest one is offered), or a value out of range.
@@ -53,6 +55,14 @@ def load_settings(name: str, stage: str, overrides: Mapping[str, Any]) -> Any:
         )
     values = _read(name)
     values.pop("stage")
+    for key, value in values.get("per_task", {}).get(task, {}).items():
+        _assign(values, key, value)
+    if overrides.get("train.epochs") and "train.steps" not in overrides:
+        overrides = {"train.steps": None, **overrides}
+    for key in overrides:
+        section, _, name_of = key.partition(".")
+        for place in values.get("stages", {}).values() if section == "train" else ():
+            place.get("train", {}).pop(name_of, None)
     for key, value in overrides.items():
         _assign(values, key, value)
     return validate(STAGES[stage], values)
@@ -87,7 +97,19 @@ def _files() -> list[str]:
 
 
 def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads((resources.files("mtkd.recipes") / f"{name}.toml").read_text(encoding="utf-8"))
+    """A recipe's values, those of the recipe that it extends beneath them."""
+    values = tomllib.loads((resources.files("mtkd.recipes") / f"{name}.toml").read_text(encoding="utf-8"))
+    below = values.pop("extends", None)
+    return _over(_read(below), values) if below else values
+
+
+def _over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """One table over another: tables are merged, anything else is replaced."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = _over(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return merged
 
 
 def _assign(values: dict[str, Any], key: str, value: Any) -> None:

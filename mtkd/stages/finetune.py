@@ -11,11 +11,11 @@ import torch
 from accelerate import Accelerator
 
 from mtkd.config import FinetuneSettings
+from mtkd.engine.feed import TaskFeed
 from mtkd.engine.parameters import count_parameters
 from mtkd.engine.rundir import RunDir
 from mtkd.engine.trainer import Trainer, make_accelerator
-from mtkd.losses.logits import Labels
-from mtkd.losses.objective import Objective
+from mtkd.losses.build import labels_objective
 from mtkd.model import MultiTaskModel, digest_model
 from mtkd.stages.common import (
     Request,
@@ -112,10 +112,8 @@ def _one_rate(
     trainer = Trainer(
         accelerator,
         model,
-        Objective({"labels": Labels()}, {"labels": 1.0}),
-        data.tasks,
-        encoded,
-        Collator(reader),
+        labels_objective(),
+        TaskFeed(data.tasks, encoded, Collator(reader), train),
         train,
         place,
         evaluate=evaluate,

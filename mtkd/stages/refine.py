@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from mtkd.config import RefineSettings
+from mtkd.engine.feed import TaskFeed
 from mtkd.engine.parameters import count_parameters
 from mtkd.engine.rundir import RunDir
 from mtkd.engine.trainer import Trainer, make_accelerator
-from mtkd.losses.logits import Labels
-from mtkd.losses.objective import Objective
+from mtkd.losses.build import labels_objective
 from mtkd.model import ModelInfo, MultiTaskModel
 from mtkd.stages.common import (
     Request,
@@ -57,15 +57,13 @@ def run(request: Request, settings: RefineSettings, teacher: str) -> RunDir:
     evaluate = evaluator(
         data.tasks, encode_validation(data.validation, reader), accelerator, train.eval_batch_size
     )
-    objective = Objective({"labels": Labels()}, {"labels": 1.0})
+    objective = labels_objective()
     begin(run, accelerator, **inputs, rows=data.summary(), parameters=count_parameters(model).to_json())
     trainer = Trainer(
         accelerator,
         model,
         objective,
-        data.tasks,
-        encoded,
-        Collator(reader),
+        TaskFeed(data.tasks, encoded, Collator(reader), train),
         train,
         request.out,
         evaluate=evaluate,

@@ -9,19 +9,22 @@ Inside, sequences are time-major, (L, B, d): nn.LSTM then works without copying,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
 from pydantic import Field, PositiveInt
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from mtkd.config import BiLSTMSettings
-from mtkd.records import EncoderOutput, Need
+from mtkd.records import EncoderOutput, Need, Shape
 from tasks.batching import Inputs, Tokens
 from tasks.errors import UserError
 
-NOTHING = Need()
+POOLED = Need(pooled=True)
 
 
 class BiLSTMConfig(BiLSTMSettings):
@@ -36,6 +39,11 @@ class BiLSTMConfig(BiLSTMSettings):
     kind: Literal["bilstm-biattention", "bilstm"] = "bilstm-biattention"
     vocab_size: PositiveInt
     dropout: float = Field(default=0.1, ge=0, lt=1)
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes; a BiLSTM has no layers or heads to compare with a Transformer's."""
+        return Shape(self.kind, 0, 0, 0, 0, self.output_size, POOLED)
 
 
 @dataclass(frozen=True)
@@ -73,13 +81,13 @@ class BiLSTMEncoder(nn.Module):
 
     view: Literal["texts"] = "texts"
     n_layers = 0
-    offers = NOTHING
 
     def __init__(self, config: BiLSTMConfig, embeddings: Tensor | None = None):
         super().__init__()
         hidden = config.hidden_size
         self.config = config
-        self.width = config.output_size
+        self.shape = config.shape
+        self.width, self.offers = self.shape.pooled, self.shape.offers
         self.embeddings = nn.Embedding(config.vocab_size, config.embedding_size)
         self.projection = nn.Linear(config.embedding_size, config.projection_size)
         self.lstm = _BiLSTM(config.projection_size, hidden)
@@ -104,7 +112,7 @@ class BiLSTMEncoder(nn.Module):
         with torch.no_grad():
             self.embeddings.weight.copy_(embeddings)
 
-    def forward(self, inputs: Inputs, need: Need = NOTHING) -> EncoderOutput:
+    def forward(self, inputs: Inputs, need: Need = POOLED) -> EncoderOutput:
         """Encode a batch.
 
         Args:
@@ -117,7 +125,15 @@ class BiLSTMEncoder(nn.Module):
         assert inputs.texts is not None, "a BiLSTM student reads texts apart"
         texts = [self._read(tokens) for tokens in inputs.texts]
         features = self.compare(texts[0], texts[-1])
-        return EncoderOutput(torch.relu(self.output(self.dropout(features))))
+        return EncoderOutput(pooled=torch.relu(self.output(self.dropout(features))))
+
+    def save_weights(self, path: Path) -> None:
+        """Write the weights as one safetensors file."""
+        save_file({name: w.detach().cpu().contiguous() for name, w in self.state_dict().items()}, path)
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take the weights that `save_weights` wrote."""
+        self.load_state_dict(weights)
 
     def _read(self, tokens: Tokens) -> _Text:
         """Embedding, feed-forward layer with ReLU, BiLSTM."""

@@ -6,17 +6,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mtkd.config import StudentSettings
+from mtkd.config import StudentSettings, TransformerSettings
+from mtkd.layermap import spread
 from mtkd.students.bilstm import BiLSTMConfig, BiLSTMEncoder
 from mtkd.students.transformer import (
     DEFAULT_TEACHER,
     TransformerConfig,
     TransformerEncoder,
-    transformer_from,
+    copy_layers,
+    factorised,
+    pretrained_config,
+    with_sizes,
 )
 from tasks.errors import UserError
 from tasks.tokenise import Tokeniser
 
+AnyConfig = BiLSTMConfig | TransformerConfig
 AnyEncoder = BiLSTMEncoder | TransformerEncoder
 
 # What a saved model is read back with: its configuration and its encoder, by kind.
@@ -25,6 +30,19 @@ ENCODERS: dict[str, tuple[Any, Any]] = {
     "bilstm": (BiLSTMConfig, BiLSTMEncoder),
     "transformer": (TransformerConfig, TransformerEncoder),
 }
+
+
+@dataclass(frozen=True)
+class Ancestry:
+    """What a student descends from, as known before any weight is loaded.
+
+    Attributes:
+        teacher: the teacher's encoder; None where there is no teacher.
+        base: the pretrained encoder that the teacher was refined from.
+    """
+
+    teacher: AnyConfig | None
+    base: str | None
 
 
 @dataclass(frozen=True)
@@ -44,11 +62,29 @@ class Origin:
     base: str | None
 
 
+def config_from_json(value: Mapping[str, Any]) -> AnyConfig:
+    """The configuration that was saved as `value`."""
+    config: AnyConfig = ENCODERS[value["kind"]][0](**value)
+    return config
+
+
 def encoder_from_json(value: Mapping[str, Any]) -> AnyEncoder:
     """The encoder (fresh weights) whose configuration was saved as `value`."""
-    config_type, encoder_type = ENCODERS[value["kind"]]
-    encoder: AnyEncoder = encoder_type(config_type(**value))
+    encoder: AnyEncoder = ENCODERS[value["kind"]][1](config_from_json(value))
     return encoder
+
+
+def student_config(settings: StudentSettings, ancestry: Ancestry) -> AnyConfig:
+    """What the student will be; no weights are loaded. A BiLSTM's vocabulary is not known yet.
+
+    Raises:
+        UserError: sizes that do not go together, or not with what the student starts from.
+    """
+    if settings.kind == "transformer":
+        return _transformer_config(settings.transformer, ancestry)
+    return BiLSTMConfig.model_validate(
+        settings.bilstm.model_dump() | {"kind": settings.kind, "vocab_size": 1, "dropout": settings.dropout}
+    )
 
 
 def build_student(settings: StudentSettings, origin: Origin) -> AnyEncoder:
@@ -83,21 +119,106 @@ def _transformer(settings: StudentSettings, origin: Origin) -> TransformerEncode
             "student.embeddings=teacher is for students that are no Transformer",
             mend="--set student.transformer.init=teacher takes the teacher's embeddings and first layers",
         )
-    if origin.tokeniser.digest != origin.teacher_tokeniser.digest and wanted.init != "random":
+    own_words = origin.tokeniser.digest != origin.teacher_tokeniser.digest
+    if own_words and wanted.init in ("base", "teacher"):
         raise UserError(
             "the student's vocabulary is not the teacher's, so its layers cannot start from pretrained ones",
             mend="--set student.vocabulary=wordpiece, or --set student.transformer.init=random",
         )
-    if wanted.init == "base":
-        return TransformerEncoder.pretrained(origin.base or DEFAULT_TEACHER, wanted.pooling, wanted.layers)
-    if wanted.init not in ("teacher", "random"):
-        return TransformerEncoder.pretrained(wanted.init, wanted.pooling, wanted.layers)
-    if not isinstance(origin.teacher, TransformerEncoder):
+    of_teacher = origin.teacher.config if origin.teacher else None
+    config = _transformer_config(wanted, Ancestry(of_teacher, origin.base))
+    if own_words:
+        config = with_sizes(config, vocab_size=origin.tokeniser.vocab_size)
+    student = TransformerEncoder(config)
+    if wanted.init == "random":
+        return student
+    if wanted.init == "teacher":
+        assert isinstance(origin.teacher, TransformerEncoder), "_transformer_config refuses others"
+        source = origin.teacher
+    else:
+        source = TransformerEncoder.pretrained(_source_name(wanted, origin.base))
+    copy_layers(student, source, taken_layers(wanted, student.n_layers, source.n_layers))
+    return student
+
+
+def _source_name(wanted: TransformerSettings, base: str | None) -> str:
+    return (base or DEFAULT_TEACHER) if wanted.init in ("base", "random", "teacher") else wanted.init
+
+
+def taken_layers(wanted: TransformerSettings, layers: int, there: int) -> list[int]:
+    """Which layers, from 1, of the encoder it starts from a student takes.
+
+    Raises:
+        UserError: a layer that is not there, or another number of layers than the student has.
+    """
+    if not isinstance(wanted.take, list):
+        return [teacher for _, teacher in spread(wanted.take, layers, there)]
+    if len(wanted.take) != layers or not all(1 <= layer <= there for layer in wanted.take):
         raise UserError(
-            f"student.transformer.init={wanted.init} needs a Transformer teacher; there is none",
+            f"student.transformer.take={wanted.take} for a student of {layers} layers",
+            allowed=f"{layers} layers from 1 to {there}",
+        )
+    return wanted.take
+
+
+def _transformer_config(wanted: TransformerSettings, ancestry: Ancestry) -> TransformerConfig:
+    """The student's configuration: that of what it starts from, in the sizes that are asked for."""
+    source = ancestry.teacher
+    if wanted.init not in ("teacher", "random") or source is None:
+        if wanted.init == "teacher":
+            raise UserError(
+                "student.transformer.init=teacher needs a Transformer teacher; there is none",
+                mend="pass --teacher DIR of a refined Transformer, or --set student.transformer.init=base",
+            )
+        source = pretrained_config(_source_name(wanted, ancestry.base))
+    if not isinstance(source, TransformerConfig):
+        raise UserError(
+            f"student.transformer.init={wanted.init} needs a Transformer teacher; this one is a BiLSTM",
             mend="pass --teacher DIR of a refined Transformer, or --set student.transformer.init=base",
         )
-    return transformer_from(origin.teacher, wanted.layers, wanted.pooling, copy=wanted.init == "teacher")
+    sizes = {
+        "num_hidden_layers": wanted.layers,
+        "hidden_size": wanted.hidden_size,
+        "num_attention_heads": wanted.heads,
+        "intermediate_size": wanted.intermediate_size,
+    }
+    config = with_sizes(source, **{name: size for name, size in sizes.items() if size is not None})
+    if wanted.embedding_size is not None:
+        config = factorised(config, wanted.embedding_size)
+    config = TransformerConfig(hf=config.hf, pooling=wanted.pooling)
+    hf = config.build_hf()
+    if hf.hidden_size % hf.num_attention_heads:
+        raise UserError(
+            f"a student {hf.hidden_size} wide cannot have {hf.num_attention_heads} attention heads",
+            allowed="a number of heads that divides the width",
+            mend="--set student.transformer.heads=N, or another student.transformer.hidden_size",
+        )
+    if wanted.init != "random":
+        _refuse_other_sizes(wanted, config, source)
+    return config
+
+
+def _refuse_other_sizes(
+    wanted: TransformerSettings, mine: TransformerConfig, source: TransformerConfig
+) -> None:
+    """Weights can only be copied between encoders of one width; layers and heads may differ."""
+    student, there = mine.build_hf(), source.build_hf()
+    differs = [
+        f"{words} {getattr(student, name)} (there {getattr(there, name, None)})"
+        for name, words in (
+            ("hidden_size", "width"),
+            ("intermediate_size", "feed-forward width"),
+            ("embedding_size", "embedding rank"),
+        )
+        if getattr(student, name, None) != getattr(there, name, None)
+    ]
+    if differs or student.num_hidden_layers > there.num_hidden_layers:
+        differs = differs or [f"layers {student.num_hidden_layers} (there {there.num_hidden_layers})"]
+        raise UserError(
+            f"a student that starts from {wanted.init!r} cannot have {', '.join(differs)}",
+            allowed="the sizes of what it starts from, with as many layers or fewer",
+            mend="change student.transformer.* to these sizes, or --set student.transformer.init=random",
+        )
 
 
 STUDENTS: dict[str, Callable[[StudentSettings, Origin], AnyEncoder]] = {

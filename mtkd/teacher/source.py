@@ -33,16 +33,12 @@ class OnlineTeacher:
         self._need, self._bf16 = need, precision == "bf16"
 
     def signal(self, task: Task, batch: Batch) -> Signal:
-        """What was needed of the teacher, in float32, without gradients."""
+        """What was needed of the teacher, without gradients."""
         inputs = batch.teacher or batch.inputs
         device = batch.labels.device.type
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self._bf16):
             found = self.model(inputs, task.head, self._need)
-        return Signal(
-            None if found.logits is None else found.logits.float(),
-            {layer: hidden.float() for layer, hidden in found.hidden.items()},
-            found.mask,
-        )
+        return found
 
 
 class CachedLogits:
@@ -56,4 +52,4 @@ class CachedLogits:
     def signal(self, task: Task, batch: Batch) -> Signal:
         """The stored logits of the batch's rows."""
         rows = self._logits[task.name][torch.from_numpy(batch.indices)]
-        return Signal(rows.to(batch.labels.device))
+        return Signal(logits=rows.to(batch.labels.device))

@@ -125,18 +125,19 @@ def test_a_teacher_without_the_head_is_refused(mtkd: Callable, tiny_teacher: Pat
     [
         (["student.vocabulary=word", "student.embeddings=teacher"], ["needs the teacher's vocabulary"]),
         (["student.kind=transformer", "student.vocabulary=word"], ["vocabulary is not the teacher's"]),
-        (["student.kind=transformer", "student.transformer.layers=9"], ["has 3 layers"]),
-        (["terms.h.loss=hidden_mse"], ["terms.h.student_layer"]),
+        (["student.kind=transformer", "student.transformer.layers=9"], ["cannot have layers 9 (there 3)"]),
+        (["terms.h.loss=hidden_mze"], ["hidden_mze", "did you mean 'hidden_mse'"]),
+        (["terms.h.loss=hidden_mse", "terms.h.layer=1"], ["terms.h.layer", "terms.NAME.layers"]),
         (
-            ["terms.h.loss=hidden_mse", "terms.h.student_layer=0", "terms.h.teacher_layer=1"],
-            ["hidden_mse", "logits_mse, soft_labels, labels"],
+            ["terms.h.loss=hidden_mse"],
+            ["neither layers nor attention heads", "logits_mse, soft_labels, labels"],
         ),
         (
             [
                 *("student.kind=transformer", "student.transformer.init=random", "student.vocabulary=word"),
-                *("terms.h.loss=hidden_mse", "terms.h.student_layer=0", "terms.h.teacher_layer=1"),
+                *("terms.h.loss=hidden_mse", "student.transformer.layers=3"),
             ],
-            ["token by token", "read differently"],
+            ["token by token", "reads other tokens"],
         ),
     ],
 )
@@ -150,7 +151,7 @@ def test_a_student_that_does_not_fit_is_refused(
 
 
 def test_hidden_states_can_be_distilled(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
-    sets = ["terms.h.loss=hidden_mse", "terms.h.student_layer=1", "terms.h.teacher_layer=3"]
+    sets = ["terms.h.loss=hidden_mse", "terms.h.layers=[[1, 3]]"]
     sets += ["student.transformer.init=teacher", "student.transformer.layers=1", "student.max_length=32"]
     given = [word for setting in sets for word in ("--set", setting)]
     words = ["distill", "mkd-transformer", "--data", "pocket", "--tasks", "rte", "--teacher", tiny_teacher]

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from mtkd.engine.evaluate import TaskScores, watched
 from mtkd.model import MultiTaskModel
 from mtkd.recipes import load_settings
-from mtkd.stages import distill
+from mtkd.stages import distill, plan
 from mtkd.stages.common import Request, check_metric
 from mtkd.stages.data import load_training_data, trainable_tasks
 from tasks.batching import Collator, Encoded
@@ -38,11 +38,16 @@ SMALL = {
 TASKS = "sst2,rte,stsb"
 
 
+def weights_of(out: Path) -> dict[str, torch.Tensor]:
+    """All weights of the model that a run left."""
+    return MultiTaskModel.load(out).state_dict()
+
+
 def student_after(out: Path, teacher: Path, **changes: object) -> dict[str, torch.Tensor]:
     """The weights of a small distilled student."""
     settings = load_settings("mkd-lstm", "distill", {**SMALL, **changes})
-    distill.run(Request("pocket", TASKS, out, 40, 16), settings, teacher)
-    return load_file(out / "model" / "model.safetensors")
+    distill.run(Request("pocket", TASKS, out, 40, 16), settings, str(teacher))
+    return weights_of(out)
 
 
 def command(out: Path, teacher: Path, **changes: object) -> list[str]:
@@ -68,7 +73,7 @@ def test_the_loop_does_what_a_bare_loop_does(tiny_teacher: Path, tmp_path: Path)
     teacher = MultiTaskModel.load(tiny_teacher)
     request = Request("pocket", TASKS, tmp_path / "bare", 40, 16)
     data = load_training_data(request, trainable_tasks(TASKS))
-    student = distill._plan(data, settings, teacher).student.train()
+    student = plan.load(plan.check(settings, str(tiny_teacher), list(data.tasks.values()))).student.train()
     rows = {part.task.name: Encoded.encode(part.train, student.tokeniser) for part in data.parts}
     lengths = {name: student.reader.lengths(encoded.texts) for name, encoded in rows.items()}
     sampler = TaskSampler(lengths, 16, seed=0, epochs=2)
@@ -111,7 +116,7 @@ def test_killed_again_and_again_it_ends_with_the_same_weights(tiny_teacher: Path
     assert kills, "it was never caught running"
     done = subprocess.run(_python(command(out, tiny_teacher, **changes)), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert_same(straight, load_file(out / "model" / "model.safetensors"))
+    assert_same(straight, weights_of(out))
     steps = [record["step"] for record in map(json.loads, (out / "log.jsonl").read_text().splitlines())]
     assert steps == sorted(steps) and not (out / "checkpoints").exists()
 
@@ -154,7 +159,7 @@ def test_two_processes_give_what_one_gives(tiny_teacher: Path, tmp_path: Path, e
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=180)
     assert done.returncode == 0, done.stderr
-    assert_same(alone, load_file(out / "model" / "model.safetensors"), atol=5e-5)
+    assert_same(alone, weights_of(out), atol=5e-5)
     record = json.loads((out / "run.json").read_text())
     single = json.loads((tmp_path / "alone" / "run.json").read_text())
     for name, scores in single["scores"].items():

@@ -8,9 +8,17 @@ import pyarrow as pa
 import pytest
 import torch
 
+from mtkd.config import StudentSettings
 from mtkd.model import ModelInfo, MultiTaskModel
 from mtkd.records import Need
-from mtkd.students.transformer import TransformerEncoder, locate, transformer_from
+from mtkd.students.build import Origin, build_student
+from mtkd.students.transformer import (
+    TransformerConfig,
+    TransformerEncoder,
+    factorised,
+    locate,
+    pretrained_config,
+)
 from tasks.batching import Inputs, Tokens
 from tasks.errors import UserError
 from tasks.glue import TASKS
@@ -24,48 +32,182 @@ def batch(lengths: list[int], vocab: int = 400) -> Inputs:
     return Inputs(joint=Tokens(ids, mask, torch.zeros_like(ids)))
 
 
-def families() -> dict[str, object]:
-    from transformers import BertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
+def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
 
+
+def families() -> dict[str, object]:
+    from transformers import (
+        AlbertConfig,
+        BertConfig,
+        DistilBertConfig,
+        ElectraConfig,
+        ModernBertConfig,
+        RobertaConfig,
+        XLMRobertaConfig,
+    )
+
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
     sizes = {"vocab_size": 400, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
     return {
         "bert": BertConfig(**sizes, intermediate_size=32),
         "roberta": RobertaConfig(**sizes, intermediate_size=32, pad_token_id=0, max_position_embeddings=40),
+        "xlm-roberta": XLMRobertaConfig(
+            **sizes, intermediate_size=32, pad_token_id=0, max_position_embeddings=40
+        ),
+        "albert": AlbertConfig(**sizes, intermediate_size=32, embedding_size=8),
+        "modernbert": ModernBertConfig(**sizes, **tokens, intermediate_size=32),
         "electra": ElectraConfig(**sizes, intermediate_size=32, embedding_size=12),
         "distilbert": DistilBertConfig(vocab_size=400, dim=24, n_layers=3, n_heads=2, hidden_dim=32),
     }
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "distilbert"])
-def test_hidden_states_and_pooling_are_transformers_own(family: str, tmp_path: Path) -> None:
+FAMILIES = ["bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert", "modernbert"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_captured_is_transformers_own(family: str, tmp_path: Path) -> None:
     from transformers import AutoModel
 
     torch.manual_seed(0)
-    original = AutoModel.from_config(families()[family]).eval()
+    original = AutoModel.from_config(families()[family], attn_implementation="eager").eval()
     original.save_pretrained(tmp_path)
     encoder = TransformerEncoder.pretrained(str(tmp_path), "mean").eval()
     inputs = batch([9, 4])
     assert inputs.joint is not None
+    mask, some = inputs.joint.mask, frozenset({0, 2, 3})
+    need = Need(pooled=True, cls=some, hidden=some, scores=frozenset({1, 3}), context=frozenset({3}))
     with torch.no_grad():
-        ours = encoder(inputs, Need(hidden=frozenset({0, 2, 3})))
+        ours = encoder(inputs, need)
         theirs = original(
-            inputs.joint.ids, attention_mask=inputs.joint.mask.long(), output_hidden_states=True
-        ).hidden_states
-    assert set(ours.hidden) == {0, 2, 3}
-    for layer, hidden in ours.hidden.items():
-        torch.testing.assert_close(
-            hidden[inputs.joint.mask], theirs[layer][inputs.joint.mask], atol=1e-5, rtol=0
+            inputs.joint.ids, attention_mask=mask.long(), output_hidden_states=True, output_attentions=True
         )
-    means = torch.stack([theirs[-1][0].mean(0), theirs[-1][1, :4].mean(0)])
-    torch.testing.assert_close(ours.pooled, means, atol=1e-5, rtol=0)
+    assert set(ours.hidden) == set(ours.cls) == some and not ours.query
+    for layer in some:
+        close(ours.hidden[layer][mask], theirs.hidden_states[layer][mask])
+        close(ours.cls[layer], theirs.hidden_states[layer][:, 0])
+    for layer in (1, 3):
+        scores = ours.scores[layer].masked_fill(~mask[:, None, None], -torch.inf)
+        queries = mask.unsqueeze(1).expand(scores.shape[:3])
+        close(scores.softmax(-1)[queries], theirs.attentions[layer - 1][queries])
+    close(ours.pooled, torch.stack([theirs[0][0].mean(0), theirs[0][1, :4].mean(0)]))
 
-    short = transformer_from(encoder, 2, "cls-of-layers").eval()
-    assert short.n_layers == 2
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_and_context_follow_from_queries_keys_and_values(family: str) -> None:
+    torch.manual_seed(0)
+    hf = families()[family].to_dict()
+    encoder = TransformerEncoder(TransformerConfig(hf={k: v for k, v in hf.items() if v is not None})).eval()
+    layers = frozenset({2})
     with torch.no_grad():
-        pooled = short(inputs).pooled
-    torch.testing.assert_close(pooled, (theirs[1][:, 0] + theirs[2][:, 0]) / 2, atol=1e-5, rtol=0)
-    with pytest.raises(UserError, match="has 3 layers"):
-        transformer_from(encoder, 4, "cls")
+        out = encoder(
+            batch([7, 7]), Need(query=layers, key=layers, value=layers, context=layers, scores=layers)
+        )
+    q, k, v = (x[2].unflatten(-1, (2, 12)).transpose(1, 2) for x in (out.query, out.key, out.value))
+    close(out.scores[2], q @ k.transpose(-1, -2) / 12**0.5)
+    close(out.context[2], (out.scores[2].softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def test_layers_above_the_highest_needed_one_are_not_run(tiny_encoder: Path) -> None:
+    encoder = TransformerEncoder.pretrained(str(tiny_encoder)).eval()
+    ran: list[int] = []
+    for number, layer in enumerate(encoder.body.encoder.layer, 1):
+        layer.register_forward_pre_hook(lambda *_, number=number: ran.append(number))
+    one, two = frozenset({1}), frozenset({2})
+    for need, expected in (
+        (Need(hidden=frozenset({0})), []),
+        (Need(hidden=one), [1]),
+        (Need(value=two), [1, 2]),
+        (Need(context=two, cls=one), [1, 2]),
+        (Need(value=one, pooled=True), [1, 2, 3]),
+    ):
+        ran.clear()
+        out = encoder(batch([5, 3]), need)
+        assert ran == expected and (out.pooled is not None) == need.pooled
+
+
+def test_capturing_keeps_the_gradient_and_the_fast_attention(tiny_encoder: Path) -> None:
+    from torch.nn import functional
+
+    encoder = TransformerEncoder.pretrained(str(tiny_encoder))
+    calls = []
+    plain = functional.scaled_dot_product_attention
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(1) or plain(*a, **k)
+        )
+        out = encoder(batch([5, 3]), Need(context=frozenset({3})))
+    assert len(calls) == 3
+    out.context[3].sum().backward()
+    assert encoder.body.encoder.layer[0].attention.self.query.weight.grad.abs().sum() > 0
+
+
+def test_an_encoder_whose_attention_cannot_be_seen_offers_states_only() -> None:
+    from transformers import MPNetConfig
+
+    sizes = {"vocab_size": 400, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = TransformerConfig(hf=MPNetConfig(**sizes, intermediate_size=32).to_dict())
+    assert config.shape.offers.hidden == {0, 1, 2} and not config.shape.offers.query
+    encoder = TransformerEncoder(config).eval()
+    assert set(encoder(batch([5, 3]), Need(hidden=frozenset({0, 1}))).hidden) == {0, 1}
+    with pytest.raises(UserError, match="'mpnet' does not show its queries of layer 1"):
+        encoder(batch([5, 3]), Need(query=frozenset({1})))
+
+
+@pytest.mark.parametrize(("take", "layers"), [("first", [1, 2]), ("last", [2, 3]), ([1, 3], [1, 3])])
+def test_a_student_takes_layers(take: object, layers: list[int], tiny_encoder: Path) -> None:
+    settings = StudentSettings.model_validate(
+        {
+            "kind": "transformer",
+            "transformer": {"layers": 2, "heads": 4, "init": str(tiny_encoder), "take": take},
+        }
+    )
+    tokeniser = Tokeniser.load(str(tiny_encoder))
+    student = build_student(settings, Origin(tokeniser, None, tokeniser, None))
+    source = TransformerEncoder.pretrained(str(tiny_encoder))
+    assert student.shape.heads == 4 and student.n_layers == 2
+    for mine, theirs in enumerate(layers):
+        for one, other in zip(
+            student.body.encoder.layer[mine].parameters(),
+            source.body.encoder.layer[theirs - 1].parameters(),
+            strict=True,
+        ):
+            assert torch.equal(one, other)
+    assert torch.equal(student.embeddings.weight, source.embeddings.weight)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "complaint"),
+    [
+        ({"layers": 4}, r"cannot have layers 4 \(there 3\)"),
+        ({"hidden_size": 32}, r"cannot have width 32 \(there 16\)"),
+        ({"embedding_size": 8}, "cannot have embedding rank 8"),
+        ({"heads": 3}, "16 wide cannot have 3 attention heads"),
+        ({"layers": 2, "take": [1, 4]}, r"take=\[1, 4\] for a student of 2 layers"),
+    ],
+)
+def test_a_checkpoint_of_another_shape_is_refused(sizes: dict, complaint: str, tiny_encoder: Path) -> None:
+    settings = StudentSettings.model_validate(
+        {"kind": "transformer", "transformer": {"init": str(tiny_encoder), **sizes}}
+    )
+    tokeniser = Tokeniser.load(str(tiny_encoder))
+    with pytest.raises(UserError, match=complaint):
+        build_student(settings, Origin(tokeniser, None, tokeniser, None))
+
+
+def test_embeddings_of_a_rank_of_their_own(tiny_encoder: Path, tmp_path: Path) -> None:
+    from transformers import AutoModel
+
+    config = factorised(pretrained_config(str(tiny_encoder)), 4)
+    encoder = TransformerEncoder(config).eval()
+    assert encoder.embeddings.weight.shape == (30522, 4) and encoder.shape.width == 16
+    encoder.save_weights(tmp_path / "model.safetensors")
+    again = AutoModel.from_pretrained(tmp_path).eval()
+    inputs = batch([6, 3])
+    assert inputs.joint is not None
+    with torch.no_grad():
+        theirs = again(inputs.joint.ids, attention_mask=inputs.joint.mask.long()).last_hidden_state
+        close(encoder(inputs, Need(hidden=frozenset({3}))).hidden[3], theirs)
 
 
 def test_the_default_teacher_pools_as_its_directory_says() -> None:
@@ -74,6 +216,8 @@ def test_the_default_teacher_pools_as_its_directory_says() -> None:
 
 
 def test_a_model_is_the_same_after_saving(tmp_path: Path, tiny_encoder: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
     encoder = TransformerEncoder.pretrained(str(tiny_encoder), "cls")
     tokeniser = Tokeniser.load(locate("minilm"))
     model = MultiTaskModel(encoder, [TASKS["rte"], TASKS["stsb"]], tokeniser, ModelInfo(32, 0)).eval()
@@ -83,6 +227,12 @@ def test_a_model_is_the_same_after_saving(tmp_path: Path, tiny_encoder: Path) ->
     with torch.no_grad():
         torch.testing.assert_close(model(inputs, "rte").logits, loaded(inputs, "rte").logits, rtol=0, atol=0)
     assert loaded.tasks == model.tasks and loaded.info == model.info
+    theirs = AutoModel.from_pretrained(tmp_path / "model").eval()
+    assert inputs.joint is not None
+    with torch.no_grad():
+        hidden = theirs(inputs.joint.ids, attention_mask=inputs.joint.mask.long()).last_hidden_state
+        close(hidden[:, 0], model(inputs, "rte", Need(pooled=True)).pooled)
+    assert AutoTokenizer.from_pretrained(tmp_path / "model").vocab_size == tokeniser.vocab_size
     texts = pa.array(["one two", "three"])
     assert loaded.tokeniser.digest == tokeniser.digest
     assert (loaded.tokeniser.pieces(texts).values == tokeniser.pieces(texts).values).all()

@@ -1,0 +1,82 @@
+"""Where the training loop's batches come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from mtkd.config import TrainSettings
+from tasks.batching import Batch, Collator, Encoded
+from tasks.sampler import Draw, TaskSampler
+from tasks.task import Task
+
+
+class Feed(Protocol):
+    """Batches of one task each, in an order that a stopped run can take up again.
+
+    Attributes:
+        tasks: name -> Task.
+        cursor: where the feed stands, as plain JSON, beyond epoch and batch; {} where these say all.
+    """
+
+    tasks: Mapping[str, Task]
+    cursor: dict[str, Any]
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        ...
+
+    def epoch(self, number: int, start: int) -> Iterator[Draw]:
+        """The batches of an epoch from its batch `start` on."""
+        ...
+
+    def batch(self, task: str, indices: np.ndarray) -> Batch:
+        """Some rows of the draw that came last."""
+        ...
+
+    def groups(self, task: str) -> np.ndarray | None:
+        """(n,) candidate groups of a task's rows."""
+        ...
+
+
+class TaskFeed:
+    """The training rows of some tasks, mixed and bucketed by a `TaskSampler`."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Task],
+        data: Mapping[str, Encoded],
+        collate: Collator,
+        settings: TrainSettings,
+    ):
+        self.tasks, self._data, self._collate = tasks, data, collate
+        self.cursor: dict[str, Any] = {}
+        groups = {name: rows.groups for name, rows in data.items() if rows.groups is not None}
+        self._sampler = TaskSampler(
+            {name: collate.reader.lengths(rows.texts) for name, rows in data.items()},
+            settings.batch_size,
+            mixing=settings.mixing,
+            seed=settings.seed,
+            epochs=settings.epochs,
+            bucket=settings.bucket,
+            groups=groups,
+            steps_per_epoch=settings.steps_per_epoch,
+        )
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return len(self._sampler)
+
+    def epoch(self, number: int, start: int) -> Iterator[Draw]:
+        """The batches of an epoch from its batch `start` on."""
+        return iter(self._sampler.epoch(number)[start:])
+
+    def batch(self, task: str, indices: np.ndarray) -> Batch:
+        """The rows of a task at `indices`."""
+        return self._collate(self._data[task], indices)
+
+    def groups(self, task: str) -> np.ndarray | None:
+        """(n,) candidate groups of a task's rows."""
+        return self._data[task].groups

@@ -1,0 +1,87 @@
+"""Losses on self-attention scores and values: pure functions, then the terms that a recipe names."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mtkd.layermap import Pairs
+from mtkd.losses.relations import relation_kl
+from mtkd.losses.shared import LayeredTerm, mask_of
+from mtkd.losses.term import TermInput, full_precision
+
+
+@full_precision
+def score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
+    """The mean over heads, valid queries and their valid keys of (A_S - A_T)² (TinyBERT Eq. 7).
+
+    A is the score before the softmax. Each query weighs the same, however many keys it has. The reference
+    implementation sets padded scores to 0 and averages over them too; here padding takes no part. 0 if no
+    token is valid.
+
+    Args:
+        scores_s, scores_t: (B, H, L, L) scores [example, head, query, key]; the teacher's are constants.
+        mask: (B, L) bool, True = real token.
+    """
+    pairs = _pairs(mask)
+    difference = (scores_s - scores_t.detach()).masked_fill(~pairs, 0.0)
+    of_queries = difference.square().sum(-1) / mask.sum(-1).clamp(min=1)[:, None, None]
+    return of_queries.sum() / (mask.sum().clamp(min=1) * scores_s.shape[1])
+
+
+@full_precision
+def attention_kl(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
+    """KL(softmax(A_T) || softmax(A_S)) over valid keys, the mean over valid queries and heads (MiniLM Eq. 2).
+
+    0 if no token is valid.
+
+    Args:
+        scores_s, scores_t: (B, H, L, L) scores before the softmax; the teacher's are constants.
+        mask: (B, L) bool, True = real token.
+    """
+    pairs = _pairs(mask)
+    # Low rather than -inf: no NaN in the rows of padded queries, which are left out below.
+    student, teacher = (
+        scores.masked_fill(~pairs, torch.finfo(scores.dtype).min).log_softmax(-1)
+        for scores in (scores_s, scores_t.detach())
+    )
+    terms = (teacher.exp() * (teacher - student)).masked_fill(~pairs, 0.0)
+    return terms.sum() / (mask.sum().clamp(min=1) * scores_s.shape[1])
+
+
+def value_relation_kl(v_s: Tensor, v_t: Tensor, mask: Tensor, heads: int) -> Tensor:
+    """KL between softmax(V Vᵀ / sqrt(d/heads)) of each head, the mean over heads and tokens (MiniLM Eq. 3-4).
+
+    Args:
+        v_s, v_t: (B, L, d_s), (B, L, d_t) values of all heads side by side; v_t is a constant.
+        mask: (B, L) bool, True = real token.
+        heads: of student and teacher alike; divides both widths.
+    """
+    return relation_kl(v_s, v_s, v_t, v_t, mask, heads)
+
+
+def _pairs(mask: Tensor) -> Tensor:
+    """(B, 1, L, L) bool: query and key are both real tokens."""
+    return (mask.unsqueeze(1) & mask.unsqueeze(2)).unsqueeze(1)
+
+
+class ScoreMSE(LayeredTerm):
+    """`score_mse`: MSE of attention scores, summed over layers; unit: a real token."""
+
+    def __init__(self, layers: Pairs, flow: bool = False):
+        super().__init__(layers, ["scores"], flow)
+
+    def pair_loss(self, given: TermInput, number: int, mine: int, theirs: int) -> Tensor:
+        """The mean over tokens for one pair of layers."""
+        return score_mse(given.student.scores[mine], given.teacher_signal.scores[theirs], mask_of(given))
+
+
+class AttentionKL(LayeredTerm):
+    """`attention_kl`: KL of attention distributions, summed over layers; unit: a real token."""
+
+    def __init__(self, layers: Pairs, flow: bool = False):
+        super().__init__(layers, ["scores"], flow)
+
+    def pair_loss(self, given: TermInput, number: int, mine: int, theirs: int) -> Tensor:
+        """The mean over tokens for one pair of layers."""
+        return attention_kl(given.student.scores[mine], given.teacher_signal.scores[theirs], mask_of(given))

@@ -1,0 +1,251 @@
+"""Losses on self-attention relations and other similarities: the rows of softmax(A Bᵀ)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from mtkd.layermap import Pairs
+from mtkd.losses.shared import LayeredTerm, SampleTerm, TokenTerm, mask_of
+from mtkd.losses.term import TermInput, full_precision
+from mtkd.records import Need
+
+# Elements of one (heads, n, n) matrix that is worked on at a time: what a CPU's cache holds, and on other
+# devices what keeps memory flat.
+CACHED, PIECE = 1 << 18, 1 << 25
+
+
+@full_precision
+def relation_kl(a_s: Tensor, b_s: Tensor, a_t: Tensor, b_t: Tensor, mask: Tensor, splits: int) -> Tensor:
+    """KL between the relations of teacher and student (MiniLMv2 Eq. 5-8; MLKD-BERT Eq. 8-10 with A = B).
+
+    R = softmax(A Bᵀ / sqrt(d/splits)) over valid keys, for each of `splits` contiguous parts of the width;
+    the mean over splits and valid queries of KL(R_T || R_S); 0 if no token is valid. The gradient is
+    computed with the value, and cannot be differentiated again.
+
+    Args:
+        a_s, b_s: (B, L, d_s) what queries and keys are of the student; one tensor twice = self-relation.
+        a_t, b_t: (B, L, d_t) the same of the teacher, constants.
+        mask: (B, L) bool, True = real token.
+        splits: relation heads.
+
+    Raises:
+        ValueError: `splits` does not divide a width.
+    """
+    for width in (a_s.shape[-1], a_t.shape[-1]):
+        if width % splits:
+            raise ValueError(f"a width of {width} does not divide into {splits} relation heads")
+    operands = (a_s, b_s, a_t.detach(), b_t.detach())
+    differentiable = torch.is_grad_enabled() and (a_s.requires_grad or b_s.requires_grad)
+    total: Tensor = _RelationKL.apply(mask, splits, differentiable, *operands)
+    return total / (mask.sum().clamp(min=1) * splits)
+
+
+def token_similarity_kl(e_s: Tensor, e_t: Tensor, mask: Tensor) -> Tensor:
+    """KL between rows of softmax(E Eᵀ / sqrt(d)), the mean over valid tokens (MLKD-BERT Eq. 1-3).
+
+    Args:
+        e_s, e_t: (B, L, d_s), (B, L, d_t) outputs of the embedding layers; e_t is a constant.
+        mask: (B, L) bool, True = real token.
+    """
+    return relation_kl(e_s, e_s, e_t, e_t, mask, 1)
+
+
+def sample_similarity_kl(g_s: Tensor, g_t: Tensor) -> Tensor:
+    """KL between rows of softmax(G Gᵀ / sqrt(d)) over the batch, the mean over rows (MLKD-BERT Eq. 13-15).
+
+    Args:
+        g_s, g_t: (B, d_s), (B, d_t) a vector a row, such as the last [CLS]; g_t is a constant.
+    """
+    everything = torch.ones(1, len(g_s), dtype=torch.bool, device=g_s.device)
+    return token_similarity_kl(g_s.unsqueeze(0), g_t.unsqueeze(0), everything)
+
+
+class _RelationKL(torch.autograd.Function):
+    """The sum over splits and valid queries of the KL, with its gradient computed on the way."""
+
+    @staticmethod
+    def forward(ctx: Any, mask: Tensor, splits: int, differentiable: bool, *operands: Tensor) -> Tensor:
+        a_s, b_s, _, _ = operands
+        distinct = [a_s] if a_s is b_s else [a_s, b_s]
+        grads = [torch.zeros_like(x) for x in distinct] if differentiable else []
+        work = _by_example if a_s.device.type == "cpu" else _by_piece
+        total = work(operands, mask, splits, grads)
+        ctx.save_for_backward(*grads)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        d_a, d_b = [*(grad * d for d in ctx.saved_tensors), None][:2]
+        return None, None, None, d_a, d_b, None, None
+
+
+def _by_example(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: list[Tensor]) -> Tensor:
+    """The sum, one example's valid tokens at a time, and as many heads as the cache holds; fills `grads`."""
+    total, counts = operands[0].new_zeros(()), mask.sum(1).tolist()
+    scratch = total.new_empty(4, max(CACHED, max(counts, default=0) ** 2))
+    for row, n in enumerate(counts):
+        if n == 0:
+            continue
+        keep = slice(n) if bool(mask[row, :n].all()) else mask[row]
+        views = [_heads(x[row, keep], splits) for x in operands]
+        for start in range(0, splits, step := max(1, CACHED // n**2)):
+            heads = slice(start, start + step)
+            value, found = _piece([view[heads] for view in views], None, scratch, len(grads))
+            total += value
+            for grad, part in zip(grads, found, strict=True):
+                grad[row].unflatten(-1, (splits, -1))[keep, heads] = part.permute(2, 0, 1)
+    return total
+
+
+def _by_piece(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: list[Tensor]) -> Tensor:
+    """The sum, with padding, as many examples at a time as memory should hold; fills `grads`."""
+    total, (batch, length) = operands[0].new_zeros(()), mask.shape
+    step = max(1, min(batch, PIECE // max(1, splits * length**2)))
+    scratch = total.new_empty(4, step * splits * length**2)
+    for start in range(0, batch, step):
+        rows = slice(start, start + step)
+        given, valid = mask[rows], mask[rows].repeat_interleave(splits, 0)
+        clean = [x[rows].masked_fill(~given.unsqueeze(-1), 0.0) for x in operands]
+        views = [_heads(x, splits).flatten(0, 1) for x in clean]
+        value, found = _piece(views, valid, scratch, len(grads))
+        total += value
+        for grad, part in zip(grads, found, strict=True):
+            grad[rows] = part.unflatten(0, (-1, splits)).movedim(-1, 1).flatten(2)
+    return total
+
+
+def _heads(x: Tensor, splits: int) -> Tensor:
+    """(..., n, d) as (..., splits, d / splits, n)."""
+    return x.unflatten(-1, (splits, -1)).movedim(-3, -1)
+
+
+def _piece(
+    operands: list[Tensor], valid: Tensor | None, scratch: Tensor, n_grads: int
+) -> tuple[Tensor, list[Tensor]]:
+    """The sum of the KL over k relation heads, and its gradients.
+
+    KL = sum_j P (T - S) - lse(T) + lse(S) for a row of logits T and S, P = softmax(T); its gradient by S is
+    Q - P, Q = softmax(S). Gradients are taken as (d, n) x (n, n), several times faster than (n, n) x (n, d).
+
+    Args:
+        operands: a_s, b_s, a_t, b_t, each (k, d, n): a head's tokens in columns.
+        valid: (k, n) bool, True = real token; None = all are.
+        scratch: (4, at least k * n * n) memory to work in.
+        n_grads: 0 = none, 1 = by a_s as both operands, 2 = by a_s and b_s.
+    """
+    a_s, b_s, a_t, b_t = operands
+    k, _, n = a_s.shape
+    t, p, s, q = scratch[:, : k * n * n].view(4, k, n, n)
+    lse_t, lse_s = _softmax(a_t, b_t, valid, t, p), _softmax(a_s, b_s, valid, s, q)
+    excess = lse_s - lse_t
+    if valid is not None:
+        excess.masked_fill_(~valid, 0.0)
+        p.masked_fill_(~valid.unsqueeze(-1), 0.0)
+        q.masked_fill_(~valid.unsqueeze(-1), 0.0)
+    value = torch.dot(p.view(-1), t.sub_(s).view(-1)) + excess.sum()
+    if n_grads == 0:
+        return value, []
+    by_logits, scale = q.sub_(p), a_s.shape[1] ** -0.5
+    d_b = torch.baddbmm(a_s, a_s, by_logits, beta=0, alpha=scale)
+    to, kept = (d_b, 1.0) if n_grads == 1 else (b_s, 0.0)
+    d_a = torch.baddbmm(to, b_s, by_logits.mT, beta=kept, alpha=scale)
+    return value, [d_a, d_b][:n_grads]
+
+
+def _softmax(a: Tensor, b: Tensor, valid: Tensor | None, logits: Tensor, out: Tensor) -> Tensor:
+    """Write the logits (k, n, n) and their softmax over valid keys; gives their log-sum-exp (k, n)."""
+    torch.baddbmm(logits, a.mT, b, beta=0, alpha=a.shape[1] ** -0.5, out=logits)
+    if valid is not None:
+        logits.masked_fill_(~valid.unsqueeze(1), torch.finfo(logits.dtype).min)
+    torch.softmax(logits, -1, out=out)
+    return logits.amax(-1) - out.amax(-1).log_()
+
+
+VECTORS = {"q": "query", "k": "key", "v": "value", "o": "context", "h": "hidden"}
+
+
+class Relation(LayeredTerm):
+    """`relation`: `relation_kl` of pairs of vectors, summed over pairs and layers; unit: a real token.
+
+    Args:
+        layers: (student layer, teacher layer).
+        of: pairs such as "q-q", of the letters of VECTORS.
+        splits: relation heads.
+        heads: how the teacher's attention heads become splits (`regroup_heads`).
+        teacher_heads: the teacher's attention heads.
+    """
+
+    def __init__(
+        self,
+        layers: Pairs,
+        of: Sequence[str],
+        splits: int,
+        heads: str,
+        teacher_heads: int,
+        flow: bool = False,
+    ):
+        letters = sorted(set("".join(of)) - {"-"})
+        super().__init__(layers, [VECTORS[letter] for letter in letters], flow)
+        self._of = [tuple(VECTORS[letter] for letter in pair.split("-")) for pair in of]
+        self._splits, self._heads, self._teacher_heads = splits, heads, teacher_heads
+
+    def pair_loss(self, given: TermInput, number: int, mine: int, theirs: int) -> Tensor:
+        """The sum over pairs of vectors."""
+        kinds = {kind for pair in self._of for kind in pair}
+        student = {kind: getattr(given.student, kind)[mine] for kind in kinds}
+        teacher = {kind: self._regroup(getattr(given.teacher_signal, kind)[theirs]) for kind in kinds}
+        return torch.stack(
+            [
+                relation_kl(student[a], student[b], teacher[a], teacher[b], mask_of(given), self._splits)
+                for a, b in self._of
+            ]
+        ).sum()
+
+    def _regroup(self, vectors: Tensor) -> Tensor:
+        return regroup_heads(vectors, self._teacher_heads, self._splits, self._heads)
+
+
+def regroup_heads(vectors: Tensor, heads: int, splits: int, how: str) -> Tensor:
+    """Attention heads as relation heads (MLKD-BERT section 4.5), (B, L, d') that `splits` divides.
+
+    Args:
+        vectors: (B, L, d) of all heads, side by side.
+        heads: attention heads; `splits` divides them, but for `concat-split`.
+        how: `concat-split`: as they are; `average`: the mean of the heads of a split; `random`: one of them,
+            the same each time.
+    """
+    if how == "concat-split":
+        return vectors
+    grouped = vectors.unflatten(-1, (splits, heads // splits, -1))
+    if how == "average":
+        return grouped.mean(-2).flatten(-2)
+    picks = np.random.default_rng(0).integers(heads // splits, size=splits)
+    return torch.stack([grouped[..., split, pick, :] for split, pick in enumerate(picks)], -2).flatten(-2)
+
+
+class TokenSimilarity(TokenTerm):
+    """`token_similarity`: similarities of the embedding layer's tokens; unit: a real token."""
+
+    student_need = teacher_need = Need(hidden=frozenset({0}))
+
+    def forward(self, given: TermInput) -> Tensor:
+        mask = mask_of(given)
+        student, teacher = given.student.hidden[0], given.teacher_signal.hidden[0]
+        return token_similarity_kl(student, teacher, mask) * mask.sum()
+
+
+class SampleSimilarity(SampleTerm):
+    """`sample_similarity`: similarities of a batch's rows; unit: a row."""
+
+    what = "similarities between rows"
+
+    def forward(self, given: TermInput) -> Tensor:
+        student, teacher = self.vectors(given)
+        return sample_similarity_kl(student, teacher) * len(student)

@@ -1,0 +1,118 @@
+"""Plain text of any size, read a piece at a time: what the task-agnostic recipes train on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.errors import UserError, unknown
+from tasks.files import digest_bytes
+from tasks.task import Task
+
+TEXT = Task("text", "text", ("text",), metrics=(), validation=(), test=())
+CHUNK = 4096
+_FORMATS = (".txt", ".jsonl", ".parquet", ".txt.gz", ".jsonl.gz")
+_EDGE = 1 << 20
+
+
+@dataclass(frozen=True)
+class TextFiles:
+    """Files of plain text: one text a line (.txt), a row (.parquet) or a JSON object (.jsonl).
+
+    Attributes:
+        paths: the files, in the order they are read.
+        column: the column or key that holds the text.
+    """
+
+    paths: tuple[Path, ...]
+    column: str = "text"
+
+    @staticmethod
+    def open(place: Path, column: str = "text") -> TextFiles:
+        """The text files at `place`: a file, or all text files of a directory by name.
+
+        Raises:
+            UserError: nothing there, a format that cannot be read, or a parquet file without the column.
+        """
+        if not place.exists():
+            raise UserError(f"no such file or directory: {place}", allowed=f"text as {', '.join(_FORMATS)}")
+        paths = [place] if place.is_file() else sorted(p for p in place.rglob("*") if _readable(p))
+        if not paths or not all(map(_readable, paths)):
+            raise UserError(f"{place} holds no text that can be read", allowed=", ".join(_FORMATS))
+        for path in paths:
+            names = _schema(path).names if path.suffix == ".parquet" else [column]
+            if column not in names:
+                raise unknown(f"text column of {path}", column, names, mend="--text-column NAME")
+        return TextFiles(tuple(paths), column)
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 of the files' sizes and of the first and last megabyte of each."""
+        parts: list[bytes | str] = [self.column]
+        for path in self.paths:
+            size = path.stat().st_size
+            with open(path, "rb") as handle:
+                parts += [path.name, str(size), handle.read(_EDGE)]
+                handle.seek(max(0, size - _EDGE))
+                parts.append(handle.read())
+        return digest_bytes(*parts)
+
+    def chunks(self, start: int = 0) -> Iterator[pa.StringArray]:
+        """The texts from text number `start` on, at most CHUNK at a time; blank ones are left out.
+
+        Raises:
+            UserError: a line that is not UTF-8 or not JSON (file and line).
+        """
+        waiting: list[str] = []
+        for number, text in enumerate(text for path in self.paths for text in self._texts(path)):
+            if number < start:
+                continue
+            waiting.append(text)
+            if len(waiting) == CHUNK:
+                yield pa.array(waiting, pa.string())
+                waiting = []
+        if waiting:
+            yield pa.array(waiting, pa.string())
+
+    def _texts(self, path: Path) -> Iterator[str]:
+        rows = self._rows(path) if path.suffix == ".parquet" else self._lines(path)
+        return (text for row in rows if row is not None and (text := str(row).strip()))
+
+    def _rows(self, path: Path) -> Iterator[str | None]:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(CHUNK, columns=[self.column]):
+                yield from batch.column(0).to_pylist()
+
+    def _lines(self, path: Path) -> Iterator[str | None]:
+        packed, objects = path.suffix == ".gz", ".jsonl" in path.suffixes
+        handle: Any
+        with gzip.open(path) if packed else open(path, "rb") as handle:
+            for number, raw in enumerate(handle, 1):
+                try:
+                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                    yield json.loads(line)[self.column] if objects and line.strip() else line
+                except UnicodeDecodeError as error:
+                    raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason})") from error
+                except (json.JSONDecodeError, KeyError, TypeError) as error:
+                    raise UserError(
+                        f"{path}, line {number}: not a JSON object with the key {self.column!r}",
+                        mend="--text-column NAME if the text has another key",
+                    ) from error
+
+
+def _readable(path: Path) -> bool:
+    return path.is_file() and path.name.endswith(_FORMATS)
+
+
+def _schema(path: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(f"{path} is no parquet file: {error}") from error

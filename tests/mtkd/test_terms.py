@@ -1,0 +1,268 @@
+"""Terms as recipes name them: what is refused before any weight, what they need, what they sum."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mtkd.config import DistillSettings, validate
+from mtkd.layermap import layer_pairs, spread
+from mtkd.losses.build import build_objective
+from mtkd.losses.contrastive import sample_contrastive
+from mtkd.losses.hidden import masked_mse
+from mtkd.losses.mapping import emd
+from mtkd.losses.objective import Objective
+from mtkd.losses.relations import regroup_heads, relation_kl
+from mtkd.losses.term import TermInput
+from mtkd.records import BY_LAYER, Need, Shape, Signal
+from mtkd.students.bilstm import BiLSTMConfig
+from mtkd.terms import value_at
+from tasks.batching import Batch, Inputs, Tokens
+from tasks.errors import UserError
+from tasks.glue import TASKS
+
+RTE, STSB = TASKS["rte"], TASKS["stsb"]
+
+
+def shape(layers: int, width: int, heads: int, family: str = "bert") -> Shape:
+    states, every = frozenset(range(layers + 1)), frozenset(range(1, layers + 1))
+    offers = Need(True, True, states, states, every, every, every, every, every)
+    return Shape(family, layers, width, width, heads, width, offers)
+
+
+STUDENT, TEACHER = shape(2, 12, 2), shape(4, 24, 4)
+LSTM = BiLSTMConfig(vocab_size=10).shape
+
+
+def objective(student: Shape = STUDENT, teacher: Shape = TEACHER, task=RTE, **terms: dict) -> Objective:
+    settings = validate(DistillSettings, {"name": "", "summary": "", "source": "", "terms": terms})
+    return build_objective(settings.terms, student, teacher, [task])
+
+
+@pytest.mark.parametrize(
+    ("name", "student", "teacher", "expected"),
+    [
+        ("uniform", 4, 12, [3, 6, 9, 12]),
+        ("uniform", 4, 6, [2, 3, 5, 6]),
+        ("uniform", 6, 12, [2, 4, 6, 8, 10, 12]),
+        ("top:10", 4, 12, [3, 5, 8, 10]),
+        ("skip", 6, 12, [2, 4, 6, 8, 10, 12]),
+        ("skip", 4, 6, [1, 2, 3, 4]),
+        ("last", 3, 12, [10, 11, 12]),
+        ("first", 3, 12, [1, 2, 3]),
+    ],
+)
+def test_layer_maps(name: str, student: int, teacher: int, expected: list[int]) -> None:
+    assert spread(name, student, teacher) == list(enumerate(expected, 1))
+
+
+@pytest.mark.parametrize(
+    ("family", "layers", "expected"),
+    [("bert", 12, 12), ("bert", 24, 21), ("roberta", 24, 19), ("xlm-roberta", 24, 19), ("electra", 6, 6)],
+)
+def test_the_teacher_layer_of_minilmv2(family: str, layers: int, expected: int) -> None:
+    assert layer_pairs("auto", STUDENT, shape(layers, 24, 4, family)) == [(2, expected)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        ("top:5", "'top:5' does not fit 2 student layers and 4 teacher layers"),
+        ([[1, 5]], "layer 5 of the teacher, which has 4"),
+        ([[3, 4]], "layer 3 of the student, which has 2"),
+    ],
+)
+def test_a_map_of_layers_that_are_not_there(spec: object, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        objective(h={"loss": "hidden_mse", "layers": spec})
+
+
+@pytest.mark.parametrize(
+    ("student", "task", "term", "complaint"),
+    [
+        (
+            STUDENT,
+            RTE,
+            {"loss": "relation", "splits": 5},
+            "5 relation heads, and the student",
+        ),
+        (STUDENT, RTE, {"loss": "relation", "splits": 3, "heads": "average"}, "attention heads of 4"),
+        (STUDENT, RTE, {"loss": "score_mse"}, "the student has 2, the teacher 4"),
+        (STUDENT, RTE, {"loss": "cls_mse"}, r"vectors of 12 \(student\) and 24 \(teacher\)"),
+        (STUDENT, STSB, {"loss": "sample_contrastive"}, "contrasts classes, and 'stsb' has scores"),
+        (LSTM, RTE, {"loss": "relation"}, "bilstm-biattention.* neither layers nor attention heads"),
+        (LSTM, RTE, {"loss": "sample_similarity"}, "neither layers nor attention heads"),
+        (shape(1, 24, 4), RTE, {"loss": "cls_mse"}, "leaves out the student's last layer"),
+    ],
+)
+def test_terms_that_do_not_fit_are_refused(student: Shape, task, term: dict, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        objective(student, task=task, t=term)
+
+
+def test_what_a_teacher_does_not_show_is_refused_by_name() -> None:
+    blind = Shape("mpnet", 4, 24, 24, 4, 24, Need(pooled=True, hidden=frozenset(range(5))))
+    with pytest.raises(UserError, match=r"'r' needs keys of layer 4 of the teacher \(mpnet\)"):
+        objective(teacher=blind, r={"loss": "relation", "pairs": ["k-k"]})
+
+
+def test_only_what_the_terms_need_is_asked_for() -> None:
+    found = objective(
+        a={"loss": "relation", "pairs": ["q-k", "o-o"]},
+        b={"loss": "hidden_mse", "layers": [[1, 3]]},
+        c={"loss": "cls_mse", "projection": "shared"},
+        d={"loss": "soft_labels"},
+    )
+    last, first = frozenset({2}), frozenset({1})
+    assert found.student_need == Need(True, cls=first, hidden=first, query=last, key=last, context=last)
+    four = frozenset({4})
+    assert found.teacher_need == Need(
+        True, cls=frozenset({2}), hidden=frozenset({3}), query=four, key=four, context=four
+    )
+
+
+def joint_batch(lengths: list[int], labels: list[float]) -> Batch:
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ids = mask.long()
+    inputs = Inputs(joint=Tokens(ids, mask, torch.zeros_like(ids)))
+    return Batch("rte", np.arange(len(lengths)), torch.tensor(labels), None, inputs, inputs)
+
+
+def signal(of: Shape, batch: Batch, seed: int) -> Signal:
+    """Random knowledge of every kind and layer."""
+    assert batch.inputs.joint is not None
+    mask = batch.inputs.joint.mask
+    draw = torch.Generator().manual_seed(seed)
+    sizes = {"cls": (len(mask), of.width), "scores": (len(mask), of.heads, mask.shape[1], mask.shape[1])}
+    every = {
+        kind: {
+            layer: torch.randn(sizes.get(kind, (*mask.shape, of.width)), generator=draw)
+            for layer in sorted(getattr(of.offers, kind))
+        }
+        for kind in BY_LAYER
+    }
+    logits, pooled = (
+        torch.randn(len(mask), 2, generator=draw),
+        torch.randn(len(mask), of.width, generator=draw),
+    )
+    return Signal(logits=logits, pooled=pooled, mask=mask, **every)
+
+
+def value_of(found: Objective, batch: Batch, student: Shape = STUDENT, progress: float = 0.0) -> Tensor:
+    units = found.units(RTE, batch)
+    return found(RTE, batch, signal(student, batch, 1), signal(TEACHER, batch, 2), units, progress)[0]
+
+
+BATCH = joint_batch([4, 2, 3], [0.0, 1.0, 0.0])
+
+
+def test_relations_are_summed_over_pairs_and_layers() -> None:
+    found = objective(r={"loss": "relation", "pairs": ["q-q", "v-o"], "layers": "uniform", "splits": 4})
+    mine, theirs = signal(STUDENT, BATCH, 1), signal(TEACHER, BATCH, 2)
+    expected = 0.0
+    for n, m in ((1, 2), (2, 4)):
+        q, v, o = mine.query[n], mine.value[n], mine.context[n]
+        expected += relation_kl(q, q, theirs.query[m], theirs.query[m], mine.mask, 4).item()
+        expected += relation_kl(v, o, theirs.value[m], theirs.context[m], mine.mask, 4).item()
+    assert value_of(found, BATCH).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_one_projection_is_shared_and_none_is_the_models() -> None:
+    found = objective(h={"loss": "hidden_mse"}, each={"loss": "hidden_mse", "projection": "per-layer"})
+    names = [name for name, _ in found.named_parameters()]
+    assert names == [
+        "terms.h.projection.maps.all.weight",
+        "terms.each.projection.maps.1.weight",
+        "terms.each.projection.maps.2.weight",
+    ]
+    mine, theirs = signal(STUDENT, BATCH, 1), signal(TEACHER, BATCH, 2)
+    w = found.terms["h"].projection.maps["all"].weight
+    expected = sum(
+        masked_mse(mine.hidden[n] @ w.T, theirs.hidden[m], mine.mask).item() for n, m in ((1, 2), (2, 4))
+    )
+    only = objective(h={"loss": "hidden_mse"})
+    only.load_state_dict({"terms.h.projection.maps.all.weight": w.detach()})
+    assert value_of(only, BATCH).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_all_layers_are_weighed_by_the_flow() -> None:
+    found = objective(h={"loss": "hidden_mse", "layers": "emd"})
+    mine, theirs = signal(STUDENT, BATCH, 1), signal(TEACHER, BATCH, 2)
+    w = found.terms["h"].projection.maps["all"].weight
+    cost = torch.tensor(
+        [
+            [masked_mse(mine.hidden[n] @ w.T, theirs.hidden[m], mine.mask).item() for m in range(1, 5)]
+            for n in (1, 2)
+        ]
+    )
+    expected = (emd(cost) * cost).sum().item()
+    assert value_of(found, BATCH).item() == pytest.approx(expected, rel=1e-4)
+    weights = found.terms["h"].teacher_weights
+    assert weights.sum() == pytest.approx(1) and weights.std() > 0, "the weights follow the cost"
+    assert "terms.h.teacher_weights" in found.state_dict(), "and are kept in checkpoints"
+
+
+def test_heads_are_averaged_or_picked() -> None:
+    vectors = torch.arange(8.0).view(1, 1, 8)  # four heads of two
+    assert regroup_heads(vectors, 4, 2, "concat-split") is vectors
+    assert regroup_heads(vectors, 4, 2, "average").flatten().tolist() == [1, 2, 5, 6]
+    picked = regroup_heads(vectors, 4, 2, "random").flatten().tolist()
+    assert picked[:2] in ([0, 1], [2, 3]) and picked[2:] in ([4, 5], [6, 7])
+    assert picked == regroup_heads(vectors, 4, 2, "random").flatten().tolist()
+
+
+def test_scores_are_sorted_into_bins_for_the_contrast() -> None:
+    found = objective(task=STSB, sc={"loss": "sample_contrastive", "bins": 5})
+    batch = joint_batch([2, 2, 2, 2], [0.0, 0.9, 4.2, 5.0])
+    mine, theirs = signal(STUDENT, batch, 1), signal(TEACHER, batch, 2)
+    projected = mine.cls[2] @ found.terms["sc"].projection.maps["all"].weight.T
+    expected = sample_contrastive(projected, theirs.cls[4], torch.tensor([0, 0, 4, 4]))
+    got = found(STSB, batch, mine, theirs, found.units(STSB, batch))[0]
+    assert got.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_a_batch_of_one_has_no_relations_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    found = objective(s={"loss": "sample_similarity"}, c={"loss": "sample_contrastive"})
+    one = joint_batch([3], [1.0])
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert value_of(found, one).item() == 0.0
+    assert len(caplog.records) == 2 and "a batch of one row" in caplog.text
+
+
+def test_a_term_is_for_the_kinds_it_names() -> None:
+    found = objective(
+        task=STSB, c={"loss": "sample_contrastive", "kinds": ["classify"]}, s={"loss": "sample_similarity"}
+    )
+    assert found.units(STSB, BATCH) == [0, 3] and found.units(RTE, BATCH) == [3, 3]
+
+
+def test_weights_and_temperatures_change_over_the_steps() -> None:
+    points = [(0.0, 0.0), (0.5, 0.0), (0.5, 2.0), (1.0, 4.0)]
+    assert [value_at(points, share) for share in (0.0, 0.49, 0.5, 0.75, 1.0)] == [0, 0, 2, 3, 4]
+    late = objective(k={"loss": "soft_labels", "weight": points})
+    plain = objective(k={"loss": "soft_labels"})
+    assert value_of(late, BATCH, progress=0.4).item() == 0.0
+    assert value_of(late, BATCH, progress=0.75).item() == pytest.approx(3 * value_of(plain, BATCH).item())
+    cooling = objective(k={"loss": "soft_labels", "temperature": [(0.0, 8.0), (1.0, 1.0)]})
+    assert value_of(cooling, BATCH, progress=1.0).item() == pytest.approx(value_of(plain, BATCH).item())
+    assert value_of(cooling, BATCH).item() != pytest.approx(value_of(plain, BATCH).item())
+    with pytest.raises(UserError, match="shares rising"):
+        objective(k={"loss": "soft_labels", "weight": [(0.5, 1.0), (0.2, 1.0)]})
+
+
+def test_an_lstm_can_learn_relations_between_rows() -> None:
+    found = objective(
+        LSTM,
+        s={"loss": "sample_similarity", "vector": "pooled"},
+        c={"loss": "sample_contrastive", "vector": "pooled"},
+    )
+    student = Signal(pooled=torch.randn(3, LSTM.pooled, requires_grad=True))
+    loss, values = found(RTE, BATCH, student, signal(TEACHER, BATCH, 2), found.units(RTE, BATCH))
+    loss.backward()
+    assert (values > 0).all() and student.pooled is not None and student.pooled.grad is not None
+    assert TermInput(RTE, BATCH, student, None).progress == 0.0
