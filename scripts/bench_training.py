@@ -22,10 +22,10 @@ import numpy as np
 import torch
 
 from mtkd.config import TrainSettings
+from mtkd.engine.feed import TaskFeed
 from mtkd.engine.optim import build_optimizer
 from mtkd.engine.trainer import Trainer, make_accelerator
-from mtkd.losses.logits import Labels
-from mtkd.losses.objective import Objective
+from mtkd.losses.build import labels_objective
 from mtkd.model import ModelInfo, MultiTaskModel
 from mtkd.students.transformer import DEFAULT_TEACHER, TransformerConfig, TransformerEncoder, locate
 from tasks.batching import Collator, Encoded
@@ -55,10 +55,13 @@ def make_trainer(
     trainer = Trainer(
         make_accelerator(settings),
         model,
-        Objective({"labels": Labels()}, {"labels": 1.0}),
-        {task.name: task for task in tasks},
-        rows,
-        Collator(model.reader, pad_to=None if bucket else 128),
+        labels_objective(),
+        TaskFeed(
+            {task.name: task for task in tasks},
+            rows,
+            Collator(model.reader, pad_to=None if bucket else 128),
+            settings,
+        ),
         settings,
         place,
         evaluate=lambda model: [],
@@ -71,11 +74,11 @@ def bare_loop(trainer: Trainer, draws: list[Draw]) -> Callable[[], None]:
     """Forward, backward, clipping and optimiser step on batches that are collated already."""
     module, tasks = trainer.inner, trainer.tasks
     optimizer = build_optimizer(module, trainer.settings)
-    batches = [trainer.collate(trainer.data[draw.task], draw.indices) for draw in draws]
+    batches = [trainer.feed.batch(draw.task, draw.indices) for draw in draws]
 
     def run() -> None:
         for batch in batches:
-            loss, _ = module(tasks[batch.task], batch, None, [len(batch)])
+            loss, _ = module(tasks[batch.task], batch, None, [len(batch)], 0.0)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
             optimizer.step()
@@ -118,13 +121,14 @@ def main(data: str, count: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         bucketed = make_trainer(tasks, rows, tokeniser, bucket=True, place=Path(place) / "a")
         padded = make_trainer(tasks, rows, tokeniser, bucket=False, place=Path(place) / "b")
-        lengths = np.concatenate([bucketed.collate.reader.lengths(part.texts) for part in rows.values()])
+        reader = bucketed.inner.model.reader
+        lengths = np.concatenate([reader.lengths(part.texts) for part in rows.values()])
         total = len(lengths)
         print(f"{total} rows, mean length {lengths.mean():.1f} tokens, {torch.get_num_threads()} threads")
-        draws = bucketed.sampler.epoch(0)
+        draws = list(bucketed.feed.epoch(0, 0))
         ways = {
             "buckets": lambda: [bucketed.step(draw) for draw in draws],
-            "padded to 128": lambda: [padded.step(draw) for draw in padded.sampler.epoch(0)],
+            "padded to 128": lambda: [padded.step(draw) for draw in padded.feed.epoch(0, 0)],
         }
         report("one epoch of the training loop", in_turn(ways, rounds), total)
         ways = {"the loop": ways["buckets"], "bare arithmetic": bare_loop(bucketed, draws)}

@@ -17,7 +17,7 @@ ROWS = (
     ("errors", "records", "terms", "config", "layermap", "device"),
     ("model", "logits", "students", "losses", "teacher"),
     ("engine",),
-    ("recipes",),
+    ("recipes", "grids"),
     ("stages",),
     ("cli",),
 )

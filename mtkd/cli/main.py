@@ -53,6 +53,7 @@ class LazyGroup(click.Group):
         "augment": ("mtkd.cli.augment:augment", "`augment mask`: write a corpus of masked copies"),
         "refine": ("mtkd.cli.train:refine", "train the multi-task teacher"),
         "distill": ("mtkd.cli.train:distill", "train a student from a teacher"),
+        "compare": ("mtkd.cli.compare:compare", "run a grid of distillations and print one table"),
         "finetune": ("mtkd.cli.train:finetune", "fine-tune a student on one task"),
         "evaluate": ("mtkd.cli.measure:evaluate", "score a model on labelled data"),
         "predict": ("mtkd.cli.measure:predict", "answer rows of a file, or write a GLUE submission"),

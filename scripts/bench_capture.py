@@ -1,0 +1,147 @@
+"""What it costs to look inside a teacher: a forward pass that hands over vectors or scores of its layers.
+
+A BERT-base shaped encoder with random weights, without gradients. In alternating rounds of one process:
+
+- plain: transformers' BertModel with SDPA, nothing captured; the others are compared with it;
+- vectors: ours, with queries, keys, values and context vectors of all 12 layers, and the row's vector;
+- eager: transformers' BertModel with eager attention and output_attentions, what others do;
+- scores: ours, with the attention scores of all 12 layers, and the row's vector;
+- one layer: ours, with queries, keys and values of layer 6 alone; the layers above are not run.
+
+What is captured must be kept, and glibc's allocator gives big blocks back after each pass and has the kernel
+clear them again for the next. So this script starts itself again with memory kept rather than given back;
+--allocator default leaves glibc as it is.
+
+    python scripts/bench_capture.py
+    python scripts/bench_capture.py --lengths real --allocator default
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertModel
+from transformers.utils import logging
+
+from mtkd.records import Need
+from mtkd.students.transformer import TransformerConfig, TransformerEncoder
+from tasks.batching import Inputs, Tokens
+
+KEPT = str(1 << 32)
+ALLOCATOR = f"glibc.malloc.mmap_threshold={KEPT}:glibc.malloc.trim_threshold={KEPT}"
+HF = BertConfig().to_dict()  # 12 layers, 768 wide, a vocabulary of 30522
+ALL = frozenset(range(1, 13))
+NEEDS = {
+    "vectors": Need(pooled=True, query=ALL, key=ALL, value=ALL, context=ALL),
+    "scores": Need(pooled=True, scores=ALL),
+    "one layer": Need(query=frozenset({6}), key=frozenset({6}), value=frozenset({6})),
+}
+
+Forward = Callable[[Tokens], Any]
+
+
+def batches_of(lengths: str, rows: int, longest: int, batches: int) -> list[Tokens]:
+    """Random ids: one batch at full length, or batches of real lengths (mean near 40) in buckets."""
+    if lengths == "full":
+        counts = torch.full((rows,), longest)
+    else:
+        drawn = (torch.randn(rows * batches) * 0.6 + 3.5).exp()
+        counts = drawn.long().clamp(10, longest).sort().values
+    found = []
+    for part in counts.split(rows):
+        mask = torch.arange(int(part.max())) < part.unsqueeze(1)
+        ids = torch.randint(1000, HF["vocab_size"], mask.shape) * mask
+        found.append(Tokens(ids, mask, torch.zeros_like(ids)))
+    return found
+
+
+def ways() -> dict[str, Forward]:
+    """The forward passes by name, all of the same weights; ours does not share modules with the others."""
+    ours = TransformerEncoder(TransformerConfig(hf=HF)).eval()
+    weights = ours.body.state_dict()
+
+    def plain(attention: str, **more: Any) -> Forward:
+        config = BertConfig(attn_implementation=attention)
+        body = BertModel(config, add_pooling_layer=False).eval()
+        body.load_state_dict(weights)
+
+        def run(tokens: Tokens) -> Any:
+            given = {"attention_mask": tokens.mask.long(), "token_type_ids": tokens.segments}
+            return body(input_ids=tokens.ids, **given, **more)
+
+        return run
+
+    def captured(need: Need) -> Forward:
+        return lambda tokens: ours(Inputs(joint=tokens), need)
+
+    return {
+        "plain": plain("sdpa"),
+        "vectors": captured(NEEDS["vectors"]),
+        "eager": plain("eager", output_attentions=True),
+        "scores": captured(NEEDS["scores"]),
+        "one layer": captured(NEEDS["one layer"]),
+    }
+
+
+def check(forwards: dict[str, Forward], tokens: Tokens) -> None:
+    """What is captured is what transformers computes: same vectors, and scores that give its attention."""
+    vectors, eager, scores = (forwards[name](tokens) for name in ("vectors", "eager", "scores"))
+    torch.testing.assert_close(vectors.pooled, forwards["plain"](tokens).last_hidden_state[:, 0])
+    padding = torch.zeros(tokens.mask.shape).masked_fill(~tokens.mask, -1e30)[:, None, None]
+    for layer, attention in enumerate(eager.attentions, 1):
+        ours: Tensor = (scores.scores[layer] + padding).softmax(-1)
+        torch.testing.assert_close(ours, attention, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def compare(kind: str, rows: int, longest: int, rounds: int, batches: int) -> None:
+    """Time all ways in turn and print the median of the rounds' ratios to the plain one."""
+    torch.manual_seed(0)
+    forwards, given = ways(), batches_of(kind, rows, longest, batches)
+    check(forwards, given[0])
+    seconds: dict[str, list[float]] = {name: [] for name in forwards}
+    for number in range(rounds + 1):  # the first round warms up
+        for name, forward in forwards.items():
+            started = time.perf_counter()
+            for tokens in given:
+                forward(tokens)
+            if number:
+                seconds[name].append((time.perf_counter() - started) / len(given))
+    tokens = torch.cat([part.mask.sum(1) for part in given]).float().mean()
+    print(f"{kind} length, {rows} rows a batch, {tokens:.0f} tokens a row, {torch.get_num_threads()} threads")
+    for name, times in seconds.items():
+        ratios = [mine / plain for mine, plain in zip(times, seconds["plain"], strict=True)]
+        low, _, high = statistics.quantiles(ratios, n=4)
+        print(
+            f"  {name:9}: {statistics.median(times) * 1e3:6.0f} ms a batch; time against plain: median "
+            f"{statistics.median(ratios):.3f} (quartiles {low:.3f} to {high:.3f})"
+        )
+
+
+@click.command(help=__doc__.split("\n")[0] if __doc__ else None)
+@click.option("--lengths", type=click.Choice(["full", "real", "both"]), default="both", show_default=True)
+@click.option("--rows", default=16, show_default=True, help="Rows a batch.")
+@click.option("--longest", default=128, show_default=True, help="Tokens of the longest row.")
+@click.option("--rounds", type=click.IntRange(2), default=9, show_default=True)
+@click.option("--batches", default=4, show_default=True, help="Batches of real lengths a round.")
+@click.option("--allocator", type=click.Choice(["kept", "default"]), default="kept", show_default=True)
+def main(lengths: str, rows: int, longest: int, rounds: int, batches: int, allocator: str) -> None:
+    """Print milliseconds and ratios."""
+    if allocator == "kept" and os.environ.get("GLIBC_TUNABLES") != ALLOCATOR:
+        os.environ["GLIBC_TUNABLES"] = ALLOCATOR
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+    logging.set_verbosity_error()
+    for kind in ("full", "real") if lengths == "both" else (lengths,):
+        compare(kind, rows, longest, rounds, batches)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""Recipes in stages, and on plain text: what stages leave, going on after a kill, starting from a run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from mtkd.config import DistillSettings
+from mtkd.engine.text import TextFeed, encode_texts
+from mtkd.model import MultiTaskModel
+from mtkd.recipes import load_settings, recipe_names
+from mtkd.stages import distill, text
+from mtkd.stages.common import Request
+from tasks.batching import Collator, Reader
+from tasks.errors import UserError
+from tasks.texts import TextFiles
+from tasks.tokenise import Tokeniser
+
+TINY = {
+    "student.max_length": 24,
+    "student.transformer.layers": 2,
+    "student.transformer.hidden_size": 12,
+    "student.transformer.heads": 2,
+    "student.transformer.intermediate_size": 16,
+    "train.batch_size": 8,
+}
+TWO_STAGES = {**TINY, "train.epochs": 1}
+RELATIONS = {**TINY, "terms.relation.splits": 4, "train.steps": 6, "train.micro_batch": None}
+
+
+def settings_of(recipe: str, changes: dict) -> DistillSettings:
+    return load_settings(recipe, "distill", changes)
+
+
+def weights(place: Path) -> dict[str, torch.Tensor]:
+    return MultiTaskModel.load(place).state_dict()
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def two_stages(out: Path, teacher: Path, **changes: object) -> Path:
+    settings = settings_of("mlkd-bert-4", {**TWO_STAGES, **changes})
+    distill.run(Request("pocket", "rte,stsb", out, 24, 16), settings, str(teacher))
+    return out
+
+
+def command(recipe: str, changes: dict, *words: object) -> list[str]:
+    sets = [
+        word for key, value in changes.items() for word in ("--set", f"{key}={value}".replace("None", "none"))
+    ]
+    return [sys.executable, "-m", "mtkd.cli.main", "distill", recipe, *map(str, words), *sets]
+
+
+@pytest.mark.parametrize("recipe", ["tinybert-4", "bert-emd-4", "bert-pkd-3", "distilbert-6", "mlkd-bert-6"])
+def test_every_recipe_of_tasks_trains(recipe: str, tiny_teacher: Path, tmp_path: Path) -> None:
+    copied = recipe in ("bert-pkd-3", "distilbert-6")
+    sizes = {"student.transformer.layers": 2, "student.max_length": 24} if copied else TINY
+    changes = {**sizes, "train.epochs": 1, "train.batch_size": 8}
+    settings = settings_of(recipe, changes)
+    run = distill.run(Request("pocket", "rte,stsb", tmp_path / "run", 16, 16), settings, str(tiny_teacher))
+    assert set(run.record["scores"]) == {"rte/validation", "stsb/validation"}
+
+
+def test_every_recipe_has_a_source_and_settled_stages() -> None:
+    for name in recipe_names():
+        settings = settings_of(name, {})
+        assert settings.source and settings.resolved_stages()
+
+
+def test_each_stage_leaves_a_model_and_the_log_its_terms(tiny_teacher: Path, tmp_path: Path) -> None:
+    out = two_stages(tmp_path / "run", tiny_teacher)
+    record = json.loads((out / "run.json").read_text())
+    assert list(record["training"]) == ["layers", "prediction"]
+    first = (out / "stages" / "layers" / "log.jsonl").read_text()
+    assert "loss/mha" in first and "loss/kd" not in first and "score/" not in first
+    assert "loss/kd" in (out / "stages" / "prediction" / "log.jsonl").read_text()
+    assert same(weights(out), weights(out / "stages" / "prediction"))
+    assert not same(weights(out), weights(out / "stages" / "layers"))
+    assert not any("projection" in name for name in weights(out))
+
+
+def test_a_loss_off_one_stage_and_a_stage_from_another_run(tiny_teacher: Path, tmp_path: Path) -> None:
+    whole = two_stages(tmp_path / "whole", tiny_teacher)
+    less = two_stages(tmp_path / "less", tiny_teacher, **{"terms.ffn.weight": 0})
+    assert "loss/ffn" not in (less / "stages" / "layers" / "log.jsonl").read_text()
+    once = two_stages(tmp_path / "once", tiny_teacher, one_stage=True)
+    assert {"loss/ffn", "loss/kd"} <= set(json.loads((once / "log.jsonl").read_text().splitlines()[0]))
+    later = two_stages(
+        tmp_path / "later",
+        tiny_teacher,
+        run_stages=["prediction"],
+        **{"student.transformer.init": str(whole / "stages" / "layers"), "train.lr": 1e-12},
+    )
+    start, end = (
+        MultiTaskModel.load(place).encoder.state_dict() for place in (whole / "stages" / "layers", later)
+    )
+    for name in start:
+        torch.testing.assert_close(start[name], end[name], atol=1e-6, rtol=0)
+
+
+def test_settings_of_a_task_hold_where_it_is_trained_alone() -> None:
+    alone = load_settings("mlkd-bert-4", "distill", {}, "cola")
+    assert [stage.train.epochs for stage in alone.resolved_stages()] == [50, 30]
+    assert alone.student.max_length == 64 and alone.train.lr == 1e-5
+    assert [s.train.epochs for s in settings_of("mlkd-bert-4", {}).resolved_stages()] == [20, 15]
+    short = load_settings("mlkd-bert-4", "distill", {"train.epochs": 2}, "cola")
+    assert [stage.train.epochs for stage in short.resolved_stages()] == [2, 2]
+    mixed = {"train.epochs": 2, "stages.layers.train.epochs": 7}
+    assert [stage.train.epochs for stage in settings_of("mlkd-bert-4", mixed).resolved_stages()] == [7, 2]
+
+
+def killed_and_resumed(words: list[str], out: Path, once_there: str) -> None:
+    """Kill the command as soon as a file is there, then run it to its end."""
+    running = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    end = time.monotonic() + 90
+    while not list(out.glob(once_there)):
+        assert running.poll() is None and time.monotonic() < end, "it was never caught running"
+        time.sleep(0.005)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert not (out / "model").exists(), "it ended before it was killed"
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_killed_in_its_second_stage_it_ends_with_the_same_weights(tiny_teacher: Path, tmp_path: Path) -> None:
+    changes = {"train.checkpoint_steps": 1, "stages.prediction.train.epochs": 6}
+    straight = two_stages(tmp_path / "straight", tiny_teacher, **changes)
+    out = tmp_path / "killed"
+    words = command("mlkd-bert-4", {**TWO_STAGES, **changes}, "--data", "pocket", "--tasks", "rte,stsb")
+    words += ["--limit", "24", "--eval-limit", "16", "--teacher", str(tiny_teacher), "--out", str(out)]
+    killed_and_resumed(words, out, "stages/prediction/checkpoints/step-*")
+    assert same(weights(straight), weights(out))
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three hundred texts of one to sixty words, in two files of different formats."""
+    place = tmp_path_factory.mktemp("corpus")
+    words = [
+        "a",
+        "small",
+        "model",
+        "learns",
+        "from",
+        "large",
+        "ones",
+        "what",
+        "words",
+        "and",
+        "their",
+        "order",
+        "mean",
+    ]
+    texts = [" ".join(words[(n + i) % len(words)] for i in range(1 + n * 7 % 60)) for n in range(300)]
+    (place / "a.txt").write_text("\n\n".join(texts[:150]) + "\n", encoding="utf-8")
+    pq.write_table(pa.table({"text": texts[150:]}), place / "b.parquet")
+    return place
+
+
+def on_text(
+    out: Path, corpus: Path, teacher: Path, recipe: str = "minilmv2-6x384", **changes: object
+) -> Path:
+    settings = settings_of(recipe, {**RELATIONS, **changes})
+    text.run(Request(str(corpus), "text", out, None, 4), settings, str(teacher), corpus)
+    return out
+
+
+def test_a_student_of_plain_text_serves_everywhere(
+    mtkd: Callable, corpus: Path, tiny_encoder: Path, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModel
+
+    out = on_text(tmp_path / "run", corpus, tiny_encoder)
+    assert AutoModel.from_pretrained(out / "model").config.hidden_size == 12
+    assert "text/held-out" in json.loads((out / "run.json").read_text())["scores"]
+    tuned = mtkd(
+        *("finetune", "--model", out, "--task", "rte", "--data", "pocket", "--out", tmp_path / "tuned"),
+        *("--limit", 16, "--eval-limit", 16, "--epochs", 1, "--set", "learning_rates=[1e-4]", "--quiet"),
+    )
+    assert tuned.code == 0, tuned.err
+    started = mtkd(
+        *("distill", "bert-pkd-3", "--init", out, "--teacher", tiny_teacher, "--data", "pocket"),
+        *("--tasks", "rte", "--out", tmp_path / "pkd", "--limit", 16, "--eval-limit", 16, "--epochs", 1),
+        *("--set", "student.transformer.layers=2", "--set", "terms.patience.projection=shared"),
+        *("--set", "student.max_length=24", "--quiet"),
+    )
+    assert started.code == 0, started.err
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes"),
+    [
+        ("minilmv2-12x384", {"student.transformer.embedding_size": 4, "terms.relation.splits": 4}),
+        ("minilm-6", {"terms.relation.splits": 2, "train.batch_size": 8}),
+        ("tinybert-4", {}),
+    ],
+)
+def test_the_general_recipes_train_on_text(
+    recipe: str, changes: dict, corpus: Path, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    wanted = {**TINY, "train.steps": 2, "train.micro_batch": None, **changes}
+    warnings: list[str] = []
+    run = text.run(
+        Request(str(corpus), "text", tmp_path / "run", None, 4),
+        settings_of(recipe, wanted),
+        str(tiny_encoder),
+        corpus,
+        warn=warnings.append,
+    )
+    assert run.record["scores"]["text/held-out"]["loss"] > 0
+    assert len(warnings) == (recipe == "tinybert-4"), "the stage of tasks is left out, and it says so"
+
+
+def test_text_killed_and_gone_on_with_ends_the_same(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    changes = {"train.checkpoint_steps": 1, "train.steps": 60, "train.steps_per_epoch": 25}
+    straight = on_text(tmp_path / "straight", corpus, tiny_encoder, **changes)
+    out = tmp_path / "killed"
+    words = command("minilmv2-6x384", {**RELATIONS, **changes}, "--text", corpus, "--teacher", tiny_encoder)
+    words += ["--eval-limit", "4", "--out", str(out)]
+    killed_and_resumed(words, out, "checkpoints/step-*")
+    assert same(weights(straight), weights(out))
+
+
+def test_a_pass_over_text_sees_every_piece_once(corpus: Path, tiny_encoder: Path) -> None:
+    reader = Reader(Tokeniser.load(str(tiny_encoder)), "joint", 24)
+    files = TextFiles.open(corpus)
+    texts = [text for chunk in files.chunks() for text in chunk.to_pylist()]
+    assert len(texts) == 300
+    kept = [text for n, text in enumerate(texts) if n % 64 != 63 or n >= 128]
+    pieces = encode_texts(pa.array(kept), reader).texts[0]
+    assert pieces.lengths.max() == 22, "cut to what fits beside the special tokens"
+    batches = -(-len(pieces) // 8)
+    train = settings_of("minilmv2-6x384", {**RELATIONS, "train.steps": batches}).train
+    feed = TextFeed(files, Collator(reader), train, held_out=2)
+    assert len(feed) == batches and len(feed.held_out()) >= 2
+    seen, real = [], []
+    for draw in feed.epoch(0, 0):
+        tokens = feed.batch(draw.task, draw.indices).inputs.joint
+        real.append(tokens.mask.float().mean().item())
+        seen += [tuple(ids[mask][1:-1].tolist()) for ids, mask in zip(tokens.ids, tokens.mask, strict=True)]
+    assert sorted(seen) == sorted(tuple(pieces.row(i).tolist()) for i in range(len(pieces)))
+    assert sum(real) / len(real) > 0.9, "batches hold texts of about one length"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "complaint"),
+    [
+        ("mkd-lstm", {"train.steps": 2}, r"logits \(logits_mse\) of mkd-lstm needs a task"),
+        ("minilmv2-6x384", {"train.steps": None}, "text is read by steps"),
+        ("minilmv2-6x384", {"terms.relation.splits": 5}, "5 relation heads"),
+        ("minilmv2-6x384", {"supervision": "labels"}, "plain text has no labels"),
+    ],
+)
+def test_text_that_cannot_be_learned_from(
+    recipe: str, changes: dict, complaint: str, corpus: Path, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    sizes = RELATIONS if recipe.startswith("mini") else {}
+    with pytest.raises(UserError, match=complaint):
+        settings = settings_of(recipe, {**sizes, **changes})
+        text.run(Request("", "text", tmp_path / "run"), settings, str(tiny_encoder), corpus)
+    assert not (tmp_path / "run").exists()
