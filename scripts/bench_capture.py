@@ -39,6 +39,7 @@ KEPT = str(1 << 32)
 ALLOCATOR = f"glibc.malloc.mmap_threshold={KEPT}:glibc.malloc.trim_threshold={KEPT}"
 HF = BertConfig().to_dict()  # 12 layers, 768 wide, a vocabulary of 30522
 ALL = frozenset(range(1, 13))
+NAMES = ("vectors", "eager", "scores", "one layer")
 NEEDS = {
     "vectors": Need(pooled=True, query=ALL, key=ALL, value=ALL, context=ALL),
     "scores": Need(pooled=True, scores=ALL),
@@ -102,17 +103,17 @@ def check(forwards: dict[str, Forward], tokens: Tokens) -> None:
 
 
 @torch.no_grad()
-def compare(kind: str, rows: int, longest: int, rounds: int, batches: int) -> None:
-    """Time all ways in turn and print the median of the rounds' ratios to the plain one."""
+def compare(kind: str, rows: int, longest: int, rounds: int, batches: int, only: tuple[str, ...]) -> None:
+    """Time all ways in turn, there and back, and print the median of the rounds' ratios to the plain one."""
     torch.manual_seed(0)
     forwards, given = ways(), batches_of(kind, rows, longest, batches)
     check(forwards, given[0])
-    seconds: dict[str, list[float]] = {name: [] for name in forwards}
+    seconds: dict[str, list[float]] = {name: [] for name in ("plain", *(only or NAMES))}
     for number in range(rounds + 1):  # the first round warms up
-        for name, forward in forwards.items():
+        for name in list(seconds)[:: 1 if number % 2 else -1]:
             started = time.perf_counter()
             for tokens in given:
-                forward(tokens)
+                forwards[name](tokens)
             if number:
                 seconds[name].append((time.perf_counter() - started) / len(given))
     tokens = torch.cat([part.mask.sum(1) for part in given]).float().mean()
@@ -132,15 +133,24 @@ def compare(kind: str, rows: int, longest: int, rounds: int, batches: int) -> No
 @click.option("--longest", default=128, show_default=True, help="Tokens of the longest row.")
 @click.option("--rounds", type=click.IntRange(2), default=9, show_default=True)
 @click.option("--batches", default=4, show_default=True, help="Batches of real lengths a round.")
+@click.option("--only", type=click.Choice(NAMES), multiple=True, help="Only this, and the plain one.")
 @click.option("--allocator", type=click.Choice(["kept", "default"]), default="kept", show_default=True)
-def main(lengths: str, rows: int, longest: int, rounds: int, batches: int, allocator: str) -> None:
+def main(
+    lengths: str,
+    rows: int,
+    longest: int,
+    rounds: int,
+    batches: int,
+    only: tuple[str, ...],
+    allocator: str,
+) -> None:
     """Print milliseconds and ratios."""
     if allocator == "kept" and os.environ.get("GLIBC_TUNABLES") != ALLOCATOR:
         os.environ["GLIBC_TUNABLES"] = ALLOCATOR
         os.execv(sys.executable, [sys.executable, *sys.argv])
     logging.set_verbosity_error()
     for kind in ("full", "real") if lengths == "both" else (lengths,):
-        compare(kind, rows, longest, rounds, batches)
+        compare(kind, rows, longest, rounds, batches, only)
 
 
 if __name__ == "__main__":

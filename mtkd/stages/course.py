@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,5 +76,6 @@ def run_course(
         if stage.name and accelerator.is_main_process:
             student.save(place / "model")
             write_json(place / _RESULT, record[stage.name])
+            shutil.rmtree(place / "checkpoints", ignore_errors=True)
         accelerator.wait_for_everyone()
     return student, record.get("", record)

@@ -16,6 +16,7 @@ from mtkd.students.transformer import (
     copy_layers,
     factorised,
     pretrained_config,
+    size_name,
     with_sizes,
 )
 from tasks.errors import UserError
@@ -203,13 +204,10 @@ def _refuse_other_sizes(
 ) -> None:
     """Weights can only be copied between encoders of one width; layers and heads may differ."""
     student, there = mine.build_hf(), source.build_hf()
+    names = {"width": "hidden_size", "feed-forward width": size_name(there, "intermediate_size")}
     differs = [
-        f"{words} {getattr(student, name)} (there {getattr(there, name, None)})"
-        for name, words in (
-            ("hidden_size", "width"),
-            ("intermediate_size", "feed-forward width"),
-            ("embedding_size", "embedding rank"),
-        )
+        f"{words} {getattr(student, name, None)} (there {getattr(there, name, None)})"
+        for words, name in (names | {"embedding rank": "embedding_size"}).items()
         if getattr(student, name, None) != getattr(there, name, None)
     ]
     if differs or student.num_hidden_layers > there.num_hidden_layers:

@@ -21,6 +21,8 @@ from tasks.files import digest_file, read_json
 from tasks.hub import load_named
 
 DEFAULT_TEACHER = "minilm"
+# Sizes that some families keep under a name of their own without saying so (`attribute_map`).
+_OTHER_NAMES = {"intermediate_size": ("hidden_dim", "ffn_dim")}
 Pooling = Literal["cls", "mean", "cls-of-layers"]
 
 
@@ -267,9 +269,29 @@ def _without_pooler(build: Any) -> nn.Module:
 
 def with_sizes(config: TransformerConfig, **sizes: int | float) -> TransformerConfig:
     """The same encoder in other sizes, which are named as in BERT's configuration."""
-    names: dict[str, str] = getattr(config.build_hf(), "attribute_map", {})
-    named = {names.get(name, name): size for name, size in sizes.items()}
-    return TransformerConfig(hf={**config.hf, **named}, pooling=config.pooling)
+    hf = config.build_hf()
+    named = {size_name(hf, name): size for name, size in sizes.items()}
+    # What some families say layer by layer does not hold for another number of layers.
+    of_layers = [k for k, v in config.hf.items() if isinstance(v, list) and len(v) == hf.num_hidden_layers]
+    kept = {k: v for k, v in config.hf.items() if "num_hidden_layers" not in sizes or k not in of_layers}
+    return TransformerConfig(hf={**kept, **named}, pooling=config.pooling)
+
+
+def size_name(hf: Any, name: str) -> str:
+    """What a family's configuration calls a size that BERT's calls `name`.
+
+    Raises:
+        UserError: the family has no such size.
+    """
+    own = hf.attribute_map.get(name, name)
+    known = hf.to_dict()
+    found = next((key for key in (own, *_OTHER_NAMES.get(name, ())) if key in known), None)
+    if found is None:
+        raise UserError(
+            f"the size {name} of the encoder family {hf.model_type!r} cannot be set",
+            mend=f"leave student.transformer.{name} out, or start from another encoder",
+        )
+    return found
 
 
 def factorised(config: TransformerConfig, rank: int) -> TransformerConfig:
@@ -284,6 +306,7 @@ def factorised(config: TransformerConfig, rank: int) -> TransformerConfig:
     hf = config.build_hf()
     known = ElectraConfig().to_dict().keys() - {"model_type", "embedding_size", "architectures"}
     same = {key: getattr(hf, key) for key in known if hasattr(hf, key) and not key.startswith("_")}
+    same["intermediate_size"] = getattr(hf, size_name(hf, "intermediate_size"))
     settings = ElectraConfig(**{**same, "embedding_size": rank}).to_dict()
     kept = {k: v for k, v in settings.items() if v is not None and not k.startswith("_")}
     for key in ("torch_dtype", "dtype", "architectures", "transformers_version"):

@@ -88,7 +88,7 @@ def test_each_stage_leaves_a_model_and_the_log_its_terms(tiny_teacher: Path, tmp
     assert "loss/kd" in (out / "stages" / "prediction" / "log.jsonl").read_text()
     assert same(weights(out), weights(out / "stages" / "prediction"))
     assert not same(weights(out), weights(out / "stages" / "layers"))
-    assert not any("projection" in name for name in weights(out))
+    assert not any("projection" in name for name in weights(out)) and not list(out.rglob("checkpoints"))
 
 
 def test_a_loss_off_one_stage_and_a_stage_from_another_run(tiny_teacher: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from mtkd.students.transformer import (
     factorised,
     locate,
     pretrained_config,
+    with_sizes,
 )
 from tasks.batching import Inputs, Tokens
 from tasks.errors import UserError
@@ -193,6 +194,16 @@ def test_a_checkpoint_of_another_shape_is_refused(sizes: dict, complaint: str, t
     tokeniser = Tokeniser.load(str(tiny_encoder))
     with pytest.raises(UserError, match=complaint):
         build_student(settings, Origin(tokeniser, None, tokeniser, None))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_takes_sizes_by_berts_names(family: str) -> None:
+    hf = {k: v for k, v in families()[family].to_dict().items() if v is not None}
+    sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 20}
+    encoder = TransformerEncoder(with_sizes(TransformerConfig(hf=hf), **sizes))
+    assert (encoder.shape.layers, encoder.shape.width, encoder.shape.heads) == (2, 16, 4)
+    shapes = {tuple(weight.shape) for weight in encoder.parameters()}
+    assert {(20, 16), (40, 16)} & shapes, "the feed-forward layer (two in one where it is gated)"
 
 
 def test_embeddings_of_a_rank_of_their_own(tiny_encoder: Path, tmp_path: Path) -> None:
