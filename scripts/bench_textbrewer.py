@@ -1,0 +1,309 @@
+"""A whole training step of mtkd against TextBrewer's: MiniLMv2 and TinyBERT's general distillation.
+
+A BERT-base shaped teacher with random weights, students 6x384 and 4x312, plain text, fp32, AdamW, gradients
+clipped. TextBrewer's own loop trains on random batches, padded to the longest row; after every block of its
+steps mtkd's Trainer takes as many on the same rows: in the buckets of its feed, and in random batches. Texts
+are tokenised beforehand on both sides. First one batch without padding goes through both: the losses must
+agree. Then each side trains in a process of its own for its peak memory on top of the weights.
+
+TextBrewer 0.2.1.post1 runs as it is on today's transformers; nothing of it is patched. MiniLMv2's loss, which
+it does not have, is added as its documentation says: hooks on the last layer's queries, keys and values, which
+the adaptor gives as a list of hidden states, and a loss by `register_new`: the softmaxes of all relation heads,
+with gradients left to autograd. (Its own `custom_matches` fail: "match_weghts".) For TinyBERT it gets eager
+attention with `output_attentions` and `output_hidden_states`, and its own losses `attention_mse` and
+`hidden_mse`. Its attention loss so compares probabilities, ours scores, as the paper has it; given equal
+scores theirs is ours times the number of heads, which its weight takes back.
+
+TextBrewer goes into a virtual environment of its own, which sees that of mtkd:
+
+    python -m venv /tmp/tbvenv
+    echo "import site; site.addsitedir('$PWD/.venv/lib/python3.11/site-packages')" \\
+        > /tmp/tbvenv/lib/python3.11/site-packages/mtkd.pth
+    /tmp/tbvenv/bin/pip install --no-deps textbrewer==0.2.1.post1
+    /tmp/tbvenv/bin/python scripts/bench_textbrewer.py ../shared/data/wiki/corpus.parquet
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import BertConfig, BertModel
+
+from mtkd.engine.text import TextFeed
+from mtkd.engine.trainer import Trainer, make_accelerator
+from mtkd.layermap import spread
+from mtkd.losses.attention import score_mse
+from mtkd.losses.build import build_objective
+from mtkd.model import ModelInfo, MultiTaskModel
+from mtkd.recipes import load_settings
+from mtkd.students.transformer import DEFAULT_TEACHER, TransformerConfig, TransformerEncoder, locate
+from mtkd.teacher.source import OnlineTeacher
+from tasks.batching import Collator, Encoded
+from tasks.sampler import Draw
+from tasks.texts import TEXT, TextFiles
+from tasks.tokenise import Tokeniser
+
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it compares strings by identity
+        import textbrewer
+        from textbrewer.losses import att_mse_loss
+except ImportError:
+    sys.exit(f"{sys.argv[0]} needs textbrewer in a virtual environment of its own: its first lines say how")
+
+KEPT = str(1 << 32)
+ALLOCATOR = f"glibc.malloc.mmap_threshold={KEPT}:glibc.malloc.trim_threshold={KEPT}"
+LONGEST, SPLITS, LR, DECAY, CLIP = 128, 48, 5e-5, 0.01, 1.0
+TEACHER = {"num_hidden_layers": 12, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
+Rows = list[np.ndarray]  # batches of row numbers
+Block = dict[str, Rows]  # one round's rows, "in buckets" and "at random"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One method: its recipe, and the student's shape."""
+
+    recipe: str
+    student: dict[str, int]
+
+    @property
+    def relations(self) -> bool:
+        """True for MiniLMv2, False for TinyBERT."""
+        return self.recipe.startswith("minilmv2")
+
+
+def _student(layers: int, width: int, between: int) -> dict[str, int]:
+    sizes = {"num_hidden_layers": layers, "hidden_size": width, "intermediate_size": between}
+    return sizes | {"num_attention_heads": 12}
+
+
+JOBS = {
+    "minilmv2": Job("minilmv2-6x384", _student(6, 384, 1536)),
+    "tinybert": Job("tinybert-4", _student(4, 312, 1200)),
+}
+
+
+# --- mtkd
+
+
+def make_trainer(job: Job, files: TextFiles, batch: int, place: Path) -> Trainer:
+    """Our side, as `mtkd distill RECIPE --text` has it, but for the teacher's random weights."""
+    changes = {"batch_size": batch, "micro_batch": None, "steps": 100_000, "lr": LR, "clip": CLIP}
+    settings = load_settings(
+        job.recipe, "distill", {f"train.{key}": value for key, value in changes.items()}
+    )
+    stage = settings.resolved_stages()[0]
+    tokeniser = Tokeniser.load(locate(DEFAULT_TEACHER))
+
+    def model(sizes: dict[str, int]) -> MultiTaskModel:
+        config = TransformerConfig(hf={"model_type": "bert", "vocab_size": tokeniser.vocab_size, **sizes})
+        return MultiTaskModel(TransformerEncoder(config), [], tokeniser, ModelInfo(LONGEST, 0))
+
+    torch.manual_seed(stage.train.seed)
+    student, teacher = model(job.student), model(TEACHER)
+    objective = build_objective(stage.terms, student.encoder.shape, teacher.encoder.shape, [TEXT])
+    trainer = Trainer(
+        make_accelerator(stage.train),
+        student,
+        objective,
+        TextFeed(files, Collator(student.reader, teacher.reader), stage.train, held_out=0),
+        stage.train,
+        place,
+        evaluate=None,
+        teacher=OnlineTeacher(teacher, objective.teacher_need),
+    )
+    trainer.start()
+    trainer.inner.train()
+    return trainer
+
+
+def train(trainer: Trainer, batches: Rows) -> None:
+    """Steps of our loop."""
+    for indices in batches:
+        trainer.step(Draw(TEXT.name, indices))
+        trainer.position.step += 1
+
+
+# --- TextBrewer
+
+
+def relation_loss(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
+    """MiniLMv2's loss of one relation as its equations have it, over (B, splits, L, L) matrices."""
+    padding = torch.zeros(mask.shape).masked_fill(mask == 0, torch.finfo(student.dtype).min)[:, None, None]
+
+    def log_relation(x: Tensor) -> Tensor:
+        x = x.unflatten(-1, (SPLITS, -1)).transpose(1, 2)
+        return (x @ x.mT / x.shape[-1] ** 0.5 + padding).log_softmax(-1)
+
+    ours, theirs = log_relation(student), log_relation(teacher)
+    rows = (theirs.exp() * (theirs - ours)).sum(-1)
+    return (rows * mask.unsqueeze(1)).sum() / (mask.sum() * SPLITS)
+
+
+class LastVectors:
+    """An adaptor that gives queries, keys and values of a model's last layer, which hooks have noted."""
+
+    def __init__(self, model: BertModel):
+        self._seen: dict[str, Tensor] = {}
+        attention = model.encoder.layer[-1].attention.self
+        for name in ("query", "key", "value"):
+            getattr(attention, name).register_forward_hook(self._note(name))
+
+    def _note(self, name: str) -> Callable[..., None]:
+        return lambda module, given, output: self._seen.update({name: output})
+
+    def __call__(self, batch: dict[str, Tensor], outputs: Any) -> dict[str, Any]:
+        vectors = [self._seen.pop(name) for name in ("query", "key", "value")]
+        return {"hidden": vectors, "inputs_mask": batch["attention_mask"]}
+
+
+def layers_adaptor(batch: dict[str, Tensor], outputs: Any) -> dict[str, Any]:
+    """Attention and hidden states of all layers."""
+    mask = batch["attention_mask"]
+    return {"hidden": outputs.hidden_states, "attention": outputs.attentions, "inputs_mask": mask}
+
+
+class Theirs:
+    """TextBrewer's side, its student and teacher with the weights of ours.
+
+    Attributes:
+        distiller: its GeneralDistiller.
+        more: what its loop passes on to both models.
+    """
+
+    def __init__(self, job: Job, ours: Trainer, place: Path, fused: bool):
+        self._ours, self._place = ours, place
+        student, teacher = self._models(job)
+        textbrewer.register_new("match_Loss", "relation_kl", relation_loss)
+        self.more = {} if job.relations else {"output_attentions": True, "output_hidden_states": True}
+        adaptors = [LastVectors(m) if job.relations else layers_adaptor for m in (teacher, student)]
+        self.distiller = textbrewer.GeneralDistiller(
+            textbrewer.TrainingConfig(device="cpu", output_dir=str(place), ckpt_steps=1 << 30),
+            textbrewer.DistillationConfig(intermediate_matches=self._matches(job)),
+            teacher,
+            student,
+            *adaptors,
+        )
+        self._give_projections()
+        decayed = [p for p in student.parameters() if p.ndim > 1]
+        others = [p for p in student.parameters() if p.ndim <= 1]
+        groups = [{"params": decayed, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
+        self._optimizer = torch.optim.AdamW(groups, lr=LR, fused=fused or None)
+
+    def _models(self, job: Job) -> list[BertModel]:
+        found = []
+        for ours in (self._ours.inner.model, self._ours.teacher.model):  # type: ignore[union-attr]
+            hf = {k: v for k, v in ours.encoder.config.hf.items() if k != "model_type"}
+            attention = "sdpa" if job.relations else "eager"
+            model = BertModel(BertConfig(**hf, attn_implementation=attention), add_pooling_layer=False)
+            model.load_state_dict(ours.encoder.body.state_dict())
+            found.append(model)
+        return found
+
+    @staticmethod
+    def _matches(job: Job) -> list[dict[str, Any]]:
+        if job.relations:
+            same = {"feature": "hidden", "loss": "relation_kl", "weight": 1}
+            return [{"layer_T": n, "layer_S": n, **same} for n in range(3)]
+        width, heads = job.student["hidden_size"], job.student["num_attention_heads"]
+        pairs = spread("uniform", job.student["num_hidden_layers"], TEACHER["num_hidden_layers"])
+        hidden = {"feature": "hidden", "loss": "hidden_mse", "weight": 1}
+        attention = {"feature": "attention", "loss": "attention_mse", "weight": 1 / heads}
+        return [
+            {"layer_T": t, "layer_S": s, **hidden, "proj": ["linear", width, TEACHER["hidden_size"]]}
+            for s, t in [(0, 0), *pairs]
+        ] + [{"layer_T": t - 1, "layer_S": s - 1, **attention} for s, t in pairs]
+
+    def _give_projections(self) -> None:
+        terms = self._ours.inner.objective.terms
+        places = ["embedding", *["hidden"] * (len(self.distiller.projs) - 1)]
+        for name, theirs in zip(places, self.distiller.projs, strict=True):
+            if theirs is not None:
+                with torch.no_grad():
+                    theirs.weight.copy_(terms[name].projection.maps["all"].weight)  # type: ignore[union-attr]
+
+    def train(self, batches: Iterator[dict[str, Tensor]], steps: int) -> None:
+        """Its own loop over so many of the batches."""
+        with self.distiller:
+            self.distiller.train(self._optimizer, batches, num_steps=steps, max_grad_norm=CLIP, **self.more)
+
+
+def padded(pool: Encoded, trainer: Trainer, batches: Rows) -> DataLoader:
+    """The rows as a user of TextBrewer reads them: a list of ids each, padded to the longest of the batch."""
+    layout = trainer.inner.model.tokeniser.layout(1)
+
+    def collate(rows: list[Tensor]) -> dict[str, Tensor]:
+        ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows])
+        mask = (torch.arange(ids.shape[1]) < lengths.unsqueeze(1)).long()
+        return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+
+    used = {int(n) for rows in batches for n in rows}
+    made = {n: torch.tensor([*layout.first, *pool.texts[0].row(n), *layout.last]) for n in used}
+    return DataLoader(made, batch_sampler=[rows.tolist() for rows in batches], collate_fn=collate)  # type: ignore[arg-type]
+
+
+# --- the comparison
+
+
+def open_texts(data: Path | None, sentences: bool, place: Path) -> TextFiles:
+    """The texts; or their sentences; or, where there are none, words of real lengths at random."""
+    if data and data.exists() and not sentences:
+        return TextFiles.open(data)
+    if data and data.exists():
+        texts = next(TextFiles.open(data).chunks()).to_pylist()
+        lines = [s for text in texts for s in re.split(r"(?<=[.!?])\s+", text) if len(s.split()) > 2]
+    else:
+        words = ["a", "river", "of", "the", "old", "town", "was", "named", "after", "its", "king"]
+        draws = np.random.default_rng(0)
+        counts = np.exp(draws.normal(3.5, 0.6, 4096)).astype(int).clip(3, 126)
+        lines = [" ".join(draws.choice(words, count)) for count in counts]
+    file = place / "texts.txt"
+    file.write_text("\n".join(line.replace("\n", " ") for line in lines), encoding="utf-8")
+    return TextFiles.open(file)
+
+
+def draw_blocks(trainer: Trainer, batch: int, steps: int, rounds: int, seed: int) -> tuple[Encoded, list[Block]]:
+    """The feed's first chunk, and for each round batches of it, evenly from the shortest to the longest.
+
+    Short rounds would else differ in length by chance. The random batches hold the same rows.
+    """
+    feed = trainer.feed
+    assert isinstance(feed, TextFeed)
+    drawn: Rows = []
+    for draw in feed.epoch(0, 0):
+        if feed.cursor["texts"] or feed.cursor["passes"]:
+            raise click.ClickException("fewer texts than an epoch of 1000 steps needs")
+        drawn.append(draw.indices)
+        pool = feed._pool
+        if len(drawn) == 200:
+            break
+    assert pool is not None
+    lengths = pool.texts[0].lengths
+    full = sorted((rows for rows in drawn if len(rows) == batch), key=lambda rows: lengths[rows].max())
+    random = np.random.default_rng(seed)
+    strata = [random.permutation(np.array(part)) for part in np.array_split(np.array(full), steps)]
+    blocks = []
+    for number in range(rounds):
+        bucketed = [stratum[number % len(stratum)] for stratum in strata]
+        mixed = random.permutation(np.concatenate(bucketed)).reshape(steps, batch)
+        blocks.append({"in buckets": [bucketed[n] for n in random.permutation(steps)], "at random": list(mixed)})
+    return pool, blocks
