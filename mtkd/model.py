@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from mtkd.records import LOGITS, Need, Signal
 from mtkd.students.build import AnyConfig, AnyEncoder, config_from_json, encoder_from_json
-from mtkd.students.transformer import TransformerEncoder, locate
+from mtkd.students.hf_config import locate
+from mtkd.students.transformer import TransformerEncoder
 from tasks.batching import Inputs, Reader
 from tasks.errors import UserError
 from tasks.files import atomic_directory, digest_bytes, digest_file, read_json, write_json

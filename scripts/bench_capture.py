@@ -32,7 +32,8 @@ from transformers import BertConfig, BertModel
 from transformers.utils import logging
 
 from mtkd.records import Need
-from mtkd.students.transformer import TransformerConfig, TransformerEncoder
+from mtkd.students.hf_config import TransformerConfig
+from mtkd.students.transformer import TransformerEncoder
 from tasks.batching import Inputs, Tokens
 
 KEPT = str(1 << 32)

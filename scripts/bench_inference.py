@@ -19,7 +19,8 @@ from mtkd.engine.bench import BenchSettings, InferenceResult, bench_inference
 from mtkd.model import ModelInfo, MultiTaskModel
 from mtkd.students.bilstm import BiLSTMConfig, BiLSTMEncoder
 from mtkd.students.build import AnyEncoder
-from mtkd.students.transformer import DEFAULT_TEACHER, TransformerConfig, TransformerEncoder, locate
+from mtkd.students.hf_config import DEFAULT_TEACHER, TransformerConfig, locate
+from mtkd.students.transformer import TransformerEncoder
 from tasks.files import write_json
 from tasks.registry import resolve
 from tasks.tokenise import Tokeniser

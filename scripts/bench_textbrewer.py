@@ -6,13 +6,13 @@ steps mtkd's Trainer takes as many on the same rows: in the buckets of its feed,
 are tokenised beforehand on both sides. First one batch without padding goes through both: the losses must
 agree. Then each side trains in a process of its own for its peak memory on top of the weights.
 
-TextBrewer 0.2.1.post1 runs as it is on today's transformers; nothing of it is patched. MiniLMv2's loss, which
-it does not have, is added as its documentation says: hooks on the last layer's queries, keys and values, which
-the adaptor gives as a list of hidden states, and a loss by `register_new`: the softmaxes of all relation heads,
-with gradients left to autograd. (Its own `custom_matches` fail: "match_weghts".) For TinyBERT it gets eager
-attention with `output_attentions` and `output_hidden_states`, and its own losses `attention_mse` and
-`hidden_mse`. Its attention loss so compares probabilities, ours scores, as the paper has it; given equal
-scores theirs is ours times the number of heads, which its weight takes back.
+TextBrewer 0.2.1.post1 runs as it is on today's torch and transformers; nothing of it is patched. The loss of
+MiniLMv2, which it does not have, is added as its documentation says: hooks note queries, keys and values of
+the last layer, the adaptor gives them as hidden states, and `register_new` adds a loss that makes the softmaxes
+of all relation heads and leaves the gradient to autograd. (Its own `custom_matches` fail: "match_weghts".)
+For TinyBERT it gets eager attention with `output_attentions` and `output_hidden_states`, and its own losses
+`attention_mse` and `hidden_mse`. So its attention loss compares probabilities; ours compares scores, as the
+paper does. Given scores, both agree.
 
 TextBrewer goes into a virtual environment of its own, which sees that of mtkd:
 
@@ -25,7 +25,7 @@ TextBrewer goes into a virtual environment of its own, which sees that of mtkd:
 
 from __future__ import annotations
 
-import logging
+import ctypes
 import multiprocessing
 import os
 import re
@@ -37,6 +37,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,11 @@ from transformers import BertConfig, BertModel
 from mtkd.engine.text import TextFeed
 from mtkd.engine.trainer import Trainer, make_accelerator
 from mtkd.layermap import spread
-from mtkd.losses.attention import score_mse
 from mtkd.losses.build import build_objective
 from mtkd.model import ModelInfo, MultiTaskModel
 from mtkd.recipes import load_settings
-from mtkd.students.transformer import DEFAULT_TEACHER, TransformerConfig, TransformerEncoder, locate
+from mtkd.students.hf_config import DEFAULT_TEACHER, TransformerConfig, locate
+from mtkd.students.transformer import TransformerEncoder
 from mtkd.teacher.source import OnlineTeacher
 from tasks.batching import Collator, Encoded
 from tasks.sampler import Draw
@@ -107,9 +108,7 @@ JOBS = {
 def make_trainer(job: Job, files: TextFiles, batch: int, place: Path) -> Trainer:
     """Our side, as `mtkd distill RECIPE --text` has it, but for the teacher's random weights."""
     changes = {"batch_size": batch, "micro_batch": None, "steps": 100_000, "lr": LR, "clip": CLIP}
-    settings = load_settings(
-        job.recipe, "distill", {f"train.{key}": value for key, value in changes.items()}
-    )
+    settings = load_settings(job.recipe, "distill", {f"train.{key}": value for key, value in changes.items()})
     stage = settings.resolved_stages()[0]
     tokeniser = Tokeniser.load(locate(DEFAULT_TEACHER))
 
@@ -223,10 +222,10 @@ class Theirs:
         if job.relations:
             same = {"feature": "hidden", "loss": "relation_kl", "weight": 1}
             return [{"layer_T": n, "layer_S": n, **same} for n in range(3)]
-        width, heads = job.student["hidden_size"], job.student["num_attention_heads"]
+        width = job.student["hidden_size"]
         pairs = spread("uniform", job.student["num_hidden_layers"], TEACHER["num_hidden_layers"])
         hidden = {"feature": "hidden", "loss": "hidden_mse", "weight": 1}
-        attention = {"feature": "attention", "loss": "attention_mse", "weight": 1 / heads}
+        attention = {"feature": "attention", "loss": "attention_mse", "weight": 1}
         return [
             {"layer_T": t, "layer_S": s, **hidden, "proj": ["linear", width, TEACHER["hidden_size"]]}
             for s, t in [(0, 0), *pairs]
@@ -248,7 +247,7 @@ class Theirs:
 
 def padded(pool: Encoded, trainer: Trainer, batches: Rows) -> DataLoader:
     """The rows as a user of TextBrewer reads them: a list of ids each, padded to the longest of the batch."""
-    layout = trainer.inner.model.tokeniser.layout(1)
+    before, after = trainer.inner.model.tokeniser.layout(1).specials
 
     def collate(rows: list[Tensor]) -> dict[str, Tensor]:
         ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
@@ -257,7 +256,7 @@ def padded(pool: Encoded, trainer: Trainer, batches: Rows) -> DataLoader:
         return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
 
     used = {int(n) for rows in batches for n in rows}
-    made = {n: torch.tensor([*layout.first, *pool.texts[0].row(n), *layout.last]) for n in used}
+    made = {n: torch.tensor([*before, *pool.texts[0].row(n), *after]) for n in used}
     return DataLoader(made, batch_sampler=[rows.tolist() for rows in batches], collate_fn=collate)  # type: ignore[arg-type]
 
 
@@ -281,29 +280,178 @@ def open_texts(data: Path | None, sentences: bool, place: Path) -> TextFiles:
     return TextFiles.open(file)
 
 
-def draw_blocks(trainer: Trainer, batch: int, steps: int, rounds: int, seed: int) -> tuple[Encoded, list[Block]]:
-    """The feed's first chunk, and for each round batches of it, evenly from the shortest to the longest.
+def draw_blocks(
+    trainer: Trainer, batch: int, steps: int, rounds: int, seed: int
+) -> tuple[Encoded, list[Block]]:
+    """Rows of the feed's first chunk, and for each round some of its batches, evenly from short to long ones.
 
-    Short rounds would else differ in length by chance. The random batches hold the same rows.
+    By chance alone short rounds would differ in length. The random batches hold the same rows.
     """
     feed = trainer.feed
     assert isinstance(feed, TextFeed)
-    drawn: Rows = []
-    for draw in feed.epoch(0, 0):
-        if feed.cursor["texts"] or feed.cursor["passes"]:
-            raise click.ClickException("fewer texts than an epoch of 1000 steps needs")
-        drawn.append(draw.indices)
-        pool = feed._pool
-        if len(drawn) == 200:
-            break
-    assert pool is not None
+    drawn = [draw.indices for draw in islice(feed.epoch(0, 0), 1920 // batch)]
+    pool = feed._pool
+    assert pool is not None and feed.cursor["texts"] == 0, "all of one chunk"
     lengths = pool.texts[0].lengths
     full = sorted((rows for rows in drawn if len(rows) == batch), key=lambda rows: lengths[rows].max())
     random = np.random.default_rng(seed)
-    strata = [random.permutation(np.array(part)) for part in np.array_split(np.array(full), steps)]
+    strata = [random.permutation(part) for part in np.array_split(np.array(full), steps)]
     blocks = []
     for number in range(rounds):
         bucketed = [stratum[number % len(stratum)] for stratum in strata]
         mixed = random.permutation(np.concatenate(bucketed)).reshape(steps, batch)
-        blocks.append({"in buckets": [bucketed[n] for n in random.permutation(steps)], "at random": list(mixed)})
+        blocks.append(
+            {"in buckets": [bucketed[n] for n in random.permutation(steps)], "at random": list(mixed)}
+        )
     return pool, blocks
+
+
+def check(job: Job, ours: Trainer, theirs: Theirs, pool: Encoded, count: int) -> None:
+    """Print the losses of both sides on one batch of rows of one length, without dropout.
+
+    Raises:
+        AssertionError: they differ where they are defined alike.
+    """
+    lengths = pool.texts[0].lengths
+    rows = np.flatnonzero(lengths == np.bincount(lengths).argmax())[:count]
+    inner, source, distiller = ours.inner.eval(), ours.teacher, theirs.distiller
+    assert source is not None
+    batch = ours.feed.batch(TEXT.name, rows)
+    with torch.no_grad():
+        teacher = source.signal(TEXT, batch)
+        _, values = inner(TEXT, batch, teacher, inner.objective.units(TEXT, batch), 0.0)
+        student = inner.model(batch.inputs, TEXT.head, inner.objective.student_need)
+        distiller.model_T.eval(), distiller.model_S.eval()
+        given = next(iter(padded(pool, ours, [rows])))
+        total, parts = distiller.train_on_batch(given, theirs.more)
+    inner.train()
+    terms = dict(zip(inner.objective.terms, values.tolist(), strict=True))
+    if job.relations:
+        pairs = {"relations": (terms["relation"], float(total))}
+    else:
+        hidden = [float(value) for name, value in parts.items() if "hidden_mse" in name]
+        layers = zip(student.scores.values(), teacher.scores.values(), strict=True)
+        scores = sum(float(att_mse_loss(mine, its, given["attention_mask"])) for mine, its in layers)
+        pairs = {
+            "embedding": (terms["embedding"], hidden[0]),
+            "hidden states": (terms["hidden"], sum(hidden[1:])),
+            "attention, given the scores": (terms["attention"], scores),
+        }
+        probabilities = sum(float(value) for name, value in parts.items() if "attention_mse" in name)
+        print(f"  attention: ours {terms['attention']:.6g}, theirs of probabilities {probabilities:.6g}")
+    for name, (mine, its) in pairs.items():
+        print(f"  {name}: ours {mine:.7g}, theirs {its:.7g}, apart by {abs(mine / its - 1):.1e} of it")
+        if abs(mine / its - 1) > 1e-4:
+            raise AssertionError(f"the losses differ: {name}")
+
+
+def in_turn(ours: Trainer, theirs: Theirs, pool: Encoded, blocks: list[Block]) -> dict[str, list[float]]:
+    """Seconds of each block, the first of which warms up: TextBrewer's loop asks for batches, and between its
+    blocks our Trainer takes its own.
+    """
+    seconds: dict[str, list[float]] = {"textbrewer": [], **{f"mtkd {way}": [] for way in blocks[0]}}
+
+    def feeding() -> Iterator[dict[str, Tensor]]:
+        for block in blocks:
+            batches = padded(pool, ours, block["at random"])
+            started = time.perf_counter()
+            yield from batches  # it trains on each before it asks for the next
+            seconds["textbrewer"].append(time.perf_counter() - started)
+            for way, rows in block.items():
+                started = time.perf_counter()
+                train(ours, rows)
+                seconds[f"mtkd {way}"].append(time.perf_counter() - started)
+        yield from batches  # its loop ends without asking again: one more step, which is not counted
+
+    theirs.train(feeding(), sum(len(block["at random"]) for block in blocks) + 1)
+    return {name: times[1:] for name, times in seconds.items()}
+
+
+def report(seconds: dict[str, list[float]], pool: Encoded, blocks: list[Block], extra: int) -> None:
+    """Rows and real tokens a second, what rows are padded to, and ratios to TextBrewer round by round."""
+    lengths = pool.texts[0].lengths + extra
+    tokens = [lengths[np.concatenate(block["at random"])] for block in blocks[1:]]
+    print(f"  mean length {np.concatenate(tokens).mean():.1f} tokens")
+    for name, times in seconds.items():
+        way = "in buckets" if name.endswith("in buckets") else "at random"
+        padding = np.mean([lengths[rows].max() for block in blocks[1:] for rows in block[way]])
+        rows_s = statistics.median(len(n) / t for n, t in zip(tokens, times, strict=True))
+        tokens_s = statistics.median(n.sum() / t for n, t in zip(tokens, times, strict=True))
+        ratios = [a / b for a, b in zip(seconds["textbrewer"], times, strict=True)]
+        print(
+            f"  {name:15}: {rows_s:6.2f} rows/s, {tokens_s:6.0f} tokens/s, padded to {padding:.0f}; "
+            f"ratio: median {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
+
+
+def extra_memory(side: str, job: Job, data: Path | None, sentences: bool, batch: int) -> float:
+    """Megabytes that two steps on the longest rows take at their peak on top of what was loaded before."""
+    with tempfile.TemporaryDirectory() as place:
+        home = Path(place)
+        ours = make_trainer(job, open_texts(data, sentences, home), batch, home / "ours")
+        theirs = Theirs(job, ours, home / "theirs", False) if side == "textbrewer" else None
+        pool, _ = draw_blocks(ours, batch, 1, 1, 0)
+        rows = list(np.argsort(-pool.texts[0].lengths, kind="stable")[: 2 * batch].reshape(2, batch))
+        batches = padded(pool, ours, rows)
+        ctypes.CDLL(None).malloc_trim(0)  # what loading took and gave back shall not hide what steps take
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading
+        before = status_bytes("VmRSS")
+        if theirs:
+            theirs.train(batches, len(rows))
+        else:
+            train(ours, rows)
+        return (status_bytes("VmHWM") - before) / 1e6
+
+
+def status_bytes(key: str) -> int:
+    """A size in this process's status, such as VmRSS (now) or VmHWM (at its peak)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
+
+
+@click.command(help=__doc__.split("\n")[0] if __doc__ else None)
+@click.argument("data", type=click.Path(path_type=Path), required=False)
+@click.option("--job", "names", type=click.Choice(list(JOBS)), multiple=True, help="Only this one.")
+@click.option("--batch", default=16, show_default=True, help="Rows a batch.")
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--steps", default=8, show_default=True, help="Steps of each side in a round.")
+@click.option("--seed", default=0, show_default=True, help="Which rows.")
+@click.option("--sentences", is_flag=True, help="Split the texts into sentences.")
+@click.option("--fused", is_flag=True, help="Fused AdamW on TextBrewer's side too; ours always is.")
+@click.option("--memory/--no-memory", default=True, show_default=True)
+def main(
+    data: Path | None,
+    names: tuple[str, ...],
+    batch: int,
+    rounds: int,
+    steps: int,
+    seed: int,
+    sentences: bool,
+    fused: bool,
+    memory: bool,
+) -> None:
+    """Print losses, speed and memory."""
+    torch.manual_seed(seed)
+    for name in names or JOBS:
+        job = JOBS[name]
+        print(f"{name}: batches of {batch}, {torch.get_num_threads()} threads")
+        with tempfile.TemporaryDirectory() as place:
+            home = Path(place)
+            ours = make_trainer(job, open_texts(data, sentences, home), batch, home / "ours")
+            theirs = Theirs(job, ours, home / "theirs", fused)
+            pool, blocks = draw_blocks(ours, batch, steps, rounds + 1, seed)
+            check(job, ours, theirs, pool, batch)
+            if rounds:
+                layout = ours.inner.model.tokeniser.layout(1)
+                report(in_turn(ours, theirs, pool, blocks), pool, blocks, layout.n_specials)
+        for side in ("textbrewer", "mtkd") if memory else ():
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
+                extra = fresh.submit(extra_memory, side, job, data, sentences, batch).result()
+            print(f"  {side}: {extra:.0f} MB extra at its peak")
+
+
+if __name__ == "__main__":
+    if os.environ.get("GLIBC_TUNABLES") != ALLOCATOR:
+        os.environ["GLIBC_TUNABLES"] = ALLOCATOR
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+    main()

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mtkd.students.transformer import DEFAULT_TEACHER, locate
+from mtkd.students.hf_config import DEFAULT_TEACHER, locate
 from tasks.tokenise import Tokeniser
 
 Lists = list[list[int]]

@@ -27,7 +27,8 @@ from mtkd.engine.optim import build_optimizer
 from mtkd.engine.trainer import Trainer, make_accelerator
 from mtkd.losses.build import labels_objective
 from mtkd.model import ModelInfo, MultiTaskModel
-from mtkd.students.transformer import DEFAULT_TEACHER, TransformerConfig, TransformerEncoder, locate
+from mtkd.students.hf_config import DEFAULT_TEACHER, TransformerConfig, locate
+from mtkd.students.transformer import TransformerEncoder
 from tasks.batching import Collator, Encoded
 from tasks.registry import resolve
 from tasks.sampler import Draw

@@ -16,7 +16,7 @@ from mtkd.model import ModelInfo, MultiTaskModel, require_heads
 from mtkd.records import Need
 from mtkd.stages.teacher import TeacherRef
 from mtkd.students.build import Ancestry, Origin, build_student, student_config
-from mtkd.students.transformer import DEFAULT_TEACHER, locate
+from mtkd.students.hf_config import DEFAULT_TEACHER, locate
 from tasks.batching import Reader
 from tasks.errors import UserError
 from tasks.task import Task

@@ -20,7 +20,8 @@ from mtkd.stages.common import (
     scores_record,
 )
 from mtkd.stages.data import load_training_data, trainable_tasks
-from mtkd.students.transformer import TransformerEncoder, digest_encoder, locate
+from mtkd.students.hf_config import digest_encoder, locate
+from mtkd.students.transformer import TransformerEncoder
 from tasks.batching import Collator, Encoded
 from tasks.tokenise import Tokeniser
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mtkd.model import MultiTaskModel, SavedModel, digest_model, is_saved_model, read_saved
 from mtkd.students.build import Ancestry, AnyConfig
-from mtkd.students.transformer import TransformerConfig, digest_encoder, locate, pretrained_config
+from mtkd.students.hf_config import TransformerConfig, digest_encoder, locate, pretrained_config
 from tasks.tokenise import Tokeniser
 
 

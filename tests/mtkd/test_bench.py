@@ -9,7 +9,8 @@ from mtkd.engine import bench
 from mtkd.engine.bench import BenchSettings, common_head, random_inputs
 from mtkd.model import ModelInfo, MultiTaskModel, disk_bytes
 from mtkd.students.bilstm import BiLSTMConfig, BiLSTMEncoder
-from mtkd.students.transformer import TransformerConfig, TransformerEncoder
+from mtkd.students.hf_config import TransformerConfig
+from mtkd.students.transformer import TransformerEncoder
 from tasks.errors import UserError
 from tasks.glue import TASKS
 from tasks.tokenise import Tokeniser

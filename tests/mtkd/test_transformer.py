@@ -12,14 +12,8 @@ from mtkd.config import StudentSettings
 from mtkd.model import ModelInfo, MultiTaskModel
 from mtkd.records import Need
 from mtkd.students.build import Origin, build_student
-from mtkd.students.transformer import (
-    TransformerConfig,
-    TransformerEncoder,
-    factorised,
-    locate,
-    pretrained_config,
-    with_sizes,
-)
+from mtkd.students.hf_config import TransformerConfig, factorised, locate, pretrained_config, with_sizes
+from mtkd.students.transformer import TransformerEncoder
 from tasks.batching import Inputs, Tokens
 from tasks.errors import UserError
 from tasks.glue import TASKS
