@@ -8,8 +8,8 @@ agree. Then each side trains in a process of its own for its peak memory on top 
 
 TextBrewer 0.2.1.post1 runs as it is on today's torch and transformers; nothing of it is patched. The loss of
 MiniLMv2, which it does not have, is added as its documentation says: hooks note queries, keys and values of
-the last layer, the adaptor gives them as hidden states, and `register_new` adds a loss that makes the softmaxes
-of all relation heads and leaves the gradient to autograd. (Its own `custom_matches` fail: "match_weghts".)
+the last layer, the adaptor gives them as hidden states, and `register_new` adds a loss that makes the softmax
+of every relation head and leaves the gradient to autograd. (Its own `custom_matches` fail: "match_weghts".)
 For TinyBERT it gets eager attention with `output_attentions` and `output_hidden_states`, and its own losses
 `attention_mse` and `hidden_mse`. So its attention loss compares probabilities; ours compares scores, as the
 paper does. Given scores, both agree.
@@ -346,9 +346,7 @@ def check(job: Job, ours: Trainer, theirs: Theirs, pool: Encoded, count: int) ->
 
 
 def in_turn(ours: Trainer, theirs: Theirs, pool: Encoded, blocks: list[Block]) -> dict[str, list[float]]:
-    """Seconds of each block, the first of which warms up: TextBrewer's loop asks for batches, and between its
-    blocks our Trainer takes its own.
-    """
+    """Seconds of each block but the first, which warms up; our Trainer's blocks lie between TextBrewer's."""
     seconds: dict[str, list[float]] = {"textbrewer": [], **{f"mtkd {way}": [] for way in blocks[0]}}
 
     def feeding() -> Iterator[dict[str, Tensor]]:
@@ -370,11 +368,11 @@ def in_turn(ours: Trainer, theirs: Theirs, pool: Encoded, blocks: list[Block]) -
 def report(seconds: dict[str, list[float]], pool: Encoded, blocks: list[Block], extra: int) -> None:
     """Rows and real tokens a second, what rows are padded to, and ratios to TextBrewer round by round."""
     lengths = pool.texts[0].lengths + extra
-    tokens = [lengths[np.concatenate(block["at random"])] for block in blocks[1:]]
+    tokens = [lengths[np.concatenate(block["at random"])] for block in blocks]
     print(f"  mean length {np.concatenate(tokens).mean():.1f} tokens")
     for name, times in seconds.items():
         way = "in buckets" if name.endswith("in buckets") else "at random"
-        padding = np.mean([lengths[rows].max() for block in blocks[1:] for rows in block[way]])
+        padding = np.mean([lengths[rows].max() for block in blocks for rows in block[way]])
         rows_s = statistics.median(len(n) / t for n, t in zip(tokens, times, strict=True))
         tokens_s = statistics.median(n.sum() / t for n, t in zip(tokens, times, strict=True))
         ratios = [a / b for a, b in zip(seconds["textbrewer"], times, strict=True)]
@@ -439,11 +437,13 @@ def main(
             home = Path(place)
             ours = make_trainer(job, open_texts(data, sentences, home), batch, home / "ours")
             theirs = Theirs(job, ours, home / "theirs", fused)
-            pool, blocks = draw_blocks(ours, batch, steps, rounds + 1, seed)
+            pool, (first, *blocks) = draw_blocks(ours, batch, steps, rounds + 1, seed)
             check(job, ours, theirs, pool, batch)
             if rounds:
                 layout = ours.inner.model.tokeniser.layout(1)
-                report(in_turn(ours, theirs, pool, blocks), pool, blocks, layout.n_specials)
+                warmup = {way: rows[-1:] for way, rows in first.items()}
+                seconds = in_turn(ours, theirs, pool, [warmup, *blocks])
+                report(seconds, pool, blocks, layout.n_specials)
         for side in ("textbrewer", "mtkd") if memory else ():
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
                 extra = fresh.submit(extra_memory, side, job, data, sentences, batch).result()

@@ -44,10 +44,16 @@ def _hidden_mse(name: str, s: Any, sides: Sides) -> LossTerm:
 
 def _hidden_cosine(name: str, s: Any, sides: Sides) -> LossTerm:
     pairs = _pairs(name, s.layers, sides)
-    return HiddenCosine(pairs, _projections(name, s.projection, pairs, _widths(sides, "width")))
+    projection = _projections(name, s.projection, pairs, _widths(sides, "width"))
+    return HiddenCosine(pairs, projection, s.layers == "emd")
 
 
 def _cls_mse(name: str, s: Any, sides: Sides) -> LossTerm:
+    if s.layers == "emd":
+        raise UserError(
+            f"the term {name!r} (cls_mse) cannot weigh layers by the earth mover's distance",
+            allowed="uniform, skip, last, first, top:L, auto, or pairs",
+        )
     pairs = _pairs(name, s.layers, sides)
     if not s.include_last:
         pairs = [pair for pair in pairs if pair[0] != sides.student.layers]
@@ -87,7 +93,7 @@ def _relation(name: str, s: Any, sides: Sides) -> LossTerm:
                     allowed=f"a number that divides it: {_divisors(width)}",
                     mend=f"--set terms.{name}.splits=N",
                 )
-    return Relation(pairs, s.pairs, splits, s.heads, sides.teacher.heads)
+    return Relation(pairs, s.pairs, splits, s.heads, sides.teacher.heads, s.layers == "emd")
 
 
 def _token_similarity(name: str, s: Any, sides: Sides) -> LossTerm:

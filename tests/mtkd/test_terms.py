@@ -96,6 +96,7 @@ def test_a_map_of_layers_that_are_not_there(spec: object, complaint: str) -> Non
         (STUDENT, STSB, {"loss": "sample_contrastive"}, "contrasts classes, and 'stsb' has scores"),
         (LSTM, RTE, {"loss": "relation"}, "bilstm-biattention.* neither layers nor attention heads"),
         (LSTM, RTE, {"loss": "sample_similarity"}, "neither layers nor attention heads"),
+        (STUDENT, RTE, {"loss": "cls_mse", "layers": "emd"}, "cannot weigh layers by the earth mover's"),
         (shape(1, 24, 4), RTE, {"loss": "cls_mse"}, "leaves out the student's last layer"),
     ],
 )
@@ -204,6 +205,17 @@ def test_all_layers_are_weighed_by_the_flow() -> None:
     weights = found.terms["h"].teacher_weights
     assert weights.sum() == pytest.approx(1) and weights.std() > 0, "the weights follow the cost"
     assert "terms.h.teacher_weights" in found.state_dict(), "and are kept in checkpoints"
+
+
+@pytest.mark.parametrize(
+    "term", [{"loss": "relation", "pairs": ["o-o"]}, {"loss": "hidden_cosine", "projection": "shared"}]
+)
+def test_every_layered_term_can_be_weighed_by_the_flow(term: dict) -> None:
+    found = objective(t={**term, "layers": "emd"})
+    every = objective(t={**term, "layers": [[n, m] for n in (1, 2) for m in range(1, 5)]})
+    weights = {k: v for k, v in found.state_dict().items() if "projection" in k}
+    every.load_state_dict(weights)
+    assert 0 < value_of(found, BATCH).item() < value_of(every, BATCH).item() / 8, "at most the mean of all"
 
 
 def test_heads_are_averaged_or_picked() -> None:
