@@ -416,6 +416,7 @@ def status_bytes(key: str) -> int:
 @click.option("--seed", default=0, show_default=True, help="Which rows.")
 @click.option("--sentences", is_flag=True, help="Split the texts into sentences.")
 @click.option("--fused", is_flag=True, help="Fused AdamW on TextBrewer's side too; ours always is.")
+@click.option("--bf16-teacher", is_flag=True, help="Time our side with teacher.precision=bf16.")
 @click.option("--memory/--no-memory", default=True, show_default=True)
 def main(
     data: Path | None,
@@ -426,6 +427,7 @@ def main(
     seed: int,
     sentences: bool,
     fused: bool,
+    bf16_teacher: bool,
     memory: bool,
 ) -> None:
     """Print losses, speed and memory."""
@@ -439,6 +441,9 @@ def main(
             theirs = Theirs(job, ours, home / "theirs", fused)
             pool, (first, *blocks) = draw_blocks(ours, batch, steps, rounds + 1, seed)
             check(job, ours, theirs, pool, batch)
+            if bf16_teacher and isinstance(ours.teacher, OnlineTeacher):
+                need = ours.inner.objective.teacher_need
+                ours.teacher = OnlineTeacher(ours.teacher.model, need, "bf16")
             if rounds:
                 layout = ours.inner.model.tokeniser.layout(1)
                 warmup = {way: rows[-1:] for way, rows in first.items()}
