@@ -7,11 +7,8 @@ manifest comes last: a directory with a manifest is a whole corpus.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from augment.copies import Method
 from augment.shards import Advance, PlannedShard, finished, read_footer, write_shards
 from tasks.corpus import FORMAT, MANIFEST, CorpusManifest, CorpusShard, CorpusTask, read_manifest
 from tasks.errors import UserError, unknown
-from tasks.files import digest_bytes, digest_file, disk_errors, write_json, write_text
+from tasks.files import digest_bytes, digest_file, locked, write_json, write_text
 from tasks.rows import Rows
 from tasks.sources import digest_rows
 from tasks.task import Task
@@ -116,7 +113,7 @@ def run(
         raise UserError(f"{len(rows)} tasks to copy with {workers} workers", allowed="1 or more of each")
     digests = {task: digest_rows(part) for task, part in rows.items()}
     shards = _plan(job, rows, digests)
-    with _locked(out):
+    with locked(out):
         noted = _make_room(out, shards, overwrite=overwrite)
         missing = [shard for shard in shards if not finished(out / shard.file, shard, noted.get(shard.file))]
         advance(sum(shard.rows for shard in shards) - sum(shard.rows for shard in missing))
@@ -140,27 +137,6 @@ def _plan(job: CorpusJob, rows: Mapping[str, Rows], digests: Mapping[str, str]) 
             file = f"data/{task}-{number:05d}.parquet"
             shards.append(PlannedShard(file, task, start, stop, job.copies[task], key))
     return shards
-
-
-@contextlib.contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Keep other processes from writing `out`; the lock goes when the process ends, however it ends."""
-    with disk_errors(out):
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except FileExistsError as error:
-            raise UserError(f"{out} is a file", mend="name a directory with --out") from error
-        handle = os.open(out, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f"another process is writing {out}", mend="wait until it has ended, or name another --out"
-            ) from error
-        yield
-    finally:
-        os.close(handle)
 
 
 def _make_room(out: Path, planned: list[PlannedShard], *, overwrite: bool) -> dict[str, str]:

@@ -93,6 +93,8 @@ class TrainSettings(Strict):
         warmup: share of the steps in which the learning rate rises from 0.
         clip: gradient norm limit; None = none.
         precision: "bf16" runs the student under autocast.
+        shuffle: which rows are shuffled together: all (`rows`), or blocks of 4,096 and the rows in each
+            (`blocks`), which reads a knowledge store in order; `auto` is `blocks` for a store over 1 GiB.
         patience: epochs without a better `metric` before stopping; None = never.
         metric: "score" (mean of the tasks' scores), "loss", or "task/metric" such as "rte/accuracy".
         keep: "best" ends with the epoch that was best by `metric`, "last" with the last one.
@@ -114,6 +116,7 @@ class TrainSettings(Strict):
     precision: Literal["fp32", "bf16"] = "fp32"
     mixing: Mixing = "all"
     bucket: bool = True
+    shuffle: Literal["auto", "rows", "blocks"] = "auto"
     steps_per_epoch: int | None = Field(None, gt=0)
     metric: str = "score"
     keep: Literal["best", "last"] = "best"

@@ -125,15 +125,7 @@ class MultiTaskModel(nn.Module):
             self.encoder.save_weights(place / WEIGHTS)
             save_file(_plain(self.heads), place / HEADS)
             self.tokeniser.save(place)
-            write_json(
-                place / "model.json",
-                {
-                    "format": FORMAT,
-                    "encoder": self.encoder.config.model_dump(),
-                    "tasks": [task.to_json() for task in self.tasks.values()],
-                    **vars(info),
-                },
-            )
+            write_description(place, self.encoder.config, self.tasks.values(), info)
 
     @classmethod
     def load(cls, directory: Path) -> MultiTaskModel:
@@ -219,7 +211,21 @@ def read_saved(directory: Path) -> SavedModel:
     Raises:
         UserError: there is no model there, or another version wrote it.
     """
-    place = model_directory(directory)
+    return saved_in(model_directory(directory))
+
+
+def write_description(place: Path, config: AnyConfig, tasks: Iterable[Task], info: ModelInfo) -> None:
+    """Write what a model says of itself; `saved_in` reads it."""
+    said = {"format": FORMAT, "encoder": config.model_dump(), "tasks": [task.to_json() for task in tasks]}
+    write_json(place / "model.json", said | vars(info))
+
+
+def saved_in(place: Path) -> SavedModel:
+    """What the model.json of a directory says.
+
+    Raises:
+        UserError: there is none, or another version wrote it.
+    """
     said = read_json(place / "model.json")
     if (written := said.pop("format")) != FORMAT:
         newer = written > FORMAT

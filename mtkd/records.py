@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
+import torch
 from torch import Tensor
+
+from mtkd.selection import Selection
 
 # What can be asked of single layers, and how it is named in messages.
 BY_LAYER = {
@@ -35,6 +39,8 @@ class Need:
         query, key, value: those of all attention heads, side by side.
         context: what the attention heads give, side by side, before the output projection.
         scores: scaled products of queries and keys, before the softmax.
+        selected: layers of which a part of the hidden states is wanted; which part says `selection`. Only
+            a teacher is asked for it.
     """
 
     logits: bool = False
@@ -46,15 +52,28 @@ class Need:
     value: frozenset[int] = NO_LAYERS
     context: frozenset[int] = NO_LAYERS
     scores: frozenset[int] = NO_LAYERS
+    selected: frozenset[int] = NO_LAYERS
+    selection: Selection | None = None
 
     def __or__(self, other: Need) -> Need:
-        joined = {f.name: getattr(self, f.name) | getattr(other, f.name) for f in fields(Need)}
-        return Need(**joined)
+        names = [f.name for f in fields(Need) if f.name != "selection"]
+        joined = {name: getattr(self, name) | getattr(other, name) for name in names}
+        mine, its = self.selection, other.selection
+        return Need(**joined, selection=mine.joined(its) if mine and its else mine or its)
+
+    @property
+    def raw(self) -> Need:
+        """What an encoder has to give for it: of a selection all of what it is taken from."""
+        if self.selection is None:
+            return self
+        ranking = frozenset(of for _, of in self.selection.scored)
+        whole = Need(hidden=self.selected, query=ranking, key=ranking)
+        return replace(self, selected=NO_LAYERS, selection=None) | whole
 
     @property
     def tokens(self) -> bool:
         """True if something is wanted of every token: teacher and student must then read alike."""
-        return any(getattr(self, kind) for kind in BY_LAYER if kind != "cls")
+        return bool(self.selected) or any(getattr(self, kind) for kind in BY_LAYER if kind != "cls")
 
     def missing_from(self, offers: Need) -> list[str]:
         """What of this need `offers` does not cover, in words; empty if all is covered."""
@@ -63,6 +82,9 @@ class Need:
         for kind, words in BY_LAYER.items():
             layers = sorted(getattr(self, kind) - getattr(offers, kind))
             missing += [f"{words} of layer {n}" for n in layers]
+        missing += [f"selected hidden states of layer {n}" for n in sorted(self.selected - offers.selected)]
+        if self.selection and offers.selection and not offers.selection.covers(self.selection):
+            missing.append(f"{self.selection.describe()} of hidden states (of {offers.selection.describe()})")
         return missing
 
 
@@ -93,14 +115,47 @@ class EncoderOutput:
 
 
 @dataclass(frozen=True)
+class Selected:
+    """The part of one layer's hidden states that a selection keeps.
+
+    Attributes:
+        positions: (B, n) int64, where the kept tokens stand, the most important first.
+        valid: (B, n) bool, False where a row has fewer tokens.
+        values: (B, n, d); 0 where an activation is not kept.
+        units: (B, n, d) bool, True = kept.
+    """
+
+    positions: Tensor
+    valid: Tensor
+    values: Tensor
+    units: Tensor
+
+    def to(self, device: torch.device | str) -> Selected:
+        """The same on another device."""
+        return Selected(*(part.to(device) for part in vars(self).values()))
+
+
+@dataclass(frozen=True)
 class Signal(EncoderOutput):
     """What a teacher or a student says about one batch: its encoder's output, and logits.
 
     Attributes:
         logits: (B, C) of the batch's task; None if they were not asked for.
+        selected: by layer, the part of its hidden states that was asked for.
     """
 
     logits: Tensor | None = None
+    selected: Mapping[int, Selected] = field(default_factory=dict)
+
+    def to(self, device: torch.device | str) -> Signal:
+        """The same on another device."""
+        moved: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Mapping):
+                moved[name] = {layer: part.to(device) for layer, part in value.items()}
+            else:
+                moved[name] = None if value is None else value.to(device)
+        return Signal(**moved)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
 
+from mtkd.selection import TokenRule, UnitRule
 from tasks.task import Kind
 
 
@@ -112,6 +113,31 @@ class HiddenMSESettings(Term):
     projection: Literal["shared", "per-layer", "none"] = "shared"
 
 
+class HiddenKnowledgeSettings(Term):
+    """MSE of the part of the teacher's hidden states that is kept (Liu et al. 2021), summed over layers.
+
+    Attributes:
+        top: L_top, the teacher layer that the student's last looks at; None = the last. The others are spread
+            evenly below it, the embeddings look at the embeddings.
+        depth: N_D, how many of these pairs are kept, from the top; None = all.
+        tokens: N_L, the most tokens kept of a row; None = all.
+        by: which tokens: the first (`left`), or those that [CLS] attends to most: at the pair's own teacher
+            layer (`att`, and `att-no-sep` without [SEP]), or as if `top` were the last layer
+            (`att-last-no-sep`).
+        width: N_W, the share of the activations kept.
+        units: which: the largest of each vector (`magnitude`), or the same of all (`uniform`, `random`).
+    """
+
+    loss: Literal["hidden_knowledge"]
+    top: PositiveInt | None = None
+    depth: PositiveInt | None = None
+    tokens: PositiveInt | None = None
+    by: TokenRule = "att-last-no-sep"
+    width: float = Field(1.0, gt=0, le=1)
+    units: UnitRule = "magnitude"
+    projection: Literal["shared", "per-layer", "none"] = "shared"
+
+
 class HiddenCosineSettings(Term):
     """1 - cosine of hidden states, summed over the map's layers (DistilBERT)."""
 
@@ -201,6 +227,7 @@ AnyTermSettings = (
     | LogitsMSESettings
     | SoftLabelsSettings
     | HiddenMSESettings
+    | HiddenKnowledgeSettings
     | HiddenCosineSettings
     | ClsMSESettings
     | ScoreMSESettings

@@ -25,15 +25,18 @@ class Tokens:
         ids: (B, L) int64.
         mask: (B, L) bool, True = real token.
         segments: (B, L) int64; 0 for padding.
+        ends: (B, L) bool, True = a special token behind a text ([SEP]); None where texts are read apart.
     """
 
     ids: torch.Tensor
     mask: torch.Tensor
     segments: torch.Tensor
+    ends: torch.Tensor | None = None
 
     def to(self, device: torch.device | str) -> Tokens:
         """The same on another device."""
-        return Tokens(self.ids.to(device), self.mask.to(device), self.segments.to(device))
+        ends = None if self.ends is None else self.ends.to(device)
+        return Tokens(self.ids.to(device), self.mask.to(device), self.segments.to(device), ends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,11 +265,13 @@ def _join(tokeniser: Tokeniser, spans: list[_Span], pad_to: int | None) -> Token
     layout = tokeniser.layout(len(spans))
     lengths = np.sum([span.lengths for span in spans], axis=0) + layout.n_specials
     ids, segments = _grids(len(lengths), pad_to or int(lengths.max()), tokeniser.pad_id)
-    flat_ids, flat_segments = ids.reshape(-1), segments.reshape(-1)
+    ends = np.zeros(ids.shape, bool)
+    flat_ids, flat_segments, flat_ends = ids.reshape(-1), segments.reshape(-1), ends.reshape(-1)
     starts = np.arange(len(lengths)) * ids.shape[1]
     for slot, run in enumerate(layout.specials):
         for token, segment in zip(run, layout.special_segments[slot], strict=True):
             flat_ids[starts] = token
+            flat_ends[starts] = slot > 0
             if segment:
                 flat_segments[starts] = segment
             starts = starts + 1
@@ -275,7 +280,7 @@ def _join(tokeniser: Tokeniser, spans: list[_Span], pad_to: int | None) -> Token
             if layout.text_segments[slot]:
                 flat_segments[where] = layout.text_segments[slot]
             starts = starts + spans[slot].lengths
-    return _tokens(ids, segments, lengths)
+    return _tokens(ids, segments, lengths, torch.from_numpy(ends))
 
 
 def _grids(n_rows: int, width: int, pad_id: int) -> np.ndarray:
@@ -285,6 +290,8 @@ def _grids(n_rows: int, width: int, pad_id: int) -> np.ndarray:
     return grids
 
 
-def _tokens(ids: np.ndarray, segments: np.ndarray, lengths: np.ndarray) -> Tokens:
+def _tokens(
+    ids: np.ndarray, segments: np.ndarray, lengths: np.ndarray, ends: torch.Tensor | None = None
+) -> Tokens:
     mask = np.arange(ids.shape[1]) < lengths[:, None]
-    return Tokens(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(segments))
+    return Tokens(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(segments), ends)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import glob
 import hashlib
 import json
@@ -85,6 +86,31 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
             shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Keep other processes from writing the directory `out`; the lock goes with the process, however it ends.
+
+    Raises:
+        UserError: another process holds it, or there can be no such directory.
+    """
+    with disk_errors(out):
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise UserError(f"{out} is a file", mend="name a directory with --out") from error
+        handle = os.open(out, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"another process is writing {out}", mend="wait until it has ended, or name another --out"
+            ) from error
+        yield
+    finally:
+        os.close(handle)
 
 
 def is_temporary(path: Path) -> bool:

@@ -18,7 +18,8 @@ from tasks.ragged import Ragged
 
 Mixing = Literal["all", "proportional", "sqrt", "uniform", "annealed"]
 POOL = 64  # batches that are sorted by length together
-_PASS, _CUT, _ORDER = range(3)  # what a stream of random numbers is for
+BLOCK = 4096  # rows, or groups of rows, that are shuffled among themselves where all would be too many
+_PASS, _CUT, _ORDER, _BLOCKS = range(4)  # what a stream of random numbers is for
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,8 @@ class TaskSampler:
         groups: task -> (n,) group ids; rows of one group come in one batch, which then holds about
             `batch_size` rows.
         steps_per_epoch: batches an epoch for mixings other than `all`; by default as many as `all` takes.
+        blocks: shuffle the blocks of `blocks_of`, and rows inside each, rather than all rows: what lies on
+            disk block by block is then read block by block. Of tasks of one block nothing changes.
 
     Raises:
         UserError: a task without rows, an unknown mixing, a number out of its range.
@@ -64,6 +67,7 @@ class TaskSampler:
         bucket: bool = True,
         groups: Mapping[str, np.ndarray] | None = None,
         steps_per_epoch: int | None = None,
+        blocks: bool = False,
     ):
         if mixing not in get_args(Mixing):
             raise unknown("mixing", mixing, get_args(Mixing))
@@ -76,7 +80,7 @@ class TaskSampler:
                 mend="leave steps_per_epoch out, or choose another mixing",
             )
         self._streams = {
-            task: _Stream(task, rows, batch_size, seed, bucket, (groups or {}).get(task))
+            task: _Stream(task, rows, batch_size, seed, bucket, (groups or {}).get(task), blocks)
             for task, rows in lengths.items()
         }
         self._mixing, self._seed, self._epochs = mixing, seed, epochs
@@ -133,6 +137,7 @@ class _Stream:
         seed: int,
         bucket: bool,
         groups: np.ndarray | None,
+        blocks: bool,
     ):
         self.n_rows = len(lengths)
         if self.n_rows == 0:
@@ -144,6 +149,7 @@ class _Stream:
         else:
             self._lengths = np.maximum.reduceat(lengths[self._members.values], self._members.offsets[:-1])
         n_units = len(self._lengths)
+        self._blocks = _unit_blocks(task, n_units) if blocks and n_units > BLOCK else None
         self._units_a_batch = max(1, round(batch_size * n_units / self.n_rows))
         self.batches_a_pass = -(-n_units // self._units_a_batch)
 
@@ -151,7 +157,7 @@ class _Stream:
         """Batches start .. start + count - 1 of the stream.
 
         Without buckets they come in the stream's order. With them, the same rows are cut otherwise and
-        the batches shuffled.
+        the batches shuffled (with blocks, about a block's batches among themselves).
         """
         batches: list[np.ndarray] = []
         end = start + count
@@ -162,18 +168,28 @@ class _Stream:
             start += last - first
         if self._bucket:
             random = _generator(self._seed, self._task, _CUT, epoch)
-            batches = [batches[i] for i in random.permutation(len(batches))]
+            window = max(1, BLOCK // self._units_a_batch) if self._blocks else max(1, len(batches))
+            parts = [batches[i : i + window] for i in range(0, len(batches), window)]
+            batches = [part[i] for part in parts for i in random.permutation(len(part))]
         return batches
 
     def _cut(self, which: int, first: int, last: int) -> list[np.ndarray]:
         """Batches first .. last - 1 of pass `which`."""
         size = self._units_a_batch
-        shuffled = _generator(self._seed, self._task, _PASS, which).permutation(len(self._lengths))
-        units = shuffled[first * size : last * size]
+        units = self._shuffled(which)[first * size : last * size]
         if self._bucket:
-            pools = [units[i : i + POOL * size] for i in range(0, len(units), POOL * size)]
+            batches = POOL if self._blocks is None else max(1, min(POOL, BLOCK // size))
+            pools = [units[i : i + batches * size] for i in range(0, len(units), batches * size)]
             units = np.concatenate([pool[np.argsort(self._lengths[pool], kind="stable")] for pool in pools])
         return [self._rows(units[i : i + size]) for i in range(0, len(units), size)]
+
+    def _shuffled(self, which: int) -> np.ndarray:
+        """All units in the order of pass `which`."""
+        random = _generator(self._seed, self._task, _PASS, which)
+        if self._blocks is None:
+            return random.permutation(len(self._lengths))
+        blocks = [self._blocks[i] for i in random.permutation(len(self._blocks))]
+        return np.concatenate([random.permutation(block) for block in blocks])
 
     def _rows(self, units: np.ndarray) -> np.ndarray:
         return units if self._members is None else self._members.take(units).values.astype(np.int64)
@@ -193,6 +209,26 @@ def share(draw: Draw, rank: int, world: int, groups: np.ndarray | None) -> np.nd
     _, first, unit = np.unique(groups[draw.indices], return_index=True, return_inverse=True)
     number = np.argsort(np.argsort(first))  # groups numbered as they appear
     return draw.indices[number[unit] % world == rank]
+
+
+def blocks_of(task: str, n_rows: int, groups: np.ndarray | None = None) -> list[np.ndarray]:
+    """The blocks of a task's rows: a random cut into `BLOCK` rows each (groups stay whole), ever the same.
+
+    Args:
+        groups: (n,) group ids, or None.
+
+    Returns:
+        (b,) int64 row numbers of each block; all blocks together hold each row once.
+    """
+    if groups is None:
+        return _unit_blocks(task, n_rows)
+    members = _members(groups)
+    return [members.take(units).values.astype(np.int64) for units in _unit_blocks(task, len(members))]
+
+
+def _unit_blocks(task: str, n_units: int) -> list[np.ndarray]:
+    order = _generator(0, task, _BLOCKS, 0).permutation(n_units)
+    return [order[i : i + BLOCK] for i in range(0, n_units, BLOCK)]
 
 
 def _members(groups: np.ndarray) -> Ragged:

@@ -14,8 +14,8 @@ HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "accelerate")
 
 # Inside mtkd a row imports only its own row and the rows above.
 ROWS = (
-    ("errors", "records", "terms", "config", "layermap", "device"),
-    ("model", "logits", "students", "losses", "teacher"),
+    ("errors", "selection", "records", "terms", "config", "layermap", "device"),
+    ("model", "logits", "students", "losses", "teacher", "store"),
     ("engine",),
     ("recipes", "grids"),
     ("stages",),

@@ -52,6 +52,10 @@ class LazyGroup(click.Group):
         "data": ("mtkd.cli.data:data", "`data check`: report on data before training on it"),
         "augment": ("mtkd.cli.augment:augment", "`augment mask`: write a corpus of masked copies"),
         "refine": ("mtkd.cli.train:refine", "train the multi-task teacher"),
+        "store": (
+            "mtkd.cli.store:store",
+            "`store plan|build|info|verify`: the teacher's knowledge on disk",
+        ),
         "distill": ("mtkd.cli.train:distill", "train a student from a teacher"),
         "compare": ("mtkd.cli.compare:compare", "run a grid of distillations and print one table"),
         "finetune": ("mtkd.cli.train:finetune", "fine-tune a student on one task"),

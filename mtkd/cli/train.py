@@ -57,6 +57,9 @@ def refine(spec: str, teacher: str, recipe: str, **given: Any) -> None:
 @click.option(
     "--corpus", type=click.Path(path_type=Path), metavar="DIR", help="a corpus of mtkd augment, added"
 )
+@click.option(
+    "--store", type=click.Path(path_type=Path), metavar="DIR", help="a knowledge store in the teacher's place"
+)
 @out_option
 @train_options
 def distill(
@@ -66,6 +69,7 @@ def distill(
     text_column: str,
     teacher: str | None,
     corpus: Path | None,
+    store: Path | None,
     **given: Any,
 ) -> None:
     """Train one student for all tasks by RECIPE (`mtkd recipes` lists them), or on plain text.
@@ -76,9 +80,9 @@ def distill(
     no augmentation.
     """
     if text:
-        if given["data"] or spec or corpus or given["limit"]:
+        if given["data"] or spec or corpus or store or given["limit"]:
             raise UserError(
-                "--text is text without tasks: it does not go with --data, --tasks, --corpus or --limit",
+                "--text is text without tasks: no --data, --tasks, --corpus, --store or --limit goes with it",
                 mend="leave these out, or leave --text out",
             )
         from mtkd.stages import text as plain
@@ -98,7 +102,7 @@ def distill(
     from mtkd.stages import distill as stage
 
     settings, request, json_file = _unpack("distill", recipe, spec or "glue", given)
-    _run("distilled", request, json_file, lambda: stage.run(request, settings, teacher, corpus, warn))
+    _run("distilled", request, json_file, lambda: stage.run(request, settings, teacher, corpus, store, warn))
 
 
 @click.command()

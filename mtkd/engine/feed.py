@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,8 +41,16 @@ class Feed(Protocol):
         ...
 
 
+AHEAD = 64  # batches
+
+
 class TaskFeed:
-    """The training rows of some tasks, mixed and bucketed by a `TaskSampler`."""
+    """The training rows of some tasks, mixed and bucketed by a `TaskSampler`.
+
+    Args:
+        blocks: shuffle rows block by block (see `TaskSampler`).
+        ahead: told of rows some time before they are drawn, so that they can be read from the disk.
+    """
 
     def __init__(
         self,
@@ -50,8 +58,11 @@ class TaskFeed:
         data: Mapping[str, Encoded],
         collate: Collator,
         settings: TrainSettings,
+        *,
+        blocks: bool = False,
+        ahead: Callable[[str, np.ndarray], None] | None = None,
     ):
-        self.tasks, self._data, self._collate = tasks, data, collate
+        self.tasks, self._data, self._collate, self._ahead = tasks, data, collate, ahead
         self.cursor: dict[str, Any] = {}
         groups = {name: rows.groups for name, rows in data.items() if rows.groups is not None}
         self._sampler = TaskSampler(
@@ -63,6 +74,7 @@ class TaskFeed:
             bucket=settings.bucket,
             groups=groups,
             steps_per_epoch=settings.steps_per_epoch,
+            blocks=blocks,
         )
 
     def __len__(self) -> int:
@@ -71,7 +83,12 @@ class TaskFeed:
 
     def epoch(self, number: int, start: int) -> Iterator[Draw]:
         """The batches of an epoch from its batch `start` on."""
-        return iter(self._sampler.epoch(number)[start:])
+        draws = self._sampler.epoch(number)[start:]
+        for n, draw in enumerate(draws):
+            if self._ahead and n + AHEAD < len(draws):
+                coming = draws[n + AHEAD]
+                self._ahead(coming.task, coming.indices)
+            yield draw
 
     def batch(self, task: str, indices: np.ndarray) -> Batch:
         """The rows of a task at `indices`."""

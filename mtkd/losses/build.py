@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mtkd.layermap import Pairs, layer_pairs
+from mtkd.layermap import Pairs, layer_pairs, spread
 from mtkd.losses.attention import AttentionKL, ScoreMSE
 from mtkd.losses.contrastive import SampleContrastive
 from mtkd.losses.hidden import ClsMSE, HiddenCosine, HiddenMSE
+from mtkd.losses.knowledge import HiddenKnowledge
 from mtkd.losses.logits import Labels, LogitsMSE, SoftLabels
 from mtkd.losses.objective import Objective
 from mtkd.losses.relations import Relation, SampleSimilarity, TokenSimilarity
 from mtkd.losses.shared import Projections
 from mtkd.losses.term import LossTerm
 from mtkd.records import Need, Shape
+from mtkd.selection import Selection
 from mtkd.terms import LabelsSettings, Term
 from tasks.errors import UserError
 from tasks.task import Task
@@ -40,6 +42,27 @@ def _hidden_mse(name: str, s: Any, sides: Sides) -> LossTerm:
     widths = _widths(sides, "width" if s.of == "hidden" else "attention")
     pairs = _pairs(name, s.layers, sides)
     return HiddenMSE(pairs, s.of, _projections(name, s.projection, pairs, widths), s.layers == "emd")
+
+
+def _hidden_knowledge(name: str, s: Any, sides: Sides) -> LossTerm:
+    _pairs(name, [(0, 0)], sides)
+    n, last = sides.student.layers, sides.teacher.layers
+    top, depth = s.top or last, s.depth or n + 1
+    for key, value, least, most in (("top", top, n, last), ("depth", depth, 1, n + 1)):
+        if not least <= value <= most:
+            raise UserError(
+                f"terms.{name}.{key} = {value}, with {n} student layers and {last} teacher layers",
+                allowed=f"{least} to {most}",
+                mend=f"--set terms.{name}.{key}=N",
+            )
+    pairs = [(0, 0), *spread(f"top:{top}", n, last)][n + 1 - depth :]
+    scored: list[tuple[int, int]] = []
+    if s.tokens is not None and s.by != "left":
+        ranking = dict([(0, 0), *spread(f"top:{last if s.by == 'att-last-no-sep' else top}", n, last)])
+        # The embedding layer has no attention: the first layer's stands in for it.
+        scored = [(theirs, max(1, ranking[mine])) for mine, theirs in pairs]
+    selection = Selection(s.tokens, s.by, s.width, s.units, tuple(scored))
+    return HiddenKnowledge(pairs, selection, _projections(name, s.projection, pairs, _widths(sides, "width")))
 
 
 def _hidden_cosine(name: str, s: Any, sides: Sides) -> LossTerm:
@@ -127,6 +150,7 @@ LOSSES: dict[str, Callable[[str, Any, Sides], LossTerm]] = {
     "logits_mse": lambda name, s, sides: LogitsMSE(),
     "soft_labels": lambda name, s, sides: SoftLabels(s.temperature),
     "hidden_mse": _hidden_mse,
+    "hidden_knowledge": _hidden_knowledge,
     "hidden_cosine": _hidden_cosine,
     "cls_mse": _cls_mse,
     "score_mse": _score_mse,
@@ -159,7 +183,7 @@ def build_objective(
             ("teacher", term.teacher_need, sides.teacher),
         ):
             # Logits are a matter of heads, which are checked where they are known.
-            missing = need.missing_from(shape.offers | Need(logits=True))
+            missing = need.raw.missing_from(shape.offers | Need(logits=True))
             if missing:
                 raise UserError(
                     f"the term {name!r} needs {', '.join(missing)} of the {who} ({shape.family}), "

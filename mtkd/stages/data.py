@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mtkd.model import MultiTaskModel
 from mtkd.stages.common import Request
 from tasks.corpus import corpus_rows, read_corpus
 from tasks.errors import UserError
@@ -136,3 +137,19 @@ def _with_copies(train: Rows, copies: Rows) -> Rows:
         groups = train.groups[row_of] + copy * (int(train.groups.max()) + 1)
         copies = Rows(copies.task, copies.split, copies.uids, copies.texts, copies.labels, groups)
     return concat([train, copies]) if len(copies) else train
+
+
+def check_mask(corpus: Path, models: Mapping[str, MultiTaskModel | None]) -> None:
+    """Refuse a corpus whose mask token means nothing to a model.
+
+    Args:
+        models: who reads it ("teacher", "student") -> the model.
+    """
+    token = read_corpus(corpus).settings.get("mask_token")
+    for who, model in models.items():
+        if model and token is not None and model.tokeniser.mask_token != token:
+            raise UserError(
+                f"the corpus {corpus} masks words by {token!r}, the {who}'s mask token is "
+                f"{model.tokeniser.mask_token!r}",
+                mend=f"make the corpus with --mask-token '{model.tokeniser.mask_token}'",
+            )

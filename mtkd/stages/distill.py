@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from accelerate import Accelerator
 
 from mtkd.config import DistillSettings, Stage, TrainSettings
@@ -26,8 +27,10 @@ from mtkd.stages.common import (
     scores_record,
 )
 from mtkd.stages.course import Provisions, run_course
-from mtkd.stages.data import TrainingData, load_training_data, trainable_tasks
+from mtkd.stages.data import TrainingData, check_mask, load_training_data, trainable_tasks
 from mtkd.stages.plan import Plan, check, load
+from mtkd.store.manifest import StoreManifest
+from mtkd.store.stored import StoredTeacher, locate
 from mtkd.teacher.cache import cache_logits
 from mtkd.teacher.source import CachedLogits, OnlineTeacher, TeacherSource
 from tasks.batching import Collator, Encoded, Reader
@@ -35,12 +38,15 @@ from tasks.corpus import read_corpus
 from tasks.errors import UserError
 from tasks.sources import digest_rows
 
+_BYTES_AT_RANDOM = 1 << 30  # a store up to this size stays in memory, and may be read in any order
+
 
 def run(
     request: Request,
     settings: DistillSettings,
     teacher: str | None,
     corpus: Path | None = None,
+    store: Path | None = None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> RunDir:
     """Train one student for all tasks of the request, stage by stage.
@@ -49,6 +55,7 @@ def run(
         teacher: a run of `refine` (or any mtkd model that has a head for each task); where no term needs
             logits also a pretrained encoder; may be None only with `supervision = "labels"`.
         corpus: an augmented corpus, whose copies are added to the training rows.
+        store: a knowledge store that stands in for the teacher, which is not loaded then.
         warn: called with each warning, before training starts.
 
     Returns:
@@ -58,11 +65,12 @@ def run(
         UserError: anything wrong with data, teacher, corpus or settings, before anything is written.
     """
     tasks = trainable_tasks(request.tasks)
-    _check_sources(settings, teacher, corpus)
-    checked = check(settings, teacher, tasks)
+    _check_sources(settings, teacher or store, corpus)
+    checked = check(settings, teacher, tasks, store)
     for stage, _ in checked.stages:
         check_metric(stage.train.metric, tasks)
     names = {"teacher": teacher, "corpus": str(corpus) if corpus else None}
+    names |= {"store": str(store)} if store else {}
     run = request.open_run("distill", settings, tasks, **names)
     accelerator = make_accelerator(settings.train)
     data = load_training_data(request, tasks, corpus)
@@ -71,15 +79,17 @@ def run(
         "teacher": checked.teacher.digest if checked.teacher else None,
         "corpus": read_corpus(corpus).key if corpus else None,
     }
+    if checked.manifest:
+        inputs["store"] = checked.manifest.key
     run.check_inputs(**inputs)
     if run.finished:
         return run
     plan = load(checked, (text for part in data.parts for text in part.train.texts))
     if corpus:
-        _check_mask(corpus, plan)
+        check_mask(corpus, {"teacher": plan.teacher, "student": plan.student})
     if plan.teacher:
         plan.teacher.to(accelerator.device)
-        plan.warnings.extend(_judge_teacher(plan, data, accelerator, settings.train.eval_batch_size))
+    plan.warnings.extend(_judge_teacher(plan, data, accelerator, settings.train.eval_batch_size))
     for text in plan.warnings if accelerator.is_main_process else ():
         warn(text)
     begin(
@@ -106,12 +116,13 @@ def run(
     return run
 
 
-def _check_sources(settings: DistillSettings, teacher: str | None, corpus: Path | None) -> None:
+def _check_sources(settings: DistillSettings, teacher: str | Path | None, corpus: Path | None) -> None:
     from_labels = settings.supervision == "labels"
     if teacher is None and not from_labels:
         raise UserError(
             f"the recipe {settings.name} needs a teacher",
-            mend="pass --teacher DIR of a run of mtkd refine, or --set supervision=labels for labels alone",
+            mend="pass --teacher DIR of a run of mtkd refine, --store DIR of a knowledge store, "
+            "or --set supervision=labels for labels alone",
         )
     if corpus and from_labels:
         raise UserError(
@@ -120,30 +131,22 @@ def _check_sources(settings: DistillSettings, teacher: str | None, corpus: Path 
         )
 
 
-def _check_mask(corpus: Path, plan: Plan) -> None:
-    """Refuse a corpus whose mask token means nothing to teacher or student."""
-    token = read_corpus(corpus).settings.get("mask_token")
-    for who, model in (("teacher", plan.teacher), ("student", plan.student)):
-        if model and token is not None and model.tokeniser.mask_token != token:
-            raise UserError(
-                f"the corpus {corpus} masks words by {token!r}, the {who}'s mask token is "
-                f"{model.tokeniser.mask_token!r}",
-                mend=f"make the corpus with --mask-token '{model.tokeniser.mask_token}'",
-            )
-
-
 def _judge_teacher(plan: Plan, data: TrainingData, accelerator: Accelerator, batch_size: int) -> list[str]:
     """A warning for each task on which the teacher does no better than the commonest answer."""
-    if plan.teacher is None or not plan.checked.need.logits or not plan.teacher.tasks:
+    reference = plan.checked.teacher
+    if not plan.checked.teacher_need.logits or reference is None or reference.saved is None:
         return []
-    validation = encode_validation(data.validation, plan.teacher.reader)
-    scores = evaluator(data.tasks, validation, accelerator, batch_size)(plan.teacher)
+    if plan.teacher:
+        validation = encode_validation(data.validation, plan.teacher.reader)
+        scores = scores_record(evaluator(data.tasks, validation, accelerator, batch_size)(plan.teacher))
+    else:  # a store has no teacher to ask: what it scored when it was refined
+        scores = {key: s for key, s in reference.saved.info.scores.items() if s["task"] in data.tasks}
     return [
-        f"the teacher scores {s.primary:.3f} on {s.task}/{s.split}, no better than always giving the "
-        f"commonest answer ({s.majority:.3f}): its knowledge of this task is worth nothing. "
-        f"Refine it longer, or leave {s.task} out."
-        for s in scores
-        if s.primary <= s.majority
+        f"the teacher scores {s['primary']:.3f} on {key}, no better than always giving the "
+        f"commonest answer ({s['majority']:.3f}): its knowledge of this task is worth nothing. "
+        f"Refine it longer, or leave {s['task']} out."
+        for key, s in scores.items()
+        if s["primary"] <= s["majority"]
     ]
 
 
@@ -167,10 +170,22 @@ class _TaskProvisions(Provisions):
     accelerator: Accelerator
     home: Path
 
+    @property
+    def _stored(self) -> tuple[Path, StoreManifest] | None:
+        teacher = self.plan.checked.teacher
+        return (teacher.store, teacher.manifest) if teacher and teacher.store and teacher.manifest else None
+
+    def _places(self) -> dict[str, np.ndarray]:
+        """Task -> where each training row lies in the store."""
+        assert self._stored is not None
+        return {p.task.name: locate(*self._stored, p.train) for p in self.data.parts}
+
     def source(self, stage: Stage, objective: Objective) -> tuple[TeacherSource | None, Reader | None]:
         """The teacher as the loop sees it, and how it reads (None if it needs no batches)."""
         teacher, settings = self.plan.teacher, self.plan.checked.settings
         need = objective.teacher_need
+        if need != Need() and settings.supervision == "teacher" and self._stored:
+            return StoredTeacher(*self._stored, need, self._places()), None
         if teacher is None or need == Need():
             return None, None
         if not (settings.teacher.cache_logits and need == LOGITS):
@@ -205,7 +220,11 @@ class _TaskProvisions(Provisions):
         apart = reader is not None and reader.tokeniser.digest != student.tokeniser.digest
         other = reader.tokeniser if apart and reader else None
         encoded = {p.task.name: Encoded.encode(p.train, student.tokeniser, other) for p in self.data.parts}
-        feed = TaskFeed(self.data.tasks, encoded, Collator(student.reader, reader), train)
+        large = isinstance(source, StoredTeacher) and source.bytes > _BYTES_AT_RANDOM
+        blocks = train.shuffle == "blocks" or (train.shuffle == "auto" and large)
+        ahead = source.read_ahead if blocks and isinstance(source, StoredTeacher) else None
+        collate = Collator(student.reader, reader)
+        feed = TaskFeed(self.data.tasks, encoded, collate, train, blocks=blocks, ahead=ahead)
         return feed, self.evaluate(train) if objective.student_need.logits else None
 
     def evaluate(self, train: TrainSettings) -> Evaluate:

@@ -13,8 +13,10 @@ from mtkd.config import DistillSettings, Stage
 from mtkd.losses.build import build_objective
 from mtkd.losses.objective import Objective
 from mtkd.model import ModelInfo, MultiTaskModel, require_heads
-from mtkd.records import Need
-from mtkd.stages.teacher import TeacherRef
+from mtkd.records import Need, Shape
+from mtkd.selection import Selection
+from mtkd.stages.teacher import TeacherRef, other_teacher
+from mtkd.store.manifest import StoreManifest, read_manifest
 from mtkd.students.build import Ancestry, Origin, build_student, student_config
 from mtkd.students.hf_config import DEFAULT_TEACHER, locate
 from tasks.batching import Reader
@@ -29,21 +31,36 @@ class Checked:
 
     Attributes:
         teacher: None where the student learns from labels.
+        student: the student's sizes.
         stages: each with its objective.
     """
 
     settings: DistillSettings
     tasks: list[Task]
     teacher: TeacherRef | None
+    student: Shape
     stages: list[tuple[Stage, Objective]]
 
     @property
     def need(self) -> Need:
         """All that the teacher and the student have to give, over all stages."""
+        need = self.teacher_need
+        for _, objective in self.stages:
+            need = need | objective.student_need
+        return need
+
+    @property
+    def teacher_need(self) -> Need:
+        """All that the teacher has to give, over all stages."""
         need = Need()
         for _, objective in self.stages:
-            need = need | objective.student_need | objective.teacher_need
+            need = need | objective.teacher_need
         return need
+
+    @property
+    def manifest(self) -> StoreManifest | None:
+        """Of the knowledge store that stands in for the teacher; None where the teacher is run."""
+        return self.teacher.manifest if self.teacher else None
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,7 @@ class Plan:
     """Student and teacher, loaded.
 
     Attributes:
+        teacher: None where the student learns from labels or from a knowledge store.
         warnings: what the user should know before trusting the result.
     """
 
@@ -60,21 +78,28 @@ class Plan:
     warnings: list[str] = field(default_factory=list)
 
 
-def check(settings: DistillSettings, teacher: str | None, tasks: list[Task]) -> Checked:
+def check(
+    settings: DistillSettings, teacher: str | None, tasks: list[Task], store: Path | None = None
+) -> Checked:
     """See that recipe, teacher, student and tasks go together.
 
+    Args:
+        store: a knowledge store that stands in for the teacher; `teacher` need not be given then.
+
     Raises:
-        UserError: a term that does not fit, sizes that do not, no such teacher.
+        UserError: a term that does not fit, sizes that do not, no such teacher, a store that lacks something.
     """
     stages = settings.resolved_stages()
     losses = [term.loss for stage in stages for term in stage.terms.values()]
     heads = any(loss in ("logits_mse", "soft_labels") for loss in losses)
     reference = None
-    if teacher is not None:
+    if store is not None:
+        reference = _of_store(store, teacher, heads)
+    elif teacher is not None:
         reference = TeacherRef.find(teacher, heads)
-        if heads and reference.saved:
-            known = {task.head: task for task in reference.saved.tasks}
-            require_heads(known, tasks, f"the teacher {teacher}")
+    if reference is not None and heads and reference.saved:
+        known = {task.head: task for task in reference.saved.tasks}
+        require_heads(known, tasks, f"the teacher {reference.name}")
     ancestry = reference.ancestry if reference else Ancestry(None, None)
     student = student_config(settings.student, ancestry).shape
     from_labels = settings.supervision == "labels"
@@ -88,7 +113,11 @@ def check(settings: DistillSettings, teacher: str | None, tasks: list[Task]) -> 
         )
         for stage in stages
     ]
-    checked = Checked(settings, tasks, reference, built)
+    checked = Checked(settings, tasks, reference, student, built)
+    if (selection := checked.teacher_need.selection) is not None:
+        _check_selection(selection, settings)
+    if store is not None and reference is not None and reference.manifest is not None:
+        _check_store(checked, store, reference.manifest)
     if settings.student.vocabulary == "word" and checked.need.tokens:
         raise UserError(
             f"a term of {settings.name} compares teacher and student token by token, and a student with a "
@@ -96,6 +125,48 @@ def check(settings: DistillSettings, teacher: str | None, tasks: list[Task]) -> 
             mend="--set student.vocabulary=wordpiece, or drop the term",
         )
     return checked
+
+
+def _of_store(store: Path, teacher: str | None, heads: bool) -> TeacherRef:
+    """The teacher of a store; where one is named besides, it has to be that one."""
+    manifest = read_manifest(store)
+    if teacher is not None:
+        given = TeacherRef.find(teacher, heads)
+        if given.digest != manifest.teacher.digest:
+            raise other_teacher(manifest, given)
+        if (mine := given.tokeniser().digest) != (its := manifest.teacher.tokeniser):
+            raise UserError(
+                f"the store {store} was built with another tokeniser (digest {its[:12]}) than that of "
+                f"{teacher} (digest {mine[:12]})",
+                mend="leave --teacher out, or build a store with this teacher",
+            )
+    return TeacherRef.of_store(store, manifest)
+
+
+def _check_selection(selection: Selection, settings: DistillSettings) -> None:
+    if selection.tokens is not None and selection.tokens > settings.student.max_length:
+        raise UserError(
+            f"{selection.tokens} tokens cannot be kept of rows of at most {settings.student.max_length}",
+            allowed=f"1 to {settings.student.max_length}",
+            mend="a smaller terms.NAME.tokens, or a larger student.max_length",
+        )
+
+
+def _check_store(checked: Checked, store: Path, manifest: StoreManifest) -> None:
+    """Refuse a store that lacks something, or was read otherwise than this student reads."""
+    missing = checked.teacher_need.missing_from(manifest.contents.offers)
+    if missing:
+        raise UserError(
+            f"the store {store} lacks what {checked.settings.name} needs: {', '.join(missing)}",
+            allowed="recipes whose needs it covers: mtkd store info tells what it holds",
+            mend=f"build another: mtkd store build --recipe {checked.settings.name} ... --out DIR",
+        )
+    mine, its = checked.settings.student.max_length, manifest.contents.max_length
+    if checked.teacher_need.tokens and mine != its:
+        raise UserError(
+            f"the store {store} was built with at most {its} tokens a row, this student reads {mine}",
+            mend=f"--set student.max_length={its}, or build a store with --set student.max_length={mine}",
+        )
 
 
 def load(checked: Checked, texts: Iterable[pa.StringArray] = ()) -> Plan:
@@ -110,21 +181,28 @@ def load(checked: Checked, texts: Iterable[pa.StringArray] = ()) -> Plan:
     settings, wanted = checked.settings, checked.settings.student
     aligned = checked.need.tokens
     teacher = None
-    if checked.teacher:
+    from_weights = wanted.embeddings == "teacher" or wanted.transformer.init == "teacher"
+    if checked.teacher and (not checked.manifest or from_weights):
         teacher = checked.teacher.load(wanted.max_length if aligned else None)
-    own = teacher.tokeniser if teacher else Tokeniser.load(locate(DEFAULT_TEACHER))
+    if teacher or not checked.teacher:
+        own = teacher.tokeniser if teacher else Tokeniser.load(locate(DEFAULT_TEACHER))
+    else:
+        own = checked.teacher.tokeniser()
     tokeniser = Tokeniser.word_level(texts, wanted.vocabulary_size) if wanted.vocabulary == "word" else own
     torch.manual_seed(settings.train.seed)
     ancestry = checked.teacher.ancestry if checked.teacher else Ancestry(None, None)
-    origin = Origin(tokeniser, teacher.encoder if teacher else None, own, ancestry.base)
+    origin = Origin(tokeniser, teacher.encoder if teacher else None, own, ancestry)
     info = ModelInfo(wanted.max_length, wanted.head_hidden, wanted.dropout)
     tasks = [task for task in checked.tasks if task.kind != "text"]
     student = MultiTaskModel(build_student(wanted, origin), tasks, tokeniser, info)
-    if aligned and teacher and not student.reader.reads_like(teacher.reader):
+    theirs = teacher.reader if teacher else None
+    if checked.manifest:
+        teacher, theirs = None, Reader(own, "joint", checked.manifest.contents.max_length)
+    if aligned and theirs and not student.reader.reads_like(theirs):
         raise UserError(
             f"a term of {settings.name} compares teacher and student token by token, and they read "
             f"differently: "
-            f"the teacher {_reading(teacher.reader)}, the student {_reading(student.reader)}",
+            f"the teacher {_reading(theirs)}, the student {_reading(student.reader)}",
             mend="use a Transformer student with the teacher's vocabulary, or drop the term",
         )
     return Plan(checked, student, teacher if settings.supervision == "teacher" else None)

@@ -51,15 +51,15 @@ class Origin:
 
     Attributes:
         tokeniser: the student's own.
-        teacher: the teacher's encoder; None where there is no teacher.
+        teacher: the teacher's encoder; None where there is no teacher, or no weights of it are wanted.
         teacher_tokeniser: the teacher's; the student's own where there is no teacher.
-        base: the pretrained encoder that the teacher was refined from.
+        ancestry: what it descends from.
     """
 
     tokeniser: Tokeniser
     teacher: AnyEncoder | None
     teacher_tokeniser: Tokeniser
-    base: str | None
+    ancestry: Ancestry
 
 
 def config_from_json(value: Mapping[str, Any]) -> AnyConfig:
@@ -125,8 +125,7 @@ def _transformer(settings: StudentSettings, origin: Origin) -> TransformerEncode
             "the student's vocabulary is not the teacher's, so its layers cannot start from pretrained ones",
             mend="--set student.vocabulary=wordpiece, or --set student.transformer.init=random",
         )
-    of_teacher = origin.teacher.config if origin.teacher else None
-    config = _transformer_config(wanted, Ancestry(of_teacher, origin.base))
+    config = _transformer_config(wanted, origin.ancestry)
     if own_words:
         config = with_sizes(config, vocab_size=origin.tokeniser.vocab_size)
     student = TransformerEncoder(config)
@@ -136,7 +135,7 @@ def _transformer(settings: StudentSettings, origin: Origin) -> TransformerEncode
         assert isinstance(origin.teacher, TransformerEncoder), "_transformer_config refuses others"
         source = origin.teacher
     else:
-        source = TransformerEncoder.pretrained(_source_name(wanted, origin.base))
+        source = TransformerEncoder.pretrained(_source_name(wanted, origin.ancestry.base))
     copy_layers(student, source, taken_layers(wanted, student.n_layers, source.n_layers))
     return student
 

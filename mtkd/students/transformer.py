@@ -136,7 +136,7 @@ class TransformerEncoder(nn.Module):
         self.body.load_state_dict(weights)
 
     def _refuse_missing(self, asked: Need, capture: Capture) -> None:
-        found = {kind: frozenset(tensors) for kind, tensors in capture.found.items()}
+        found: dict[str, Any] = {kind: frozenset(tensors) for kind, tensors in capture.found.items()}
         missing = asked.missing_from(Need(logits=True, pooled=True, **found))
         if missing:
             raise UserError(

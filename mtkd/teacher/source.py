@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from mtkd.model import MultiTaskModel
 from mtkd.records import LOGITS, Need, Signal
+from mtkd.teacher.select import select
 from tasks.batching import Batch
 from tasks.task import Task
 
@@ -37,8 +39,18 @@ class OnlineTeacher:
         inputs = batch.teacher or batch.inputs
         device = batch.labels.device.type
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self._bf16):
-            found = self.model(inputs, task.head, self._need)
-        return found
+            found = self.model(inputs, task.head, self._need.raw)
+        if self._need.selection is None:
+            return found
+        assert inputs.joint is not None, "hidden states are selected from rows that are read in one sequence"
+        selected = select(found, self._need, inputs.joint, self.model.encoder.shape.heads)
+        # What they were taken from goes.
+        kept = {
+            kind: {layer: found_of[layer] for layer in sorted(getattr(self._need, kind))}
+            for kind in ("hidden", "query", "key")
+            if (found_of := getattr(found, kind))
+        }
+        return replace(found, selected=selected, **kept)
 
 
 class CachedLogits:

@@ -11,7 +11,7 @@ import torch
 from mtkd.config import StudentSettings
 from mtkd.model import ModelInfo, MultiTaskModel
 from mtkd.records import Need
-from mtkd.students.build import Origin, build_student
+from mtkd.students.build import Ancestry, Origin, build_student
 from mtkd.students.hf_config import TransformerConfig, factorised, locate, pretrained_config, with_sizes
 from mtkd.students.transformer import TransformerEncoder
 from tasks.batching import Inputs, Tokens
@@ -158,7 +158,7 @@ def test_a_student_takes_layers(take: object, layers: list[int], tiny_encoder: P
         }
     )
     tokeniser = Tokeniser.load(str(tiny_encoder))
-    student = build_student(settings, Origin(tokeniser, None, tokeniser, None))
+    student = build_student(settings, Origin(tokeniser, None, tokeniser, Ancestry(None, None)))
     source = TransformerEncoder.pretrained(str(tiny_encoder))
     assert student.shape.heads == 4 and student.n_layers == 2
     for mine, theirs in enumerate(layers):
@@ -187,7 +187,7 @@ def test_a_checkpoint_of_another_shape_is_refused(sizes: dict, complaint: str, t
     )
     tokeniser = Tokeniser.load(str(tiny_encoder))
     with pytest.raises(UserError, match=complaint):
-        build_student(settings, Origin(tokeniser, None, tokeniser, None))
+        build_student(settings, Origin(tokeniser, None, tokeniser, Ancestry(None, None)))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

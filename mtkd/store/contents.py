@@ -1,0 +1,202 @@
+"""What a store keeps of each row, and how it lies in a shard.
+
+A shard holds n rows as tensors of three kinds: one entry a row, one a real token, or one a kept token; the
+counts `tokens` and `kept` say how many of these a row has. Vectors are in the store's dtype; `int8` ones have
+a scale each. Which activations of a vector are kept is a bit each, where it differs from vector to vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtkd.records import BY_LAYER, Need, Shape, Signal
+from mtkd.selection import Selection
+
+Dtype = Literal["fp32", "fp16", "bf16", "int8"]
+DTYPES: tuple[str, ...] = get_args(Dtype)
+Per = Literal["row", "token", "kept"]
+_TORCH = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
+# Kinds of which every token's vector is kept.
+OF_TOKENS = ("hidden", "query", "key", "value", "context")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One tensor of a shard: how many entries it has, the shape of each, and its dtype."""
+
+    name: str
+    per: Per
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def of(self) -> str:
+        """The kind of knowledge it is part of."""
+        return self.name.partition(".")[0]
+
+    @property
+    def bytes(self) -> int:
+        """Of one entry."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a store keeps.
+
+    Attributes:
+        need: attention scores are kept as the queries and keys they are made of.
+        dtype: of all vectors; logits are float32.
+        shape: the teacher's sizes.
+        max_length: tokens that the teacher read of a row.
+    """
+
+    need: Need
+    dtype: Dtype
+    shape: Shape
+    max_length: int
+
+    @staticmethod
+    def of(need: Need, dtype: Dtype, shape: Shape, max_length: int) -> Contents:
+        """The contents that serve a need."""
+        kept = replace(need, scores=frozenset(), query=need.query | need.scores, key=need.key | need.scores)
+        return Contents(kept, dtype, shape, max_length)
+
+    @property
+    def offers(self) -> Need:
+        """What a student can be taught from it."""
+        need = self.need
+        return replace(need, scores=need.query & need.key, cls=need.cls | need.hidden)
+
+    def layers(self, kind: str) -> list[int]:
+        """The layers that are kept of a kind, in order."""
+        return sorted(getattr(self.need, kind))
+
+    def fields(self, n_outputs: int) -> list[Field]:
+        """The tensors of a task's shards; `n_outputs`: logits a row."""
+        need, shape = self.need, self.shape
+        found = []
+        if need.tokens:
+            found.append(Field("tokens", "row", (), torch.int32))
+        if need.logits:
+            found.append(Field("logits", "row", (n_outputs,), torch.float32))
+        if need.pooled:
+            found += self._vectors("pooled", "row", (shape.pooled,))
+        if need.cls:
+            found += self._vectors("cls", "row", (len(need.cls), shape.width))
+        for kind in OF_TOKENS:
+            if layers := self.layers(kind):
+                width = shape.width if kind == "hidden" else shape.attention
+                found += self._vectors(kind, "token", (len(layers), width))
+        if need.selection:
+            found.append(Field("kept", "row", (), torch.int32))
+            depth, units = len(need.selected), need.selection.kept_units(shape.width)
+            narrow = torch.uint8 if self.max_length <= 256 else torch.int16
+            found.append(Field("selected.positions", "kept", (depth,), narrow))
+            found += self._vectors("selected.values", "kept", (depth, units))
+            if self.dynamic:
+                found.append(Field("selected.units", "kept", (depth, -(-shape.width // 8)), torch.uint8))
+        return found
+
+    @property
+    def dynamic(self) -> bool:
+        """True if each vector has units of its own."""
+        selection = self.need.selection
+        return selection is not None and selection.units == "magnitude" and selection.width < 1
+
+    def _vectors(self, name: str, per: Per, shape: tuple[int, ...]) -> list[Field]:
+        fields = [Field(name, per, shape, _TORCH[self.dtype])]
+        if self.dtype == "int8":
+            fields.append(Field(f"{name}.scale", per, shape[:-1], torch.float32))
+        return fields
+
+    def describe(self) -> list[str]:
+        """What is kept, in words, a line each."""
+        need = self.need
+        found = ["logits, fp32"] if need.logits else []
+        found += [f"the row's vector, {self.dtype}"] if need.pooled else []
+        for kind, words in BY_LAYER.items():
+            if layers := self.layers(kind):
+                found.append(f"{words} of layers {', '.join(map(str, layers))}, {self.dtype}")
+        if need.selection:
+            layers = self.layers("selected")
+            found.append(
+                f"hidden states of layers {', '.join(map(str, layers))}: "
+                f"{need.selection.describe()}, {self.dtype}"
+            )
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        need = {k: sorted(v) if isinstance(v, frozenset) else v for k, v in vars(self.need).items()}
+        selection = self.need.selection
+        need["selection"] = None if selection is None else vars(selection)
+        shape = {k: v for k, v in vars(self.shape).items() if k != "offers"}
+        return {"need": need, "dtype": self.dtype, "shape": shape, "max_length": self.max_length}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Contents:
+        """What `to_json` gave."""
+        need: dict[str, Any] = {
+            k: frozenset(v) if isinstance(v, list) else v for k, v in value["need"].items()
+        }
+        if (selection := need["selection"]) is not None:
+            scored = tuple((layer, of) for layer, of in selection["scored"])
+            need["selection"] = Selection(**{**selection, "scored": scored})
+        shape = Shape(**value["shape"], offers=Need())
+        return Contents(Need(**need), value["dtype"], shape, value["max_length"])
+
+
+def pack(signal: Signal, contents: Contents) -> dict[str, Tensor]:
+    """A batch's knowledge as entries of the fields, rows in the batch's order (its counts are left out).
+
+    Args:
+        signal: with all that `contents.need` names.
+    """
+    found: dict[str, Tensor] = {}
+    need = contents.need
+    if need.logits and signal.logits is not None:
+        found["logits"] = signal.logits.float()
+    vectors: dict[str, Tensor] = {}
+    if need.pooled and signal.pooled is not None:
+        vectors["pooled"] = signal.pooled
+    if need.cls:
+        vectors["cls"] = torch.stack([signal.cls[layer] for layer in contents.layers("cls")], 1)
+    for kind in OF_TOKENS:
+        if layers := contents.layers(kind):
+            assert signal.mask is not None, "tokens are kept of rows that are read in one sequence"
+            vectors[kind] = torch.stack([getattr(signal, kind)[layer][signal.mask] for layer in layers], 1)
+    if need.selection:
+        parts = [signal.selected[layer] for layer in contents.layers("selected")]
+        valid = parts[0].valid
+        found["selected.positions"] = torch.stack([part.positions[valid] for part in parts], 1)
+        units = torch.stack([part.units[valid] for part in parts], 1)  # (K, depth, d)
+        values = torch.stack([part.values[valid] for part in parts], 1)
+        kept = need.selection.kept_units(contents.shape.width)
+        vectors["selected.values"] = values[units].view(*values.shape[:-1], kept)
+        if contents.dynamic:
+            bits = np.packbits(units.cpu().numpy(), axis=-1, bitorder="little")
+            found["selected.units"] = torch.from_numpy(bits)
+    for name, values in vectors.items():
+        found |= _encode(name, values.float(), contents.dtype)
+    return {name: values.cpu() for name, values in found.items()}
+
+
+def _encode(name: str, values: Tensor, dtype: Dtype) -> dict[str, Tensor]:
+    """Vectors (..., d) float32 in the store's dtype; `int8` with the scale of each."""
+    if dtype != "int8":
+        return {name: values.to(_TORCH[dtype])}
+    scale = values.abs().amax(-1).clamp(min=torch.finfo(torch.float32).tiny) / 127
+    return {name: (values / scale.unsqueeze(-1)).round().to(torch.int8), f"{name}.scale": scale}
+
+
+def unit_bits(bits: Tensor, width: int) -> Tensor:
+    """(..., width) bool: which units are kept, from a bit each."""
+    unpacked = np.unpackbits(bits.numpy(), axis=-1, count=width, bitorder="little")
+    return torch.from_numpy(unpacked.view(np.bool_))

@@ -1,0 +1,519 @@
+"""Knowledge stores: stored against online, killed and gone on with, damaged, refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from mtkd.config import DistillSettings, validate
+from mtkd.model import MultiTaskModel
+from mtkd.recipes import load_settings
+from mtkd.records import Need
+from mtkd.selection import Selection
+from mtkd.stages import distill
+from mtkd.stages import store as stage
+from mtkd.stages.common import Request
+from mtkd.stages.store import StoreRequest, build, plan, repair
+from mtkd.store.manifest import read_manifest, verify
+from mtkd.store.plan import amount, choose
+from mtkd.store.shards import Shard, write_shard
+from mtkd.store.stored import StoredTeacher, locate
+from mtkd.teacher.source import OnlineTeacher
+from tasks.batching import Collator, Encoded
+from tasks.errors import UserError
+from tasks.registry import resolve
+from tasks.sampler import TaskSampler, blocks_of
+from tasks.sources import load_rows, open_data
+
+SIZES = {
+    "student.max_length": 24,
+    "student.transformer.layers": 2,
+    "student.transformer.hidden_size": 12,
+    "student.transformer.heads": 2,
+    "student.transformer.intermediate_size": 16,
+    "student.dropout": 0.0,
+    "train.batch_size": 8,
+    "train.epochs": 1,
+    "train.keep": "last",
+}
+PART = {"terms.hidden.depth": 2, "terms.hidden.tokens": 4, "terms.hidden.width": 0.5}
+# A term of every kind of knowledge that a store can hold.
+EVERY_KIND = {
+    "soft": {"loss": "soft_labels"},
+    "rows": {"loss": "sample_similarity", "vector": "pooled"},
+    "cls": {"loss": "cls_mse", "layers": "uniform", "include_last": True, "projection": "shared"},
+    "hidden": {"loss": "hidden_mse", "layers": [[0, 0], [1, 1], [2, 3]]},
+    "context": {"loss": "hidden_mse", "of": "context", "layers": "last"},
+    "scores": {"loss": "score_mse", "layers": "uniform"},
+    "relation": {"loss": "relation", "pairs": ["q-k", "v-v"], "splits": 2},
+    "part": {"loss": "hidden_knowledge", "tokens": 5, "width": 0.5, "top": 2},
+}
+
+
+def hsk(**changes: Any) -> DistillSettings:
+    return load_settings("hsk-tinybert-4", "distill", {**SIZES, **PART, **changes})
+
+
+def request(teacher: Path, tasks: str = "rte,stsb", limit: int | None = 40, **more: Any) -> StoreRequest:
+    sets = {**SIZES, **PART, **more.pop("sets", {})}
+    return StoreRequest("hsk-tinybert-4", "pocket", tasks, str(teacher), sets, limit=limit, batch=8, **more)
+
+
+def built(out: Path, teacher: Path, **more: Any) -> Path:
+    build(request(teacher, **more), out, "test")
+    return out
+
+
+def files_of(store: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted((store / "shards").iterdir())}
+
+
+def student(
+    out: Path, settings: DistillSettings, teacher: Path | None, store: Path | None, tasks: str = "rte,stsb"
+) -> dict[str, torch.Tensor]:
+    given = Request("pocket", tasks, out, 40, 16)
+    distill.run(given, settings, str(teacher) if teacher else None, None, store)
+    return MultiTaskModel.load(out).state_dict()
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several shards of a few rows."""
+    monkeypatch.setattr("tasks.sampler.BLOCK", 16)
+    monkeypatch.setattr("mtkd.store.shards.BLOCK", 16)
+
+
+@pytest.fixture(scope="module")
+def store(tiny_teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("stores") / "store", tiny_teacher)
+
+
+def every_kind(monkeypatch: pytest.MonkeyPatch) -> DistillSettings:
+    """A recipe with all kinds of terms, also where recipes are loaded by name."""
+    plain = hsk().model_dump() | {"terms": EVERY_KIND, "stages": {}}
+    plain["student"]["transformer"]["heads"] = 2
+    settings: DistillSettings = validate(DistillSettings, plain)
+    monkeypatch.setattr(stage, "load_settings", lambda *given: settings)
+    return settings
+
+
+def test_a_whole_fp32_store_teaches_what_the_teacher_does(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None
+) -> None:
+    settings = every_kind(monkeypatch)
+    store = built(tmp_path / "store", tiny_teacher, dtype="fp32")
+    assert len(read_manifest(store).shards) == 6, "each task in three shards"
+    online = student(tmp_path / "online", settings, tiny_teacher, None)
+    monkeypatch.setattr("mtkd.stages.teacher.TeacherRef.load", None)  # it is not even tried
+    offline = student(tmp_path / "offline", settings, None, store)
+    for name in online:
+        torch.testing.assert_close(online[name], offline[name], rtol=0, atol=5e-5, msg=name)
+    logs = [
+        [json.loads(line) for line in (tmp_path / run / "log.jsonl").read_text().splitlines()]
+        for run in ("online", "offline")
+    ]
+    terms = [key for key in logs[0][0] if key.startswith("loss/")]
+    assert len(terms) == len(EVERY_KIND)
+    for key in terms:  # of the first step, before anything differs
+        assert logs[0][0][key] == pytest.approx(logs[1][0][key], rel=1e-6, abs=1e-6), key
+
+
+def test_signals_of_a_store_are_the_teachers(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None
+) -> None:
+    every_kind(monkeypatch)
+    store = built(tmp_path / "store", tiny_teacher, dtype="fp32")
+    manifest = read_manifest(store)
+    (rte,) = resolve("rte")
+    rows = load_rows(open_data("pocket"), rte, "train", 40)
+    teacher = MultiTaskModel.load(tiny_teacher)
+    teacher.read_at_most(24)
+    batch = Collator(teacher.reader, teacher.reader)(
+        Encoded.encode(rows, teacher.tokeniser), np.array([3, 39, 0, 17, 8])
+    )
+    three = frozenset({3})
+    need = Need(
+        logits=True,
+        pooled=True,
+        cls=three,
+        hidden=frozenset({0, 3}),
+        query=three,
+        key=three,
+        value=three,
+        context=three,
+        scores=frozenset({2}),
+        selected=frozenset({1}),
+        selection=manifest.contents.need.selection,
+    )
+    assert not need.missing_from(manifest.contents.offers)
+    stored = StoredTeacher(store, manifest, need, {"rte": locate(store, manifest, rows)}).signal(rte, batch)
+    online = OnlineTeacher(teacher, need).signal(rte, batch)
+    mask = batch.inputs.joint.mask  # type: ignore[union-attr]
+    torch.testing.assert_close(stored.logits, online.logits, atol=1e-5, rtol=0)
+    torch.testing.assert_close(stored.pooled, online.pooled, atol=1e-5, rtol=0)
+    for kind in ("hidden", "query", "key", "value", "context"):
+        assert getattr(stored, kind).keys() == getattr(online, kind).keys()
+        for layer, values in getattr(online, kind).items():
+            mine = getattr(stored, kind)[layer]
+            torch.testing.assert_close(mine[mask], values[mask], atol=1e-5, rtol=0)
+    both = (mask[:, None, :, None] & mask[:, None, None, :]).expand_as(online.scores[2])
+    torch.testing.assert_close(stored.scores[2][both], online.scores[2][both], atol=1e-5, rtol=0)
+    torch.testing.assert_close(stored.cls[3], online.cls[3], atol=1e-5, rtol=0)
+    kept, expected = stored.selected[1], online.selected[1]
+    assert torch.equal(kept.valid, expected.valid) and torch.equal(kept.units, expected.units)
+    assert torch.equal(kept.positions[kept.valid], expected.positions[expected.valid])
+    torch.testing.assert_close(kept.values, expected.values, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("fp32", 1e-6), ("fp16", 5e-4), ("bf16", 4e-3), ("int8", 4e-3)])
+def test_dtypes_hold_what_they_promise(dtype: Any, error: float, tiny_teacher: Path, tmp_path: Path) -> None:
+    """The error of a vector against its largest value."""
+    store = built(tmp_path / "store", tiny_teacher, tasks="rte", dtype=dtype)
+    manifest = read_manifest(store)
+    (rte,) = resolve("rte")
+    rows = load_rows(open_data("pocket"), rte, "train", 40)
+    teacher = MultiTaskModel.load(tiny_teacher)
+    teacher.read_at_most(24)
+    batch = Collator(teacher.reader, teacher.reader)(Encoded.encode(rows, teacher.tokeniser), np.arange(40))
+    need = manifest.contents.offers
+    mine = StoredTeacher(store, manifest, need, {"rte": locate(store, manifest, rows)}).signal(rte, batch)
+    theirs = OnlineTeacher(teacher, need).signal(rte, batch)
+    for layer, kept in mine.selected.items():
+        expected = theirs.selected[layer].values
+        largest = expected.abs().amax(-1, keepdim=True).clamp(min=1e-9)
+        apart = ((kept.values - expected).abs() / largest).max()
+        assert (0 if dtype == "fp32" else error / 50) <= apart <= error
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "int8"])
+def test_the_predicted_size_is_the_written_one(dtype: Any, tiny_teacher: Path, tmp_path: Path) -> None:
+    asked = request(tiny_teacher, limit=None, dtype=dtype)
+    predicted = plan(asked, tmp_path).prepared.bytes
+    build(asked, tmp_path / "store", "test")
+    written = sum(
+        f.stat().st_size for kind in ("shards", "rows") for f in (tmp_path / "store" / kind).iterdir()
+    )
+    assert predicted == pytest.approx(written, rel=0.02)
+
+
+def test_mask_bits_are_packed(store: Path) -> None:
+    tensors = load_file(store / read_manifest(store).shards[0].file)
+    assert tensors["selected.units"].dtype == torch.uint8
+    assert tensors["selected.units"].shape[-1] == 2, "16 units in two bytes"
+    assert tensors["selected.values"].shape[-1] == 8, "and the values of a half of them"
+
+
+def test_a_smaller_part_and_fewer_rows_come_from_a_larger_store(
+    tiny_teacher: Path, store: Path, tmp_path: Path
+) -> None:
+    smaller = hsk(**{"terms.hidden.depth": 1, "terms.hidden.tokens": 2, "terms.hidden.width": 0.25})
+    wide = built(tmp_path / "wide", tiny_teacher, dtype="fp32", limit=None)
+    online = student(tmp_path / "online", smaller, tiny_teacher, None, "rte")
+    offline = student(tmp_path / "offline", smaller, None, wide, "rte")
+    for name in online:
+        torch.testing.assert_close(online[name], offline[name], rtol=0, atol=5e-5)
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, after: int, problem: Exception) -> None:
+    """Let writing fail after some shards."""
+    written: list[Path] = []
+
+    def failing(*given: Any) -> None:
+        if len(written) == after:
+            raise problem
+        write_shard(*given)
+        written.append(given[0])
+
+    monkeypatch.setattr("mtkd.store.build.write_shard", failing)
+
+
+def test_stopped_at_any_shard_it_goes_on_to_the_same_bytes(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None
+) -> None:
+    whole = built(tmp_path / "whole", tiny_teacher)
+    out = tmp_path / "stopped"
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        interrupted(patched, 4, KeyboardInterrupt())  # type: ignore[arg-type]
+        built(out, tiny_teacher)
+    with pytest.raises(UserError, match="is an unfinished knowledge store"):
+        read_manifest(out)
+    manifest, _, made = build(request(tiny_teacher), out, "test")
+    assert made == len(manifest.shards) - 4 and files_of(out) == files_of(whole)
+    assert build(request(tiny_teacher), out, "test")[2] == 0, "it is finished"
+
+
+def words_of(out: Path, teacher: Path, limit: int = 300) -> list[str]:
+    sets = [word for key, value in {**SIZES, **PART}.items() for word in ("--set", f"{key}={value}")]
+    asked = ["store", "build", "--recipe", "hsk-tinybert-4", "--data", "pocket", "--tasks", "rte,stsb"]
+    return [
+        *asked,
+        "--teacher",
+        str(teacher),
+        "--limit",
+        str(limit),
+        "--batch",
+        "8",
+        "--out",
+        str(out),
+        *sets,
+    ]
+
+
+def test_killed_it_goes_on_and_two_processes_write_what_one_does(tiny_teacher: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+
+    def start(out: Path, *launcher: str) -> subprocess.Popen[str]:
+        words = [sys.executable, *launcher, "-m", "mtkd.cli.main", *words_of(out, tiny_teacher)]
+        return subprocess.Popen(words, stderr=subprocess.PIPE, env=environment, text=True)
+
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    running = start(alone)
+    end = time.monotonic() + 90
+    while not list(alone.glob("shards/rte*")):
+        assert running.poll() is None and time.monotonic() < end, "it was never caught running"
+        time.sleep(0.002)
+    running.send_signal(signal.SIGKILL)
+    running.communicate()
+    assert not (alone / "manifest.json").exists(), "it ended before it was killed"
+    again = start(alone)
+    said = again.communicate()[1]
+    assert again.returncode == 0 and "1 were there already" in said, said
+    two = start(both, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
+    said = two.communicate()[1]
+    assert two.returncode == 0, said
+    assert files_of(both) == files_of(alone)
+    assert (both / "rows" / "rte.parquet").read_bytes() == (alone / "rows" / "rte.parquet").read_bytes()
+
+
+def test_damage_is_named_and_repaired_alone(
+    tiny_teacher: Path, tmp_path: Path, small_blocks: None, mtkd: Callable[..., Any]
+) -> None:
+    store = built(tmp_path / "store", tiny_teacher)
+    before = files_of(store)
+    shards = sorted((store / "shards").iterdir())
+    shards[0].write_bytes(shards[0].read_bytes()[:-5])
+    flipped = bytearray(shards[1].read_bytes())
+    flipped[-3] ^= 4
+    shards[1].write_bytes(flipped)
+    shards[2].unlink()
+    times = {file: file.stat().st_mtime_ns for file in shards[3:]}
+    states = dict((shard.file, state) for shard, state in verify(store, read_manifest(store), digest=True))
+    assert [state.split(":")[0].split(",")[0] for state in states.values()] == [
+        f"has {len(before[shards[0].name]) - 5} bytes",
+        "was altered",
+        "is missing",
+    ]
+    answer = mtkd("store", "verify", store)
+    assert answer.code == 2 and all(file in answer.err for file in states)
+    assert f"mtkd store build --repair --out {store}" in answer.err
+    with pytest.raises(UserError, match=r"rte-0000[012].safetensors (has|was altered|is missing)"):
+        student(tmp_path / "run", hsk(), None, store)
+    assert repair(store)[1] == list(states)
+    assert files_of(store) == before and not verify(store, read_manifest(store), digest=True)
+    assert times == {file: file.stat().st_mtime_ns for file in shards[3:]}, "the others were left alone"
+    assert repair(store)[1] == []
+
+
+def test_a_repair_needs_the_same_teacher(
+    tiny_teacher: Path, tiny_encoder: Path, tmp_path: Path, store: Path
+) -> None:
+    teacher = tmp_path / "teacher"
+    shutil.copytree(tiny_teacher, teacher)
+    mine = built(tmp_path / "store", teacher)
+    next((mine / "shards").iterdir()).unlink()
+    model = MultiTaskModel.load(teacher)
+    next(iter(model.heads.parameters())).data += 1
+    model.save(teacher / "model")
+    with pytest.raises(UserError, match=r"cannot be repaired: its teacher is .*digest \w{12}.*the one here"):
+        repair(mine)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "complaint"),
+    [
+        ({"student.max_length": 32}, {}, "built with at most 24 tokens a row, this student reads 32"),
+        ({"terms.hidden.tokens": 9}, {}, "lacks what hsk-tinybert-4 needs.*9 tokens by att-last-no-sep"),
+        ({"terms.hidden.depth": 3}, {}, "selected hidden states of layer 0"),
+        ({"terms.hidden.width": 0.6}, {}, "0.6 of the width"),
+        ({"terms.hidden.by": "left"}, {}, "4 tokens by left"),
+        ({"terms.hidden.tokens": 25}, {}, "25 tokens cannot be kept of rows of at most 24"),
+        ({}, {"tasks": "sst2"}, "unknown task of this store 'sst2'"),
+        ({}, {"limit": 60}, r"nothing of \d+ of the 60 rows here.*digest of the rows \w{12}, of the store's"),
+        ({}, {"teacher": "other"}, r"built with the teacher .*digest \w{12}\), not with"),
+    ],
+)
+def test_a_store_of_something_else_is_refused(
+    changes: dict,
+    options: dict,
+    complaint: str,
+    store: Path,
+    tiny_teacher: Path,
+    tmp_path: Path,
+) -> None:
+    teacher = None
+    if options.get("teacher"):
+        teacher = str(tmp_path / "teacher")
+        model = MultiTaskModel.load(tiny_teacher)
+        next(iter(model.parameters())).data += 1
+        model.save(tmp_path / "teacher")
+    given = Request("pocket", options.get("tasks", "rte"), tmp_path / "run", options.get("limit", 40), 16)
+    with pytest.raises(UserError) as caught:
+        distill.run(given, hsk(**changes), teacher, None, store)
+    assert re.search(complaint, "\n".join(caught.value.lines()))
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_recipe_with_other_needs_names_them(store: Path, tmp_path: Path) -> None:
+    settings = load_settings("mlkd-bert-4", "distill", SIZES)
+    with pytest.raises(
+        UserError, match="lacks what mlkd-bert-4 needs: first-token vectors of layer 3, hidden"
+    ):
+        student(tmp_path / "run", settings, None, store)
+
+
+def test_directories_that_cannot_take_a_store(
+    store: Path, tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="holds another knowledge store: its rte rows have the digest"):
+        built(store, tiny_teacher, limit=20)
+    with pytest.raises(UserError, match="holds another knowledge store: it keeps other knowledge"):
+        built(store, tiny_teacher, dtype="int8")
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not empty and holds no knowledge store"):
+        built(tmp_path, tiny_teacher)
+    from tasks.files import locked
+
+    with locked(tmp_path / "busy"), pytest.raises(UserError, match="another process is writing"):
+        built(tmp_path / "busy", tiny_teacher)
+    newer = json.loads((store / "manifest.json").read_text()) | {"format": 99}
+    (tmp_path / "newer").mkdir()
+    (tmp_path / "newer" / "manifest.json").write_text(json.dumps(newer))
+    with pytest.raises(UserError, match="knowledge store of format 99"):
+        read_manifest(tmp_path / "newer")
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=10))
+    with pytest.raises(UserError, match=r"the store needs [\d,]+ bytes, and .* has 10 free"):
+        built(tmp_path / "large", tiny_teacher)
+
+
+def test_a_disk_that_fills_up_keeps_what_is_finished(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None
+) -> None:
+    out, written = tmp_path / "store", []
+
+    def full(tensors: Any, path: Path, metadata: Any = None) -> None:
+        if len(written) == 2:
+            Path(path).write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(path)
+        save_file(tensors, path, metadata)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mtkd.store.shards.save_file", full)
+        with pytest.raises(UserError, match="the disk is full"):
+            built(out, tiny_teacher)
+    assert len(list((out / "shards").iterdir())) == 2, "nothing half-written is left"
+    assert build(request(tiny_teacher), out, "test")[2] == 4
+
+
+def test_a_teacher_that_says_nan_is_stopped_at_the_row(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signal_of = OnlineTeacher.signal
+
+    def sick(self: OnlineTeacher, task: Any, batch: Any) -> Any:
+        found = signal_of(self, task, batch)
+        for values in found.selected.values():
+            rows = (
+                torch.from_numpy(batch.indices == 3) if batch.task == "stsb" else torch.zeros(len(batch)) > 0
+            )
+            values.values[rows] = torch.nan
+        return found
+
+    monkeypatch.setattr(OnlineTeacher, "signal", sick)
+    with pytest.raises(UserError, match=r"the teacher's selected for \S*stsb\S*\d+ \(stsb\) is not finite"):
+        built(tmp_path / "store", tiny_teacher)
+    assert not (tmp_path / "store" / "manifest.json").exists()
+
+
+def test_a_budget_takes_the_most_that_helps(tiny_teacher: Path, tmp_path: Path) -> None:
+    def bytes_of(depth: int, tokens: int, width: float) -> int:
+        return int(1000 * amount(depth, tokens, width))
+
+    assert choose(10**9, 5, 128, bytes_of) == (1, 10, 1.0), "not more than ten units, of one layer"
+    depth, tokens, width = choose(3100, 5, 128, bytes_of)
+    assert amount(depth, tokens, width) == pytest.approx(3.0) and depth == 1 and tokens >= 7 and width >= 0.2
+    assert choose(300, 5, 128, bytes_of)[2] == pytest.approx(0.3), "where little fits, the floors give way"
+    with pytest.raises(UserError, match="nothing fits into a budget of 50 bytes") as caught:
+        choose(50, 5, 128, bytes_of)
+    assert "100 bytes or more" in "\n".join(caught.value.lines())
+    small = plan(request(tiny_teacher, budget=9000), tmp_path)
+    assert small.prepared.bytes <= 9000 and small.prepared.chosen["terms.hidden.tokens"] >= 1
+    with pytest.raises(UserError, match="tinybert-4 keeps none"):
+        plan(StoreRequest("tinybert-4", "pocket", "rte", str(tiny_teacher), SIZES, budget=10**6), tmp_path)
+
+
+def test_a_student_that_starts_from_the_teacher_needs_its_weights(
+    tiny_teacher: Path, tmp_path: Path, store: Path
+) -> None:
+    plain = {"student.transformer.init": "teacher", "student.max_length": 24, "train.epochs": 1, **PART}
+    plain |= {"student.transformer.layers": 2, "student.transformer.hidden_size": 16}
+    plain |= {"student.transformer.heads": 2, "student.transformer.intermediate_size": 32}
+    settings = load_settings("hsk-tinybert-4", "distill", plain)
+    student(tmp_path / "run", settings, None, store)
+    manifest = json.loads((store / "manifest.json").read_text())
+    moved = tmp_path / "moved"
+    shutil.copytree(store, moved)
+    manifest["teacher"]["name"] = str(tmp_path / "gone")
+    (moved / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=r"weights of the store's teacher, .*gone, which is not there"):
+        student(tmp_path / "other", settings, None, moved)
+
+
+def test_rows_lie_where_the_table_says(store: Path) -> None:
+    table = pq.read_table(store / "rows" / "rte.parquet")
+    order = np.concatenate(blocks_of("rte", 40))
+    assert table["row"].to_pylist() == order.tolist() and sorted(order.tolist()) == list(range(40))
+    shard = Shard(store / read_manifest(store).shards_of("rte")[0].file)
+    assert shard.offsets["kept"][-1] == len(shard.views["selected.values"])
+
+
+def test_blocks_are_shuffled_and_every_row_comes_once(small_blocks: None) -> None:
+    lengths = {"rte": np.random.default_rng(0).integers(3, 40, 100)}
+    sampler = TaskSampler(lengths, 4, blocks=True)
+    block_of = {int(row): n for n, block in enumerate(blocks_of("rte", 100)) for row in block}
+    epochs = [[draw.indices for draw in sampler.epoch(n)] for n in (0, 1)]
+    for batches in epochs:
+        assert sorted(np.concatenate(batches).tolist()) == list(range(100))
+        order = [block_of[int(row)] for batch in batches for row in batch]
+        runs = sum(a != b for a, b in pairwise(order))
+        assert runs <= 40, "a block is left only when it is done"
+    assert [b.tolist() for b in epochs[0]] != [b.tolist() for b in epochs[1]]
+    small = {"rte": lengths["rte"][:16]}
+    one, other = (TaskSampler(small, 4, blocks=blocks).epoch(0) for blocks in (True, False))
+    assert all(np.array_equal(a.indices, b.indices) for a, b in zip(one, other, strict=True))
+
+
+def test_a_selection_that_is_all_is_stored_whole(tiny_teacher: Path, tmp_path: Path) -> None:
+    whole = {"terms.hidden.tokens": 24, "terms.hidden.width": 1.0, "terms.hidden.by": "left"}
+    store = built(tmp_path / "store", tiny_teacher, tasks="rte", sets=whole)
+    contents = read_manifest(store).contents
+    assert contents.need.selection == Selection(24, "left", 1.0)
+    assert "selected.units" not in {field.name for field in contents.fields(2)}
