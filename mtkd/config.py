@@ -51,7 +51,10 @@ class TransformerSettings(Strict):
         init: "base" starts from the pretrained encoder that the teacher was refined from, "teacher" from the
             teacher itself, "random" from nothing but the shape; anything else is a hub name, a directory
             of transformers, or a run of mtkd.
-        take: which of its layers: "first", "last", "uniform", "skip", or a list of layers from 1.
+        take: which of its layers: "first", "last", "uniform", "skip", or a list of layers from 1; where it
+            is pruned also "importance".
+        prune: cut the student out of the teacher: the most important heads and feed-forward units of each
+            layer, embeddings of rank `embedding_size` by SVD (ROSITA); with init = "teacher".
         pooling: the row's vector: see `mtkd.students.transformer.TransformerConfig`.
     """
 
@@ -61,7 +64,8 @@ class TransformerSettings(Strict):
     intermediate_size: int | None = Field(None, gt=0)
     embedding_size: int | None = Field(None, gt=0)
     init: str = "base"
-    take: Literal["first", "last", "uniform", "skip"] | list[int] = "first"
+    take: Literal["first", "last", "uniform", "skip", "importance"] | list[int] = "first"
+    prune: bool = False
     pooling: Literal["cls", "mean", "cls-of-layers"] = "cls"
 
 

@@ -27,4 +27,4 @@ class Parameters:
 def count_parameters(model: MultiTaskModel) -> Parameters:
     """Count a model's weights, heads included."""
     total = sum(weight.numel() for weight in model.parameters())
-    return Parameters(total, model.encoder.embeddings.weight.numel())
+    return Parameters(total, sum(weight.numel() for weight in model.encoder.embeddings.parameters()))

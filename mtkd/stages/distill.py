@@ -12,6 +12,7 @@ from accelerate import Accelerator
 
 from mtkd.config import DistillSettings, Stage, TrainSettings
 from mtkd.engine.feed import Feed, TaskFeed
+from mtkd.engine.importance import measure_importance
 from mtkd.engine.parameters import count_parameters
 from mtkd.engine.rundir import RUN_FILE, RunDir
 from mtkd.engine.trainer import Evaluate, make_accelerator
@@ -31,6 +32,7 @@ from mtkd.stages.data import TrainingData, check_mask, load_training_data, train
 from mtkd.stages.plan import Plan, check, load
 from mtkd.store.manifest import StoreManifest
 from mtkd.store.stored import StoredTeacher, locate
+from mtkd.students.pruned import Importance
 from mtkd.teacher.cache import cache_logits
 from mtkd.teacher.source import CachedLogits, OnlineTeacher, TeacherSource
 from tasks.batching import Collator, Encoded, Reader
@@ -84,7 +86,12 @@ def run(
     run.check_inputs(**inputs)
     if run.finished:
         return run
-    plan = load(checked, (text for part in data.parts for text in part.train.texts))
+
+    def importance(model: MultiTaskModel) -> Importance:
+        rows = {part.task.name: Encoded.encode(part.train, model.tokeniser) for part in data.parts}
+        return measure_importance(model.to(accelerator.device), data.tasks, rows)
+
+    plan = load(checked, (text for part in data.parts for text in part.train.texts), importance)
     if corpus:
         check_mask(corpus, {"teacher": plan.teacher, "student": plan.student})
     if plan.teacher:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from mtkd.stages.teacher import TeacherRef, other_teacher
 from mtkd.store.manifest import StoreManifest, read_manifest
 from mtkd.students.build import Ancestry, Origin, build_student, student_config
 from mtkd.students.hf_config import DEFAULT_TEACHER, locate
+from mtkd.students.pruned import Importance
 from tasks.batching import Reader
 from tasks.errors import UserError
 from tasks.task import Task
@@ -169,11 +170,16 @@ def _check_store(checked: Checked, store: Path, manifest: StoreManifest) -> None
         )
 
 
-def load(checked: Checked, texts: Iterable[pa.StringArray] = ()) -> Plan:
+def load(
+    checked: Checked,
+    texts: Iterable[pa.StringArray] = (),
+    importance: Callable[[MultiTaskModel], Importance] | None = None,
+) -> Plan:
     """Load the teacher and make the student.
 
     Args:
         texts: what a word-level vocabulary is built from.
+        importance: says what of the teacher matters, for a student that is cut out of it.
 
     Raises:
         UserError: teacher and student read differently where that matters; a damaged model.
@@ -191,10 +197,21 @@ def load(checked: Checked, texts: Iterable[pa.StringArray] = ()) -> Plan:
     tokeniser = Tokeniser.word_level(texts, wanted.vocabulary_size) if wanted.vocabulary == "word" else own
     torch.manual_seed(settings.train.seed)
     ancestry = checked.teacher.ancestry if checked.teacher else Ancestry(None, None)
-    origin = Origin(tokeniser, teacher.encoder if teacher else None, own, ancestry)
+    weighed = None
+    if wanted.transformer.prune and wanted.kind == "transformer":
+        if importance is None or teacher is None:
+            raise UserError(
+                "a student is cut out of its teacher by the loss on labels, and plain text has none",
+                mend="--set student.transformer.prune=false, or train on tasks",
+            )
+        weighed = importance(teacher)
+        torch.manual_seed(settings.train.seed)
+    origin = Origin(tokeniser, teacher.encoder if teacher else None, own, ancestry, weighed)
     info = ModelInfo(wanted.max_length, wanted.head_hidden, wanted.dropout)
     tasks = [task for task in checked.tasks if task.kind != "text"]
     student = MultiTaskModel(build_student(wanted, origin), tasks, tokeniser, info)
+    if weighed and teacher:
+        _take_heads(student, teacher)
     theirs = teacher.reader if teacher else None
     if checked.manifest:
         teacher, theirs = None, Reader(own, "joint", checked.manifest.contents.max_length)
@@ -206,6 +223,14 @@ def load(checked: Checked, texts: Iterable[pa.StringArray] = ()) -> Plan:
             mend="use a Transformer student with the teacher's vocabulary, or drop the term",
         )
     return Plan(checked, student, teacher if settings.supervision == "teacher" else None)
+
+
+def _take_heads(student: MultiTaskModel, teacher: MultiTaskModel) -> None:
+    """Start a pruned student's task heads from the teacher's, where they are of one shape."""
+    for name, head in student.heads.items():
+        theirs = teacher.heads[name].state_dict() if name in teacher.heads else {}
+        if all(name in theirs and theirs[name].shape == w.shape for name, w in head.state_dict().items()):
+            head.load_state_dict(theirs)
 
 
 def _reading(reader: Reader) -> str:

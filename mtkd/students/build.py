@@ -17,6 +17,7 @@ from mtkd.students.hf_config import (
     size_name,
     with_sizes,
 )
+from mtkd.students.pruned import Importance, prune_into
 from mtkd.students.transformer import TransformerEncoder, copy_layers
 from tasks.errors import UserError
 from tasks.tokenise import Tokeniser
@@ -54,12 +55,14 @@ class Origin:
         teacher: the teacher's encoder; None where there is no teacher, or no weights of it are wanted.
         teacher_tokeniser: the teacher's; the student's own where there is no teacher.
         ancestry: what it descends from.
+        importance: of the teacher's parts, where the student is pruned.
     """
 
     tokeniser: Tokeniser
     teacher: AnyEncoder | None
     teacher_tokeniser: Tokeniser
     ancestry: Ancestry
+    importance: Importance | None = None
 
 
 def config_from_json(value: Mapping[str, Any]) -> AnyConfig:
@@ -136,7 +139,16 @@ def _transformer(settings: StudentSettings, origin: Origin) -> TransformerEncode
         source = origin.teacher
     else:
         source = TransformerEncoder.pretrained(_source_name(wanted, origin.ancestry.base))
-    copy_layers(student, source, taken_layers(wanted, student.n_layers, source.n_layers))
+    if not wanted.prune:
+        copy_layers(student, source, taken_layers(wanted, student.n_layers, source.n_layers))
+        return student
+    assert origin.importance is not None and config.head_size, "whoever builds a pruned student measures it"
+    if wanted.take == "importance":
+        layers = origin.importance.best_layers(student.n_layers)
+    else:
+        layers = taken_layers(wanted, student.n_layers, source.n_layers)
+    sides = student.body, student.n_layers, source.body, source.n_layers
+    prune_into(*sides, layers, origin.importance, config.head_size)
     return student
 
 
@@ -162,6 +174,13 @@ def taken_layers(wanted: TransformerSettings, layers: int, there: int) -> list[i
 
 def _transformer_config(wanted: TransformerSettings, ancestry: Ancestry) -> TransformerConfig:
     """The student's configuration: that of what it starts from, in the sizes that are asked for."""
+    if (wanted.prune and wanted.init != "teacher") or (wanted.take == "importance" and not wanted.prune):
+        raise UserError(
+            f"student.transformer.prune={str(wanted.prune).lower()} with init={wanted.init!r}, "
+            f"take={wanted.take!r}",
+            allowed="prune=true with init=teacher, and take=importance only then",
+            mend="--set student.transformer.init=teacher",
+        )
     source = ancestry.teacher
     if wanted.init not in ("teacher", "random") or source is None:
         if wanted.init == "teacher":
@@ -182,9 +201,13 @@ def _transformer_config(wanted: TransformerSettings, ancestry: Ancestry) -> Tran
         "intermediate_size": wanted.intermediate_size,
     }
     config = with_sizes(source, **{name: size for name, size in sizes.items() if size is not None})
-    if wanted.embedding_size is not None:
+    if wanted.prune:
+        there = source.shape
+        kept = {"head_size": there.attention // there.heads, "embedding_rank": wanted.embedding_size}
+        config = config.model_copy(update=kept)
+    elif wanted.embedding_size is not None:
         config = factorised(config, wanted.embedding_size)
-    config = TransformerConfig(hf=config.hf, pooling=wanted.pooling)
+    config = config.model_copy(update={"pooling": wanted.pooling})
     hf = config.build_hf()
     if hf.hidden_size % hf.num_attention_heads:
         raise UserError(
@@ -202,10 +225,14 @@ def _refuse_other_sizes(
 ) -> None:
     """Weights can only be copied between encoders of one width; layers and heads may differ."""
     student, there = mine.build_hf(), source.build_hf()
-    names = {"width": "hidden_size", "feed-forward width": size_name(there, "intermediate_size")}
+    width, feed_forward = "hidden_size", size_name(there, "intermediate_size")
+    names = {"width": width, "feed-forward width": feed_forward, "embedding rank": "embedding_size"}
+    if wanted.prune:
+        names = {"width": width}
+        _refuse_more(mine, source, feed_forward)
     differs = [
         f"{words} {getattr(student, name, None)} (there {getattr(there, name, None)})"
-        for words, name in (names | {"embedding rank": "embedding_size"}).items()
+        for words, name in names.items()
         if getattr(student, name, None) != getattr(there, name, None)
     ]
     if differs or student.num_hidden_layers > there.num_hidden_layers:
@@ -215,6 +242,21 @@ def _refuse_other_sizes(
             allowed="the sizes of what it starts from, with as many layers or fewer",
             mend="change student.transformer.* to these sizes, or --set student.transformer.init=random",
         )
+
+
+def _refuse_more(mine: TransformerConfig, source: TransformerConfig, feed_forward: str) -> None:
+    """A pruned student has no more of anything than its teacher."""
+    student, there = mine.build_hf(), source.build_hf()
+    for words, count, most in (
+        ("attention heads", mine.shape.heads, source.shape.heads),
+        ("feed-forward units", getattr(student, feed_forward), getattr(there, feed_forward)),
+        ("embedding rank", mine.embedding_rank or 0, source.shape.width),
+    ):
+        if count > most:
+            raise UserError(
+                f"a student that is cut out of its teacher cannot have {words} {count}",
+                allowed=f"up to {most}",
+            )
 
 
 STUDENTS: dict[str, Callable[[StudentSettings, Origin], AnyEncoder]] = {

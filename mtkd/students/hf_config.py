@@ -28,12 +28,16 @@ class TransformerConfig(BaseModel):
         hf: the Hugging Face configuration, as a dictionary with `model_type`.
         pooling: the row's vector: the last layer's first token (`cls`), the mean over real tokens
             (`mean`), or the mean of the first token over all layers (`cls-of-layers`, MKD).
+        head_size: width of an attention head, where heads were pruned; None = as the family has it.
+        embedding_rank: of a factorised word embedding table; None = it is whole.
     """
 
     model_config = ConfigDict(extra="forbid")
     kind: Literal["transformer"] = "transformer"
     hf: dict[str, Any]
     pooling: Pooling = "cls"
+    head_size: int | None = None
+    embedding_rank: int | None = None
 
     def build_hf(self) -> Any:
         """The Hugging Face configuration as an object of its family's class."""
@@ -55,7 +59,7 @@ class TransformerConfig(BaseModel):
         if getattr(body, "_supports_attention_backend", False):
             every = frozenset(range(1, layers + 1))
             offers = replace(offers, query=every, key=every, value=every, context=every, scores=every)
-        attention = heads * (getattr(hf, "head_dim", None) or width // heads)
+        attention = heads * (self.head_size or getattr(hf, "head_dim", None) or width // heads)
         return Shape(hf.model_type, layers, width, attention, heads, width, offers)
 
 
@@ -81,12 +85,15 @@ def locate(name: str) -> str:
     return str(Path(str(found[0].locate())).parent)
 
 
-def _declared_pooling(directory: str) -> Pooling:
-    """What a model of ours or a sentence-transformers directory says of its encoder, else `cls`."""
+def own_config(directory: str) -> TransformerConfig | None:
+    """The configuration of a model of ours that is a Transformer, else None."""
     ours = Path(directory) / "model.json"
-    if ours.is_file():
-        pooling: Pooling = read_json(ours)["encoder"]["pooling"]
-        return pooling
+    said = read_json(ours)["encoder"] if ours.is_file() else {}
+    return TransformerConfig(**said) if said.get("kind") == "transformer" else None
+
+
+def _declared_pooling(directory: str) -> Pooling:
+    """What a sentence-transformers directory says of its encoder, else `cls`."""
     declared = Path(directory) / "1_Pooling" / "config.json"
     return "mean" if declared.is_file() and read_json(declared).get("pooling_mode_mean_tokens") else "cls"
 
@@ -107,6 +114,8 @@ def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerC
 
     quieten()
     place = locate(name)
+    if (own := own_config(place)) is not None:
+        return own.model_copy(update={"pooling": pooling or own.pooling})
     found: Any = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), place, "encoder")
     settings = {k: v for k, v in found.to_dict().items() if v is not None and not k.startswith("_")}
     for key in ("torch_dtype", "dtype", "architectures", "transformers_version"):
@@ -129,7 +138,7 @@ def with_sizes(config: TransformerConfig, **sizes: int | float) -> TransformerCo
     # What some families say layer by layer does not hold for another number of layers.
     of_layers = [k for k, v in config.hf.items() if isinstance(v, list) and len(v) == hf.num_hidden_layers]
     kept = {k: v for k, v in config.hf.items() if "num_hidden_layers" not in sizes or k not in of_layers}
-    return TransformerConfig(hf={**kept, **named}, pooling=config.pooling)
+    return config.model_copy(update={"hf": {**kept, **named}})
 
 
 def size_name(hf: Any, name: str) -> str:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mtkd.records import EncoderOutput, Need
 from mtkd.students.capture import Capture, find_layers, watch
 from mtkd.students.hf_config import Pooling, TransformerConfig, locate, pretrained_config, quieten, with_sizes
+from mtkd.students.pruned import FactorisedEmbedding, resize_heads
 from tasks.batching import Inputs
 from tasks.errors import UserError
 from tasks.hub import load_named
@@ -39,6 +41,12 @@ class TransformerEncoder(nn.Module):
         if body is None:
             hf_config = config.build_hf()
             body = _without_pooler(lambda **more: AutoModel.from_config(hf_config, **more))
+        if config.head_size:
+            resize_heads(body, config.shape.layers, config.shape.heads, config.head_size)
+        if config.embedding_rank:
+            words = int(body.config.vocab_size)  # type: ignore[union-attr, arg-type]
+            table = FactorisedEmbedding(words, config.embedding_rank, config.shape.width)
+            body.set_input_embeddings(table)  # type: ignore[operator]
         self.body = body
         self.shape = config.shape
         self.width, self.n_layers, self.offers = self.shape.width, self.shape.layers, self.shape.offers
@@ -67,6 +75,10 @@ class TransformerEncoder(nn.Module):
             if not 1 <= layers <= there:
                 raise UserError(f"{name!r} has {there} layers, not {layers}", allowed=f"1 to {there}")
             config = with_sizes(config, num_hidden_layers=layers)
+        if config.head_size or config.embedding_rank:  # a model of ours that transformers cannot describe
+            encoder = cls(config)
+            encoder.load_weights(load_file(Path(locate(name)) / "model.safetensors"))
+            return encoder
         load = partial(
             _load_body,
             AutoModel.from_pretrained,
@@ -87,8 +99,8 @@ class TransformerEncoder(nn.Module):
         return most if offset is None else most - offset - 1
 
     @property
-    def embeddings(self) -> nn.Embedding:
-        """The word embedding table (V, d)."""
+    def embeddings(self) -> nn.Embedding | FactorisedEmbedding:
+        """The word embedding table; its `weight` is (V, d)."""
         return self.body.get_input_embeddings()  # type: ignore[operator, return-value]
 
     def forward(self, inputs: Inputs, need: Need = Need(pooled=True)) -> EncoderOutput:  # noqa: B008
