@@ -23,7 +23,8 @@ from tasks.errors import UserError
 @click.command()
 @click.argument("grid", metavar="FILE|NAME")
 @data_option
-@click.option("--teacher", required=True, metavar="DIR|NAME", help="the teacher; {task} stands for the task")
+@click.option("--teacher", metavar="DIR|NAME", help="the teacher; {task} stands for the task")
+@click.option("--store", metavar="DIR", help="a knowledge store in its place; {task} as well")
 @out_option
 @click.option(
     "--text", type=click.Path(path_type=Path), metavar="FILE|DIR", help="for students of plain text"
@@ -42,7 +43,8 @@ from tasks.errors import UserError
 def compare(grid: str, sets: tuple[str, ...], dry_run: bool, json_file: str | None, **given: Any) -> None:
     """Run a grid of recipes x overrides x tasks x seeds, and print one table: mean, spread, size, speed.
 
-    GRID is a TOML file or one of the grids of the papers' tables: mlkd-table-3 to -8, minilmv2-table-7, -8.
+    GRID is a TOML file or one of the grids of the papers' tables: mlkd-table-3 to -8, minilmv2-table-7, -8,
+    hsk-tinybert-4-grid, hsk-rosita-6-grid.
     What is finished is not run again; a run that fails does not stop the others.
     """
     import shlex
@@ -67,8 +69,18 @@ def compare(grid: str, sets: tuple[str, ...], dry_run: bool, json_file: str | No
         if given[name]
         for word in (f"--{name.replace('_', '-')}", str(given[name]))
     ]
+    if not given["teacher"] and not given["store"]:
+        raise UserError("a grid needs a teacher", mend="--teacher DIR|NAME, or --store DIR of its knowledge")
     loaded = load_grid(grid, changes, parse_set(sets))
-    inputs = Inputs(given["data"], given["teacher"], given["out"], given["text"], given["base"], tuple(more))
+    inputs = Inputs(
+        given["data"],
+        given["teacher"],
+        given["out"],
+        given["text"],
+        given["base"],
+        given["store"],
+        tuple(more),
+    )
     if dry_run:
         for _, _, _, chain in jobs(loaded, inputs):
             for job in chain:

@@ -58,6 +58,10 @@ class LazyGroup(click.Group):
         ),
         "distill": ("mtkd.cli.train:distill", "train a student from a teacher"),
         "compare": ("mtkd.cli.compare:compare", "run a grid of distillations and print one table"),
+        "report": (
+            "mtkd.cli.report:report",
+            "`report knowledge`: plots of score against knowledge kept",
+        ),
         "finetune": ("mtkd.cli.train:finetune", "fine-tune a student on one task"),
         "evaluate": ("mtkd.cli.measure:evaluate", "score a model on labelled data"),
         "predict": ("mtkd.cli.measure:predict", "answer rows of a file, or write a GLUE submission"),

@@ -31,14 +31,16 @@ class Inputs:
         teacher: a run of refine, or an encoder; `{task}` in it stands for the task.
         text: plain text for cells that have a `first`.
         base: the teacher of those.
+        store: a knowledge store in the teacher's place; `{task}` as in `teacher`.
         more: further words of the command line (--limit 1000).
     """
 
     data: str
-    teacher: str
+    teacher: str | None
     out: Path
     text: Path | None = None
     base: str | None = None
+    store: str | None = None
     more: tuple[str, ...] = ()
 
 
@@ -192,7 +194,9 @@ def jobs(grid: Grid, inputs: Inputs) -> Iterator[tuple[str, str, int, list[Job]]
             for spec in grid.tasks:
                 out = inputs.out / "runs" / _plain(name) / f"{_plain(spec)}-{seed}"
                 words = ["distill", grid.recipe_of(name), "--data", inputs.data, "--tasks", spec]
-                words += ["--teacher", inputs.teacher.replace("{task}", spec), "--seed", str(seed)]
+                for option, place in (("--teacher", inputs.teacher), ("--store", inputs.store)):
+                    words += [option, place.replace("{task}", spec)] if place else []
+                words += ["--seed", str(seed)]
                 words += [*inputs.more, *_sets(grid.set | cell.set), "--out", str(out)]
                 words += ["--init", str(first.out)] if first else []
                 yield name, spec, seed, [*([first] if first else []), Job(tuple(words), out)]
@@ -205,6 +209,8 @@ def _first(cell: Cell, inputs: Inputs, seed: int) -> Job | None:
     if inputs.text is None:
         raise UserError("this grid starts students from plain text", mend="--text FILE of plain text")
     base = inputs.base or inputs.teacher
+    if base is None:
+        raise UserError("this grid starts students from plain text", mend="--base NAME of their teacher")
     if inputs.base is None and is_saved_model(Path(base)):
         base = read_saved(Path(base)).info.base or base
     words = ["distill", cell.first.recipe, "--text", str(inputs.text), "--teacher", base]
