@@ -41,7 +41,8 @@ from mtkd.selection import Selection
 from mtkd.stages import plan as planning
 from mtkd.stages.common import Request
 from mtkd.stages.data import load_training_data, trainable_tasks
-from mtkd.stages.store import StoreRequest, build, prepare
+from mtkd.stages.store import build
+from mtkd.stages.store_plan import StoreRequest, prepare
 from mtkd.store.build import batches, build_shards
 from mtkd.store.contents import Contents
 from mtkd.store.manifest import FORMAT, StoreManifest, StoreShard, StoreTask, StoreTeacher, read_manifest

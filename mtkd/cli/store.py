@@ -63,9 +63,9 @@ contents_options = stack(
 @report_options
 def plan(out: Path, json_file: str | None, **given: Any) -> None:
     """Say how large a store would be and how long the teacher would take; write nothing."""
-    from mtkd.stages import store as stage
+    from mtkd.stages.store_plan import plan as plan_store
 
-    found = stage.plan(_request(given), out)
+    found = plan_store(_request(given), out)
     prepared = found.prepared
     result = {
         "rows": found.rows,
@@ -171,7 +171,7 @@ def verify(directory: Path, json_file: str | None) -> None:
 
 def _request(given: dict[str, Any]) -> Any:
     from mtkd.recipes import parse_set
-    from mtkd.stages.store import StoreRequest
+    from mtkd.stages.store_plan import StoreRequest
 
     for name, option in (
         ("recipe", "--recipe R"),

@@ -28,10 +28,10 @@ from mtkd.model import MultiTaskModel
 from mtkd.recipes import load_settings
 from mtkd.records import Need
 from mtkd.selection import Selection
-from mtkd.stages import distill
-from mtkd.stages import store as stage
+from mtkd.stages import distill, store_plan
 from mtkd.stages.common import Request
-from mtkd.stages.store import StoreRequest, build, plan, repair
+from mtkd.stages.store import build, repair
+from mtkd.stages.store_plan import StoreRequest, plan
 from mtkd.store.manifest import read_manifest, verify
 from mtkd.store.plan import amount, choose
 from mtkd.store.shards import Shard, write_shard
@@ -111,7 +111,7 @@ def every_kind(monkeypatch: pytest.MonkeyPatch) -> DistillSettings:
     plain = hsk().model_dump() | {"terms": EVERY_KIND, "stages": {}}
     plain["student"]["transformer"]["heads"] = 2
     settings: DistillSettings = validate(DistillSettings, plain)
-    monkeypatch.setattr(stage, "load_settings", lambda *given: settings)
+    monkeypatch.setattr(store_plan, "load_settings", lambda *given: settings)
     return settings
 
 
