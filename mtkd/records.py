@@ -80,12 +80,16 @@ class Need:
         missing = ["logits"] if self.logits and not offers.logits else []
         missing += ["the row's vector"] if self.pooled and not offers.pooled else []
         for kind, words in BY_LAYER.items():
-            layers = sorted(getattr(self, kind) - getattr(offers, kind))
-            missing += [f"{words} of layer {n}" for n in layers]
-        missing += [f"selected hidden states of layer {n}" for n in sorted(self.selected - offers.selected)]
+            missing += _of_layers(words, getattr(self, kind) - getattr(offers, kind))
+        missing += _of_layers("selected hidden states", self.selected - offers.selected)
         if self.selection and offers.selection and not offers.selection.covers(self.selection):
             missing.append(f"{self.selection.describe()} of hidden states (of {offers.selection.describe()})")
         return missing
+
+
+def _of_layers(words: str, layers: frozenset[int]) -> list[str]:
+    numbers = ", ".join(map(str, sorted(layers)))
+    return [f"{words} of layer{'s' if len(layers) > 1 else ''} {numbers}"] if layers else []
 
 
 LOGITS = Need(logits=True)

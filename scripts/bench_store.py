@@ -29,6 +29,7 @@ from typing import Any
 
 import click
 import numpy as np
+import psutil
 import torch
 
 from mtkd.engine.feed import TaskFeed
@@ -250,6 +251,8 @@ def bench_read(home: Path, rows: int, rounds: int) -> None:
         plain = place / "plain.bin"
         width = size // rows
         np.zeros((rows, width), np.uint8).tofile(plain)
+        del source, table
+        before = psutil.Process().memory_info().rss / 1e6
         cold: dict[str, list[float]] = {"store": [], "memory map at random": []}
         for number in range(rounds):
             _forget([place / shard.file for shard in manifest.shards])
@@ -272,6 +275,9 @@ def bench_read(home: Path, rows: int, rounds: int) -> None:
                 mapped[indices].sum()
             cold["memory map at random"].append(picked.size * width / 1e6 / (time.perf_counter() - started))
             del mapped
+        print(
+            f"  memory after it: {psutil.Process().memory_info().rss / 1e6 - before:.0f} MB more than before"
+        )
         for who, found in cold.items():
             _report(f"cold, {who}", "memory map", found, cold["memory map at random"], "MB/s")
         shutil.rmtree(place)
