@@ -251,7 +251,7 @@ def bench_read(home: Path, rows: int, rounds: int) -> None:
         plain = place / "plain.bin"
         width = size // rows
         np.zeros((rows, width), np.uint8).tofile(plain)
-        del source, table
+        del source, table, readers, read
         before = psutil.Process().memory_info().rss / 1e6
         cold: dict[str, list[float]] = {"store": [], "memory map at random": []}
         for number in range(rounds):
@@ -275,9 +275,8 @@ def bench_read(home: Path, rows: int, rounds: int) -> None:
                 mapped[indices].sum()
             cold["memory map at random"].append(picked.size * width / 1e6 / (time.perf_counter() - started))
             del mapped
-        print(
-            f"  memory after it: {psutil.Process().memory_info().rss / 1e6 - before:.0f} MB more than before"
-        )
+        more = psutil.Process().memory_info().rss / 1e6 - before
+        print(f"  reading it all from the cold: {more:.0f} MB more in memory than before")
         for who, found in cold.items():
             _report(f"cold, {who}", "memory map", found, cold["memory map at random"], "MB/s")
         shutil.rmtree(place)

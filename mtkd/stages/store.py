@@ -145,7 +145,10 @@ def _make_room(out: Path, prepared: Prepared, *, overwrite: bool) -> bool:
         finished = False
     for leftover in out.rglob(".*.tmp"):
         leftover.unlink(missing_ok=True)
-    whole = finished and not verify(out, read_manifest(out), digest=False)
+    bad = verify(out, read_manifest(out), digest=True) if finished else []
+    for shard, _ in bad:
+        (out / shard.file).unlink(missing_ok=True)
+    whole = finished and not bad
     written = sum(file.stat().st_size for file in (out / "shards").glob("*.safetensors"))
     free = shutil.disk_usage(out).free
     if not whole and prepared.bytes - written > free:

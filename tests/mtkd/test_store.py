@@ -330,6 +330,10 @@ def test_damage_is_named_and_repaired_alone(
     assert files_of(store) == before and not verify(store, read_manifest(store), digest=True)
     assert times == {file: file.stat().st_mtime_ns for file in shards[3:]}, "the others were left alone"
     assert repair(store)[1] == []
+    shards[1].write_bytes(flipped)
+    shards[2].unlink()
+    assert build(request(tiny_teacher), store, "test")[2] == 2, "the command that built it mends it, too"
+    assert files_of(store) == before
 
 
 def test_a_repair_needs_the_same_teacher(
