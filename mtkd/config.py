@@ -55,6 +55,7 @@ class TransformerSettings(Strict):
             is pruned also "importance".
         prune: cut the student out of the teacher: the most important heads and feed-forward units of each
             layer, embeddings of rank `embedding_size` by SVD (ROSITA); with init = "teacher".
+        dropout: inside the encoder, of attention and hidden states alike.
         pooling: the row's vector: see `mtkd.students.transformer.TransformerConfig`.
     """
 
@@ -66,6 +67,7 @@ class TransformerSettings(Strict):
     init: str = "base"
     take: Literal["first", "last", "uniform", "skip", "importance"] | list[int] = "first"
     prune: bool = False
+    dropout: float | None = Field(None, ge=0, lt=1)
     pooling: Literal["cls", "mean", "cls-of-layers"] = "cls"
 
 

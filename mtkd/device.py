@@ -1,8 +1,29 @@
-"""Where a model runs outside the training loop, which leaves that to Accelerate."""
+"""The machine: where a model runs outside the training loop, and freed memory kept for the next step."""
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of mallopt's settings in glibc
+_KEPT = 1 << 30
+
+
+def keep_memory() -> bool:
+    """Have glibc keep up to 1 GiB of freed memory rather than give it back after every step.
+
+    What is given back comes again page by page, each cleared by the kernel, which costs a training step on a
+    CPU up to a fifth of its time. Elsewhere (macOS, musl) nothing is done.
+
+    Returns:
+        True if the allocator was told.
+    """
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    return all(set_option(option, _KEPT) for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
 
 
 def best_device() -> torch.device:

@@ -91,10 +91,12 @@ def trainer(
     rows: int,
     place: Path,
     pad: bool,
+    dropout: float,
     **changes: Any,
 ) -> Trainer:
     """A trainer of the recipe's first stage; `store` None = the teacher in memory."""
-    sets = {**PART, "train.batch_size": 16, "train.warmup": 0.0, **changes}
+    fixed = {"train.batch_size": 16, "train.warmup": 0.0, "student.transformer.dropout": dropout}
+    sets = {**PART, **fixed, **changes}
     settings = load_settings(recipe, "distill", sets)
     tasks = trainable_tasks(TASKS)
     rows_of = load_training_data(Request(data, TASKS, place, rows, 8), tasks)
@@ -137,7 +139,7 @@ def steps(made: Trainer, count: int | None, number: int) -> float:
     return sum(len(draw.indices) for draw in draws) / (time.perf_counter() - started)
 
 
-def bench_train(data: str, home: Path, rows: int, rounds: int) -> None:
+def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -> None:
     teacher = home / "teacher"
     for recipe in ("hsk-tinybert-4", "hsk-rosita-6"):
         store = home / recipe
@@ -152,14 +154,14 @@ def bench_train(data: str, home: Path, rows: int, rounds: int) -> None:
             ("stored, in buckets, bf16", store, False, {"train.precision": "bf16"}, None),
         ):
             place = home / f"{recipe}-{len(variants)}"
-            variants[name] = trainer(*some, at, recipe, rows, place, pad, **changes), count
+            variants[name] = trainer(*some, at, recipe, rows, place, pad, dropout, **changes), count
         speeds: dict[str, list[float]] = {name: [] for name in variants}
         for number in range(rounds + 1):
             for name, (made, count) in variants.items():
                 speed = steps(made, count if number else 2, number)
                 if number:
                     speeds[name].append(speed)
-        print(f"train {recipe}: batches of 16, {rows} rows a task, {torch.get_num_threads()} threads")
+        print(f"train {recipe}: batches of 16, {rows} rows a task, dropout {dropout}")
         for base in list(variants)[:2]:
             for name, found in speeds.items():
                 _report(name, base, found, speeds[base], "rows/s")
@@ -380,7 +382,8 @@ def bench_start(data: str, home: Path, rows: int, rounds: int) -> None:
 @click.option("--part", "parts", type=click.Choice(["train", "read", "build", "start"]), multiple=True)
 @click.option("--rows", default=128, show_default=True, help="rows a task; of `read` in all")
 @click.option("--rounds", default=3, show_default=True)
-def main(data: str, parts: tuple[str, ...], rows: int, rounds: int) -> None:
+@click.option("--dropout", default=0.1, show_default=True, help="of the students that `train` trains")
+def main(data: str, parts: tuple[str, ...], rows: int, rounds: int, dropout: float) -> None:
     """Print speeds and ratios."""
     chosen = parts or ("train", "read", "build", "start")
     with tempfile.TemporaryDirectory() as place:
@@ -388,7 +391,7 @@ def main(data: str, parts: tuple[str, ...], rows: int, rounds: int) -> None:
         if set(chosen) != {"read"}:
             save_teacher(home / "teacher")
         if "train" in chosen:
-            bench_train(data, home, rows, rounds)
+            bench_train(data, home, rows, rounds, dropout)
         if "read" in chosen:
             bench_read(home, max(rows, 100_000), rounds)
         if "build" in chosen:

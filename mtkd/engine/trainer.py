@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mtkd.config import TrainSettings
+from mtkd.device import keep_memory
 from mtkd.engine.checkpoint import Position, restore_checkpoint, save_checkpoint
 from mtkd.engine.evaluate import TaskScores, watched
 from mtkd.engine.feed import Feed
@@ -75,6 +76,7 @@ class TrainStep(nn.Module):
 
 def make_accelerator(settings: TrainSettings) -> Accelerator:
     """The accelerator of a run: device, precision, processes. Heads that idle in a step are allowed for."""
+    keep_memory()
     AcceleratorState._reset_state()  # a process may run several stages, each with its own precision
     return Accelerator(
         mixed_precision="bf16" if settings.precision == "bf16" else "no",

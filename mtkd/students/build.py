@@ -199,6 +199,8 @@ def _transformer_config(wanted: TransformerSettings, ancestry: Ancestry) -> Tran
         "hidden_size": wanted.hidden_size,
         "num_attention_heads": wanted.heads,
         "intermediate_size": wanted.intermediate_size,
+        "hidden_dropout_prob": wanted.dropout,
+        "attention_probs_dropout_prob": wanted.dropout,
     }
     config = with_sizes(source, **{name: size for name, size in sizes.items() if size is not None})
     if wanted.prune:

@@ -17,7 +17,11 @@ from tasks.hub import load_named
 
 DEFAULT_TEACHER = "minilm"
 # Sizes that some families keep under a name of their own without saying so (`attribute_map`).
-_OTHER_NAMES = {"intermediate_size": ("hidden_dim", "ffn_dim")}
+_OTHER_NAMES = {
+    "intermediate_size": ("hidden_dim", "ffn_dim"),
+    "hidden_dropout_prob": ("dropout", "mlp_dropout"),
+    "attention_probs_dropout_prob": ("attention_dropout",),
+}
 Pooling = Literal["cls", "mean", "cls-of-layers"]
 
 

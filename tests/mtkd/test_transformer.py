@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -244,3 +246,30 @@ def test_a_model_is_the_same_after_saving(tmp_path: Path, tiny_encoder: Path) ->
     (tmp_path / "model" / "model.safetensors").write_bytes(b"cut short")
     with pytest.raises(UserError, match="damaged"):
         MultiTaskModel.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_dropout_can_be_turned_off_and_on_in_every_family(family: str) -> None:
+    hf = {k: v for k, v in families()[family].to_dict().items() if v is not None}
+    for dropout in (0.0, 0.5):
+        names = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
+        encoder = TransformerEncoder(with_sizes(TransformerConfig(hf=hf), **names)).train()
+        rows = batch([7, 5])
+        one, other = (encoder(rows).pooled for _ in range(2))
+        assert torch.equal(one, other) == (dropout == 0.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
+def test_freed_memory_is_kept() -> None:
+    code = """
+import torch
+from mtkd.device import keep_memory
+from pathlib import Path
+def rss(): return int(Path('/proc/self/statm').read_text().split()[1]) * 4096
+told = keep_memory()
+before = rss()
+x = torch.ones(25_000_000); del x  # 100 MB
+print(told, (rss() - before) > 50_000_000)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() in (["True", "True"], ["False", "False"])
