@@ -35,7 +35,7 @@ seq_len = 16
 batches = [2]
 rounds = 1
 """
-HERE = Inputs("pocket", "teach/{task}", Path("out"), Path("text.txt"), "base", ("--limit", "9"))
+HERE = Inputs("pocket", "teach/{task}", Path("out"), Path("text.txt"), "base", more=("--limit", "9"))
 
 
 def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
@@ -120,3 +120,11 @@ def test_another_command_is_not_taken_for_finished(tmp_path: Path) -> None:
     (tmp_path / "run" / "run.json").write_text('{"status": "finished"}')
     (tmp_path / "run.command.json").write_text('["distill", "x"]')
     assert job.finished and not Job(("distill", "y"), tmp_path / "run").finished
+
+
+def test_a_store_stands_in_for_the_teacher(tmp_path: Path) -> None:
+    grid = load_grid("hsk-tinybert-4-grid", {"tasks": ["rte"]}, {})
+    inputs = Inputs("pocket", None, tmp_path, store="stores/{task}")
+    words = next(jobs(grid, inputs))[3][-1].words
+    assert "--teacher" not in words and words[words.index("--store") + 1] == "stores/rte"
+    assert len(grid.cells) == 101, "the 100 configurations of up to 5 layers, and predictions alone"
