@@ -1,4 +1,7 @@
-"""Settings of a run: what there is to set, its defaults, and what is allowed."""
+"""Settings of a run: what there is to set, its defaults, and what is allowed.
+
+Longer than other files: all that a recipe may say is read together.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Compare: run a grid of cells x tasks x seeds, each run a command of its own, and gather one table."""
+"""Compare: run a grid of cells x tasks x seeds, each run a command of its own, and gather one table.
+
+A little longer than other files: the table and the runs behind it are read together.
+"""
 
 from __future__ import annotations
 
