@@ -13,8 +13,8 @@ _KEPT = 1 << 30
 def keep_memory() -> bool:
     """Have glibc keep up to 1 GiB of freed memory rather than give it back after every step.
 
-    What is given back comes again page by page, each cleared by the kernel, which every training step on a CPU
-    then waits for. Elsewhere (macOS, musl) nothing is done.
+    What is given back comes again page by page, each cleared by the kernel, and every training step on a
+    CPU waits for that. Elsewhere (macOS, musl) nothing is done.
 
     Returns:
         True if the allocator was told.
