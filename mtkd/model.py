@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from mtkd.students.transformer import TransformerEncoder
 from tasks.batching import Inputs, Reader
 from tasks.errors import UserError
 from tasks.files import atomic_directory, digest_bytes, digest_file, read_json, write_json
-from tasks.heads import Head
+from tasks.heads import Head, SpanHead
 from tasks.task import Task
 from tasks.tokenise import Tokeniser
 
@@ -74,7 +74,9 @@ class MultiTaskModel(nn.Module):
             )
         self.info.max_length = max_length
 
-    def _new_head(self, task: Task) -> Head:
+    def _new_head(self, task: Task) -> Head | SpanHead:
+        if task.kind == "span":
+            return SpanHead(self.encoder.width, self.info.head_hidden, self.info.dropout)
         return Head(self.encoder.width, task.n_outputs, self.info.head_hidden, self.info.dropout)
 
     @property
@@ -96,10 +98,15 @@ class MultiTaskModel(nn.Module):
             need: what to return; nothing else is kept.
 
         Returns:
-            Signal with logits (B, C) and what else was asked for.
+            Signal with logits (B, C), of a `span` task (B, 2, L), and what else was asked for.
         """
-        out = self.encoder(inputs, need)
-        logits: Tensor | None = self.heads[head](out.pooled) if need.logits else None
+        module = self.heads[head]
+        of_tokens = isinstance(module, SpanHead)
+        read = Need(pooled=need.logits and not of_tokens, sequence=need.logits and of_tokens)
+        out = self.encoder(inputs, replace(need, logits=False) | read)
+        logits: Tensor | None = None
+        if need.logits:
+            logits = module(out.sequence, out.mask) if of_tokens else module(out.pooled)
         return Signal(**vars(out), logits=logits)
 
     def keep(self, tasks: Iterable[Task]) -> None:

@@ -34,6 +34,7 @@ class Need:
     Attributes:
         logits: the task head's logits.
         pooled: the vector of a row that the heads read.
+        sequence: the vector of each token that the heads of `span` tasks read.
         cls: the first token's hidden state.
         hidden: hidden states of every token.
         query, key, value: those of all attention heads, side by side.
@@ -45,6 +46,7 @@ class Need:
 
     logits: bool = False
     pooled: bool = False
+    sequence: bool = False
     cls: frozenset[int] = NO_LAYERS
     hidden: frozenset[int] = NO_LAYERS
     query: frozenset[int] = NO_LAYERS
@@ -73,12 +75,17 @@ class Need:
     @property
     def tokens(self) -> bool:
         """True if something is wanted of every token: teacher and student must then read alike."""
-        return bool(self.selected) or any(getattr(self, kind) for kind in BY_LAYER if kind != "cls")
+        return (
+            self.sequence
+            or bool(self.selected)
+            or any(getattr(self, kind) for kind in BY_LAYER if kind != "cls")
+        )
 
     def missing_from(self, offers: Need) -> list[str]:
         """What of this need `offers` does not cover, in words; empty if all is covered."""
         missing = ["logits"] if self.logits and not offers.logits else []
         missing += ["the row's vector"] if self.pooled and not offers.pooled else []
+        missing += ["a vector of each token"] if self.sequence and not offers.sequence else []
         for kind, words in BY_LAYER.items():
             missing += _of_layers(words, getattr(self, kind) - getattr(offers, kind))
         missing += _of_layers("selected hidden states", self.selected - offers.selected)
@@ -101,6 +108,7 @@ class EncoderOutput:
 
     Attributes:
         pooled: (B, D) one vector a row, what the task heads read.
+        sequence: (B, L, D) one vector a token, what the heads of `span` tasks read.
         cls: (B, d).
         hidden, query, key, value, context: (B, L, d).
         scores: (B, heads, L, L).
@@ -108,6 +116,7 @@ class EncoderOutput:
     """
 
     pooled: Tensor | None = None
+    sequence: Tensor | None = None
     cls: Mapping[int, Tensor] = field(default_factory=dict)
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
     query: Mapping[int, Tensor] = field(default_factory=dict)

@@ -37,6 +37,15 @@ SCHEMA = pa.schema(
         ("method", pa.dictionary(pa.int32(), pa.string())),
     ]
 )
+# Rows of a `questions` corpus: `text` is the question, `text_pair` its context, `parent` the paragraph's uid.
+QUESTION_SCHEMA = pa.schema(
+    [
+        *SCHEMA,
+        ("source", pa.string()),  # what the paragraph says of itself, such as its title
+        ("answer", pa.string()),  # a teacher's answer; "" = none in the context; null = unlabelled
+        ("answer_start", pa.int32()),  # its first character in the context; -1 = none; null = unlabelled
+    ]
+)
 _LONGEST = 2**31 - 1
 
 
@@ -86,6 +95,7 @@ class CorpusManifest:
         data: name of the source data.
         key: digest of everything that decides the shards' content.
         tasks, shards: what it holds, in the order it was made.
+        kind: "copies" of rows of the tasks, or "questions": new rows of a `span` task (`QUESTION_SCHEMA`).
     """
 
     format: int
@@ -97,6 +107,7 @@ class CorpusManifest:
     key: str
     tasks: tuple[CorpusTask, ...]
     shards: tuple[CorpusShard, ...]
+    kind: str = "copies"
 
     @property
     def rows(self) -> int:

@@ -1,8 +1,10 @@
-"""Task heads: from the encoder's vector of a row to the task's logits."""
+"""Task heads: from the encoder's vectors to the task's logits."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
+
+PADDED = -1e4  # the logit of a padded position: a probability of 0, and finite in half precision
 
 
 class Head(nn.Module):
@@ -24,3 +26,29 @@ class Head(nn.Module):
     def forward(self, vector: Tensor) -> Tensor:
         """Logits (B, C) of the vectors (B, width)."""
         return self.output(self.inner(self.dropout(vector)))
+
+
+class SpanHead(nn.Module):
+    """From a vector a token to two logits a token: the answer starts here, it ends here.
+
+    Args:
+        width: size of the encoder's vectors.
+        hidden: units of an inner layer with ReLU, 0 for none (BERT's head).
+        dropout: probability of dropping a unit of the vectors while training.
+    """
+
+    def __init__(self, width: int, hidden: int = 0, dropout: float = 0.1):
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.inner = nn.Sequential(nn.Linear(width, hidden), nn.ReLU()) if hidden else nn.Identity()
+        self.output = nn.Linear(hidden or width, 2)
+
+    def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
+        """Logits (B, 2, L), first of starts, then of ends; padded positions have `PADDED`.
+
+        Args:
+            vectors: (B, L, width).
+            mask: (B, L) bool, True = real token.
+        """
+        logits = self.output(self.inner(self.dropout(vectors))).transpose(1, 2)
+        return logits.masked_fill(~mask.unsqueeze(1), PADDED)

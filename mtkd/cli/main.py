@@ -3,44 +3,13 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import sys
-from collections.abc import Mapping
 
 import click
 
 from mtkd import __version__
-from tasks.errors import UserError, unknown
-
-
-class LazyGroup(click.Group):
-    """A group whose commands live in modules that are imported only when needed.
-
-    Args:
-        lazy: name -> ("module:attribute", one line of help).
-    """
-
-    def __init__(self, *args, lazy: Mapping[str, tuple[str, str]], **kwargs):
-        super().__init__(*args, **kwargs)
-        self.lazy = lazy
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.lazy)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.lazy:
-            return None
-        module, _, attribute = self.lazy[cmd_name][0].partition(":")
-        return getattr(importlib.import_module(module), attribute)
-
-    def resolve_command(self, ctx: click.Context, args: list[str]):
-        if args and args[0] not in self.lazy and not args[0].startswith("-"):
-            raise unknown("command", args[0], self.lazy, mend=f"{ctx.command_path} --help lists them")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
+from mtkd.cli.lazy import LazyGroup
+from tasks.errors import UserError
 
 
 @click.group(
@@ -50,7 +19,10 @@ class LazyGroup(click.Group):
         "tasks": ("mtkd.cli.info:tasks", "the tasks there are"),
         "recipes": ("mtkd.cli.info:recipes", "the recipes there are; `recipes show NAME` prints one"),
         "data": ("mtkd.cli.data:data", "`data check`: report on data before training on it"),
-        "augment": ("mtkd.cli.augment:augment", "`augment mask`: write a corpus of masked copies"),
+        "augment": (
+            "mtkd.cli.augment:augment",
+            "`augment mask|replace|questions`: write new text",
+        ),
         "refine": ("mtkd.cli.train:refine", "train the multi-task teacher"),
         "store": (
             "mtkd.cli.store:store",

@@ -58,7 +58,7 @@ class TransformerConfig(BaseModel):
         hf = self.build_hf()
         layers, heads, width = hf.num_hidden_layers, hf.num_attention_heads, hf.hidden_size
         states = frozenset(range(layers + 1))
-        offers = Need(pooled=True, cls=states, hidden=states)
+        offers = Need(pooled=True, sequence=True, cls=states, hidden=states)
         body = MODEL_MAPPING.get(type(hf), None)
         if getattr(body, "_supports_attention_backend", False):
             every = frozenset(range(1, layers + 1))

@@ -116,12 +116,12 @@ class TransformerEncoder(nn.Module):
         tokens = inputs.joint
         assert tokens is not None, "a Transformer reads both texts in one sequence"
         top = self.n_layers
-        pooled = need.pooled or need.logits
+        pooled = need.pooled
         of_layers = (
             frozenset(range(1, top + 1)) if pooled and self.config.pooling == "cls-of-layers" else None
         )
         asked = replace(need, cls=need.cls | of_layers) if of_layers else need
-        capture = Capture(asked, to_the_end=pooled)
+        capture = Capture(asked, to_the_end=pooled or need.sequence)
         given: dict[str, Any] = {"token_type_ids": tokens.segments} if self._segments else {}
         if not self._watched:
             given["output_hidden_states"] = bool(asked.hidden | asked.cls)
@@ -136,7 +136,8 @@ class TransformerEncoder(nn.Module):
             kind: {layer: tensors[layer] for layer in sorted(getattr(need, kind))}
             for kind, tensors in capture.found.items()
         }
-        return EncoderOutput(pooled=vector, mask=tokens.mask, **kept)
+        sequence = out.last_hidden_state if need.sequence else None
+        return EncoderOutput(pooled=vector, sequence=sequence, mask=tokens.mask, **kept)
 
     def save_weights(self, path: Path) -> None:
         """Write weights and config.json into the path's directory, as transformers does."""
@@ -149,7 +150,7 @@ class TransformerEncoder(nn.Module):
 
     def _refuse_missing(self, asked: Need, capture: Capture) -> None:
         found: dict[str, Any] = {kind: frozenset(tensors) for kind, tensors in capture.found.items()}
-        missing = asked.missing_from(Need(logits=True, pooled=True, **found))
+        missing = asked.missing_from(Need(logits=True, pooled=True, sequence=True, **found))
         if missing:
             raise UserError(
                 f"the encoder {self.shape.family!r} does not show its {', '.join(missing)}",
