@@ -78,7 +78,8 @@ class StudentSettings(Strict):
     """Which student, how it reads text, and how its embeddings start.
 
     `vocabulary`: "wordpiece" is the teacher's own tokeniser; "word" builds a word-level vocabulary of at
-    most `vocabulary_size` words from the training text.
+    most `vocabulary_size` words from the training text. `stride`: tokens that neighbouring windows of a long
+    context share (span tasks).
     """
 
     kind: Literal["bilstm-biattention", "bilstm", "transformer"] = "bilstm-biattention"
@@ -86,6 +87,7 @@ class StudentSettings(Strict):
     vocabulary_size: int = Field(60_000, gt=10)
     embeddings: Literal["random", "teacher"] = "random"
     max_length: int = Field(128, ge=8)
+    stride: int = Field(128, ge=0)
     head_hidden: int = Field(512, ge=0)
     dropout: float = Field(0.1, ge=0, lt=1)
     bilstm: BiLSTMSettings = BiLSTMSettings()
@@ -242,6 +244,7 @@ class RefineSettings(Strict):
     pooling: Literal["auto", "cls", "mean"] = "auto"
     layers: int | None = Field(None, gt=0)
     max_length: int = Field(128, ge=8)
+    stride: int = Field(128, ge=0)
     head_hidden: int = Field(0, ge=0)
     dropout: float = Field(0.1, ge=0, lt=1)
     train: TrainSettings = TrainSettings()

@@ -9,6 +9,7 @@ import torch
 
 from mtkd.model import MultiTaskModel
 from tasks.batching import Collator, Encoded
+from tasks.heads import PADDED
 from tasks.task import Task
 
 
@@ -22,7 +23,9 @@ def predict_logits(
     world: int = 1,
     advance: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """The logits of every row, (n, C) float32; rows are run in order of length, so little is padded.
+    """The logits of every row, (n, C) float32; of `span` tasks (n, 2, L), L being the model's max_length.
+
+    Rows are run in order of length, so little is padded.
 
     Args:
         rank, world: this process runs every world-th batch; the rows of the others are 0.
@@ -32,7 +35,8 @@ def predict_logits(
     order = np.argsort(-model.reader.lengths(encoded.texts), kind="stable")
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     device = next(model.parameters()).device
-    found = np.zeros((len(order), task.n_outputs), dtype=np.float32)
+    shape = (task.n_outputs, model.info.max_length) if task.kind == "span" else (task.n_outputs,)
+    found = np.zeros((len(order), *shape), dtype=np.float32)
     was_training = model.training
     model.eval()
     with torch.inference_mode():
@@ -40,7 +44,8 @@ def predict_logits(
             batch = collate(encoded, indices).to(device)
             logits = model(batch.inputs, task.head).logits
             assert logits is not None
-            found[indices] = logits.float().cpu().numpy()
+            found[indices] = PADDED
+            found[indices, ..., : logits.shape[-1]] = logits.float().cpu().numpy()
             if advance:
                 advance(len(indices))
     model.train(was_training)

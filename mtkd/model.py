@@ -31,6 +31,7 @@ class ModelInfo:
 
     Attributes:
         max_length: tokens a row (or, for students that read texts apart, a text) is cut to.
+        stride: tokens that neighbouring windows of a long context share (`span` tasks).
         head_hidden: width of the heads' hidden layer; 0 = a single Linear.
         dropout: in the heads.
         base: the pretrained encoder that training started from; None = random weights.
@@ -42,6 +43,7 @@ class ModelInfo:
     dropout: float = 0.1
     base: str | None = None
     scores: dict[str, dict] = field(default_factory=dict)
+    stride: int = 128
 
 
 class MultiTaskModel(nn.Module):
@@ -82,7 +84,7 @@ class MultiTaskModel(nn.Module):
     @property
     def reader(self) -> Reader:
         """How this model reads text."""
-        return Reader(self.tokeniser, self.encoder.view, self.info.max_length)
+        return Reader(self.tokeniser, self.encoder.view, self.info.max_length, self.info.stride)
 
     @property
     def offers(self) -> Need:
@@ -108,6 +110,11 @@ class MultiTaskModel(nn.Module):
         if need.logits:
             logits = module(out.sequence, out.mask) if of_tokens else module(out.pooled)
         return Signal(**vars(out), logits=logits)
+
+    def threshold(self, task: Task) -> float | None:
+        """The threshold of "no answer" that was best on the task's validation rows; None: it has none."""
+        found = [s.get("threshold") for s in self.info.scores.values() if s["task"] == task.name]
+        return next((value for value in found if value is not None), None)
 
     def keep(self, tasks: Iterable[Task]) -> None:
         """Keep only the heads of these tasks; give a fresh head to those that have none."""

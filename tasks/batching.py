@@ -11,7 +11,8 @@ import torch
 
 from tasks.errors import UserError
 from tasks.ragged import Ragged
-from tasks.rows import Rows
+from tasks.rows import Rows, Windows
+from tasks.span import cut_windows, encode_windows
 from tasks.tokenise import Tokeniser
 
 View = Literal["joint", "texts"]
@@ -61,7 +62,8 @@ class Batch:
     Attributes:
         task: the task's name.
         indices: (B,) where the rows stand in the encoded set.
-        labels: (B,) float32 class ids or scores; NaN = unlabelled.
+        labels: (B,) float32 class ids or scores, or (B, 2) first and last token of the answer (`span`; 0 = no
+            answer); NaN = unlabelled.
         groups: (B,) int64 ids of the candidate groups, or None.
         inputs: what the trained model reads.
         teacher: what the teacher reads; the very object `inputs` where both read alike; None without one.
@@ -92,10 +94,12 @@ class Encoded:
     Attributes:
         task: the task's name.
         uids: n unique names.
-        labels: (n,) float64; NaN = unlabelled.
+        labels: (n,) float64, or (n, 2) of windows of `span` rows (`tasks.span.SpanPieces`); NaN = unlabelled.
         groups: (n,) int64, or None.
         texts: n rows of pieces for each text column (one or two).
         teacher: the same in the teacher's pieces; None where the student's serve it too.
+        windows: of `span` rows: where they were cut from; None after `take`.
+        places: of these the first character of each piece of the context, and the one after its last.
     """
 
     task: str
@@ -104,13 +108,27 @@ class Encoded:
     groups: np.ndarray | None
     texts: tuple[Ragged, ...]
     teacher: tuple[Ragged, ...] | None = None
+    windows: Windows | None = None
+    places: tuple[Ragged, Ragged] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def labelled(self) -> np.ndarray:
+        """(n,) bool: which rows have a label."""
+        return ~np.isnan(self.labels.reshape(len(self.labels), -1)).any(axis=1)
+
     @staticmethod
     def encode(rows: Rows, tokeniser: Tokeniser, teacher: Tokeniser | None = None) -> Encoded:
-        """Tokenise rows, a second time only for a teacher whose tokeniser differs."""
+        """Tokenise rows, a second time only for a teacher whose tokeniser differs.
+
+        Rows of `span` tasks are those that `Reader.rows` gives; their teacher reads as the student does.
+        """
+        if rows.windows is not None:
+            span = encode_windows(rows, tokeniser)
+            places = (span.starts, span.ends)
+            return Encoded(rows.task, rows.uids, span.labels, None, span.texts, None, rows.windows, places)
         texts = tuple(tokeniser.pieces(column) for column in rows.texts)
         apart = teacher is not None and teacher.digest != tokeniser.digest
         others = tuple(teacher.pieces(column) for column in rows.texts) if teacher and apart else None
@@ -137,6 +155,7 @@ class Reader:
         view: `joint`, [CLS] a [SEP] b [SEP], cut longest text first as transformers does;
             `texts`, each text apart without special tokens, an empty one as one unknown token.
         max_length: tokens kept, special ones included: of the whole (`joint`) or of each text (`texts`).
+        stride: tokens that neighbouring windows of a long context share (`span` tasks).
 
     Raises:
         UserError: max_length leaves no room for a token of each text.
@@ -145,11 +164,27 @@ class Reader:
     tokeniser: Tokeniser
     view: View
     max_length: int
+    stride: int = 128
 
     def __post_init__(self) -> None:
         least = self.tokeniser.layout(2).n_specials + 2 if self.view == "joint" else 1
         if self.max_length < least:
             raise UserError(f"max_length {self.max_length} is too short", allowed=f"{least} or more")
+
+    def rows(self, rows: Rows) -> Rows:
+        """The rows as this model reads them: examples of `span` tasks in windows, all others as they are.
+
+        Raises:
+            UserError: examples of a span task, and texts are read apart.
+        """
+        if rows.answers is None or rows.windows is not None:
+            return rows
+        if self.view != "joint":
+            raise UserError(
+                f"task {rows.task!r} asks for a place in the context, and this model reads texts apart",
+                mend="choose a Transformer for span tasks (--set student.kind=transformer)",
+            )
+        return cut_windows(rows, self.tokeniser, self.max_length, self.stride)
 
     def reads_like(self, other: Reader) -> bool:
         """True if both make the same inputs of the same rows."""

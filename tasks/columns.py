@@ -10,6 +10,8 @@ from tasks.errors import UserError
 from tasks.sheet import Sheet
 from tasks.task import Task
 
+ANSWERS = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])
+
 
 def fit_columns(task: Task, split: str, sheet: Sheet) -> pa.Table:
     """The sheet's table with its text columns as strings and, in a test split, a label column.
@@ -21,7 +23,8 @@ def fit_columns(task: Task, split: str, sheet: Sheet) -> pa.Table:
     if table.num_columns == 0:
         return pa.table({name: pa.array([], pa.string()) for name in (*task.columns, task.label)})
     if task.label not in table.column_names and split in task.test:
-        table = table.append_column(task.label, pa.nulls(table.num_rows, pa.string()))
+        kind = ANSWERS if task.kind == "span" else pa.string()
+        table = table.append_column(task.label, pa.nulls(table.num_rows, kind))
     for name in (*task.columns, task.label, *([task.group] if task.group else [])):
         if name not in table.column_names:
             near = difflib.get_close_matches(name, table.column_names, n=1, cutoff=0.5)

@@ -20,9 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tasks.columns import ANSWERS
 from tasks.errors import UserError, unknown
 from tasks.files import digest_file, read_json
-from tasks.rows import Rows
+from tasks.rows import Rows, answered
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -179,7 +180,7 @@ def corpus_tasks(directory: Path) -> list[str]:
 
 
 def corpus_rows(directory: Path, task: str, *, verify: bool = True) -> Rows:
-    """All copies of one task, unlabelled; a copy's uid is "<parent>#<copy>".
+    """All rows of one task, unlabelled but for answered questions; a row's uid is "<parent>#<copy>".
 
     Args:
         verify: compare each shard's SHA-256 with the manifest's first.
@@ -190,6 +191,8 @@ def corpus_rows(directory: Path, task: str, *, verify: bool = True) -> Rows:
     manifest = read_corpus(directory)
     entry = manifest.task(task)
     columns = ["parent", "copy", "text", "text_pair"][: 2 + entry.texts]
+    asked = manifest.kind == "questions"
+    columns += ["answer", "answer_start"] if asked else []
     parts = [
         _read_shard(directory, shard, columns, verify=verify)
         for shard in manifest.shards
@@ -198,8 +201,20 @@ def corpus_rows(directory: Path, task: str, *, verify: bool = True) -> Rows:
     table = pa.concat_tables(parts)
     numbers = pc.cast(table["copy"], pa.string())
     uids = _one_array(pc.binary_join_element_wise(table["parent"], numbers, "#"), entry)
-    texts = tuple(_one_array(table[name], entry) for name in columns[2:])
-    return Rows(task, "corpus", uids, texts, np.full(len(uids), np.nan))
+    texts = tuple(_one_array(table[name], entry) for name in columns[2 : 2 + entry.texts])
+    answers = _answers(table) if asked else None
+    labels = np.full(len(uids), np.nan) if answers is None else answered(answers)
+    return Rows(task, "corpus", uids, texts, labels, answers=answers)
+
+
+def _answers(table: pa.Table) -> pa.StructArray:
+    """The answers as lists of one, or of none where there is no answer; null = unlabelled."""
+    pairs = zip(table["answer"].to_pylist(), table["answer_start"].to_pylist(), strict=True)
+    found = [
+        None if text is None else {"text": [text] if text else [], "answer_start": [start] if text else []}
+        for text, start in pairs
+    ]
+    return pa.array(found, ANSWERS)
 
 
 def _read_shard(directory: Path, shard: CorpusShard, columns: list[str], *, verify: bool) -> pa.Table:

@@ -112,10 +112,20 @@ TASKS: dict[str, Task] = {
     "squad": Task(
         name="squad",
         kind="span",
-        columns=("context", "question"),
+        columns=("question", "context"),
         label="answers",
         metrics=("exact_match", "f1"),
         test=(),
         hub=("rajpurkar/squad", "plain_text"),
+    ),
+    "squad_v2": Task(
+        name="squad_v2",
+        kind="span",
+        columns=("question", "context"),
+        label="answers",
+        metrics=("exact_match", "f1"),
+        test=(),
+        hub=("rajpurkar/squad_v2", "squad_v2"),
+        unanswerable=True,
     ),
 }

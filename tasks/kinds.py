@@ -36,17 +36,30 @@ def hard_loss(task: Task, logits: Tensor, labels: Tensor, groups: Tensor | None 
 
     `classify`: cross-entropy. `regress`: squared error. `rank`: for each group with a right candidate,
     -log of the probability that a right one is picked, the softmax being over the group's scores.
+    `span`: cross-entropy of the first and of the last token, their mean (BERT, section 4.2).
     Unlabelled rows take no part; where nothing is labelled the total is 0 and still has a gradient.
 
     Args:
-        logits: (B, C), C = 1 for `regress` and `rank`.
-        labels: (B,) float class ids or scores, NaN = unlabelled.
+        logits: (B, C), C = 1 for `regress` and `rank`; (B, 2, L) for `span`.
+        labels: (B,) float class ids or scores, or (B, 2) tokens (`span`); NaN = unlabelled.
         groups: (B,) integer ids of the candidate groups (`rank`).
 
     Raises:
-        UserError: a span task, or a `rank` task without groups.
+        UserError: a `rank` task without groups.
     """
     return _kind(task).loss(task, logits.float(), labels.float(), groups)
+
+
+def count_labels(task: Task, labels: Tensor, groups: Tensor | None = None) -> int:
+    """How many rows (`rank`: groups) `hard_loss` sums over.
+
+    Raises:
+        UserError: a `rank` task without groups.
+    """
+    blank = labels.new_zeros((len(labels), max(1, task.n_outputs)))
+    if labels.dim() == 2:
+        return int((~labels.isnan()).all(1).sum())
+    return int(hard_loss(task, blank, labels, groups).count)
 
 
 def decode(task: Task, logits: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
@@ -60,7 +73,7 @@ def decode(task: Task, logits: np.ndarray, groups: np.ndarray | None = None) -> 
         groups: (B,) ids of the candidate groups (`rank`).
 
     Raises:
-        UserError: a span task, or a `rank` task without groups.
+        UserError: a `rank` task without groups, or a `span` task (`tasks.answers` decodes these).
     """
     return _kind(task).decode(task, np.asarray(logits, dtype=np.float64), groups)
 
@@ -71,7 +84,7 @@ def probabilities(task: Task, logits: np.ndarray, groups: np.ndarray | None = No
     `rank`: the positive label's column is the softmax over the row's group, the other column the rest.
 
     Raises:
-        UserError: a span task, or a `rank` task without groups.
+        UserError: a `rank` task without groups, or a `span` task (`tasks.answers` decodes these).
     """
     return _kind(task).probabilities(task, np.asarray(logits, dtype=np.float64), groups)
 
@@ -93,6 +106,13 @@ def _rank_loss(task: Task, logits: Tensor, labels: Tensor, groups: Tensor | None
     of_group, _ = _log_sums(logits.squeeze(1), ~labels.isnan(), index)
     of_right, counts = _log_sums(logits.squeeze(1), labels == task.positive, index)
     return LossSum(torch.where(counts, of_group - of_right, 0.0).sum(), counts.sum())
+
+
+def _span_loss(task: Task, logits: Tensor, labels: Tensor, groups: Tensor | None) -> LossSum:
+    known = ~labels.isnan().any(1)
+    tokens = torch.where(known.unsqueeze(1), labels, _NO_CLASS).nan_to_num(nan=_NO_CLASS).long()
+    total = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), ignore_index=_NO_CLASS, reduction="sum")
+    return LossSum(total / 2, known.sum())
 
 
 def _log_sums(scores: Tensor, rows: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,6 +170,10 @@ def _no_probabilities(task: Task, logits: np.ndarray, groups: np.ndarray | None)
     return None
 
 
+def _of_windows(task: Task, logits: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
+    raise UserError(f"task {task.name!r}: answers of span tasks are those of whole examples, not of rows")
+
+
 @dataclass(frozen=True)
 class _Kind:
     """The functions of one kind of task; each takes (task, logits, ..., groups)."""
@@ -163,13 +187,14 @@ _KINDS: dict[str, _Kind] = {
     "classify": _Kind(_classify_loss, _classify_decode, _classify_probabilities),
     "regress": _Kind(_regress_loss, _regress_decode, _no_probabilities),
     "rank": _Kind(_rank_loss, _rank_decode, _rank_probabilities),
+    "span": _Kind(_span_loss, _of_windows, _of_windows),
 }
 
 
 def _kind(task: Task) -> _Kind:
     if task.kind not in _KINDS:
         raise UserError(
-            f"task {task.name!r}: {task.kind} tasks can be checked, not yet trained, by this version",
+            f"task {task.name!r}: a task of kind {task.kind} has no labels",
             allowed=f"kinds {', '.join(_KINDS)}",
             mend="leave the task out of --tasks",
         )

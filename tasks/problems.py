@@ -168,11 +168,18 @@ def _rank_problems(task: Task, split: str, sheet: Sheet) -> Iterator[tuple[int, 
 
 
 def _span_problems(task: Task, split: str, sheet: Sheet) -> Iterator[tuple[int, Problem]]:
-    """Answers must be cut from the context at `answer_start`; ids must differ."""
-    contexts = sheet.table[task.columns[0]].to_pylist()
+    """Answers must be cut from the context at `answer_start`; ids must differ; a context has text.
+
+    Only test splits may lack answers.
+    """
+    contexts = sheet.table[task.columns[-1]].to_pylist()
     answers = sheet.table[task.label].to_pylist()
     for row, (context, answer) in enumerate(zip(contexts, answers, strict=True)):
         if context is None:
+            continue
+        if not context.strip():
+            yield row, Problem(sheet.place(row), task.columns[-1], "empty context")
+        if answer is None and split in task.test:
             continue
         message = _answer_problem(context, answer)
         if message:

@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Where w windows of `span` rows were cut from (`tasks.span.cut_windows`).
+
+    Attributes:
+        examples: the whole rows.
+        row: (w,) int64 the example of each window.
+        begin: (w,) int64 where the window begins in the example's context, in characters.
+        answers: (w, 2) int64 the answer's first character in the window, and the one after its last; -1 where
+            the window holds no answer, -2 where that is not known.
+        question: pieces of a question that are read.
+        max_length: tokens that a window was made for.
+        lost: examples whose answer is in no window.
+    """
+
+    examples: Rows
+    row: np.ndarray
+    begin: np.ndarray
+    answers: np.ndarray
+    question: int
+    max_length: int
+    lost: np.ndarray
+
+    def take(self, indices: np.ndarray) -> Windows:
+        """The windows at `indices`, in that order."""
+        parts = {"row": self.row[indices], "begin": self.begin[indices], "answers": self.answers[indices]}
+        return replace(self, **parts)
 
 
 @dataclass(frozen=True)
@@ -17,8 +47,11 @@ class Rows:
         split: where they come from ("train", "validation_matched", "corpus", ...).
         uids: n unique names, "task/split/number" (masked copies: "…#copy").
         texts: one string array a text column (one or two).
-        labels: (n,) float64; a class id, or a score; NaN = unlabelled.
+        labels: (n,) float64; a class id, or a score, or 1 for an answer and 0 for none (`span`); NaN =
+            unlabelled.
         groups: (n,) int64 ids of the candidate groups (`rank` tasks), or None.
+        answers: n structs {text, answer_start} of lists, null = unlabelled (`span` tasks), or None.
+        windows: where they were cut from, if they are windows of `span` rows.
     """
 
     task: str
@@ -27,6 +60,8 @@ class Rows:
     texts: tuple[pa.StringArray, ...]
     labels: np.ndarray
     groups: np.ndarray | None = None
+    answers: pa.StructArray | None = None
+    windows: Windows | None = None
 
     def __len__(self) -> int:
         return len(self.uids)
@@ -46,15 +81,21 @@ class Rows:
             tuple(text.take(where) for text in self.texts),
             self.labels[indices],
             None if self.groups is None else self.groups[indices],
+            None if self.answers is None else self.answers.take(where),
+            None if self.windows is None else self.windows.take(indices),
         )
 
 
 def concat(parts: list[Rows]) -> Rows:
-    """Join rows of one task; the split name is the first part's. Groups are kept only if all have them."""
+    """Join rows of one task; the split name is the first part's. Groups are kept only if all have them.
+
+    Windows are joined before they are cut.
+    """
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
     groups = [part.groups for part in parts if part.groups is not None]
+    answers = [part.answers for part in parts if part.answers is not None]
     return Rows(
         first.task,
         first.split,
@@ -64,4 +105,11 @@ def concat(parts: list[Rows]) -> Rows:
         ),
         np.concatenate([part.labels for part in parts]),
         np.concatenate(groups) if len(groups) == len(parts) else None,
+        pa.concat_arrays(answers) if len(answers) == len(parts) else None,
     )
+
+
+def answered(answers: pa.StructArray) -> np.ndarray:
+    """(n,) float64: 1 where there is an answer, 0 where there is none, NaN where that is not known."""
+    counts = pc.list_value_length(pc.struct_field(answers, "text"))
+    return np.minimum(counts.cast(pa.float64()).to_numpy(zero_copy_only=False), 1.0)

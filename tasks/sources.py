@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.columns import fit_columns
+from tasks.columns import ANSWERS, fit_columns
 from tasks.errors import UserError
 from tasks.files import digest_bytes
 from tasks.problems import find_problems, read_labels
-from tasks.rows import Rows
+from tasks.rows import Rows, answered
 from tasks.sheet import READERS, Sheet, read_file, read_parquet
 from tasks.task import Task
 from tasks.tsv import find_release, read_release
@@ -197,13 +198,8 @@ def load_rows(source: DataSource, task: Task, split: str, limit: int | None = No
             keeps whole groups.
 
     Raises:
-        UserError: the split is not there or empty, a row is wrong, or the task is a `span` task.
+        UserError: the split is not there or empty, or a row is wrong.
     """
-    if task.kind == "span":
-        raise UserError(
-            f"task {task.name!r} is a span task: these can be checked, not yet trained, by this version",
-            mend="leave it out of --tasks",
-        )
     if limit is not None and limit < 1:
         raise UserError(f"a limit of {limit} rows", allowed="1 or more")
     sheet = source.sheet(task, split)
@@ -223,13 +219,15 @@ def _rows(task: Task, split: str, table: pa.Table) -> Rows:
     groups = None
     if task.group is not None:
         groups = table[task.group].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+    answers = table[task.label].combine_chunks().cast(ANSWERS) if task.kind == "span" else None
     return Rows(
         task.name,
         split,
         pc.binary_join_element_wise(pa.scalar(f"{task.name}/{split}"), numbers, "/"),
         tuple(table[name].combine_chunks() for name in task.columns),
-        read_labels(task, split, table[task.label]).values,
+        read_labels(task, split, table[task.label]).values if answers is None else answered(answers),
         groups,
+        answers,
     )
 
 
@@ -256,4 +254,8 @@ def digest_rows(rows: Rows) -> str:
             parts += [sizes.astype("<i8").tobytes(), "".join(piece.to_pylist())]
     if rows.groups is not None:
         parts.append(rows.groups.astype("<i8").tobytes())
+    if rows.answers is not None:
+        parts.append(json.dumps(rows.answers.to_pylist()))
+    if rows.windows is not None:
+        parts.append(rows.windows.answers.astype("<i8").tobytes())
     return digest_bytes(*parts)

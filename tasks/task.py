@@ -17,7 +17,8 @@ class Task:
         name: the name used on the command line and in every file.
         kind: `classify`, `regress`, `rank` (one score a row, groups of candidates), `span`, or `text` (no
             task at all: rows to read).
-        columns: the text columns, one or two of them, in the order they are read.
+        columns: the text columns, one or two of them, in the order they are read; of `span` tasks the
+            question, then the context.
         labels: class names in label-id order (`classify`, `rank`); empty for `regress`, `span`.
         label: the label column.
         range: lowest and highest allowed score (`regress`).
@@ -31,6 +32,7 @@ class Task:
         files: split -> file, relative to the data directory (own tasks; built-in ones have none).
         hub: (dataset, configuration) of the official copy, or None.
         submission: test split -> file name of GLUE's submission format.
+        unanswerable: True if an answer may be "there is none in this context" (`span`).
         copies: masked copies a row that `mtkd augment mask` makes by default (MKD: 40 or 10).
     """
 
@@ -51,6 +53,7 @@ class Task:
     files: Mapping[str, str] = field(default_factory=dict)
     hub: tuple[str, str] | None = None
     submission: Mapping[str, str] = field(default_factory=dict)
+    unanswerable: bool = False
     copies: int = 10
 
     def __post_init__(self) -> None:
@@ -59,8 +62,8 @@ class Task:
 
     @property
     def n_outputs(self) -> int:
-        """Width of the task's logits: classes, or 1 for a score."""
-        return len(self.labels) if self.kind == "classify" else 1
+        """Width of the task's logits: classes, 1 for a score, or 2 a token: start and end (`span`)."""
+        return {"classify": len(self.labels), "span": 2}.get(self.kind, 1)
 
     @property
     def splits(self) -> tuple[str, ...]:

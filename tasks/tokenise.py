@@ -160,6 +160,25 @@ class Tokeniser:
             return Ragged.concat([self._by_word(chunk) for chunk in chunks])
         return Ragged.concat([self._encode(chunk.to_pylist()) for chunk in chunks])
 
+    def pieces_with_places(self, texts: pa.StringArray) -> tuple[Ragged, Ragged, Ragged]:
+        """The ids of each text as `pieces` gives them, and the characters that each piece stands for.
+
+        Returns:
+            ids, first characters, and the characters after the last; white space at a piece's edges is none
+            of its own.
+        """
+        parts: list[tuple[Ragged, Ragged, Ragged]] = []
+        for i in range(0, len(texts), CHUNK):
+            given = texts[i : i + CHUNK].to_pylist()
+            found = self._backend().encode_batch(given, add_special_tokens=False)
+            places = [_trimmed(text, piece.offsets) for text, piece in zip(given, found, strict=True)]
+            begins, ends = ([[place[k] for place in row] for row in places] for k in (0, 1))
+            ids = Ragged.from_lists([piece.ids for piece in found])
+            parts.append((ids, Ragged.from_lists(begins), Ragged.from_lists(ends)))
+        columns = list(zip(*parts, strict=True)) or [(), (), ()]
+        first, second, third = (Ragged.concat(list(column)) for column in columns)
+        return first, second, third
+
     def _backend(self) -> Tokenizer:
         backend = self.hf.backend_tokenizer
         backend.no_truncation()
@@ -189,6 +208,18 @@ class Tokeniser:
             self._word_pieces = Ragged.concat([self._word_pieces, self._encode(new)])
             known.update(zip(new, range(len(known), len(self._word_pieces)), strict=True))
         return np.fromiter(map(known.__getitem__, words), np.int64, len(words))
+
+
+def _trimmed(text: str, places: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The places without the white space at their edges (some tokenisers count the space before a word)."""
+    if not any(begin < end and (text[begin].isspace() or text[end - 1].isspace()) for begin, end in places):
+        return places
+    found = []
+    for begin, end in places:
+        inside = text[begin:end]
+        left = len(inside) - len(inside.lstrip())
+        found.append((begin + left, begin + left + len(inside.strip())) if inside.strip() else (end, end))
+    return found
 
 
 def _is_word_local(parts: dict[str, Any]) -> bool:

@@ -41,7 +41,7 @@ def refine(spec: str, teacher: str, recipe: str, **given: Any) -> None:
     from mtkd.stages import refine as stage
 
     settings, request, json_file = _unpack("refine", recipe, spec, given)
-    _run("refined", request, json_file, lambda: stage.run(request, settings, teacher))
+    _run("refined", request, json_file, lambda: stage.run(request, settings, teacher, warn))
 
 
 @click.command()
@@ -169,7 +169,7 @@ def draw_scores(record: dict[str, Any]) -> None:
         (
             name,
             f"{s['rows']:,}",
-            ", ".join(f"{metric} {value:.3f}" for metric, value in s["metrics"].items()),
+            ", ".join(f"{metric} {value:.3f}" for metric, value in (s["metrics"] | s["details"]).items()),
             f"{s['primary']:.3f}",
             "-" if math.isnan(s["majority"]) else f"{s['majority']:.3f}",
         )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from tasks.batching import Encoded
+from tasks.answers import decode_spans
+from tasks.batching import Encoded, Reader
+from tasks.errors import UserError
 from tasks.kinds import decode, hard_loss
 from tasks.metrics import majority_score, score
+from tasks.squad import best_threshold, exact_match, gold_answers, score_texts, token_f1
 from tasks.task import Task
 
 
@@ -23,7 +26,9 @@ class TaskScores:
         metrics: by name, as fractions.
         primary: the mean of the task's metrics.
         majority: what always giving the commonest answer would score.
-        loss: the task's own loss, mean over rows.
+        loss: the task's own loss, mean over rows (`span`: over windows).
+        details: more numbers, which do not count for `primary`.
+        threshold: of "no answer" (`tasks.answers.SpanAnswers.texts`), where the task has one.
     """
 
     task: str
@@ -33,22 +38,35 @@ class TaskScores:
     primary: float
     majority: float
     loss: float
+    details: Mapping[str, float] = field(default_factory=dict)
+    threshold: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
         return asdict(self)
 
 
-def score_logits(task: Task, split: str, encoded: Encoded, logits: np.ndarray) -> TaskScores:
-    """The scores of logits (n, C) against the rows' labels.
+def score_logits(
+    task: Task,
+    split: str,
+    encoded: Encoded,
+    logits: np.ndarray,
+    reader: Reader,
+    threshold: float | None = None,
+) -> TaskScores:
+    """The scores of logits (n, C), or (n, 2, L) of windows, against the rows' labels.
+
+    Args:
+        reader: of the model that gave the logits.
+        threshold: of "no answer"; None = the best on these rows.
 
     Raises:
         UserError: the split is not labelled.
     """
+    if encoded.windows is not None:
+        return _score_spans(task, split, encoded, logits, reader, threshold)
     answers = decode(task, logits, encoded.groups)
     scores = score(task, answers, encoded.labels, encoded.groups, scores=logits, split=split)
-    groups = None if encoded.groups is None else torch.from_numpy(encoded.groups)
-    loss = hard_loss(task, torch.from_numpy(logits), torch.from_numpy(encoded.labels), groups)
     return TaskScores(
         task.name,
         split,
@@ -56,7 +74,50 @@ def score_logits(task: Task, split: str, encoded: Encoded, logits: np.ndarray) -
         scores.by_metric,
         scores.primary,
         majority_score(task, encoded.labels, encoded.groups, split=split).primary,
-        float(loss.total / loss.count.clamp(min=1)),
+        _mean_loss(task, encoded, logits),
+    )
+
+
+def _mean_loss(task: Task, encoded: Encoded, logits: np.ndarray) -> float:
+    groups = None if encoded.groups is None else torch.from_numpy(encoded.groups)
+    loss = hard_loss(task, torch.from_numpy(logits), torch.from_numpy(encoded.labels), groups)
+    return float(loss.total / loss.count.clamp(min=1))
+
+
+def _score_spans(
+    task: Task,
+    split: str,
+    encoded: Encoded,
+    logits: np.ndarray,
+    reader: Reader,
+    threshold: float | None,
+) -> TaskScores:
+    assert encoded.windows is not None
+    examples = encoded.windows.examples
+    if not examples.labelled or examples.answers is None:
+        raise UserError(
+            f"split {split!r} of task {task.name!r} is not labelled: it cannot be scored",
+            mend="score a labelled split; `mtkd predict` answers unlabelled rows",
+        )
+    found = decode_spans(encoded, logits, reader.tokeniser.layout(2))
+    golds = gold_answers(examples.answers)
+    if task.unanswerable and threshold is None:
+        given = zip(found.texts(None), golds, strict=True)
+        spans = np.array([exact_match(text, gold) + token_f1(text, gold) for text, gold in given])
+        nulls = np.array([2.0 * (gold == [""]) for gold in golds])
+        threshold = best_threshold(found.lead, spans, nulls)
+    scores = score_texts(found.texts(threshold), golds, threshold)
+    by_metric = {name: getattr(scores, name) for name in task.metrics}
+    return TaskScores(
+        task.name,
+        split,
+        len(examples),
+        by_metric,
+        float(np.mean(list(by_metric.values()))),
+        float(np.mean([gold == [""] for gold in golds])) if task.unanswerable else 0.0,
+        _mean_loss(task, encoded, logits),
+        scores.by_kind,
+        threshold,
     )
 
 

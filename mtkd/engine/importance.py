@@ -39,7 +39,7 @@ def measure_importance(
     collate = Collator(teacher.reader)
     sums = [{"heads": torch.zeros(()), "units": torch.zeros(()), "layer": torch.zeros(())} for _ in parts]
     random = np.random.default_rng(0)
-    labelled = {name: np.flatnonzero(~np.isnan(rows.labels)) for name, rows in data.items()}
+    labelled = {name: np.flatnonzero(rows.labelled) for name, rows in data.items()}
     chosen = {name: random.permutation(rows)[:_ROWS] for name, rows in labelled.items()}
     if not any(map(len, chosen.values())):
         raise UserError("a student is cut out of its teacher by the loss on labels, and no row has a label")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mtkd.engine.answer import answer_spans
 from mtkd.logits import predict_logits
 from mtkd.model import MultiTaskModel
 from tasks.batching import Encoded
@@ -35,6 +37,7 @@ SUBMISSION_ROWS = {
     "WNLI.tsv": 146,
     "AX.tsv": 1104,
 }
+N_BEST = 20  # spans of an answered question
 _NAMED = ("mnli", "qnli", "rte", "ax")  # submitted as label names; the other tasks as numbers
 
 
@@ -66,7 +69,9 @@ def answer(
 def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, batch_size: int = 64) -> int:
     """Answer every row of a JSON-lines file; each line comes back with `prediction` added.
 
-    Classes also get `prediction_id` and `probabilities`, one for each label; scores only `prediction`.
+    Classes also get `prediction_id` and `probabilities`, one for each label; scores only `prediction`. Of a
+    span task it is the answer's text ("": none), with `start` (character), `score`, `no_answer_score` and the
+    20 best spans as `n_best`.
 
     Args:
         source: one JSON object a line with the task's columns; other keys are kept as they are.
@@ -90,14 +95,38 @@ def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, bat
     except UserError as error:
         wanted = " and ".join(task.columns)
         raise UserError(error.problem, allowed=f"one JSON object a line, each with {wanted}") from error
-    logits, answers = answer(model, task, rows, batch_size)
-    shares = probabilities(task, logits, rows.groups)
+    said = _spans_said if task.kind == "span" else _rows_said
     given = [json.loads(line) for line in source.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     with atomic_path(out) as temporary, open(temporary, "w", encoding="utf-8") as handle:
-        for index, record in enumerate(given):
-            record |= _said(task, answers[index], None if shares is None else shares[index])
+        for record, found in zip(given, said(model, task, rows, batch_size), strict=True):
+            record |= found
             handle.write(json.dumps(record, ensure_ascii=False) + "\n")
     return len(given)
+
+
+def _rows_said(model: MultiTaskModel, task: Task, rows: Rows, batch_size: int) -> Iterator[dict[str, Any]]:
+    logits, answers = answer(model, task, rows, batch_size)
+    shares = probabilities(task, logits, rows.groups)
+    return (
+        _said(task, value, None if shares is None else shares[index]) for index, value in enumerate(answers)
+    )
+
+
+def _spans_said(model: MultiTaskModel, task: Task, rows: Rows, batch_size: int) -> Iterator[dict[str, Any]]:
+    label = f"predicting {task.name}"
+    found = answer_spans(model, task, rows, batch_size=batch_size, n_best=N_BEST, label=label)
+    threshold = model.threshold(task)
+    if task.unanswerable and threshold is None:
+        threshold = 0.0
+    for text, candidates, null in zip(found.texts(threshold), found.candidates, found.null, strict=True):
+        best = [{"text": c.text, "start": c.start, "score": round(c.score, 4)} for c in candidates]
+        yield {
+            "prediction": text,
+            "start": candidates[0].start if text else None,
+            "score": best[0]["score"] if best else None,
+            "no_answer_score": round(float(null), 4),
+            "n_best": best,
+        }
 
 
 def _said(task: Task, value: Any, shares: np.ndarray | None) -> dict[str, Any]:

@@ -130,11 +130,14 @@ def _sample_similarity(name: str, s: Any, sides: Sides) -> LossTerm:
 
 def _sample_contrastive(name: str, s: Any, sides: Sides) -> LossTerm:
     for task in sides.tasks:
-        if task.kind == "regress" and s.bins is None and (s.kinds is None or "regress" in s.kinds):
+        without = task.kind == "span" or (task.kind == "regress" and s.bins is None)
+        if without and (s.kinds is None or task.kind in s.kinds):
+            has = "places in a text" if task.kind == "span" else "scores"
+            binned = f"--set terms.{name}.bins=5 sorts the scores into classes; "
             raise UserError(
-                f"the term {name!r} contrasts classes, and {task.name!r} has scores",
-                mend=f"--set terms.{name}.bins=5 sorts the scores into classes; "
-                f'--set \'terms.{name}.kinds=["classify", "rank"]\' leaves such tasks out of the term',
+                f"the term {name!r} contrasts classes, and {task.name!r} has {has}",
+                mend=("" if task.kind == "span" else binned)
+                + f'--set \'terms.{name}.kinds=["classify", "rank"]\' leaves such tasks out of the term',
             )
     of = "pooled" if s.vector == "pooled" else "width"
     widths = _widths(sides, of)

@@ -9,18 +9,23 @@ from mtkd.losses.term import LossTerm, TermInput, full_precision
 from mtkd.records import LOGITS
 from mtkd.terms import Points, value_at
 from tasks.batching import Batch
-from tasks.kinds import hard_loss
+from tasks.kinds import count_labels, hard_loss
 from tasks.task import Task
 
 
 @full_precision
-def logits_mse(z_s: Tensor, z_t: Tensor) -> Tensor:
+def logits_mse(z_s: Tensor, z_t: Tensor, mask: Tensor | None = None) -> Tensor:
     """MSE(z_T, z_S), the mean over rows and outputs (MKD Eq. 6; the paper writes the squared norm).
 
     Args:
-        z_s, z_t: (B, C) student and teacher logits; the teacher's are constants.
+        z_s, z_t: (B, C), or (B, 2, L) of starts and ends; the teacher's are constants.
+        mask: (B, L) bool, True = real token; of spans the mean is over each row's real tokens, then rows.
     """
-    return functional.mse_loss(z_s, z_t.detach())
+    if mask is None:
+        return functional.mse_loss(z_s, z_t.detach())
+    real = mask.unsqueeze(1)
+    squares = (z_s - z_t.detach()).masked_fill(~real, 0.0).square()
+    return (squares.sum((1, 2)) / (2 * mask.sum(1)).clamp(min=1)).mean()
 
 
 @full_precision
@@ -28,11 +33,10 @@ def soft_label_kl(z_s: Tensor, z_t: Tensor, temperature: float = 1.0) -> Tensor:
     """T² KL(softmax(z_T/T) || softmax(z_S/T)), the mean over rows (Hinton et al. 2015).
 
     Args:
-        z_s, z_t: (B, C) student and teacher logits; the teacher's are constants.
+        z_s, z_t: (B, C), or (B, 2, L): then the mean of starts and ends; the teacher's are constants.
         temperature: T > 0.
     """
-    student = log_softmax(z_s / temperature, dim=-1)
-    teacher = log_softmax(z_t.detach() / temperature, dim=-1)
+    student, teacher = (log_softmax(z.flatten(0, -2) / temperature, dim=-1) for z in (z_s, z_t.detach()))
     return functional.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
 
 
@@ -49,7 +53,8 @@ class LogitsMSE(LossTerm):
 
     def forward(self, given: TermInput) -> Tensor:
         student, teacher = _both_logits(given)
-        return logits_mse(student, teacher) * len(student)
+        mask = given.student.mask if student.dim() == 3 else None
+        return logits_mse(student, teacher, mask) * len(student)
 
 
 class SoftLabels(LossTerm):
@@ -63,7 +68,7 @@ class SoftLabels(LossTerm):
 
     def forward(self, given: TermInput) -> Tensor:
         student, teacher = _both_logits(given)
-        if student.shape[-1] == 1:
+        if student.shape[1] == 1:
             return logits_mse(student, teacher) * len(student)
         return soft_label_kl(student, teacher, value_at(self._temperature, given.progress)) * len(student)
 
@@ -74,8 +79,7 @@ class Labels(LossTerm):
     student_need = LOGITS
 
     def units(self, task: Task, batch: Batch) -> int:
-        blank = batch.labels.new_zeros(len(batch), task.n_outputs)
-        return int(hard_loss(task, blank, batch.labels, batch.groups).count)
+        return count_labels(task, batch.labels, batch.groups)
 
     def forward(self, given: TermInput) -> Tensor:
         assert given.student.logits is not None, "stated as needed, so always there"

@@ -76,7 +76,7 @@ def encode_validation(
     validation: Mapping[tuple[str, str], Rows], reader: Reader
 ) -> dict[tuple[str, str], Encoded]:
     """(task, split) -> the validation rows as one model reads them."""
-    return {key: Encoded.encode(rows, reader.tokeniser) for key, rows in validation.items()}
+    return {key: Encoded.encode(reader.rows(rows), reader.tokeniser) for key, rows in validation.items()}
 
 
 def evaluator(
@@ -98,7 +98,7 @@ def evaluator(
             if world > 1:
                 shared = torch.from_numpy(logits).to(accelerator.device)
                 logits = accelerator.reduce(shared, "sum").cpu().numpy()  # type: ignore[union-attr]
-            found.append(score_logits(tasks[name], split, rows, logits))
+            found.append(score_logits(tasks[name], split, rows, logits, model.reader))
         return found
 
     return evaluate

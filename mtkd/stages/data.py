@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from mtkd.model import MultiTaskModel
 from mtkd.stages.common import Request
+from tasks.batching import Reader
 from tasks.corpus import corpus_rows, read_corpus
 from tasks.errors import UserError
 from tasks.registry import resolve
@@ -62,6 +63,26 @@ class TrainingData:
             for part in self.parts
         }
 
+    def as_read(self, reader: Reader) -> TrainingData:
+        """The same with the training rows as a model reads them (`Reader.rows`)."""
+        parts = [replace(part, train=reader.rows(part.train)) for part in self.parts]
+        return replace(self, parts=parts)
+
+    @property
+    def lost(self) -> list[str]:
+        """A warning for each task with answers that are in no window whole."""
+        found = []
+        for part in self.parts:
+            windows = part.train.windows
+            if windows is not None and len(windows.lost):
+                first = windows.examples.uids[int(windows.lost[0])].as_py()
+                found.append(
+                    f"{len(windows.lost):,} answers of {part.task.name} are in no window of "
+                    f"{windows.max_length} tokens whole, the first of {first}: these rows do not train. "
+                    "A larger max_length or stride would hold them."
+                )
+        return found
+
 
 def trainable_tasks(spec: str) -> list[Task]:
     """The tasks that `spec` names, all of which can be trained.
@@ -83,7 +104,7 @@ def load_training_data(request: Request, tasks: list[Task], corpus: Path | None 
     """Read and check all rows of a run.
 
     Args:
-        corpus: an augmented corpus; the copies of the training rows are added to them.
+        corpus: an augmented corpus; its copies of the training rows, or its questions, are added to them.
 
     Raises:
         UserError: anything wrong with the data; a task that is left without validation rows; a corpus
@@ -94,7 +115,9 @@ def load_training_data(request: Request, tasks: list[Task], corpus: Path | None 
     for task in tasks:
         assert task.train is not None, "trainable_tasks refuses others"
         train = load_rows(source, task, task.train, request.limit)
-        if corpus:
+        if corpus and read_corpus(corpus).kind == "questions":
+            train = concat([train, corpus_rows(corpus, task.name)])
+        elif corpus:
             _check_origin(corpus, source, task)
             train = _with_copies(train, corpus_rows(corpus, task.name))
         validation = _validation(source, task, request.eval_limit)

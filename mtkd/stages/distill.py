@@ -88,12 +88,15 @@ def run(
         return run
 
     def importance(model: MultiTaskModel) -> Importance:
-        rows = {part.task.name: Encoded.encode(part.train, model.tokeniser) for part in data.parts}
+        read = data.as_read(model.reader)
+        rows = {part.task.name: Encoded.encode(part.train, model.tokeniser) for part in read.parts}
         return measure_importance(model.to(accelerator.device), data.tasks, rows)
 
     plan = load(checked, (text for part in data.parts for text in part.train.texts), importance)
     if corpus:
         check_mask(corpus, {"teacher": plan.teacher, "student": plan.student})
+    data = data.as_read(plan.student.reader)
+    plan.warnings.extend(data.lost)
     if plan.teacher:
         plan.teacher.to(accelerator.device)
     plan.warnings.extend(_judge_teacher(plan, data, accelerator, settings.train.eval_batch_size))

@@ -57,7 +57,7 @@ def _score(
     model: MultiTaskModel, task: Task, split: str, source: DataSource, limit: int | None, batch_size: int
 ) -> TaskScores:
     rows = load_rows(source, task, split, limit)
-    encoded = Encoded.encode(rows, model.tokeniser)
-    with progress(f"evaluating {task.name}/{split}", len(rows)) as advance:
+    encoded = Encoded.encode(model.reader.rows(rows), model.tokeniser)
+    with progress(f"evaluating {task.name}/{split}", len(encoded)) as advance:
         logits = predict_logits(model, task, encoded, batch_size=batch_size, advance=advance)
-    return score_logits(task, split, encoded, logits)
+    return score_logits(task, split, encoded, logits, model.reader, model.threshold(task))

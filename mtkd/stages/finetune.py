@@ -105,6 +105,7 @@ def _one_rate(
     torch.manual_seed(train.seed)
     model.keep(data.tasks.values())
     reader = model.reader
+    data = data.as_read(reader)
     encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in data.parts}
     evaluate = evaluator(
         data.tasks, encode_validation(data.validation, reader), accelerator, train.eval_batch_size

@@ -59,6 +59,12 @@ class Checked:
         return need
 
     @property
+    def aligned(self) -> bool:
+        """True if the student has to read as the teacher does: token by token."""
+        of_tokens = self.teacher_need.logits and any(task.kind == "span" for task in self.tasks)
+        return self.need.tokens or of_tokens
+
+    @property
     def manifest(self) -> StoreManifest | None:
         """Of the knowledge store that stands in for the teacher; None where the teacher is run."""
         return self.teacher.manifest if self.teacher else None
@@ -103,6 +109,7 @@ def check(
         require_heads(known, tasks, f"the teacher {reference.name}")
     ancestry = reference.ancestry if reference else Ancestry(None, None)
     student = student_config(settings.student, ancestry).shape
+    _check_spans(tasks, student)
     from_labels = settings.supervision == "labels"
     torch.manual_seed(settings.train.seed)
     built = [
@@ -119,13 +126,24 @@ def check(
         _check_selection(selection, settings)
     if store is not None and reference is not None and reference.manifest is not None:
         _check_store(checked, store, reference.manifest)
-    if settings.student.vocabulary == "word" and checked.need.tokens:
+    if settings.student.vocabulary == "word" and checked.aligned:
         raise UserError(
             f"a term of {settings.name} compares teacher and student token by token, and a student with a "
             "vocabulary of its own reads other tokens",
             mend="--set student.vocabulary=wordpiece, or drop the term",
         )
     return checked
+
+
+def _check_spans(tasks: list[Task], student: Shape) -> None:
+    spans = [task.name for task in tasks if task.kind == "span"]
+    if spans and not student.offers.sequence:
+        raise UserError(
+            f"the task {spans[0]!r} asks for a place in the context, and the student ({student.family}) "
+            "has no vector for each token",
+            allowed="students transformer, waldorf",
+            mend="--set student.kind=transformer, or another recipe (mtkd recipes)",
+        )
 
 
 def _of_store(store: Path, teacher: str | None, heads: bool) -> TeacherRef:
@@ -163,7 +181,7 @@ def _check_store(checked: Checked, store: Path, manifest: StoreManifest) -> None
             mend=f"build another: mtkd store build --recipe {checked.settings.name} ... --out DIR",
         )
     mine, its = checked.settings.student.max_length, manifest.contents.max_length
-    if checked.teacher_need.tokens and mine != its:
+    if (checked.teacher_need.tokens or checked.aligned) and mine != its:
         raise UserError(
             f"the store {store} was built with at most {its} tokens a row, this student reads {mine}",
             mend=f"--set student.max_length={its}, or build a store with --set student.max_length={mine}",
@@ -185,7 +203,7 @@ def load(
         UserError: teacher and student read differently where that matters; a damaged model.
     """
     settings, wanted = checked.settings, checked.settings.student
-    aligned = checked.need.tokens
+    aligned = checked.aligned
     teacher = None
     from_weights = wanted.embeddings == "teacher" or wanted.transformer.init == "teacher"
     if checked.teacher and (not checked.manifest or from_weights):
@@ -207,7 +225,7 @@ def load(
         weighed = importance(teacher)
         torch.manual_seed(settings.train.seed)
     origin = Origin(tokeniser, teacher.encoder if teacher else None, own, ancestry, weighed)
-    info = ModelInfo(wanted.max_length, wanted.head_hidden, wanted.dropout)
+    info = ModelInfo(wanted.max_length, wanted.head_hidden, wanted.dropout, stride=wanted.stride)
     tasks = [task for task in checked.tasks if task.kind != "text"]
     student = MultiTaskModel(build_student(wanted, origin), tasks, tokeniser, info)
     if weighed and teacher:

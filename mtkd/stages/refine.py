@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from mtkd.config import RefineSettings
@@ -26,11 +28,17 @@ from tasks.batching import Collator, Encoded
 from tasks.tokenise import Tokeniser
 
 
-def run(request: Request, settings: RefineSettings, teacher: str) -> RunDir:
+def run(
+    request: Request,
+    settings: RefineSettings,
+    teacher: str,
+    warn: Callable[[str], None] = lambda text: None,
+) -> RunDir:
     """Train the multi-task teacher.
 
     Args:
         teacher: hub name or directory of a pretrained encoder, or `minilm`.
+        warn: called with each warning, before training starts.
 
     Returns:
         the finished run; its record holds the validation scores.
@@ -51,9 +59,14 @@ def run(request: Request, settings: RefineSettings, teacher: str) -> RunDir:
     torch.manual_seed(train.seed)
     pooling = None if settings.pooling == "auto" else settings.pooling
     encoder = TransformerEncoder.pretrained(teacher, pooling, settings.layers)
-    info = ModelInfo(settings.max_length, settings.head_hidden, settings.dropout, base=teacher)
+    info = ModelInfo(
+        settings.max_length, settings.head_hidden, settings.dropout, base=teacher, stride=settings.stride
+    )
     model = MultiTaskModel(encoder, tasks, Tokeniser.load(locate(teacher)), info)
     reader = model.reader
+    data = data.as_read(reader)
+    for text in data.lost if accelerator.is_main_process else ():
+        warn(text)
     encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in data.parts}
     evaluate = evaluator(
         data.tasks, encode_validation(data.validation, reader), accelerator, train.eval_batch_size

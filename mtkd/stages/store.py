@@ -12,7 +12,8 @@ from mtkd import __version__
 from mtkd.config import TrainSettings
 from mtkd.engine.trainer import make_accelerator
 from mtkd.stages.store_plan import Prepared, StoreRequest, prepare
-from mtkd.store.build import build_shards, check_scores
+from mtkd.store.build import StoreJob, build_shards, check_scores
+from mtkd.store.contents import Outputs
 from mtkd.store.manifest import (
     BUILDING,
     FORMAT,
@@ -179,10 +180,12 @@ def _finish(prepared: Prepared, out: Path, command: str) -> None:
         job.contents,
         prepared.corpus,
         job.key,
-        tuple(
-            StoreTask(name, len(rows), job.digests[name], job.tasks[name].n_outputs)
-            for name, rows in prepared.rows.items()
-        ),
+        tuple(_store_task(job, name, len(rows)) for name, rows in prepared.rows.items()),
         tuple(entries),
     ).write(out)
     (out / BUILDING).unlink(missing_ok=True)
+
+
+def _store_task(job: StoreJob, name: str, count: int) -> StoreTask:
+    outputs = Outputs.of(job.tasks[name])
+    return StoreTask(name, count, job.digests[name], outputs.count, outputs.per)

@@ -22,7 +22,7 @@ from mtkd.stages.data import TrainingData, check_mask, load_training_data, train
 from mtkd.stages.plan import Checked, check
 from mtkd.stages.teacher import TeacherRef
 from mtkd.store.build import StoreJob, batches, entry_counts
-from mtkd.store.contents import Contents, Dtype, pack
+from mtkd.store.contents import Contents, Dtype, Outputs, pack
 from mtkd.store.plan import Counted, amount, choose, sizes
 from mtkd.store.rows import table_bytes
 from mtkd.store.shards import plan_shards
@@ -130,7 +130,8 @@ def prepare(request: StoreRequest) -> Prepared:
         )
     corpus = Path(request.corpus) if request.corpus else None
     data = load_training_data(Request(request.data, request.tasks, Path(), request.limit, 1), tasks, corpus)
-    teacher = reference.load(settings.student.max_length if checked.need.tokens else None)
+    teacher = reference.load(settings.student.max_length if checked.aligned else None)
+    data = data.as_read(teacher.reader)
     if corpus:
         check_mask(corpus, {"teacher": teacher})
     encoded = {part.task.name: Encoded.encode(part.train, teacher.tokeniser) for part in data.parts}
@@ -180,7 +181,7 @@ def _counted(contents: Contents, teacher: Any, data: TrainingData, rows: Encoded
     selection = contents.need.selection
     everything = replace_tokens(contents, 1 << 30) if selection and selection.tokens else contents
     tokens, eligible = entry_counts(everything, teacher, rows)
-    return Counted(data.tasks[rows.task].n_outputs, tokens, eligible)
+    return Counted(Outputs.of(data.tasks[rows.task]), tokens, eligible)
 
 
 def _choose(

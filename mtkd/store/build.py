@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mtkd.model import MultiTaskModel
 from mtkd.records import Need
-from mtkd.store.contents import Contents, Field, pack
+from mtkd.store.contents import Contents, Field, Outputs, pack
 from mtkd.store.manifest import FORMAT
 from mtkd.store.shards import PlannedShard, key_of, write_shard
 from mtkd.teacher.select import scores_of
@@ -89,7 +89,7 @@ def shard_tensors(
     """What the teacher says of a shard's rows: field -> entries in the shard's order."""
     task = job.tasks[shard.task]
     rows = job.data[shard.task].take(shard.rows)
-    fields = job.contents.fields(task.n_outputs)
+    fields = job.contents.fields(Outputs.of(task))
     counts = _counts(job, rows)
     offsets = {
         per: torch.cat([torch.zeros(1, dtype=torch.int64), count.cumsum(0)]) for per, count in counts.items()

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mtkd.records import BY_LAYER, Need, Shape, Signal
 from mtkd.selection import Selection
+from tasks.task import Task
 
 Dtype = Literal["fp32", "fp16", "bf16", "int8"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
@@ -44,6 +45,19 @@ class Field:
     def bytes(self) -> int:
         """Of one entry."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """How many logits a task has a row, or a token (`span`)."""
+
+    count: int
+    per: Per = "row"
+
+    @staticmethod
+    def of(task: Task) -> Outputs:
+        """Those of a task."""
+        return Outputs(task.n_outputs, "token" if task.kind == "span" else "row")
 
 
 @dataclass(frozen=True)
@@ -78,14 +92,14 @@ class Contents:
         """The layers that are kept of a kind, in order."""
         return sorted(getattr(self.need, kind))
 
-    def fields(self, n_outputs: int) -> list[Field]:
-        """The tensors of a task's shards; `n_outputs`: logits a row."""
+    def fields(self, outputs: Outputs) -> list[Field]:
+        """The tensors of a task's shards."""
         need, shape = self.need, self.shape
         found = []
-        if need.tokens:
+        if need.tokens or (need.logits and outputs.per == "token"):
             found.append(Field("tokens", "row", (), torch.int32))
         if need.logits:
-            found.append(Field("logits", "row", (n_outputs,), torch.float32))
+            found.append(Field("logits", outputs.per, (outputs.count,), torch.float32))
         if need.pooled:
             found += self._vectors("pooled", "row", (shape.pooled,))
         if need.cls:
@@ -162,7 +176,10 @@ def pack(signal: Signal, contents: Contents) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     need = contents.need
     if need.logits and signal.logits is not None:
-        found["logits"] = signal.logits.float()
+        logits = signal.logits.float()
+        if logits.dim() == 3 and signal.mask is not None:
+            logits = logits.transpose(1, 2)[signal.mask]
+        found["logits"] = logits
     vectors: dict[str, Tensor] = {}
     if need.pooled and signal.pooled is not None:
         vectors["pooled"] = signal.pooled

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mtkd.store.contents import Contents
+from mtkd.store.contents import Contents, Per
 from tasks.errors import UserError, unknown
 from tasks.files import digest_file, read_json, write_json
 
@@ -34,13 +34,15 @@ class StoreTask:
     Attributes:
         rows: training rows, with the copies of a corpus.
         digest: of these rows (`tasks.sources.digest_rows`).
-        n_outputs: logits a row.
+        n_outputs: logits a row, or a token.
+        per: "row" or "token".
     """
 
     name: str
     rows: int
     digest: str
     n_outputs: int
+    per: Per = "row"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mtkd.store.contents import Contents
+from mtkd.store.contents import Contents, Outputs
 from mtkd.store.shards import header_bytes
 from tasks.errors import UserError
 
@@ -20,9 +20,9 @@ MOST_UNITS, LEAST_LENGTH, LEAST_WIDTH, MOST_TOKENS = 10.0, 0.05, 0.2, 50
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """The rows of one task: logits a row, (n,) real tokens of each, and (n,) how many of them may be kept."""
+    """The rows of one task: its logits, (n,) real tokens of each, and (n,) how many of them may be kept."""
 
-    n_outputs: int
+    outputs: Outputs
     tokens: np.ndarray
     eligible: np.ndarray
 
@@ -43,10 +43,10 @@ def sizes(contents: Contents, tasks: Mapping[str, Counted], shards: int, tables:
     found: dict[str, int] = {}
     for counted in tasks.values():
         entries = counted.entries(selection.tokens if selection else None)
-        for field in contents.fields(counted.n_outputs):
+        for field in contents.fields(counted.outputs):
             kind = "index" if field.name in ("tokens", "kept") else field.of
             found[kind] = found.get(kind, 0) + entries[field.per] * field.bytes
-    found["index"] = found.get("index", 0) + shards * header_bytes(contents.fields(1)) + tables
+    found["index"] = found.get("index", 0) + shards * header_bytes(contents.fields(Outputs(1))) + tables
     return found
 
 

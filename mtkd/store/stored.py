@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from mtkd.records import Need, Selected, Signal
-from mtkd.store.contents import OF_TOKENS, Field, unit_bits
+from mtkd.store.contents import OF_TOKENS, Field, Outputs, unit_bits
 from mtkd.store.manifest import StoreManifest
 from mtkd.store.rows import ROWS, row_digests
 from mtkd.store.shards import ShardReader
 from mtkd.teacher.select import narrow, scores_of, static_units
 from tasks.batching import Batch
 from tasks.errors import UserError
+from tasks.heads import PADDED
 from tasks.rows import Rows
 from tasks.sources import digest_rows
 from tasks.task import Task
@@ -40,10 +41,14 @@ class StoredTeacher:
         self.offers, self.bytes = manifest.contents.offers, manifest.bytes
         self._contents, self._need, self._places = manifest.contents, need, places
         self._reader = ShardReader(directory, manifest)
-        wanted = {task.name: self._wanted(task.n_outputs) for task in manifest.tasks if task.name in places}
+        wanted = {
+            task.name: self._wanted(Outputs(task.n_outputs, task.per))
+            for task in manifest.tasks
+            if task.name in places
+        }
         self._fields: dict[str, list[Field]] = wanted
 
-    def _wanted(self, n_outputs: int) -> list[Field]:
+    def _wanted(self, outputs: Outputs) -> list[Field]:
         """The fields that the need is made of."""
         need, contents = self._need, self._contents
         names = {"logits"} if need.logits else set()
@@ -52,7 +57,8 @@ class StoredTeacher:
         names |= {"query", "key"} if need.scores else set()
         for layer in need.cls:
             names.add("cls" if layer in contents.need.cls else "hidden")
-        names |= {"tokens"} if names & set(OF_TOKENS) else set()
+        of_tokens = bool(names & set(OF_TOKENS)) or (need.logits and outputs.per == "token")
+        names |= {"tokens"} if of_tokens else set()
         names |= {"kept"} if need.selected else set()
 
         def wanted(name: str) -> bool:
@@ -60,7 +66,7 @@ class StoredTeacher:
                 bool(need.selected) and name.startswith("selected.")
             )
 
-        return [field for field in contents.fields(n_outputs) if wanted(field.name)]
+        return [field for field in contents.fields(outputs) if wanted(field.name)]
 
     def read(self, task: str, indices: np.ndarray) -> dict[str, Tensor]:
         """The stored entries of some training rows, as they lie on disk (`ShardReader.read`)."""
@@ -86,8 +92,12 @@ class StoredTeacher:
             cls |= {layer: vectors[:, i] for i, layer in enumerate(contents.layers("cls"))}
         heads = contents.shape.heads
         scores = {n: scores_of(found["query"][n], found["key"][n], heads) for n in sorted(need.scores)}
+        logits = stored.get("logits")
+        if task.kind == "span" and logits is not None:
+            real = torch.arange(logits.shape[1]) < stored["tokens"][:, None]
+            logits = logits.masked_fill(~real.unsqueeze(-1), PADDED).transpose(1, 2)
         signal = Signal(
-            logits=stored.get("logits"),
+            logits=logits,
             pooled=_decode(stored, "pooled") if need.pooled else None,
             mask=batch.inputs.joint.mask if batch.inputs.joint else None,
             cls={layer: cls[layer] for layer in sorted(need.cls)},

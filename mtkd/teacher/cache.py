@@ -31,7 +31,7 @@ def cache_logits(
     precision: str = "fp32",
     batch_size: int = 64,
 ) -> dict[str, np.ndarray]:
-    """The teacher's logits, task -> (n, C) float32, from disk where they are there already.
+    """The teacher's logits, task -> (n, C) or (n, 2, L) float32, from disk where they are there already.
 
     They are written in pieces of 8,192 rows, each whole or absent, so an interrupted pass goes on
     where it was. The pieces are dealt out over the processes.
@@ -73,7 +73,7 @@ def cache_logits(
 
 
 def _check_finite(name: str, rows: Encoded, logits: np.ndarray) -> None:
-    bad = np.flatnonzero(~np.isfinite(logits).all(axis=1))
+    bad = np.flatnonzero(~np.isfinite(logits).reshape(len(logits), -1).all(axis=1))
     if len(bad):
         raise UserError(
             f"the teacher's logits for {rows.uids[int(bad[0])].as_py()} ({name}) are not finite",

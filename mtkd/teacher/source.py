@@ -54,7 +54,7 @@ class OnlineTeacher:
 
 
 class CachedLogits:
-    """Logits computed beforehand: task -> (n, C), by row number; the teacher is not run again."""
+    """Logits computed beforehand, task -> (n, C) or (n, 2, L): the teacher is not run again."""
 
     offers = LOGITS
 
@@ -64,4 +64,6 @@ class CachedLogits:
     def signal(self, task: Task, batch: Batch) -> Signal:
         """The stored logits of the batch's rows."""
         rows = self._logits[task.name][torch.from_numpy(batch.indices)]
+        if task.kind == "span" and batch.inputs.joint is not None:
+            rows = rows[..., : batch.inputs.joint.ids.shape[1]]
         return Signal(logits=rows.to(batch.labels.device))

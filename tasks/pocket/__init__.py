@@ -78,6 +78,7 @@ POCKET_SPLITS: dict[str, tuple[str, ...]] = {
         for name, recipe in RECIPES.items()
     },
     "squad": tuple(SQUAD_SIZES),
+    "squad_v2": tuple(SQUAD_SIZES),
 }
 """The splits of each pocket task."""
 
@@ -92,8 +93,8 @@ def generate(task_name: str, split: str, seed: int = 0) -> pa.Table:
         raise unknown("pocket task", task_name, POCKET_SPLITS)
     if split not in POCKET_SPLITS[task_name]:
         raise unknown(f"split of the pocket task {task_name}:", split, POCKET_SPLITS[task_name])
-    if task_name == "squad":
-        return _squad_table(_paragraphs(seed)[split], split)
+    if task_name in ("squad", "squad_v2"):
+        return _squad_table(_paragraphs(task_name, seed)[split], split)
     recipe = RECIPES[task_name]
     rows = _deal(task_name, seed)[split]
     hidden = split.startswith("test")
@@ -120,16 +121,19 @@ def _deal(task_name: str, seed: int) -> dict[str, list[Made]]:
     return dealt
 
 
-@lru_cache(maxsize=2)
-def _paragraphs(seed: int) -> dict[str, list[reading.Paragraph]]:
-    """Both splits of squad: articles of different titles, dealt out until a split has its questions."""
-    dice = Dice(f"pocket/squad/{seed}")
+@lru_cache(maxsize=4)
+def _paragraphs(task_name: str, seed: int) -> dict[str, list[reading.Paragraph]]:
+    """Both splits of squad: articles of different titles, dealt out until a split has its questions.
+
+    Of squad_v2 every fourth question has no answer.
+    """
+    dice = Dice(f"pocket/{task_name}/{seed}")
     titles: set[str] = set()
     dealt: dict[str, list[reading.Paragraph]] = {}
     for split, size in SQUAD_SIZES.items():
         dealt[split] = []
         while sum(len(paragraph.questions) for paragraph in dealt[split]) < size:
-            paragraph = reading.squad(dice)
+            paragraph = reading.squad(dice, unanswered=task_name == "squad_v2")
             if paragraph.title not in titles:
                 titles.add(paragraph.title)
                 dealt[split].append(paragraph)
@@ -147,7 +151,12 @@ def _squad_table(paragraphs: list[reading.Paragraph], split: str) -> pa.Table:
             "context": pa.array([paragraph.context for paragraph, _ in asked], pa.string()),
             "question": pa.array([question.text for _, question in asked], pa.string()),
             "answers": pa.array(
-                [{"text": [question.answer], "answer_start": [question.start]} for _, question in asked],
+                [
+                    {"text": [q.answer], "answer_start": [q.start]}
+                    if q.answer
+                    else {"text": [], "answer_start": []}
+                    for _, q in asked
+                ],
                 answers,
             ),
         }

@@ -125,7 +125,10 @@ def _other_name(dice: Dice, name: str) -> str:
 
 @dataclass(frozen=True)
 class Question:
-    """One question on a paragraph; `start` is the answer's offset in the context, in characters."""
+    """One question on a paragraph; `start` is the answer's offset in the context, in characters.
+
+    Of a question that the paragraph does not answer the answer is "".
+    """
 
     text: str
     answer: str
@@ -141,8 +144,12 @@ class Paragraph:
     questions: tuple[Question, ...]
 
 
-def squad(dice: Dice) -> Paragraph:
-    """A paragraph on one place, with a sentence or two on another, and three questions on the first."""
+def squad(dice: Dice, unanswered: bool = False) -> Paragraph:
+    """A paragraph on one place, with a sentence or two on another, and three questions on the first.
+
+    Args:
+        unanswered: ask one more question, on what is not told.
+    """
     place = _place(dice)
     other = replace(_place(dice), name=_other_name(dice, place.name))
     slots = dice.sample(SLOTS, 3 + dice.below(2))
@@ -155,8 +162,11 @@ def squad(dice: Dice) -> Paragraph:
             before = pattern.split("{" + slot.field + "}")[0]
             starts[slot.field] = len(context) + len(_fill(before, subject))
         context += _fill(pattern, subject) + " "
-    questions = (
+    questions = [
         Question(_fill(dice.pick(slot.questions), place), getattr(place, slot.field), starts[slot.field])
         for slot in slots[:3]
-    )
+    ]
+    if unanswered:
+        slot = dice.pick([slot for slot in SLOTS if slot not in slots])
+        questions.append(Question(_fill(dice.pick(slot.questions), place), "", -1))
     return Paragraph(place.name, context.rstrip(), tuple(questions))

@@ -65,7 +65,10 @@ def test_every_recipe_loads() -> None:
             ["refine", "--data", "pocket", "--out", "x", "--tasks", "ax"],
             ["no training split", "--tasks mnli"],
         ),
-        (["refine", "--data", "pocket", "--out", "x", "--tasks", "squad"], ["span"]),
+        (
+            ["distill", "mkd-lstm", "--data", "pocket", "--out", "x", "--tasks", "squad", "--teacher", "T"],
+            ["no directory T"],
+        ),
         (["refine", "--data", "pocket", "--out", "x", "--teacher", "no/such"], ["'no/such'"]),
         (["refine", "--data", "pocket", "--out", "x", "--epoch", "3"], ["--epoch"]),
         (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tasks.errors import UserError
 from tasks.glue import TASKS
 from tasks.heads import Head
-from tasks.kinds import decode, hard_loss, probabilities
+from tasks.kinds import count_labels, decode, hard_loss, probabilities
 from tasks.task import Task
 
 RANK = Task(name="pick", kind="rank", columns=("a", "b"), labels=("yes", "no"), group="q")
@@ -120,9 +120,18 @@ def test_probabilities_agree_with_torch_and_sum_to_one_by_group():
         assert np.allclose(found[groups == group, 1], expected, atol=1e-12)
 
 
-def test_span_and_missing_groups_are_user_errors():
-    with pytest.raises(UserError, match="span tasks can be checked, not yet trained, by this version"):
-        hard_loss(TASKS["squad"], torch.zeros(1, 2), torch.zeros(1))
+def test_span_loss_is_the_mean_of_start_and_end_over_labelled_windows():
+    logits = torch.randn(3, 2, 5)
+    labels = torch.tensor([[2.0, 3.0], [torch.nan, torch.nan], [0.0, 0.0]])
+    loss = hard_loss(TASKS["squad"], logits, labels)
+    expected = sum(
+        -logits[row, side].log_softmax(0)[int(labels[row, side])] / 2 for row in (0, 2) for side in (0, 1)
+    )
+    torch.testing.assert_close(loss.total, expected)
+    assert int(loss.count) == count_labels(TASKS["squad"], labels) == 2
+
+
+def test_missing_groups_are_user_errors():
     with pytest.raises(UserError, match="'pick' ranks candidates, and these rows have no groups"):
         decode(RANK, np.zeros((2, 1)))
 

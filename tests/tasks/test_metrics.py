@@ -155,11 +155,6 @@ def test_predictions_that_are_not_finite_are_refused():
         score(TASKS["stsb"], np.array([1.0, np.nan]), np.array([1.0, 2.0]))
 
 
-def test_span_tasks_are_refused():
-    with pytest.raises(UserError, match="span tasks can be checked"):
-        score(TASKS["squad"], np.zeros(1), np.zeros(1))
-
-
 def test_majority_of_each_kind():
     labels = np.array([1.0, 1.0, 1.0, 0.0])
     assert majority_score(TASKS["rte"], labels).primary == 0.75

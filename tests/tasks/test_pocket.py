@@ -28,6 +28,7 @@ TEXTS = {
     "ax": ["premise", "hypothesis"],
     "qnli": ["question", "sentence"],
     "squad": ["context", "question"],
+    "squad_v2": ["context", "question"],
 }
 CLASSES = {"cola": 2, "sst2": 2, "mrpc": 2, "qqp": 2, "mnli": 3, "qnli": 2, "rte": 2, "wnli": 2}
 EVERY = [(task, split) for task, splits in POCKET_SPLITS.items() for split in splits]
@@ -48,7 +49,7 @@ def digest(table: pa.Table) -> str:
 @pytest.mark.parametrize(("task", "split"), EVERY)
 def test_columns_and_types_are_the_hubs(task: str, split: str) -> None:
     fields = [(name, pa.string()) for name in TEXTS[task]]
-    if task == "squad":
+    if task.startswith("squad"):
         answers = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])
         fields = [("id", pa.string()), ("title", pa.string()), *fields, ("answers", answers)]
     else:
@@ -59,7 +60,8 @@ def test_columns_and_types_are_the_hubs(task: str, split: str) -> None:
 def test_splits_have_the_hubs_names_and_a_few_hundred_rows() -> None:
     usual = ("train", "validation", "test")
     expected = {name: usual for name in TEXTS}
-    expected["squad"], expected["ax"] = ("train", "validation"), ("test",)
+    expected["squad"] = expected["squad_v2"] = ("train", "validation")
+    expected["ax"] = ("test",)
     expected["mnli"] = (
         "train",
         "validation_matched",
@@ -256,6 +258,15 @@ def test_squad_answers_lie_where_they_are_said_to() -> None:
         sentence = next(part for part in re.finditer(r"[^.]+\.", row["context"]) if start < part.end())
         assert name == row["title"] and name in sentence[0]
     assert len({row["id"] for row in rows("squad")}) == len(rows("squad"))
+
+
+def test_a_quarter_of_squad_v2_has_no_answer() -> None:
+    found = rows("squad_v2")
+    empty = [row for row in found if not row["answers"]["text"]]
+    assert len(found) == 4 * len(empty)
+    for row in found:
+        for text, start in zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True):
+            assert row["context"][start : start + len(text)] == text
 
 
 @pytest.mark.parametrize("task", ["cola", "sst2", "rte", "mnli", "wnli", "qnli", "mrpc", "qqp"])

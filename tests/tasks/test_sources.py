@@ -447,8 +447,3 @@ def test_text_column_of_numbers(tmp_path: Path) -> None:
     pq.write_table(pa.table({"one": [1], "two": ["d"], "label": [0]}), tmp_path / "own" / "train.parquet")
     with pytest.raises(UserError, match="column 'one' holds int64, not text"):
         load_rows(open_data(str(tmp_path)), OWN, "train")
-
-
-def test_span_tasks_are_refused() -> None:
-    with pytest.raises(UserError, match="not yet trained"):
-        load_rows(open_data("pocket"), TASKS["squad"], "train")

@@ -1,0 +1,96 @@
+"""How SQuAD scores answers (Rajpurkar et al.): exact match, token F1, and the threshold for "no answer"."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalise(text: str) -> str:
+    """Lower case, without ASCII punctuation and English articles, white space made single."""
+    bare = text.lower().translate(_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", bare).split())
+
+
+def exact_match(answer: str, golds: Sequence[str]) -> float:
+    """1.0 if the answer is one of the golds once both are normalised."""
+    return float(any(normalise(answer) == normalise(gold) for gold in golds))
+
+
+def token_f1(answer: str, golds: Sequence[str]) -> float:
+    """The best F1 over the golds, of normalised tokens counted as often as they occur.
+
+    Against "no answer" it is 1.0 if both are empty, else 0.0.
+    """
+    return max(_f1(normalise(answer).split(), normalise(gold).split()) for gold in golds)
+
+
+def _f1(answer: list[str], gold: list[str]) -> float:
+    if not answer or not gold:
+        return float(answer == gold)
+    same = sum((Counter(answer) & Counter(gold)).values())
+    return 2 * same / (len(answer) + len(gold))
+
+
+def gold_answers(answers: pa.StructArray) -> list[list[str]]:
+    """The golds of each example; [""] where there is none (or none is left once normalised)."""
+    texts = answers.field("text").to_pylist()
+    return [[gold for gold in golds if normalise(gold)] or [""] for golds in texts]
+
+
+@dataclass(frozen=True)
+class SpanScores:
+    """Exact match and F1 over all examples.
+
+    Attributes:
+        by_kind: the same over those with and those without an answer, where there are both.
+        threshold: "no answer" was given where it leads the best span by more; None: never.
+    """
+
+    exact_match: float
+    f1: float
+    by_kind: dict[str, float]
+    threshold: float | None
+
+
+def score_texts(texts: Sequence[str], golds: Sequence[Sequence[str]], threshold: float | None) -> SpanScores:
+    """The scores of one answer an example; "" is "no answer"."""
+    exact = np.array([exact_match(text, gold) for text, gold in zip(texts, golds, strict=True)])
+    f1 = np.array([token_f1(text, gold) for text, gold in zip(texts, golds, strict=True)])
+    has = np.array([list(gold) != [""] for gold in golds])
+    by_kind = {}
+    if has.any() and not has.all():
+        by_kind = {
+            "has_answer_exact_match": float(exact[has].mean()),
+            "has_answer_f1": float(f1[has].mean()),
+            "no_answer_accuracy": float(exact[~has].mean()),
+        }
+    return SpanScores(float(exact.mean()), float(f1.mean()), by_kind, threshold)
+
+
+def best_threshold(lead: np.ndarray, spans: np.ndarray, nulls: np.ndarray) -> float:
+    """The threshold with the highest total score: a span is given where `lead` is at most the threshold.
+
+    Args:
+        lead: (n,) by how much "no answer" scores above the best span.
+        spans, nulls: (n,) what giving the span, or no answer, scores.
+
+    Returns:
+        half way between two examples; of equal totals the highest (more spans).
+    """
+    order = np.argsort(lead, kind="stable")
+    totals = nulls.sum() + np.concatenate([[0.0], np.cumsum((spans - nulls)[order])])
+    sorted_lead = lead[order]
+    cut = np.concatenate([[True], np.diff(sorted_lead) > 0, [True]])  # equal leads go together
+    best = int(np.flatnonzero(cut & (totals >= totals[cut].max() - 1e-12))[-1])
+    edges = np.concatenate([[sorted_lead[0] - 1.0], sorted_lead, [sorted_lead[-1] + 1.0]])
+    return float((edges[best] + edges[best + 1]) / 2)
