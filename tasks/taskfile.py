@@ -2,7 +2,7 @@
 
     name = "quora"                          # a word of its own
     kind = "classify"                       # classify, regress, rank, span
-    columns = ["question1", "question2"]    # one or two text columns
+    columns = ["question1", "question2"]    # one or two text columns (span: question, context)
     labels = ["not_duplicate", "duplicate"] # in the order of their ids (classify, rank)
     label = "label"                         # the label column
     range = [0.0, 5.0]                      # lowest and highest score (regress)
@@ -11,6 +11,7 @@
     metrics = ["accuracy"]
     groups = ["nli"]                        # sets of tasks it counts to
     copies = 10                             # masked copies a row
+    unanswerable = true                     # there may be no answer in the context (span)
     extends = "qnli"                        # start from a built-in task instead of from nothing
 
     [files]                                 # split -> file; splits: train, validation*, test*
@@ -45,6 +46,7 @@ _ONLY: dict[str, tuple[str, ...]] = {
     "range": ("regress",),
     "group": ("rank",),
     "positive": ("rank",),
+    "unanswerable": ("span",),
 }
 
 
@@ -138,6 +140,8 @@ def _check(path: Path, task: Task, given: dict[str, Any]) -> None:
             raise UserError(f"{path}: the key {key!r} is not for {task.kind}", allowed=" or ".join(kinds))
     if task.kind in ("classify", "rank") and len(task.labels) < 2:
         raise UserError(f"{path}: {task.kind} needs labels", allowed="two names or more")
+    if task.kind == "span" and len(task.columns) != 2:
+        raise UserError(f"{path}: span needs two columns", allowed='["question", "context"], in this order')
     if task.kind == "rank" and task.group is None:
         raise UserError(f"{path}: rank needs the key 'group'", allowed=_FIELDS["group"][1])
     if task.kind == "rank" and len(task.labels) != 2:
@@ -190,6 +194,12 @@ def _copies(value: Any) -> int:
     return value
 
 
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
 def _files(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not value:
         raise TypeError
@@ -214,5 +224,6 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "metrics": (_texts, _NAMES),
     "groups": (_texts, _NAMES),
     "copies": (_copies, "0 or more"),
+    "unanswerable": (_flag, "true or false"),
     "files": (_files, "a table of train, validation, test (or validation_x, test_x) = file"),
 }

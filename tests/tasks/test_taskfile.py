@@ -120,3 +120,14 @@ def test_examples_read_the_shared_data() -> None:
         rows = [load_rows(source, task, split) for split in task.splits]
         assert tuple(map(len, rows)) == sizes[task.name]
         assert all(set(part.labels.tolist()) == set(range(len(task.labels))) for part in rows)
+
+
+def test_spans_may_have_no_answer(tmp_path: Path) -> None:
+    text = 'name = "ask"\nkind = "span"\ncolumns = ["question", "context"]\nlabel = "answers"\n'
+    task = load(tmp_path, text + "unanswerable = true\n")
+    assert (task.unanswerable, task.metrics) == (True, ("exact_match", "f1"))
+    assert not load(tmp_path, text).unanswerable
+    with pytest.raises(UserError, match="span needs two columns"):
+        load(tmp_path, text.replace('"question", ', ""))
+    with pytest.raises(UserError, match="'unanswerable' is not for classify"):
+        load(tmp_path, GOOD + "unanswerable = true\n")

@@ -1,0 +1,63 @@
+"""How long windowing and decoding take beside the model: questions of SQuAD's dev set, one process.
+
+python scripts/bench_spans.py ../shared/data --rows 500
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+
+import torch
+
+from mtkd.logits import predict_logits
+from mtkd.model import ModelInfo, MultiTaskModel
+from mtkd.students.hf_config import locate
+from mtkd.students.transformer import TransformerEncoder
+from tasks.answers import decode_spans
+from tasks.batching import Encoded
+from tasks.glue import TASKS
+from tasks.sources import load_rows, open_data
+from tasks.tokenise import Tokeniser
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data")
+    parser.add_argument("--rows", type=int, default=500)
+    parser.add_argument("--length", type=int, default=384)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    task = TASKS["squad"]
+    rows = load_rows(open_data(given.data), task, "validation", given.rows)
+    info = ModelInfo(given.length, head_hidden=0)
+    model = MultiTaskModel(
+        TransformerEncoder.pretrained("minilm"), [task], Tokeniser.load(locate("minilm")), info
+    )
+    shares: dict[str, list[float]] = {"windows": [], "decoding": [], "20 best": []}
+    for _ in range(given.rounds):
+        times = [time.perf_counter()]
+        encoded = Encoded.encode(model.reader.rows(rows), model.tokeniser)
+        times.append(time.perf_counter())
+        logits = predict_logits(model, task, encoded)
+        times.append(time.perf_counter())
+        for n_best in (1, 20):
+            decode_spans(encoded, logits, model.tokeniser.layout(2), n_best)
+            times.append(time.perf_counter())
+        windows, of_model, decoding, of_many = (b - a for a, b in itertools.pairwise(times))
+        for name, seconds in zip(shares, (windows, decoding, of_many), strict=True):
+            shares[name].append(seconds / of_model)
+    print(f"{given.rows} questions, {given.length} tokens, minilm, {torch.get_num_threads()} threads")
+    for name, found in shares.items():
+        print(
+            f"{name}: {statistics.median(found):.3f} of the model's time "
+            f"({min(found):.3f} to {max(found):.3f}, {given.rounds} rounds)"
+        )
+
+
+if __name__ == "__main__":
+    main()
