@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
 from mtkd.selection import TokenRule, UnitRule
 from tasks.task import Kind
@@ -48,6 +48,10 @@ _LAYER_MAPS = r"uniform|skip|last|first|auto|emd|top:\d+"
 Schedule = Annotated[float | Points, AfterValidator(_weight)]
 Temperature = Annotated[float | Points, AfterValidator(_temperature)]
 LayerMap = Annotated[str | list[tuple[int, int]], AfterValidator(_layers)]
+# `--set terms.X.projection=none` arrives as "no value", which is what it means.
+Projection = Annotated[
+    Literal["shared", "per-layer", "none"], BeforeValidator(lambda value: "none" if value is None else value)
+]
 Pair = Annotated[str, Field(pattern=r"^[qkvoh]-[qkvoh]$")]
 
 
@@ -110,7 +114,7 @@ class HiddenMSESettings(Term):
     loss: Literal["hidden_mse"]
     of: Literal["hidden", "context"] = "hidden"
     layers: LayerMap = "uniform"
-    projection: Literal["shared", "per-layer", "none"] = "shared"
+    projection: Projection = "shared"
 
 
 class HiddenKnowledgeSettings(Term):
@@ -135,7 +139,7 @@ class HiddenKnowledgeSettings(Term):
     by: TokenRule = "att-last-no-sep"
     width: float = Field(1.0, gt=0, le=1)
     units: UnitRule = "magnitude"
-    projection: Literal["shared", "per-layer", "none"] = "shared"
+    projection: Projection = "shared"
 
 
 class HiddenCosineSettings(Term):
@@ -143,7 +147,7 @@ class HiddenCosineSettings(Term):
 
     loss: Literal["hidden_cosine"]
     layers: LayerMap = "auto"
-    projection: Literal["shared", "per-layer", "none"] = "none"
+    projection: Projection = "none"
 
 
 class ClsMSESettings(Term):
@@ -156,7 +160,7 @@ class ClsMSESettings(Term):
     loss: Literal["cls_mse"]
     layers: LayerMap = "skip"
     include_last: bool = False
-    projection: Literal["shared", "per-layer", "none"] = "none"
+    projection: Projection = "none"
 
 
 class ScoreMSESettings(Term):

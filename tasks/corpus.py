@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from tasks.columns import ANSWERS
 from tasks.errors import UserError, unknown
-from tasks.files import digest_file, read_json
+from tasks.files import digest_file, read_json, refuse_newer
 from tasks.rows import Rows, answered
 
 FORMAT = 1
@@ -157,13 +157,7 @@ def read_manifest(directory: Path) -> CorpusManifest:
             else "make one with `mtkd augment mask --out DIR`",
         )
     raw = read_json(path)
-    found = raw.get("format") if isinstance(raw, dict) else None
-    if isinstance(found, int) and found > FORMAT:
-        raise UserError(
-            f"{directory} is a corpus of format {found}",
-            allowed=f"formats up to {FORMAT}",
-            mend="upgrade mtkd, or make the corpus again with this version",
-        )
+    refuse_newer(raw, FORMAT, f"{directory} is a corpus")
     try:
         tasks = tuple(CorpusTask(**task) for task in raw["tasks"])
         shards = tuple(CorpusShard(**shard) for shard in raw["shards"])

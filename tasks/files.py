@@ -164,3 +164,23 @@ def digest_file(path: Path) -> str:
     """The SHA-256 of a file's bytes."""
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def refuse_newer(raw: Any, known: int, what: str) -> None:
+    """Refuse what a newer version wrote.
+
+    Args:
+        raw: a description read from JSON, its version under "format".
+        known: the highest format that this version reads.
+        what: how to name it: "DIR is a corpus".
+
+    Raises:
+        UserError: its format is higher.
+    """
+    found = raw.get("format") if isinstance(raw, dict) else None
+    if isinstance(found, int) and found > known:
+        raise UserError(
+            f"{what} of format {found}",
+            allowed=f"formats up to {known}",
+            mend="upgrade mtkd, or make it again with this version",
+        )

@@ -10,7 +10,7 @@ from typing import Any
 
 from mtkd.store.contents import Contents, Per
 from tasks.errors import UserError, unknown
-from tasks.files import digest_file, read_json, write_json
+from tasks.files import digest_file, read_json, refuse_newer, write_json
 
 FORMAT = 1
 MANIFEST, BUILDING = "manifest.json", "building.json"
@@ -132,13 +132,7 @@ def read_manifest(directory: Path) -> StoreManifest:
             else "build one: mtkd store build --recipe R --data D --tasks T --teacher DIR --out DIR",
         )
     raw = read_json(path)
-    found = raw.get("format") if isinstance(raw, dict) else None
-    if isinstance(found, int) and found > FORMAT:
-        raise UserError(
-            f"{directory} is a knowledge store of format {found}",
-            allowed=f"formats up to {FORMAT}",
-            mend="upgrade mtkd, or build the store again with this version",
-        )
+    refuse_newer(raw, FORMAT, f"{directory} is a knowledge store")
     try:
         return StoreManifest(
             **{

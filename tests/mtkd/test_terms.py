@@ -30,7 +30,7 @@ RTE, STSB = TASKS["rte"], TASKS["stsb"]
 
 def shape(layers: int, width: int, heads: int, family: str = "bert") -> Shape:
     states, every = frozenset(range(layers + 1)), frozenset(range(1, layers + 1))
-    offers = Need(True, True, states, states, every, every, every, every, every)
+    offers = Need(True, True, True, states, states, every, every, every, every, every)
     return Shape(family, layers, width, width, heads, width, offers)
 
 

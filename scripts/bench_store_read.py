@@ -1,0 +1,194 @@
+"""Reading a knowledge store: shuffled task batches of 32 rows.
+
+From a warm page cache against `datasets` in numpy format with the same arrays; and from a cold file in blocks
+against random reads of a memory map.
+
+    python scripts/bench_store_read.py --rows 200000
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import psutil
+import torch
+from measured import report
+
+from mtkd.engine.feed import AHEAD
+from mtkd.records import Need, Shape
+from mtkd.selection import Selection
+from mtkd.store.contents import Contents
+from mtkd.store.manifest import FORMAT, StoreManifest, StoreShard, StoreTask, StoreTeacher
+from mtkd.store.shards import plan_shards, write_shard
+from mtkd.store.stored import StoredTeacher
+from tasks.files import digest_file
+from tasks.sampler import TaskSampler
+
+SHAPES = {"(1, 9, 0.1)": (1, 9, 0.1), "(3, 8, 0.2)": (3, 8, 0.2)}
+
+
+def synthetic(place: Path, shape: tuple[int, int, float], rows: int) -> StoreManifest:
+    """A store of random knowledge of one task, 8 to 60 tokens a row."""
+    depth, tokens, width = shape
+    selection = Selection(tokens, "att-last-no-sep", width, scored=tuple((n, n) for n in range(1, depth + 1)))
+    need = Need(logits=True, selected=frozenset(range(1, depth + 1)), selection=selection)
+    contents = Contents.of(need, "fp16", Shape("bert", 12, 768, 768, 12, 768, Need()), 128)
+    random = np.random.default_rng(0)
+    kept = np.minimum(random.integers(6, 58, rows), tokens)
+    units = selection.kept_units(768)
+    shards = []
+    for shard in plan_shards("rte", rows, None, tokens * depth * (2 * units + 97)):
+        n = int(kept[shard.rows].sum())
+        bits = np.zeros((n, depth, 768), bool)
+        bits[..., :units] = True
+        tensors = {
+            "logits": torch.zeros(len(shard.rows), 2),
+            "kept": torch.from_numpy(kept[shard.rows].astype(np.int32)),
+            "selected.positions": torch.from_numpy(random.integers(0, 60, (n, depth)).astype(np.uint8)),
+            "selected.values": torch.from_numpy(random.standard_normal((n, depth, units)).astype(np.float16)),
+            "selected.units": torch.from_numpy(np.packbits(bits, axis=-1, bitorder="little")),
+            "tokens": torch.zeros(len(shard.rows), dtype=torch.int32),
+        }
+        path = place / shard.file
+        write_shard(path, tensors, "bench")
+        size = path.stat().st_size
+        shards.append(StoreShard(shard.file, "rte", len(shard.rows), digest_file(path), size))
+    entry = StoreTask("rte", rows, "", 2)
+    teacher = StoreTeacher("bench", None, "", "fp32")
+    return StoreManifest(FORMAT, "", "", {}, teacher, contents, None, "", (entry,), tuple(shards))
+
+
+def places_of(manifest: StoreManifest, rows: int) -> np.ndarray:
+    """Where each row lies in the store's order."""
+    order = np.concatenate([shard.rows for shard in plan_shards("rte", rows, None, 0)])
+    places = np.empty(rows, np.int64)
+    places[order] = np.arange(rows)
+    return places
+
+
+def rows_a_second(read: Callable[[np.ndarray], Any], draws: list[np.ndarray]) -> float:
+    started = time.perf_counter()
+    for indices in draws:
+        read(indices)
+    return sum(map(len, draws)) / (time.perf_counter() - started)
+
+
+def bench_warm(place: Path, manifest: StoreManifest, draws: list[np.ndarray], rounds: int) -> None:
+    """The store against `datasets`, both from the page cache."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    rows = manifest.tasks[0].rows
+    places = places_of(manifest, rows)
+    source = StoredTeacher(place, manifest, manifest.contents.offers, {"rte": places})
+    source.read("rte", np.arange(rows))  # into the page cache, and each shard's digest checked
+    table = _table(manifest, place, datasets)
+    some = draws[: max(200, len(draws) // 20)]
+    warm: dict[str, list[float]] = {"store": [], "datasets, numpy format": []}
+    for _ in range(rounds):
+        warm["store"].append(rows_a_second(partial(source.read, "rte"), draws))
+        warm["datasets, numpy format"].append(rows_a_second(partial(_of_table, table, places), some))
+    for who, found in warm.items():
+        report(f"warm, {who}", "datasets", found, warm["datasets, numpy format"], "rows/s")
+
+
+def bench_cold(place: Path, manifest: StoreManifest, draws: list[np.ndarray], rounds: int) -> None:
+    """The store in blocks against rows at random from a memory map, nothing in the page cache."""
+    rows, size = manifest.tasks[0].rows, manifest.bytes
+    plain, width = place / "plain.bin", size // rows
+    np.zeros((rows, width), np.uint8).tofile(plain)
+    before = psutil.Process().memory_info().rss / 1e6
+    cold: dict[str, list[float]] = {"store": [], "memory map at random": []}
+    for number in range(rounds):
+        _forget([place / shard.file for shard in manifest.shards])
+        fresh = StoredTeacher(place, manifest, manifest.contents.offers, {"rte": places_of(manifest, rows)})
+        started = time.perf_counter()
+        for n, indices in enumerate(draws):
+            fresh.read_ahead("rte", draws[min(n + AHEAD, len(draws) - 1)])
+            fresh.read("rte", indices)
+        cold["store"].append(size / 1e6 / (time.perf_counter() - started))
+        _forget([plain])
+        mapped = np.memmap(plain, np.uint8, "r", shape=(rows, width))
+        picked = np.random.default_rng(number).integers(0, rows, (40, 32))
+        started = time.perf_counter()
+        for indices in picked:
+            mapped[indices].sum()
+        cold["memory map at random"].append(picked.size * width / 1e6 / (time.perf_counter() - started))
+        del mapped
+    more = psutil.Process().memory_info().rss / 1e6 - before
+    print(f"  reading it all from the cold: {more:.0f} MB more in memory than before")
+    for who, found in cold.items():
+        report(f"cold, {who}", "memory map", found, cold["memory map at random"], "MB/s")
+
+
+def _table(manifest: StoreManifest, place: Path, datasets: Any) -> Any:
+    """The same arrays as a dataset on disk, every row padded to the most tokens."""
+    from mtkd.store.shards import Shard
+
+    selection = manifest.contents.need.selection
+    assert selection is not None and selection.tokens is not None
+    most = selection.tokens
+
+    def rows() -> Any:
+        for entry in manifest.shards:
+            shard = Shard(place / entry.file)
+            for n, start in enumerate(shard.offsets["kept"][:-1]):
+                stop = min(start + most, len(shard.views["selected.values"]))
+                found = {"kept": int(shard.views["kept"][n]), "logits": shard.views["logits"][n]}
+                for name in ("positions", "values", "units"):
+                    part = shard.views[f"selected.{name}"][start:stop]
+                    whole = np.zeros((most, *part.shape[1:]), part.dtype)
+                    whole[: len(part)] = part
+                    found[name] = whole.reshape(-1)
+                yield found
+
+    depth, units = len(manifest.contents.need.selected), selection.kept_units(768)
+    sizes = {"positions": ("uint8", 1), "values": ("float16", units), "units": ("uint8", 96)}
+    features = datasets.Features(
+        {
+            "kept": datasets.Value("int32"),
+            "logits": datasets.Sequence(datasets.Value("float32"), 2),
+            **{k: datasets.Sequence(datasets.Value(t), most * depth * n) for k, (t, n) in sizes.items()},
+        }
+    )
+    cache = str(place / "cache")
+    return datasets.Dataset.from_generator(rows, features=features, cache_dir=cache).with_format("numpy")
+
+
+def _of_table(table: Any, places: np.ndarray, indices: np.ndarray) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(values) for name, values in table[places[indices]].items()}
+
+
+def _forget(files: list[Path]) -> None:
+    """Drop files from the page cache."""
+    os.sync()
+    for file in files:
+        with open(file, "rb") as handle:
+            os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@click.command(help=__doc__.split("\n")[0] if __doc__ else None)
+@click.option("--rows", default=200_000, show_default=True)
+@click.option("--rounds", default=3, show_default=True)
+def main(rows: int, rounds: int) -> None:
+    """Print speeds and ratios."""
+    lengths = {"rte": np.random.default_rng(1).integers(8, 60, rows)}
+    draws = [draw.indices for draw in TaskSampler(lengths, 32, blocks=True).epoch(0)]
+    for name, shape in SHAPES.items():
+        with tempfile.TemporaryDirectory() as home:
+            manifest = synthetic(Path(home), shape, rows)
+            print(f"read {name}: {rows:,} rows, {manifest.bytes / 1e6:.0f} MB")
+            bench_warm(Path(home), manifest, draws, rounds)
+            bench_cold(Path(home), manifest, draws, rounds)
+
+
+if __name__ == "__main__":
+    main()
