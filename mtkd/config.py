@@ -74,6 +74,32 @@ class TransformerSettings(Strict):
     pooling: Literal["cls", "mean", "cls-of-layers"] = "cls"
 
 
+class WaldorfSettings(Strict):
+    """The student's sizes where it is a WaLDORf.
+
+    The text of the paper that we have gives the numbers of blocks and heads, and "a bit less than a
+    quarter" of BERT-base's weights; the others are ours, ALBERT's for the embeddings, and come to a fifth.
+
+    Attributes:
+        embedding_size: width of embeddings and lower convolutions.
+        kernel_size: tokens (or states) that a convolution sees.
+        layers, hidden_size, heads, intermediate_size: of the Transformer blocks.
+        head_size: width of an attention head; heads times it need not be hidden_size.
+        output_size: width of the vectors that the task heads read, and of the upper convolutions.
+        positions: the longest sequence.
+    """
+
+    embedding_size: PositiveInt = 128
+    kernel_size: Literal[1, 3, 5, 7] = 3
+    layers: PositiveInt = 8
+    hidden_size: PositiveInt = 512
+    heads: PositiveInt = 16
+    head_size: PositiveInt = 32
+    intermediate_size: PositiveInt = 1024
+    output_size: PositiveInt = 256
+    positions: PositiveInt = 512
+
+
 class StudentSettings(Strict):
     """Which student, how it reads text, and how its embeddings start.
 
@@ -82,7 +108,7 @@ class StudentSettings(Strict):
     context share (span tasks).
     """
 
-    kind: Literal["bilstm-biattention", "bilstm", "transformer"] = "bilstm-biattention"
+    kind: Literal["bilstm-biattention", "bilstm", "transformer", "waldorf"] = "bilstm-biattention"
     vocabulary: Literal["wordpiece", "word"] = "wordpiece"
     vocabulary_size: int = Field(60_000, gt=10)
     embeddings: Literal["random", "teacher"] = "random"
@@ -92,6 +118,7 @@ class StudentSettings(Strict):
     dropout: float = Field(0.1, ge=0, lt=1)
     bilstm: BiLSTMSettings = BiLSTMSettings()
     transformer: TransformerSettings = TransformerSettings()
+    waldorf: WaldorfSettings = WaldorfSettings()
 
 
 class TrainSettings(Strict):
@@ -175,6 +202,9 @@ class DistillSettings(Strict):
         one_stage: run the terms of all stages at once, for as many epochs as the stages have together, else
             as the last stage says.
         run_stages: run only these stages; empty = all.
+        slow_build: share of a stage's steps in which the layers that its terms compare are switched on one
+            after the other, from the lowest; the other terms start when it is over, and a linear learning
+            rate falls from there on (WaLDORf). 0 = all at once.
         per_task: task -> dotted setting -> value; holds where that task is trained alone.
     """
 
@@ -187,6 +217,7 @@ class DistillSettings(Strict):
     stages: dict[str, StageSettings] = Field(default_factory=dict)
     one_stage: bool = False
     run_stages: list[str] = Field(default_factory=list)
+    slow_build: float = Field(0.0, ge=0, lt=1)
     train: TrainSettings = TrainSettings()
     teacher: TeacherSettings = TeacherSettings()
     per_task: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -72,6 +72,11 @@ class Need:
         whole = Need(hidden=self.selected, query=ranking, key=ranking)
         return replace(self, selected=NO_LAYERS, selection=None) | whole
 
+    def within(self, layers: frozenset[int]) -> Need:
+        """The same, and of what is by layer only these layers."""
+        kept = {kind: getattr(self, kind) & layers for kind in (*BY_LAYER, "selected")}
+        return replace(self, **kept)
+
     @property
     def tokens(self) -> bool:
         """True if something is wanted of every token: teacher and student must then read alike."""
@@ -110,8 +115,8 @@ class EncoderOutput:
         pooled: (B, D) one vector a row, what the task heads read.
         sequence: (B, L, D) one vector a token, what the heads of `span` tasks read.
         cls: (B, d).
-        hidden, query, key, value, context: (B, L, d).
-        scores: (B, heads, L, L).
+        hidden, query, key, value, context: (B, L, d); from layer 1 on ceil(L / `Shape.stride`) states.
+        scores: (B, heads, L, L); as many as there are states.
         mask: (B, L) bool, True = real token; None for a model that reads texts apart.
     """
 
@@ -183,6 +188,8 @@ class Shape:
         heads: attention heads a layer.
         pooled: width of the row's vector.
         offers: what can be asked of it.
+        stride: tokens that a state of layer 1 and above stands for.
+        embedding: width of layer 0 where it is not `width`.
     """
 
     family: str
@@ -192,3 +199,9 @@ class Shape:
     heads: int
     pooled: int
     offers: Need
+    stride: int = 1
+    embedding: int | None = None
+
+    def width_of(self, layer: int) -> int:
+        """Width of a layer's hidden states."""
+        return self.width if layer or self.embedding is None else self.embedding

@@ -170,6 +170,21 @@ class ScoreMSESettings(Term):
     layers: LayerMap = "uniform"
 
 
+class PooledHiddenMSESettings(Term):
+    """MSE of hidden states with the mean of the teacher's over the tokens that each stands for (WaLDORf)."""
+
+    loss: Literal["pooled_hidden_mse"]
+    layers: LayerMap = "uniform"
+    projection: Literal["shared", "per-layer", "none"] = "shared"
+
+
+class PooledScoreMSESettings(Term):
+    """MSE of attention scores with the teacher's largest of each window (WaLDORf); equal numbers of heads."""
+
+    loss: Literal["pooled_score_mse"]
+    layers: LayerMap = "uniform"
+
+
 class AttentionKLSettings(Term):
     """KL of attention distributions (MiniLM); equal numbers of heads."""
 
@@ -235,6 +250,8 @@ AnyTermSettings = (
     | HiddenCosineSettings
     | ClsMSESettings
     | ScoreMSESettings
+    | PooledHiddenMSESettings
+    | PooledScoreMSESettings
     | AttentionKLSettings
     | RelationSettings
     | TokenSimilaritySettings

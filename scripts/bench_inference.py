@@ -1,16 +1,19 @@
-"""Inference speed of MKD's BiLSTM student against three BERT layers and the TinyBERT shape.
+"""Inference speed of students against the encoders that their papers compare them with.
 
-Random weights at the papers' sizes with MKD's seven task heads; every model in one process, round by
-round. Example:
+Random weights at the papers' sizes; every model in one process, round by round. `mkd`: the BiLSTM with MKD's
+seven task heads, against three BERT layers and the TinyBERT shape; `waldorf`: WaLDORf with a head for spans,
+against BERT-base and the TinyBERT shape. Examples:
 
     python scripts/bench_inference.py --rounds 10 --json inference.json
+    python scripts/bench_inference.py --of waldorf --batch 32 --seq-len 384 --precision fp32
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,6 +24,7 @@ from mtkd.students.bilstm import BiLSTMConfig, BiLSTMEncoder
 from mtkd.students.build import AnyEncoder
 from mtkd.students.hf_config import DEFAULT_TEACHER, TransformerConfig, locate
 from mtkd.students.transformer import TransformerEncoder
+from mtkd.students.waldorf import WaldorfConfig, WaldorfEncoder
 from tasks.files import write_json
 from tasks.registry import resolve
 from tasks.tokenise import Tokeniser
@@ -33,31 +37,67 @@ TINYBERT_4 = {
     "intermediate_size": 1200,
     "num_attention_heads": 12,
 }
-STUDENT = "bilstm-biattention"
+BERT_BASE = {"model_type": "bert"}
 
 
-def save_models(root: Path) -> dict[str, Path]:
+@dataclass(frozen=True)
+class Comparison:
+    """A student and what it is compared with.
+
+    Attributes:
+        tasks: whose heads the models have.
+        encoders: by name, from the number of words; the one that speeds are relative to comes first.
+    """
+
+    student: str
+    tasks: str
+    encoders: Callable[[int], dict[str, AnyEncoder]]
+
+
+def _of_mkd(words: int) -> dict[str, AnyEncoder]:
+    vocab = {"vocab_size": words}
+    return {
+        "transformer-3 (768)": TransformerEncoder(
+            TransformerConfig(hf=BERT_3 | vocab, pooling="cls-of-layers")
+        ),
+        "tinybert-4 (312)": TransformerEncoder(TransformerConfig(hf=TINYBERT_4 | vocab)),
+        "bilstm-biattention": BiLSTMEncoder(BiLSTMConfig(kind="bilstm-biattention", vocab_size=words)),
+        "bilstm": BiLSTMEncoder(BiLSTMConfig(kind="bilstm", vocab_size=words)),
+    }
+
+
+def _of_waldorf(words: int) -> dict[str, AnyEncoder]:
+    vocab = {"vocab_size": words}
+    return {
+        "bert-base": TransformerEncoder(TransformerConfig(hf=BERT_BASE | vocab)),
+        "tinybert-4 (312)": TransformerEncoder(TransformerConfig(hf=TINYBERT_4 | vocab)),
+        "waldorf": WaldorfEncoder(WaldorfConfig(vocab_size=words)),
+    }
+
+
+COMPARISONS = {
+    "mkd": Comparison("bilstm-biattention", "mkd", _of_mkd),
+    "waldorf": Comparison("waldorf", "squad", _of_waldorf),
+}
+
+
+def save_models(root: Path, compared: Comparison) -> dict[str, Path]:
     """Write the models with random weights; name -> directory, the one to compare with first."""
     tokeniser = Tokeniser.load(locate(DEFAULT_TEACHER))
-    vocab = {"vocab_size": tokeniser.vocab_size}
-    bert_3 = TransformerConfig(hf=BERT_3 | vocab, pooling="cls-of-layers")
-    encoders: dict[str, AnyEncoder] = {
-        "transformer-3 (768)": TransformerEncoder(bert_3),
-        "tinybert-4 (312)": TransformerEncoder(TransformerConfig(hf=TINYBERT_4 | vocab)),
-        STUDENT: BiLSTMEncoder(BiLSTMConfig(kind="bilstm-biattention", **vocab)),
-        "bilstm": BiLSTMEncoder(BiLSTMConfig(kind="bilstm", **vocab)),
-    }
     places = {}
-    for number, (name, encoder) in enumerate(encoders.items()):
+    for number, (name, encoder) in enumerate(compared.encoders(tokeniser.vocab_size).items()):
         places[name] = root / str(number)
-        MultiTaskModel(encoder, resolve("mkd"), tokeniser, ModelInfo()).save(places[name])
+        info = ModelInfo() if compared.tasks == "mkd" else ModelInfo(head_hidden=0)
+        MultiTaskModel(encoder, resolve(compared.tasks), tokeniser, info).save(places[name])
     return places
 
 
-def show(results: list[InferenceResult], settings: BenchSettings) -> None:
+def show(results: list[InferenceResult], settings: BenchSettings, name: str) -> None:
     """Print one table as Markdown, and how the student compares with each of the others."""
-    half = settings.seq_len // 2
-    print(f"\n{half}+{half} tokens, batch {settings.batch}, {settings.precision}, {settings.device}", end="")
+    print(
+        f"\n{settings.seq_len} tokens, batch {settings.batch}, {settings.precision}, {settings.device}",
+        end="",
+    )
     print(f" ({torch.get_num_threads()} threads)" if settings.device == "cpu" else "")
     print("\n| model | ms a batch (min-max) | rows/s | speed | weights (no embeddings) | disk MB | peak MB |")
     print("|---|---|---|---|---|---|---|")
@@ -69,13 +109,14 @@ def show(results: list[InferenceResult], settings: BenchSettings) -> None:
             f"| {r.speed:.2f}x | {size.total / 1e6:.1f}M ({size.without_embeddings / 1e6:.1f}M) "
             f"| {r.disk_bytes / 1e6:.0f} | {peak} |"
         )
-    student = next(r for r in results if r.name == STUDENT)
+    student = next(r for r in results if r.name == name)
     ratios = [f"{student.speed / r.speed:.2f}x {r.name}" for r in results if r is not student]
-    print(f"\n{STUDENT}: {', '.join(ratios)}", flush=True)
+    print(f"\n{name}: {', '.join(ratios)}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Inference speed of the students, random weights.")
+    parser.add_argument("--of", choices=list(COMPARISONS), default="mkd")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seq-len", type=int, nargs="+", default=[128, 256], help="tokens a row, both texts")
@@ -83,15 +124,16 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here as well")
     given = parser.parse_args()
+    compared = COMPARISONS[given.of]
     written = []
     with tempfile.TemporaryDirectory() as root:
-        models = save_models(Path(root))
+        models = save_models(Path(root), compared)
         base = BenchSettings(batch=given.batch, rounds=given.rounds, device=given.device)
         for precision in given.precision:
             for seq_len in given.seq_len:
                 settings = replace(base, seq_len=seq_len, precision=precision)
                 results = bench_inference(models, settings)
-                show(results, settings)
+                show(results, settings, compared.student)
                 written.append(asdict(settings) | {"models": [result.to_json() for result in results]})
     if given.json:
         write_json(given.json, written)

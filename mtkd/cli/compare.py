@@ -32,6 +32,8 @@ from tasks.errors import UserError
 @click.option(
     "--base", metavar="DIR|NAME", help="their teacher  [default: what the teacher was refined from]"
 )
+@click.option("--corpus", metavar="DIR", help="copies for the cells that want them; {task} as well")
+@click.option("--without", multiple=True, metavar="CELL", help="leave a cell out")
 @click.option("--tasks", help="in place of the grid's: by spaces; joined by commas = trained together")
 @click.option("--seeds", help="in place of the grid's: by commas")
 @click.option("--epochs", type=click.IntRange(min=1), help="of every stage of every run")
@@ -44,7 +46,7 @@ def compare(grid: str, sets: tuple[str, ...], dry_run: bool, json_file: str | No
     """Run a grid of recipes x overrides x tasks x seeds, and print one table: mean, spread, size, speed.
 
     GRID is a TOML file or one of the grids of the papers' tables: mlkd-table-3 to -8, minilmv2-table-7, -8,
-    hsk-tinybert-4-grid, hsk-rosita-6-grid.
+    hsk-tinybert-4-grid, hsk-rosita-6-grid, waldorf-ablation.
     What is finished is not run again; a run that fails does not stop the others.
     """
     import shlex
@@ -71,7 +73,7 @@ def compare(grid: str, sets: tuple[str, ...], dry_run: bool, json_file: str | No
     ]
     if not given["teacher"] and not given["store"]:
         raise UserError("a grid needs a teacher", mend="--teacher DIR|NAME, or --store DIR of its knowledge")
-    loaded = load_grid(grid, changes, parse_set(sets))
+    loaded = load_grid(grid, changes, parse_set(sets), given["without"])
     inputs = Inputs(
         given["data"],
         given["teacher"],
@@ -80,6 +82,7 @@ def compare(grid: str, sets: tuple[str, ...], dry_run: bool, json_file: str | No
         given["base"],
         given["store"],
         tuple(more),
+        given["corpus"],
     )
     if dry_run:
         for _, _, _, chain in jobs(loaded, inputs):

@@ -26,22 +26,24 @@ def build_optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.O
     return OPTIMIZERS[settings.optimizer]([g for g in groups if g["params"]], lr=settings.lr)
 
 
-def learning_rate(settings: TrainSettings, step: int, total: int) -> float:
+def learning_rate(settings: TrainSettings, step: int, total: int, hold: float = 0.0) -> float:
     """The learning rate of one step.
 
     It rises linearly from 0 over the first `warmup * total` steps, then stays (`constant`) or falls
-    linearly to 0 at `total` (`linear`).
+    linearly to 0 at `total` (`linear`), from `hold * total` on.
 
     Args:
         step: from 0.
         total: steps of the whole run.
+        hold: share of the steps before which it does not fall.
     """
     warm = int(settings.warmup * total)
     if step < warm:
         return settings.lr * (step + 1) / (warm + 1)
-    if settings.schedule == "constant":
+    top = max(warm, round(hold * total))
+    if settings.schedule == "constant" or step < top:
         return settings.lr
-    return settings.lr * (total - step) / max(total - warm, 1)
+    return settings.lr * (total - step) / max(total - top, 1)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -70,7 +70,7 @@ class TrainStep(nn.Module):
         self, task: Task, batch: Batch, teacher: Signal | None, units: list[int], progress: float
     ) -> tuple[Tensor, Tensor]:
         """The objective's share from one micro-batch; see Objective.forward."""
-        student = self.model(batch.inputs, task.head, self.objective.student_need)
+        student = self.model(batch.inputs, task.head, self.objective.needs(progress)[0])
         return self.objective(task, batch, student, teacher, units, progress)
 
 
@@ -197,12 +197,13 @@ class Trainer:
         batches = [self.feed.batch(draw.task, part).to(self.accelerator.device) for part, _ in parts]
         units = self._units(task, batches, [weight for _, weight in parts])
         loss, terms = 0.0, torch.zeros(len(units))
+        done = self.position.step / self.total
+        needed = self.inner.objective.needs(done)[1]
         for number, (batch, (_, weight)) in enumerate(zip(batches, parts, strict=True)):
             torch.manual_seed(self._seed(number))
-            signals = self.teacher.signal(task, batch) if self.teacher else None
+            signals = self.teacher.signal(task, batch, needed) if self.teacher else None
             last = number == len(batches) - 1
             with self.accelerator.no_sync(self.step_module) if not last else contextlib.nullcontext():
-                done = self.position.step / self.total
                 share_loss, values = self.step_module(task, batch, signals, units, done)
                 # Gradients are averaged over the processes, and the units are counted over all of them.
                 self.accelerator.backward(share_loss * weight * self.accelerator.num_processes)
@@ -210,7 +211,8 @@ class Trainer:
             terms += values.float().cpu() * weight
         loss, *each = self._over_processes([loss, *terms.tolist()])
         self._check(loss, task)
-        rate = learning_rate(self.settings, self.position.step, self.total)
+        held = self.inner.objective.slow_build.share
+        rate = learning_rate(self.settings, self.position.step, self.total, held)
         set_learning_rate(self.optimizer, rate)
         if self.settings.clip is not None:
             norm = self.accelerator.clip_grad_norm_(self.inner.parameters(), self.settings.clip)
@@ -288,7 +290,8 @@ class Trainer:
             "train_loss": {task: float(np.mean(values)) for task, values in losses.items()},
         }
         position.history.append(record)
-        if self.evaluate is None:
+        building = not self.inner.objective.slow_build.done(position.step / self.total)
+        if self.evaluate is None or building:  # heads that nothing has trained yet are not judged
             position.seconds += time.monotonic() - started
             return
         scores = self.evaluate(self.inner.model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,13 @@ class Cell(Strict):
     Attributes:
         set: dotted setting -> value, over the grid's.
         first: None = the student starts as its recipe says.
+        corpus: True where it trains on copies too (`--corpus`).
     """
 
     recipe: str | None = None
     set: dict[str, Any] = Field(default_factory=dict)
     first: First | None = None
+    corpus: bool = False
 
 
 class Bench(Strict):
@@ -93,15 +95,18 @@ def grid_names() -> list[str]:
     )
 
 
-def load_grid(name: str, changes: Mapping[str, Any], sets: Mapping[str, Any]) -> Grid:
+def load_grid(
+    name: str, changes: Mapping[str, Any], sets: Mapping[str, Any], without: Sequence[str] = ()
+) -> Grid:
     """A grid by name or file.
 
     Args:
         changes: fields of Grid -> value, in place of the file's.
         sets: dotted setting -> value, for every cell, over the file's.
+        without: cells to leave out.
 
     Raises:
-        UserError: no such grid, not TOML, an unknown key, or a cell that does not load.
+        UserError: no such grid or cell, not TOML, an unknown key, or a cell that does not load.
     """
     if name in grid_names():
         text = (resources.files("mtkd.grids") / f"{name}.toml").read_text(encoding="utf-8")
@@ -114,6 +119,12 @@ def load_grid(name: str, changes: Mapping[str, Any], sets: Mapping[str, Any]) ->
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{name} is not valid TOML: {error}") from error
     grid: Grid = validate(Grid, values | dict(changes))
-    grid = grid.model_copy(update={"set": grid.set | dict(sets)})
+    for cell in without:
+        if cell not in grid.cells:
+            raise unknown("cell", cell, grid.cells)
+    cells = {name: cell for name, cell in grid.cells.items() if name not in without}
+    if not cells:
+        raise UserError("no cell of the grid is left", mend="leave one out less (--without)")
+    grid = grid.model_copy(update={"set": grid.set | dict(sets), "cells": cells})
     grid.check()
     return grid

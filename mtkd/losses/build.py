@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from mtkd.layermap import Pairs, layer_pairs, spread
+from mtkd.layermap import spread
 from mtkd.losses.attention import AttentionKL, ScoreMSE
 from mtkd.losses.contrastive import SampleContrastive
 from mtkd.losses.hidden import ClsMSE, HiddenCosine, HiddenMSE
 from mtkd.losses.knowledge import HiddenKnowledge
 from mtkd.losses.logits import Labels, LogitsMSE, SoftLabels
 from mtkd.losses.objective import Objective
+from mtkd.losses.pooled import PooledHiddenMSE, PooledScoreMSE
 from mtkd.losses.relations import Relation, SampleSimilarity, TokenSimilarity
 from mtkd.losses.shared import Projections
+from mtkd.losses.sides import (
+    Sides,
+    hidden_widths,
+    pairs_of,
+    projections_of,
+    require_same_heads,
+    widths_of,
+)
 from mtkd.losses.term import LossTerm
 from mtkd.records import Need, Shape
 from mtkd.selection import Selection
@@ -23,29 +31,16 @@ from tasks.errors import UserError
 from tasks.task import Task
 
 NO_TEACHER = Shape("none", 0, 0, 0, 0, 0, Need())
-# What a student without layers and heads can learn from.
-_OF_ANY_STUDENT = (
-    "logits_mse, soft_labels, labels, and sample_similarity or sample_contrastive with vector=pooled"
-)
-
-
-@dataclass(frozen=True)
-class Sides:
-    """Who learns from whom, and the tasks they meet on."""
-
-    student: Shape
-    teacher: Shape
-    tasks: tuple[Task, ...]
 
 
 def _hidden_mse(name: str, s: Any, sides: Sides) -> LossTerm:
-    widths = _widths(sides, "width" if s.of == "hidden" else "attention")
-    pairs = _pairs(name, s.layers, sides)
-    return HiddenMSE(pairs, s.of, _projections(name, s.projection, pairs, widths), s.layers == "emd")
+    pairs = pairs_of(name, s.layers, sides)
+    widths = widths_of(sides, "attention") if s.of == "context" else hidden_widths(sides, pairs)
+    return HiddenMSE(pairs, s.of, projections_of(name, s.projection, pairs, widths), s.layers == "emd")
 
 
 def _hidden_knowledge(name: str, s: Any, sides: Sides) -> LossTerm:
-    _pairs(name, [(0, 0)], sides)
+    pairs_of(name, [(0, 0)], sides)
     n, last = sides.student.layers, sides.teacher.layers
     top, depth = s.top or last, s.depth or n + 1
     for key, value, least, most in (("top", top, n, last), ("depth", depth, 1, n + 1)):
@@ -55,19 +50,20 @@ def _hidden_knowledge(name: str, s: Any, sides: Sides) -> LossTerm:
                 allowed=f"{least} to {most}",
                 mend=f"--set terms.{name}.{key}=N",
             )
-    pairs = [(0, 0), *spread(f"top:{top}", n, last)][n + 1 - depth :]
+    pairs = pairs_of(name, [(0, 0), *spread(f"top:{top}", n, last)][n + 1 - depth :], sides)
     scored: list[tuple[int, int]] = []
     if s.tokens is not None and s.by != "left":
         ranking = dict([(0, 0), *spread(f"top:{last if s.by == 'att-last-no-sep' else top}", n, last)])
         # The embedding layer has no attention: the first layer's stands in for it.
         scored = [(theirs, max(1, ranking[mine])) for mine, theirs in pairs]
     selection = Selection(s.tokens, s.by, s.width, s.units, tuple(scored))
-    return HiddenKnowledge(pairs, selection, _projections(name, s.projection, pairs, _widths(sides, "width")))
+    widths = hidden_widths(sides, pairs)
+    return HiddenKnowledge(pairs, selection, projections_of(name, s.projection, pairs, widths))
 
 
 def _hidden_cosine(name: str, s: Any, sides: Sides) -> LossTerm:
-    pairs = _pairs(name, s.layers, sides)
-    projection = _projections(name, s.projection, pairs, _widths(sides, "width"))
+    pairs = pairs_of(name, s.layers, sides)
+    projection = projections_of(name, s.projection, pairs, hidden_widths(sides, pairs))
     return HiddenCosine(pairs, projection, s.layers == "emd")
 
 
@@ -77,7 +73,7 @@ def _cls_mse(name: str, s: Any, sides: Sides) -> LossTerm:
             f"the term {name!r} (cls_mse) cannot weigh layers by the earth mover's distance",
             allowed="uniform, skip, last, first, top:L, auto, or pairs",
         )
-    pairs = _pairs(name, s.layers, sides)
+    pairs = pairs_of(name, s.layers, sides)
     if not s.include_last:
         pairs = [pair for pair in pairs if pair[0] != sides.student.layers]
     if not pairs:
@@ -85,21 +81,35 @@ def _cls_mse(name: str, s: Any, sides: Sides) -> LossTerm:
             f"the term {name!r} leaves out the student's last layer, and it has no other",
             mend=f"--set terms.{name}.include_last=true, or a deeper student",
         )
-    return ClsMSE(pairs, _projections(name, s.projection, pairs, _widths(sides, "width")))
+    return ClsMSE(pairs, projections_of(name, s.projection, pairs, widths_of(sides, "width")))
 
 
 def _attention_kl(name: str, s: Any, sides: Sides) -> LossTerm:
-    _same_heads(name, sides)
-    return AttentionKL(_pairs(name, s.layers, sides), s.layers == "emd")
+    pairs = pairs_of(name, s.layers, sides)
+    require_same_heads(name, sides)
+    return AttentionKL(pairs, s.layers == "emd")
 
 
 def _score_mse(name: str, s: Any, sides: Sides) -> LossTerm:
-    _same_heads(name, sides)
-    return ScoreMSE(_pairs(name, s.layers, sides), s.layers == "emd")
+    pairs = pairs_of(name, s.layers, sides)
+    require_same_heads(name, sides)
+    return ScoreMSE(pairs, s.layers == "emd")
+
+
+def _pooled_hidden_mse(name: str, s: Any, sides: Sides) -> LossTerm:
+    pairs = pairs_of(name, s.layers, sides, pooled=True)
+    projection = projections_of(name, s.projection, pairs, hidden_widths(sides, pairs))
+    return PooledHiddenMSE(pairs, sides.student.stride, projection, s.layers == "emd")
+
+
+def _pooled_score_mse(name: str, s: Any, sides: Sides) -> LossTerm:
+    pairs = pairs_of(name, s.layers, sides, pooled=True)
+    require_same_heads(name, sides)
+    return PooledScoreMSE(pairs, sides.student.stride, s.layers == "emd")
 
 
 def _relation(name: str, s: Any, sides: Sides) -> LossTerm:
-    pairs = _pairs(name, s.layers, sides)
+    pairs = pairs_of(name, s.layers, sides)
     splits = s.splits or sides.student.heads
     letters = set("".join(s.pairs)) - {"-"}
     regrouped = s.heads != "concat-split"
@@ -120,7 +130,7 @@ def _relation(name: str, s: Any, sides: Sides) -> LossTerm:
 
 
 def _token_similarity(name: str, s: Any, sides: Sides) -> LossTerm:
-    _pairs(name, [(0, 0)], sides)
+    pairs_of(name, [(0, 0)], sides)
     return TokenSimilarity()
 
 
@@ -140,7 +150,7 @@ def _sample_contrastive(name: str, s: Any, sides: Sides) -> LossTerm:
                 + f'--set \'terms.{name}.kinds=["classify", "rank"]\' leaves such tasks out of the term',
             )
     of = "pooled" if s.vector == "pooled" else "width"
-    widths = _widths(sides, of)
+    widths = widths_of(sides, of)
     layers = _vector_layers(name, s.vector, sides)
     projection = Projections("shared", [layers], *widths)
     return SampleContrastive(s.vector, *layers, projection, s.temperature, s.normalize, s.bins)
@@ -157,6 +167,8 @@ LOSSES: dict[str, Callable[[str, Any, Sides], LossTerm]] = {
     "hidden_cosine": _hidden_cosine,
     "cls_mse": _cls_mse,
     "score_mse": _score_mse,
+    "pooled_hidden_mse": _pooled_hidden_mse,
+    "pooled_score_mse": _pooled_score_mse,
     "attention_kl": _attention_kl,
     "relation": _relation,
     "token_similarity": _token_similarity,
@@ -166,7 +178,11 @@ LOSSES: dict[str, Callable[[str, Any, Sides], LossTerm]] = {
 
 
 def build_objective(
-    terms: Mapping[str, Term], student: Shape, teacher: Shape | None, tasks: Iterable[Task]
+    terms: Mapping[str, Term],
+    student: Shape,
+    teacher: Shape | None,
+    tasks: Iterable[Task],
+    slow_build: float = 0.0,
 ) -> Objective:
     """The objective of a stage, its projections fresh; the caller seeds torch.
 
@@ -174,6 +190,7 @@ def build_objective(
         terms: name -> term settings.
         teacher: None where there is none.
         tasks: all that the stage meets.
+        slow_build: see DistillSettings.
 
     Raises:
         UserError: a term that does not fit the sizes of student and teacher, or needs what one does not give.
@@ -193,7 +210,7 @@ def build_objective(
                     "which it does not give",
                     mend=f"drop the term with --set terms.{name}.weight=0, or choose another {who}",
                 )
-    return Objective(built, terms)
+    return Objective(built, terms, slow_build)
 
 
 def labels_objective() -> Objective:
@@ -201,53 +218,12 @@ def labels_objective() -> Objective:
     return Objective({"labels": Labels()}, {"labels": LabelsSettings(loss="labels")})
 
 
-def _pairs(name: str, spec: str | Pairs, sides: Sides) -> Pairs:
-    """The layer pairs of a term.
-
-    Raises:
-        UserError: a side has no layers or heads at all: it is an LSTM.
-    """
-    for who, shape in (("student", sides.student), ("teacher", sides.teacher)):
-        if not shape.layers:
-            raise UserError(
-                f"the term {name!r} compares Transformer layers, and the {who} ({shape.family}) has "
-                "neither layers nor attention heads",
-                allowed=f"for such a {who}: {_OF_ANY_STUDENT}",
-                mend=f"drop the term with --set terms.{name}.weight=0, or --set student.kind=transformer",
-            )
-    return layer_pairs(spec, sides.student, sides.teacher)
-
-
-def _widths(sides: Sides, of: str) -> tuple[int, int]:
-    return getattr(sides.student, of), getattr(sides.teacher, of)
-
-
-def _projections(name: str, kind: str, pairs: Pairs, widths: tuple[int, int]) -> Projections:
-    if kind == "none" and widths[0] != widths[1]:
-        raise UserError(
-            f"the term {name!r} compares vectors of {widths[0]} (student) and {widths[1]} (teacher) directly",
-            mend=f"--set terms.{name}.projection=shared",
-        )
-    return Projections(kind, pairs, *widths)
-
-
-def _same_heads(name: str, sides: Sides) -> None:
-    mine, theirs = sides.student.heads, sides.teacher.heads
-    if mine and theirs and mine != theirs:
-        raise UserError(
-            f"the term {name!r} compares attention head by head: "
-            f"the student has {mine}, the teacher {theirs}",
-            allowed=f"{theirs} heads, or the loss 'relation', which takes any number",
-            mend=f"--set student.transformer.heads={theirs}, or --set terms.{name}.weight=0",
-        )
-
-
 def _vector_layers(name: str, vector: str, sides: Sides) -> tuple[int, int]:
     """The last layers, whose first tokens are compared; (0, 0) where the heads' vectors are."""
     return (
         (0, 0)
         if vector == "pooled"
-        else _pairs(name, [(sides.student.layers, sides.teacher.layers)], sides)[0]
+        else pairs_of(name, [(sides.student.layers, sides.teacher.layers)], sides)[0]
     )
 
 

@@ -89,11 +89,12 @@ class ClsMSE(LossTerm):
 
     def __init__(self, layers: Pairs, projection: Projections):
         super().__init__()
-        self._layers, self.projection = layers, projection
+        self.compared, self.projection = layers, projection
         self.student_need = Need(cls=frozenset(mine for mine, _ in layers))
         self.teacher_need = Need(cls=frozenset(theirs for _, theirs in layers))
 
     def forward(self, given: TermInput) -> Tensor:
-        student = torch.stack([self.projection(given.student.cls[mine], mine) for mine, _ in self._layers], 1)
-        teacher = torch.stack([given.teacher_signal.cls[theirs] for _, theirs in self._layers], 1)
+        pairs = [pair for _, pair in self.pairs_on(given.on)]
+        student = torch.stack([self.projection(given.student.cls[mine], mine) for mine, _ in pairs], 1)
+        teacher = torch.stack([given.teacher_signal.cls[theirs] for _, theirs in pairs], 1)
         return patient_cls_mse(student, teacher) * len(student)

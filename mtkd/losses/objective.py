@@ -9,6 +9,7 @@ from operator import or_
 import torch
 from torch import Tensor, nn
 
+from mtkd.losses.slow_build import SlowBuild
 from mtkd.losses.term import LossTerm, TermInput
 from mtkd.records import BY_LAYER, Need, Signal
 from mtkd.terms import Term, value_at
@@ -25,12 +26,14 @@ class Objective(nn.Module):
     Args:
         terms: name -> term.
         settings: name -> its weight (over the steps) and the kinds of task it is for.
+        slow_build: share of the steps in which layers are switched on one after the other.
     """
 
-    def __init__(self, terms: Mapping[str, LossTerm], settings: Mapping[str, Term]):
+    def __init__(self, terms: Mapping[str, LossTerm], settings: Mapping[str, Term], slow_build: float = 0.0):
         super().__init__()
         self.terms = nn.ModuleDict(terms)
         self._settings = dict(settings)
+        self.slow_build = SlowBuild.of(slow_build, terms.values())
 
     def _terms(self) -> list[tuple[str, LossTerm]]:
         return list(self.terms.items())  # type: ignore[arg-type]
@@ -44,6 +47,14 @@ class Objective(nn.Module):
     def teacher_need(self) -> Need:
         """All that the terms need of the teacher."""
         return reduce(or_, (term.teacher_need for _, term in self._terms()), Need())
+
+    def needs(self, progress: float) -> tuple[Need, Need]:
+        """What is needed of student and teacher in a step; less than in all while layers are built."""
+        if self.slow_build.done(progress):
+            return self.student_need, self.teacher_need
+        on = self.slow_build.on(progress)
+        student, teacher = zip(*(term.needs(on) for _, term in self._terms()), strict=True)
+        return reduce(or_, student, Need()), reduce(or_, teacher, Need())
 
     def units(self, task: Task, batch: Batch) -> list[int]:
         """How many units each term is a sum over, in this batch; 0 for a term that is not for this task."""
@@ -71,12 +82,14 @@ class Objective(nn.Module):
         Returns:
             the loss (scalar), and each term's own value before weighting (n_terms,), detached.
         """
-        given = TermInput(task, batch, student, teacher, progress)
+        on = None if self.slow_build.done(progress) else self.slow_build.on(progress)
+        given = TermInput(task, batch, student, teacher, progress, on)
         loss = _nothing(student)
         values = []
         for (name, term), count in zip(self._terms(), units, strict=True):
             weight = value_at(self._settings[name].weight, progress)
-            value = term(given) / count if count and weight else loss.new_zeros(())
+            live = on is None or term.pairs_on(on)
+            value = term(given) / count if count and weight and live else loss.new_zeros(())
             values.append(value.detach().float())
             loss = loss + weight * value
         return loss, torch.stack(values)

@@ -234,6 +234,7 @@ class TokenSimilarity(TokenTerm):
     """`token_similarity`: similarities of the embedding layer's tokens; unit: a real token."""
 
     student_need = teacher_need = Need(hidden=frozenset({0}))
+    compared = ((0, 0),)
 
     def forward(self, given: TermInput) -> Tensor:
         mask = mask_of(given)

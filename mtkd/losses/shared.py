@@ -31,6 +31,7 @@ class LayeredTerm(TokenTerm):
 
     The pairs are summed; with the map `emd` all pairs are weighed by the earth mover's flow between the
     layers, whose weights follow the cost of the batches (BERT-EMD); the weights are part of a checkpoint.
+    Such a term is of all layers at once, and is not built slowly.
 
     Args:
         pairs: (student layer, teacher layer).
@@ -44,6 +45,7 @@ class LayeredTerm(TokenTerm):
     def __init__(self, pairs: Pairs, kinds: Iterable[str], flow: bool = False):
         super().__init__()
         self.pairs, self._flow = pairs, flow
+        self.compared = () if flow else pairs
         mine, theirs = (frozenset(layers) for layers in zip(*pairs, strict=True))
         self.student_need, self.teacher_need = (need_of(kinds, layers) for layers in (mine, theirs))
         if flow:
@@ -56,11 +58,12 @@ class LayeredTerm(TokenTerm):
 
     def forward(self, given: TermInput) -> Tensor:
         """The sum over units and pairs."""
-        losses = [self.pair_loss(given, number, *pair) for number, pair in enumerate(self.pairs)]
+        pairs = enumerate(self.pairs) if self._flow else self.pairs_on(given.on)
+        losses = torch.stack([self.pair_loss(given, number, *pair) for number, pair in pairs])
         units = self.units(given.task, given.batch)
         if not self._flow:
-            return torch.stack(losses).sum() * units
-        cost = torch.stack(losses).view(len(self.student_weights), len(self.teacher_weights))
+            return losses.sum() * units
+        cost = losses.view(len(self.student_weights), len(self.teacher_weights))
         flow = emd(cost.detach(), self.student_weights, self.teacher_weights).to(cost.device)
         if self.training:
             mine, theirs = emd_weights(cost.detach(), flow)

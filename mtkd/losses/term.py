@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -24,6 +24,7 @@ class TermInput:
 
     Attributes:
         progress: share of the steps that are done, 0 to 1.
+        on: the student's layers that are switched on (slow build); None = all.
     """
 
     task: Task
@@ -31,6 +32,7 @@ class TermInput:
     student: Signal
     teacher: Signal | None
     progress: float = 0.0
+    on: frozenset[int] | None = None
 
     @property
     def teacher_signal(self) -> Signal:
@@ -45,10 +47,27 @@ class LossTerm(nn.Module):
     It states what it needs of student and teacher, owns its projections (which are never exported),
     says how many units (rows, tokens) a batch has for it, and returns the sum over those units:
     `forward(given: TermInput) -> Tensor` (scalar). The objective divides.
+
+    Attributes:
+        compared: (student layer, teacher layer) pairs that can be switched on one after the other; a term
+            without starts after all of them (slow build).
     """
 
     student_need: Need = Need()
     teacher_need: Need = Need()
+    compared: Sequence[tuple[int, int]] = ()
+
+    def pairs_on(self, on: frozenset[int] | None) -> list[tuple[int, tuple[int, int]]]:
+        """Number and pair of what is compared of the student's layers `on`; None = of all."""
+        return [(n, pair) for n, pair in enumerate(self.compared) if on is None or pair[0] in on]
+
+    def needs(self, on: frozenset[int]) -> tuple[Need, Need]:
+        """What it needs of student and teacher while only these of the student's layers are on."""
+        pairs = [pair for _, pair in self.pairs_on(on)]
+        if not pairs:
+            return Need(), Need()
+        mine, theirs = (frozenset(layers) for layers in zip(*pairs, strict=True))
+        return self.student_need.within(mine), self.teacher_need.within(theirs)
 
     def units(self, task: Task, batch: Batch) -> int:
         """How many units the term's sum is over; rows unless it says otherwise."""

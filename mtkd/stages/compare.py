@@ -35,6 +35,7 @@ class Inputs:
         text: plain text for cells that have a `first`.
         base: the teacher of those.
         store: a knowledge store in the teacher's place; `{task}` as in `teacher`.
+        corpus: an augmented corpus for cells that want one; `{task}` as in `teacher`.
         more: further words of the command line (--limit 1000).
     """
 
@@ -45,6 +46,7 @@ class Inputs:
     base: str | None = None
     store: str | None = None
     more: tuple[str, ...] = ()
+    corpus: str | None = None
 
 
 @dataclass(frozen=True)
@@ -189,20 +191,32 @@ def jobs(grid: Grid, inputs: Inputs) -> Iterator[tuple[str, str, int, list[Job]]
     """(cell, tasks, seed, the commands to run in order) for every run of a grid.
 
     Raises:
-        UserError: a cell starts from plain text, and there is none.
+        UserError: a cell starts from plain text or wants a corpus, and there is none.
     """
+    _check_corpus(grid, inputs)
     for seed in grid.seeds:
         for name, cell in grid.cells.items():
             first = _first(cell, inputs, seed)
             for spec in grid.tasks:
                 out = inputs.out / "runs" / _plain(name) / f"{_plain(spec)}-{seed}"
                 words = ["distill", grid.recipe_of(name), "--data", inputs.data, "--tasks", spec]
-                for option, place in (("--teacher", inputs.teacher), ("--store", inputs.store)):
+                corpus = inputs.corpus if cell.corpus else None
+                given = (("--teacher", inputs.teacher), ("--store", inputs.store), ("--corpus", corpus))
+                for option, place in given:
                     words += [option, place.replace("{task}", spec)] if place else []
                 words += ["--seed", str(seed)]
                 words += [*inputs.more, *_sets(grid.set | cell.set), "--out", str(out)]
                 words += ["--init", str(first.out)] if first else []
                 yield name, spec, seed, [*([first] if first else []), Job(tuple(words), out)]
+
+
+def _check_corpus(grid: Grid, inputs: Inputs) -> None:
+    wants = next((name for name, cell in grid.cells.items() if cell.corpus), None)
+    if wants is not None and inputs.corpus is None:
+        raise UserError(
+            f"the cell {wants!r} trains on an augmented corpus, and none is given",
+            mend=f"--corpus DIR of mtkd augment, or leave the cell out: --without '{wants}'",
+        )
 
 
 def _first(cell: Cell, inputs: Inputs, seed: int) -> Job | None:

@@ -116,7 +116,11 @@ def check(
         (
             stage,
             build_objective(
-                stage.terms, student, None if from_labels or not reference else reference.config.shape, tasks
+                stage.terms,
+                student,
+                None if from_labels or not reference else reference.config.shape,
+                tasks,
+                settings.slow_build,
             ),
         )
         for stage in stages

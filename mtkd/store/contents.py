@@ -8,7 +8,7 @@ a scale each. Which activations of a vector are kept is a bit each, where it dif
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -151,7 +151,8 @@ class Contents:
         need = {k: sorted(v) if isinstance(v, frozenset) else v for k, v in vars(self.need).items()}
         selection = self.need.selection
         need["selection"] = None if selection is None else vars(selection)
-        shape = {k: v for k, v in vars(self.shape).items() if k != "offers"}
+        absent = {f.name: f.default for f in fields(Shape)}
+        shape = {k: v for k, v in vars(self.shape).items() if k != "offers" and v != absent[k]}
         return {"need": need, "dtype": self.dtype, "shape": shape, "max_length": self.max_length}
 
     @staticmethod

@@ -76,10 +76,10 @@ class StoredTeacher:
         """Have some training rows read from the disk in the background."""
         self._reader.read_ahead(task, self._places[task][indices])
 
-    def signal(self, task: Task, batch: Batch) -> Signal:
+    def signal(self, task: Task, batch: Batch, need: Need | None = None) -> Signal:
         """The stored knowledge of the batch's rows."""
         stored = self.read(task.name, batch.indices)
-        need, contents = self._need, self._contents
+        need, contents = need or self._need, self._contents
         found: dict[str, dict[int, Tensor]] = {}
         for kind in OF_TOKENS:
             if kind in stored:

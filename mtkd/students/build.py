@@ -19,17 +19,19 @@ from mtkd.students.hf_config import (
 )
 from mtkd.students.pruned import Importance, prune_into
 from mtkd.students.transformer import TransformerEncoder, copy_layers
+from mtkd.students.waldorf import WaldorfConfig, WaldorfEncoder
 from tasks.errors import UserError
 from tasks.tokenise import Tokeniser
 
-AnyConfig = BiLSTMConfig | TransformerConfig
-AnyEncoder = BiLSTMEncoder | TransformerEncoder
+AnyConfig = BiLSTMConfig | TransformerConfig | WaldorfConfig
+AnyEncoder = BiLSTMEncoder | TransformerEncoder | WaldorfEncoder
 
 # What a saved model is read back with: its configuration and its encoder, by kind.
 ENCODERS: dict[str, tuple[Any, Any]] = {
     "bilstm-biattention": (BiLSTMConfig, BiLSTMEncoder),
     "bilstm": (BiLSTMConfig, BiLSTMEncoder),
     "transformer": (TransformerConfig, TransformerEncoder),
+    "waldorf": (WaldorfConfig, WaldorfEncoder),
 }
 
 
@@ -78,13 +80,15 @@ def encoder_from_json(value: Mapping[str, Any]) -> AnyEncoder:
 
 
 def student_config(settings: StudentSettings, ancestry: Ancestry) -> AnyConfig:
-    """What the student will be; no weights are loaded. A BiLSTM's vocabulary is not known yet.
+    """What the student will be; no weights are loaded. The vocabulary is known only of a Transformer.
 
     Raises:
         UserError: sizes that do not go together, or not with what the student starts from.
     """
     if settings.kind == "transformer":
         return _transformer_config(settings.transformer, ancestry)
+    if settings.kind == "waldorf":
+        return WaldorfConfig.of(settings, 1)
     return BiLSTMConfig.model_validate(
         settings.bilstm.model_dump() | {"kind": settings.kind, "vocab_size": 1, "dropout": settings.dropout}
     )
@@ -150,6 +154,15 @@ def _transformer(settings: StudentSettings, origin: Origin) -> TransformerEncode
     sides = student.body, student.n_layers, source.body, source.n_layers
     prune_into(*sides, layers, origin.importance, config.head_size)
     return student
+
+
+def _waldorf(settings: StudentSettings, origin: Origin) -> WaldorfEncoder:
+    if settings.embeddings == "teacher":
+        raise UserError(
+            "a WaLDORf's embeddings are smaller than the teacher's, so they cannot start from them",
+            mend="--set student.embeddings=random; a hidden_mse term with layers = [[0, 0]] brings them near",
+        )
+    return WaldorfEncoder(WaldorfConfig.of(settings, origin.tokeniser.vocab_size))
 
 
 def _source_name(wanted: TransformerSettings, base: str | None) -> str:
@@ -265,6 +278,7 @@ STUDENTS: dict[str, Callable[[StudentSettings, Origin], AnyEncoder]] = {
     "bilstm-biattention": _bilstm,
     "bilstm": _bilstm,
     "transformer": _transformer,
+    "waldorf": _waldorf,
 }
 
 

@@ -21,8 +21,12 @@ class TeacherSource(Protocol):
 
     offers: Need
 
-    def signal(self, task: Task, batch: Batch) -> Signal:
-        """The teacher's signal for one batch."""
+    def signal(self, task: Task, batch: Batch, need: Need | None = None) -> Signal:
+        """The teacher's signal for one batch.
+
+        Args:
+            need: where less is wanted than it was made for; what is there anyhow may be given all the same.
+        """
         ...
 
 
@@ -34,19 +38,20 @@ class OnlineTeacher:
         self.offers = model.offers
         self._need, self._bf16 = need, precision == "bf16"
 
-    def signal(self, task: Task, batch: Batch) -> Signal:
-        """What was needed of the teacher, without gradients."""
+    def signal(self, task: Task, batch: Batch, need: Need | None = None) -> Signal:
+        """What was needed of the teacher, without gradients; layers above that are not run."""
+        need = self._need if need is None else need
         inputs = batch.teacher or batch.inputs
         device = batch.labels.device.type
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self._bf16):
-            found = self.model(inputs, task.head, self._need.raw)
-        if self._need.selection is None:
+            found = self.model(inputs, task.head, need.raw)
+        if need.selection is None:
             return found
         assert inputs.joint is not None, "hidden states are selected from rows that are read in one sequence"
-        selected = select(found, self._need, inputs.joint, self.model.encoder.shape.heads)
+        selected = select(found, need, inputs.joint, self.model.encoder.shape.heads)
         # What they were taken from goes.
         kept = {
-            kind: {layer: found_of[layer] for layer in sorted(getattr(self._need, kind))}
+            kind: {layer: found_of[layer] for layer in sorted(getattr(need, kind))}
             for kind in ("hidden", "query", "key")
             if (found_of := getattr(found, kind))
         }
@@ -61,7 +66,7 @@ class CachedLogits:
     def __init__(self, logits: Mapping[str, np.ndarray]):
         self._logits = {name: torch.from_numpy(values) for name, values in logits.items()}
 
-    def signal(self, task: Task, batch: Batch) -> Signal:
+    def signal(self, task: Task, batch: Batch, need: Need | None = None) -> Signal:
         """The stored logits of the batch's rows."""
         rows = self._logits[task.name][torch.from_numpy(batch.indices)]
         if task.kind == "span" and batch.inputs.joint is not None:

@@ -35,7 +35,15 @@ seq_len = 16
 batches = [2]
 rounds = 1
 """
-HERE = Inputs("pocket", "teach/{task}", Path("out"), Path("text.txt"), "base", more=("--limit", "9"))
+HERE = Inputs(
+    "pocket",
+    "teach/{task}",
+    Path("out"),
+    Path("text.txt"),
+    "base",
+    more=("--limit", "9"),
+    corpus="copies/{task}",
+)
 
 
 def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(

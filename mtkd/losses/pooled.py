@@ -1,0 +1,128 @@
+"""Losses for students whose states stand for several tokens each: pure functions, then the terms."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mtkd.layermap import Pairs
+from mtkd.losses.hidden import masked_mse
+from mtkd.losses.shared import LayeredTerm, Projections, mask_of
+from mtkd.losses.term import TermInput, full_precision
+from tasks.batching import Batch
+from tasks.task import Task
+
+
+def pool_mask(mask: Tensor, stride: int) -> Tensor:
+    """(B, ceil(L / stride)) bool: a window is real if one of its tokens is.
+
+    Args:
+        mask: (B, L) bool, True = real token.
+    """
+    return functional.pad(mask, (0, -mask.shape[1] % stride)).unflatten(1, (-1, stride)).any(2)
+
+
+def pool_average(hidden: Tensor, mask: Tensor, stride: int) -> Tensor:
+    """(B, ceil(L / stride), d) the mean over the real tokens of each window; 0 where there is none.
+
+    Args:
+        hidden: (B, L, d).
+        mask: (B, L) bool, True = real token.
+    """
+    over = -mask.shape[1] % stride
+    real = functional.pad(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), (0, 0, 0, over))
+    count = functional.pad(mask, (0, over)).unflatten(1, (-1, stride)).sum(2).clamp(min=1)
+    return real.unflatten(1, (-1, stride)).sum(2) / count.unsqueeze(-1)
+
+
+def pool_maximum(scores: Tensor, mask: Tensor, stride: int) -> Tensor:
+    """(B, H, K, K), K = ceil(L / stride): the largest score of real queries and keys of each window.
+
+    Where a window has none it is the lowest number there is.
+
+    Args:
+        scores: (B, H, L, L) [example, head, query, key].
+        mask: (B, L) bool, True = real token.
+    """
+    pairs = (mask.unsqueeze(1) & mask.unsqueeze(2)).unsqueeze(1)
+    low, over = torch.finfo(scores.dtype).min, -mask.shape[1] % stride
+    real = functional.pad(scores.masked_fill(~pairs, low), (0, over, 0, over), value=low)
+    return functional.max_pool2d(real, stride)
+
+
+@full_precision
+def pooled_hidden_mse(h_s: Tensor, h_t: Tensor, mask: Tensor, stride: int) -> Tensor:
+    """MSE(H_S, AvgPool(H_T)), the mean over real windows and width (WaLDORf Eq. 2); 0 if no token is real.
+
+    A window is averaged over its real tokens alone.
+
+    Args:
+        h_s: (B, ceil(L / stride), d) the student's states, brought to the teacher's width.
+        h_t: (B, L, d) the teacher's; a constant.
+        mask: (B, L) bool, True = real token.
+        stride: tokens of a window.
+    """
+    return masked_mse(h_s, pool_average(h_t.detach(), mask, stride), pool_mask(mask, stride))
+
+
+@full_precision
+def pooled_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor, stride: int) -> Tensor:
+    """MSE(A_S, MaxPool(A_T)) of attention scores before the softmax (WaLDORf Eq. 3); 0 if no token is real.
+
+    The mean over heads, real query windows and their real key windows; padding takes no part in the pool.
+
+    Args:
+        scores_s: (B, H, K, K), K = ceil(L / stride), the student's [example, head, query, key].
+        scores_t: (B, H, L, L) the teacher's; constants.
+        mask: (B, L) bool, True = real token.
+        stride: tokens of a window, of queries and of keys.
+    """
+    windows = pool_mask(mask, stride)
+    pairs = (windows.unsqueeze(1) & windows.unsqueeze(2)).unsqueeze(1)
+    difference = (scores_s - pool_maximum(scores_t.detach(), mask, stride)).masked_fill(~pairs, 0.0)
+    of_queries = difference.square().sum(-1) / windows.sum(-1).clamp(min=1)[:, None, None]
+    return of_queries.sum() / (windows.sum().clamp(min=1) * scores_s.shape[1])
+
+
+class PooledTerm(LayeredTerm):
+    """A term on windows of `stride` tokens; unit: a window with a real token."""
+
+    def __init__(self, layers: Pairs, kind: str, stride: int, flow: bool = False):
+        super().__init__(layers, [kind], flow)
+        self._stride = stride
+
+    def units(self, task: Task, batch: Batch) -> int:
+        """Windows of the batch that have a real token."""
+        assert batch.inputs.joint is not None, "token-aligned students read jointly"
+        return int(pool_mask(batch.inputs.joint.mask, self._stride).sum())
+
+
+class PooledHiddenMSE(PooledTerm):
+    """`pooled_hidden_mse`: H_S W against the teacher's averaged states, summed over layers.
+
+    Args:
+        projection: W, without bias.
+    """
+
+    def __init__(self, layers: Pairs, stride: int, projection: Projections, flow: bool = False):
+        super().__init__(layers, "hidden", stride, flow)
+        self.projection = projection
+
+    def pair_loss(self, given: TermInput, number: int, mine: int, theirs: int) -> Tensor:
+        """The mean over windows for one pair of layers."""
+        projected = self.projection(given.student.hidden[mine], mine)
+        hidden = given.teacher_signal.hidden[theirs]
+        return pooled_hidden_mse(projected, hidden, mask_of(given), self._stride)
+
+
+class PooledScoreMSE(PooledTerm):
+    """`pooled_score_mse`: the student's scores against the teacher's largest, summed over layers."""
+
+    def __init__(self, layers: Pairs, stride: int, flow: bool = False):
+        super().__init__(layers, "scores", stride, flow)
+
+    def pair_loss(self, given: TermInput, number: int, mine: int, theirs: int) -> Tensor:
+        """The mean over windows for one pair of layers."""
+        scores = given.teacher_signal.scores[theirs]
+        return pooled_score_mse(given.student.scores[mine], scores, mask_of(given), self._stride)

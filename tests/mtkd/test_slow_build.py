@@ -1,0 +1,173 @@
+"""Slow build: what is on when, what is needed then, the learning rate, and going on after a stop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mtkd.config import DistillSettings, TrainSettings, validate
+from mtkd.engine.optim import learning_rate
+from mtkd.engine.trainer import Trainer
+from mtkd.losses.build import build_objective
+from mtkd.losses.objective import Objective
+from mtkd.losses.slow_build import SlowBuild
+from mtkd.losses.term import TermInput
+from mtkd.model import MultiTaskModel
+from mtkd.recipes import load_settings
+from mtkd.records import Need, Shape, Signal
+from mtkd.stages import distill
+from mtkd.stages.common import Request
+from mtkd.teacher.source import OnlineTeacher
+from tasks.batching import Batch, Inputs, Tokens
+from tasks.errors import UserError
+from tasks.glue import TASKS
+
+RTE = TASKS["rte"]
+MASK = torch.ones(2, 3, dtype=torch.bool)
+TERMS = {
+    "emb": {"loss": "hidden_mse", "layers": [[0, 0]]},
+    "hid": {"loss": "hidden_mse", "layers": "uniform"},
+    "cls": {"loss": "cls_mse", "include_last": True},
+    "soft": {"loss": "soft_labels"},
+    "ss": {"loss": "sample_similarity"},
+}
+SMALL = {
+    "student.max_length": 24,
+    "student.transformer.layers": 2,
+    "student.transformer.hidden_size": 12,
+    "student.transformer.heads": 2,
+    "student.transformer.intermediate_size": 16,
+    "train.batch_size": 4,
+    "one_stage": True,
+    "stages.layers.train.epochs": 1,
+    "stages.prediction.train.epochs": 1,
+    "slow_build": 0.5,
+}
+
+
+def shape(layers: int) -> Shape:
+    states, every = frozenset(range(layers + 1)), frozenset(range(1, layers + 1))
+    offers = Need(pooled=True, cls=states, hidden=states, scores=every)
+    return Shape("bert", layers, 4, 4, 2, 4, offers)
+
+
+def objective(share: float, **terms: dict) -> Objective:
+    values = {"name": "", "summary": "", "source": "", "terms": terms or TERMS}
+    settings = validate(DistillSettings, values)
+    return build_objective(settings.terms, shape(2), shape(4), [RTE], share)
+
+
+def signal(layers: int) -> Signal:
+    states = {layer: torch.randn(2, 3, 4) for layer in range(layers + 1)}
+    cls = {layer: hidden[:, 0] for layer, hidden in states.items()}
+    return Signal(cls=cls, hidden=states, logits=torch.randn(2, 2), mask=MASK)
+
+
+def test_layers_join_in_one_after_the_other() -> None:
+    built = SlowBuild(0.9, tuple(range(9)))
+    for step in range(1000):
+        on = built.on(step / 1000)
+        assert on == frozenset(range(min(9, step // 100 + 1)))
+        assert built.done(step / 1000) == (step >= 900)
+    assert SlowBuild(0.5, (3, 4)).on(0.0) == {3} and SlowBuild(0.5, (3, 4)).on(0.25) == {3, 4}
+    assert SlowBuild().done(0.0)
+
+
+def test_each_term_counts_what_is_on() -> None:
+    torch.manual_seed(0)
+    slow, student, teacher = objective(0.6), signal(2), signal(4)
+    batch = Batch("rte", np.arange(2), torch.zeros(2), None, Inputs(Tokens(MASK, MASK, MASK)), None)
+    units = slow.units(RTE, batch)
+    names = list(TERMS)
+
+    def at(progress: float) -> dict[str, float]:
+        loss, values = slow(RTE, batch, student, teacher, units, progress)
+        assert loss.item() == pytest.approx(values.sum().item(), rel=1e-5)
+        return dict(zip(names, values.tolist(), strict=True))
+
+    whole = at(0.6)
+    assert all(whole.values()) and whole == at(1.0)
+    assert {name for name, value in at(0.0).items() if value} == {"emb"}
+    assert {name for name, value in at(0.2).items() if value} == {"emb", "hid", "cls"}
+    assert {name for name, value in at(0.59).items() if value} == {"emb", "hid", "cls"}
+    given = TermInput(RTE, batch, student, teacher)
+    hid = slow.terms["hid"]
+    pairs = [hid.pair_loss(given, n, *pair).item() for n, pair in enumerate(hid.pairs)]
+    assert at(0.2)["hid"] == pytest.approx(pairs[0], rel=1e-5)
+    assert at(0.4)["hid"] == pytest.approx(sum(pairs), rel=1e-5) == pytest.approx(whole["hid"])
+    assert at(0.4)["cls"] == pytest.approx(whole["cls"], rel=1e-5)
+
+
+def test_what_is_off_is_not_asked_for() -> None:
+    slow = objective(0.6)
+    zero, one = frozenset({0}), frozenset({0, 1})
+    assert slow.needs(0.0) == (Need(hidden=zero), Need(hidden=zero))
+    assert slow.needs(0.2) == (
+        Need(hidden=one, cls=frozenset({1})),
+        Need(hidden=frozenset({0, 2}), cls=frozenset({2})),
+    )
+    assert slow.needs(0.6) == (slow.student_need, slow.teacher_need)
+
+
+def test_a_flow_starts_when_the_layers_are_there_and_logits_alone_are_not_built() -> None:
+    flow = objective(0.6, emb=TERMS["emb"], all={"loss": "hidden_mse", "layers": "emd"})
+    assert flow.slow_build.layers == (0,) and flow.needs(0.5)[0] == Need(hidden=frozenset({0}))
+    assert objective(0.6, soft=TERMS["soft"]).slow_build == SlowBuild()
+    with pytest.raises(UserError, match="slow_build"):
+        load_settings("tinybert-4", "distill", {"slow_build": 1.0})
+
+
+def test_the_rate_holds_while_layers_are_built() -> None:
+    linear = TrainSettings(lr=1.0, warmup=0.1)
+    rates = [learning_rate(linear, step, 20, 0.5) for step in range(20)]
+    assert rates[:2] == pytest.approx([1 / 3, 2 / 3]) and rates[2:11] == [1.0] * 9
+    assert rates[11:] == pytest.approx([n / 10 for n in range(9, 0, -1)])
+    plain = [learning_rate(linear, step, 20) for step in range(20)]
+    assert plain[2:] == pytest.approx([n / 18 for n in range(18, 0, -1)])
+    constant = TrainSettings(lr=1.0, schedule="constant")
+    assert {learning_rate(constant, step, 20, 0.5) for step in range(20)} == {1.0}
+
+
+def trained(out: Path, teacher: Path) -> dict[str, torch.Tensor]:
+    settings = load_settings("tinybert-4", "distill", SMALL | {"train.checkpoint_steps": 1})
+    distill.run(Request("pocket", "rte", out, 32, 16), settings, str(teacher))
+    return MultiTaskModel.load(out).state_dict()
+
+
+def test_any_recipe_is_built_slowly_and_goes_on_after_a_stop(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Need, bool]] = []
+    real, step = OnlineTeacher.signal, Trainer.step
+
+    def noted(self: OnlineTeacher, task: object, batch: object, need: Need | None = None) -> Signal:
+        found = real(self, task, batch, need)
+        asked.append((need, found.logits is None))
+        return found
+
+    monkeypatch.setattr(OnlineTeacher, "signal", noted)
+    whole = trained(tmp_path / "whole", tiny_teacher)
+    assert len(asked) == 16
+    assert [without for _, without in asked] == [True] * 8 + [False] * 8
+    assert [len(need.hidden) for need, _ in asked[:8]] == [1, 1, 1, 2, 2, 2, 3, 3]
+
+    class Stopped(Exception):
+        pass
+
+    def stopping(self: Trainer, draw: object) -> float:
+        if self.position.step == 5:
+            raise Stopped
+        return step(self, draw)
+
+    monkeypatch.setattr(Trainer, "step", stopping)
+    with pytest.raises(Stopped):
+        trained(tmp_path / "parts", tiny_teacher)
+    monkeypatch.setattr(Trainer, "step", step)
+    parts = trained(tmp_path / "parts", tiny_teacher)
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    log = [json.loads(line) for line in (tmp_path / "parts" / "log.jsonl").read_text().splitlines()]
+    assert log[0]["loss/embedding"] > 0 and log[0]["loss/prediction"] == 0
