@@ -96,7 +96,7 @@ def write_shards(
             if len(waiting) > workers:  # rows are sent when a worker is nearly free, not all at once
                 _collect(waiting, wait(waiting, return_when=FIRST_COMPLETED).done, advance)
             part = _slice(rows, shard)
-            waiting[pool.submit(_write_shard, method, part, shard, out / shard.file)] = shard
+            waiting[pool.submit(_write_shard, method.part(part), part, shard, out / shard.file)] = shard
         while waiting:
             _collect(waiting, wait(waiting, return_when=FIRST_COMPLETED).done, advance)
     except BrokenProcessPool as error:
