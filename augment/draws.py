@@ -14,7 +14,7 @@ import hashlib
 import numpy as np
 import pyarrow as pa
 
-G = np.uint64(0x9E3779B97F4A7C15)
+from augment.splitmix import G, mix
 
 
 def streams_of(seed: int, uids: pa.StringArray, copies: int) -> np.ndarray:
@@ -22,19 +22,6 @@ def streams_of(seed: int, uids: pa.StringArray, copies: int) -> np.ndarray:
     digests = (hashlib.blake2b(f"{seed}:{uid}".encode(), digest_size=8).digest() for uid in uids.to_pylist())
     keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
     return mix((keys[:, None] + G * np.arange(1, copies + 1, dtype=np.uint64)).ravel())
-
-
-def mix(z: np.ndarray) -> np.ndarray:
-    """splitmix64's finaliser of a uint64 array, in place."""
-    shifted = z >> np.uint64(30)
-    z ^= shifted
-    z *= np.uint64(0xBF58476D1CE4E5B9)
-    np.right_shift(z, np.uint64(27), out=shifted)
-    z ^= shifted
-    z *= np.uint64(0x94D049BB133111EB)
-    np.right_shift(z, np.uint64(31), out=shifted)
-    z ^= shifted
-    return z
 
 
 def threshold(p: float) -> np.uint64:
@@ -48,6 +35,6 @@ def below(draws: np.ndarray, limits: np.ndarray) -> np.ndarray:
 
 
 def draw_number(seed: int, *names: object) -> int:
-    """One uint64 from a seed and names: blake2b("<seed>:<name>:<name>...")."""
+    """A whole number below 2**64 from a seed and names: blake2b("<seed>:<name>:<name>...", 8 bytes)."""
     text = ":".join(str(name) for name in (seed, *names))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from augment.copies import Copies, copies_table
-from augment.draws import G, mix, streams_of, threshold
+from augment.draws import streams_of, threshold
+from augment.splitmix import G, mix
 from tasks.errors import UserError
 from tasks.rows import Rows
 

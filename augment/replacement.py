@@ -27,8 +27,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from augment.copies import Copies, copies_table
-from augment.draws import G, below, mix, streams_of, threshold
+from augment.draws import below, streams_of, threshold
+from augment.splitmix import G, mix
 from augment.tagged import TaggedTexts
+from tasks.corpus import SCHEMA
 from tasks.errors import UserError
 from tasks.files import digest_bytes
 from tasks.rows import Rows
@@ -62,6 +64,8 @@ class Replacement:
     mask_token: str = "[MASK]"
 
     name = "replace"
+    kind = "copies"
+    schema = SCHEMA
     about = (
         "Each word is masked with probability p_mask or replaced by another word of its part of speech with "
         "probability p_pos (drawn by how often the words of that part of speech occur in the task's rows); "
