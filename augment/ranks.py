@@ -33,7 +33,8 @@ def launched() -> Ranks:
     """The processes as the environment tells of them: one, unless a launcher started several."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return ALONE
+    import torch
     from accelerate import PartialState
 
-    state = PartialState()
+    state = PartialState(cpu=not torch.accelerator.is_available())  # on a CPU it must be said
     return Ranks(state.process_index, state.num_processes, state.wait_for_everyone)

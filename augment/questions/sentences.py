@@ -21,24 +21,3 @@ def sentences(text: str) -> list[str]:
             start = match.end()
     rest = text[start:].strip()
     return [*found, rest] if rest else found
-
-
-def pack(sizes: list[int], least: int, most: int) -> list[tuple[int, int]]:
-    """Group neighbours into pieces of at most `most`, as even as they come, so that few fall below `least`.
-
-    Args:
-        sizes: the size of each sentence, most of them below `most`.
-
-    Returns:
-        (first, after last) of each piece, in order; a last piece below `least` may be among them.
-    """
-    total, pieces, start, size, taken = sum(sizes), [], 0, 0, 0
-    for place, length in enumerate(sizes):
-        left = total - taken
-        share = left / max(1, -(-left // most))  # what each piece gets if the rest is divided evenly
-        enough = size >= least and size + length / 2 > share
-        if size and (size + length > most or enough):
-            pieces.append((start, place))
-            start, taken, size = place, taken + size, 0
-        size += length
-    return [*pieces, (start, len(sizes))] if sizes else []
