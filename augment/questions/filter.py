@@ -131,24 +131,21 @@ def run(
         raise UserError(f"{out} is the corpus itself", mend="name another directory with --out")
     checked = _check_texts(job, manifest)
     pieces = _plan(job, manifest, answerer.digest)
-    planned = [piece.planned for piece in pieces]
     with locked(out) if ranks.first else contextlib.nullcontext():
         if ranks.first:
+            planned = [piece.planned for piece in pieces]
             make_room(out, planned, overwrite=overwrite, reports=("README.md", REPORT))
         ranks.wait()
-        noted = noted_shards(out)
-        missing = [
-            p for p in pieces if not finished(out / p.planned.file, p.planned, noted.get(p.planned.file))
-        ]
+        missing = _missing(pieces, out)
         ranks.wait()
         done = [piece for piece in pieces if piece not in missing]
         advance(sum(_read(piece) for piece in done[ranks.number :: ranks.count]))
         for piece in missing[ranks.number :: ranks.count]:
             _write(job, piece, checked, answerer, out, advance)
         ranks.wait()
-        result = _finish(job, manifest, answerer, pieces, out, ranks)
+        result, tally = _finish(job, manifest, answerer, pieces, out, ranks)
         ranks.wait()
-    return Filtered(result[0], result[1], len(missing), len(pieces) - len(missing))
+    return Filtered(result, tally, len(missing), len(pieces) - len(missing))
 
 
 def _check_texts(job: FilterJob, manifest: CorpusManifest) -> _Checked:
@@ -180,6 +177,13 @@ def _plan(job: FilterJob, manifest: CorpusManifest, teacher: str) -> list[_Piece
             planned = PlannedShard(file, shard.task, start, stop, 1 + TRIES, key)
             pieces.append(_Piece(planned, shard))
     return pieces
+
+
+def _missing(pieces: Sequence[_Piece], out: Path) -> list[_Piece]:
+    """The pieces whose shard is not there yet, or not whole."""
+    noted = noted_shards(out)
+    shards = [(piece, piece.planned, noted.get(piece.planned.file)) for piece in pieces]
+    return [piece for piece, shard, sha256 in shards if not finished(out / shard.file, shard, sha256)]
 
 
 def _read(piece: _Piece) -> int:
