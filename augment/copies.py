@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
+from tasks.corpus import SCHEMA
 from tasks.rows import Rows
 
 
@@ -17,8 +19,8 @@ class Copies:
 
     Attributes:
         table: the copies, by `tasks.corpus.SCHEMA`.
-        words: words of all copies; `changed` of them were replaced.
-        unchanged: copies in which no word was replaced.
+        words: words of all copies; `changed` of them were replaced or dropped.
+        unchanged: copies in which no word was.
     """
 
     table: pa.Table
@@ -46,5 +48,26 @@ class Method(Protocol):
     def about(self) -> str:
         """What it does, in a few sentences for the corpus's card."""
 
+    def part(self, rows: Rows) -> Method:
+        """The method with what it needs for these rows and no more: what is sent to another process."""
+
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the copies of `rows` in row order, a row's copies together, in chunks of bounded size."""
+
+
+def copies_table(rows: Rows, copies: int, method: str, text: pa.Array, pair: pa.Array) -> pa.Table:
+    """The table of the copies of `rows`, a row's copies together.
+
+    Args:
+        text, pair: the (n * copies,) texts of the copies; `pair` is all null in tasks of one text.
+    """
+    count = len(rows) * copies
+    parent = rows.uids.take(pa.array(np.repeat(np.arange(len(rows), dtype=np.int32), copies)))
+    number = pa.array(np.tile(np.arange(1, copies + 1, dtype=np.int32), len(rows)))
+    columns = [constant(rows.task, count), parent, number, text, pair, pa.nulls(count, pa.float64())]
+    return pa.Table.from_arrays([*columns, constant(method, count)], schema=SCHEMA)
+
+
+def constant(value: str, count: int) -> pa.DictionaryArray:
+    """A column of one value."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([value]))

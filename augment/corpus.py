@@ -22,8 +22,6 @@ from tasks.rows import Rows
 from tasks.sources import digest_rows
 from tasks.task import Task
 
-_LEFTOVERS = (f".{MANIFEST}.*.tmp", ".README.md.*.tmp", "data/.*.parquet.*.tmp")  # of a killed process
-
 
 @dataclass(frozen=True)
 class CorpusJob:
@@ -114,7 +112,8 @@ def run(
     digests = {task: digest_rows(part) for task, part in rows.items()}
     shards = _plan(job, rows, digests)
     with locked(out):
-        noted = _make_room(out, shards, overwrite=overwrite)
+        make_room(out, shards, overwrite=overwrite)
+        noted = noted_shards(out)
         missing = [shard for shard in shards if not finished(out / shard.file, shard, noted.get(shard.file))]
         advance(sum(shard.rows for shard in shards) - sum(shard.rows for shard in missing))
         write_shards(job.method, rows, out, missing, workers, advance)
@@ -139,19 +138,22 @@ def _plan(job: CorpusJob, rows: Mapping[str, Rows], digests: Mapping[str, str]) 
     return shards
 
 
-def _make_room(out: Path, planned: list[PlannedShard], *, overwrite: bool) -> dict[str, str]:
+def make_room(
+    out: Path, planned: Sequence[PlannedShard], *, overwrite: bool, reports: tuple[str, ...] = ("README.md",)
+) -> None:
     """Refuse a directory that is not ours to write; clear away another job's corpus if told to.
 
-    Returns:
-        the SHA-256 by file of the shards that an earlier, finished run of this job noted.
+    Args:
+        reports: the files that a finished corpus has beside its manifest and shards.
     """
-    leftovers = {path for pattern in _LEFTOVERS for path in out.glob(pattern)}
+    patterns = [*(f".{name}.*.tmp" for name in (MANIFEST, *reports)), "data/.*.parquet.*.tmp"]
+    leftovers = {path for pattern in patterns for path in out.glob(pattern)}  # of a killed process
     footers = {path: read_footer(path) for path in sorted(out.glob("data/*.parquet"))}
     manifest = read_manifest(out) if not overwrite and (out / MANIFEST).is_file() else None
     ours = {path for path, footer in footers.items() if footer} | {out / shard.file for shard in planned}
     ours |= {path for path in [out / "data"] if path.is_dir()}
     if manifest or any(footers.values()):
-        ours |= {out / MANIFEST, out / "README.md"}
+        ours |= {out / name for name in (MANIFEST, *reports)}
     strangers = sorted({*out.iterdir(), *out.glob("data/*")} - leftovers - ours)
     if strangers:
         raise UserError(
@@ -161,15 +163,20 @@ def _make_room(out: Path, planned: list[PlannedShard], *, overwrite: bool) -> di
     for path in leftovers:
         path.unlink()
     if overwrite:
-        for path in [out / MANIFEST, out / "README.md", *footers]:
+        for path in [out / MANIFEST, *(out / name for name in reports), *footers]:
             path.unlink(missing_ok=True)
-        return {}
+        return
     keys = {footer.key for footer in footers.values() if footer}
     if (keys | ({manifest.key} if manifest else set())) - {planned[0].key}:
         raise UserError(
             f"{out} holds another corpus, made with other settings or from other rows",
             mend="start again with --overwrite, or name another directory with --out",
         )
+
+
+def noted_shards(out: Path) -> dict[str, str]:
+    """The SHA-256 by file of the shards that an earlier, finished run of the job noted."""
+    manifest = read_manifest(out) if (out / MANIFEST).is_file() else None
     return {shard.file: shard.sha256 for shard in manifest.shards} if manifest else {}
 
 
@@ -207,10 +214,11 @@ def _describe(
         data=job.data,
         key=shards[0].key,
         tasks=tuple(tasks),
-        shards=tuple(_entry(out, shard) for shard in shards),
+        shards=tuple(shard_entry(out, shard, shard.rows) for shard in shards),
     )
 
 
-def _entry(out: Path, shard: PlannedShard) -> CorpusShard:
+def shard_entry(out: Path, shard: PlannedShard, rows: int) -> CorpusShard:
+    """The manifest's entry of a finished shard that holds so many rows."""
     path = out / shard.file
-    return CorpusShard(shard.file, shard.task, shard.rows, digest_file(path), path.stat().st_size)
+    return CorpusShard(shard.file, shard.task, rows, digest_file(path), path.stat().st_size)

@@ -17,7 +17,6 @@ with splitmix64's finaliser and its increment G, all modulo 2**64.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,12 +24,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from augment.copies import Copies
-from tasks.corpus import SCHEMA
+from augment.copies import Copies, copies_table
+from augment.draws import streams_of, threshold
+from augment.splitmix import G, mix
 from tasks.errors import UserError
 from tasks.rows import Rows
 
-_G = np.uint64(0x9E3779B97F4A7C15)
 _CHUNK = 8192  # copies worked on at once: the arrays of 20-word texts stay in the cache
 
 
@@ -69,6 +68,10 @@ class Masking:
         """The fields by name."""
         return dataclasses.asdict(self)
 
+    def part(self, rows: Rows) -> Masking:
+        """Itself: it needs nothing of the rows."""
+        return self
+
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the copies of `rows`, in row order and a row's copies together, a chunk at a time.
 
@@ -81,7 +84,7 @@ class Masking:
 
     def _chunk(self, rows: Rows, copies: int) -> Copies:
         count = len(rows) * copies
-        streams = _streams(self.seed, rows.uids, copies)
+        streams = streams_of(self.seed, rows.uids, copies)
         masked = np.zeros(count, np.int64)
         before = np.zeros(len(rows), np.int64)  # words of the row's texts so far
         texts: list[pa.Array] = []
@@ -93,11 +96,7 @@ class Masking:
             before += lengths
             words += int(lengths.sum()) * copies
         pair = texts[1] if len(texts) == 2 else pa.nulls(count, pa.string())
-        parent = rows.uids.take(pa.array(np.repeat(np.arange(len(rows), dtype=np.int32), copies)))
-        number = pa.array(np.tile(np.arange(1, copies + 1, dtype=np.int32), len(rows)))
-        label = pa.nulls(count, pa.float64())
-        columns = [_constant(rows.task, count), parent, number, texts[0], pair, label]
-        table = pa.Table.from_arrays([*columns, _constant(self.name, count)], schema=SCHEMA)
+        table = copies_table(rows, copies, self.name, texts[0], pair)
         return Copies(table, words, int(masked.sum()), int((masked == 0).sum()))
 
     def _mask_text(
@@ -122,8 +121,8 @@ class Masking:
         ends = np.cumsum(counts)
         starts = ends - counts  # where each copy's words stand in the chunk's run of words
         run = np.arange(ends[-1])
-        base = streams + _G * (np.repeat(before, copies) + 1 - starts).astype(np.uint64)
-        mask = _mix(np.repeat(base, counts) + _G * run.astype(np.uint64)) < np.uint64(int(self.p * 2**64))
+        base = streams + G * (np.repeat(before, copies) + 1 - starts).astype(np.uint64)
+        mask = mix(np.repeat(base, counts) + G * run.astype(np.uint64)) < threshold(self.p)
 
         words = pa.concat_arrays([split.values, pa.array([self.mask_token])])
         source = run + np.repeat(np.repeat(offsets[:-1], copies) - starts, counts)
@@ -132,27 +131,3 @@ class Masking:
         chosen = pa.ListArray.from_arrays(pa.array(bounds), words.take(pa.array(source)))
         total = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask)])
         return pc.binary_join(chosen, " "), total[ends] - total[starts], lengths
-
-
-def _streams(seed: int, uids: pa.StringArray, copies: int) -> np.ndarray:
-    """The (n * copies,) uint64 stream of every copy, a row's copies together."""
-    digests = (hashlib.blake2b(f"{seed}:{uid}".encode(), digest_size=8).digest() for uid in uids.to_pylist())
-    keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
-    return _mix((keys[:, None] + _G * np.arange(1, copies + 1, dtype=np.uint64)).ravel())
-
-
-def _mix(z: np.ndarray) -> np.ndarray:
-    """splitmix64's finaliser of a uint64 array, in place."""
-    shifted = z >> np.uint64(30)
-    z ^= shifted
-    z *= np.uint64(0xBF58476D1CE4E5B9)
-    np.right_shift(z, np.uint64(27), out=shifted)
-    z ^= shifted
-    z *= np.uint64(0x94D049BB133111EB)
-    np.right_shift(z, np.uint64(31), out=shifted)
-    z ^= shifted
-    return z
-
-
-def _constant(value: str, count: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([value]))

@@ -24,7 +24,7 @@ from tasks.files import atomic_path, digest_file
 from tasks.rows import Rows
 
 _GROUP_COPIES = 65_536  # copies in a row group: what a shard holds in memory while it is written
-_KEY = b"mtkd.corpus"  # of the parquet metadata
+KEY = b"mtkd.corpus"  # of the parquet metadata
 
 Advance = Callable[[int], None]
 
@@ -42,7 +42,7 @@ class PlannedShard:
 
     @property
     def rows(self) -> int:
-        """Copies in the shard."""
+        """Copies in the shard, at most."""
         return (self.stop - self.start) * self.copies
 
 
@@ -61,7 +61,7 @@ def read_footer(path: Path) -> Footer | None:
     """The shard's own account, or None if the file is not there or not whole."""
     try:
         metadata = pq.read_metadata(path)
-        return Footer(rows=metadata.num_rows, **json.loads(metadata.metadata[_KEY]))
+        return Footer(rows=metadata.num_rows, **json.loads(metadata.metadata[KEY]))
     except (OSError, pa.ArrowException, KeyError, ValueError, TypeError):
         return None
 
@@ -69,7 +69,7 @@ def read_footer(path: Path) -> Footer | None:
 def finished(path: Path, shard: PlannedShard, sha256: str | None) -> bool:
     """True if the planned shard is there already; `sha256` is its digest where that is known."""
     footer = read_footer(path)
-    if footer is None or footer.key != shard.key or footer.rows != shard.rows:
+    if footer is None or footer.key != shard.key or footer.rows > shard.rows:
         return False
     return sha256 is None or digest_file(path) == sha256
 
@@ -96,7 +96,7 @@ def write_shards(
             if len(waiting) > workers:  # rows are sent when a worker is nearly free, not all at once
                 _collect(waiting, wait(waiting, return_when=FIRST_COMPLETED).done, advance)
             part = _slice(rows, shard)
-            waiting[pool.submit(_write_shard, method, part, shard, out / shard.file)] = shard
+            waiting[pool.submit(_write_shard, method.part(part), part, shard, out / shard.file)] = shard
         while waiting:
             _collect(waiting, wait(waiting, return_when=FIRST_COMPLETED).done, advance)
     except BrokenProcessPool as error:
@@ -150,7 +150,7 @@ def _write_shard(
         if group:
             writer.write_table(pa.concat_tables(group))
         account = {"key": shard.key, "words": words, "changed": changed, "unchanged": unchanged}
-        writer.add_key_value_metadata({_KEY.decode(): json.dumps(account)})
+        writer.add_key_value_metadata({KEY.decode(): json.dumps(account)})
 
 
 def _writer(path: Path) -> pq.ParquetWriter:

@@ -69,7 +69,7 @@ class CorpusTask:
         name: the task.
         texts: text columns, 1 or 2.
         copies: copies made of each source row.
-        source_rows: rows that were copied; `rows` = copies * source_rows.
+        source_rows: rows that were copied; `rows` = copies * source_rows (of questions: at most so many).
         source_digest: digest of those rows (`tasks.sources.digest_rows`).
         words_changed: share of the copies' words that were replaced.
         unchanged: share of the copies in which no word was replaced.
@@ -188,7 +188,7 @@ def corpus_rows(directory: Path, task: str, *, verify: bool = True) -> Rows:
     asked = manifest.kind == "questions"
     columns += ["answer", "answer_start"] if asked else []
     parts = [
-        _read_shard(directory, shard, columns, verify=verify)
+        read_shard(directory, shard, columns, verify=verify)
         for shard in manifest.shards
         if shard.task == task
     ]
@@ -211,7 +211,8 @@ def _answers(table: pa.Table) -> pa.StructArray:
     return pa.array(found, ANSWERS)
 
 
-def _read_shard(directory: Path, shard: CorpusShard, columns: list[str], *, verify: bool) -> pa.Table:
+def read_shard(directory: Path, shard: CorpusShard, columns: list[str], *, verify: bool) -> pa.Table:
+    """Some columns of one shard; UserError if it was altered (`verify`) or cannot be read."""
     path = directory / shard.file
     if verify and digest_file(path) != shard.sha256:
         raise _damaged(path, "was altered: its SHA-256 is not the manifest's")

@@ -11,6 +11,8 @@ from mtkd.cli.lazy import LazyGroup
     cls=LazyGroup,
     lazy={
         "mask": ("mtkd.cli.copies:mask", "copies of rows with words masked"),
+        "replace": ("mtkd.cli.copies:replace", "copies with words masked or replaced, and n-grams of them"),
+        "questions": ("mtkd.cli.questions:questions", "`questions filter`: questions a teacher can answer"),
     },
 )
 def augment() -> None:

@@ -1,0 +1,23 @@
+"""Where sentences end, by rule: enough to cut a paragraph at a place that reads well."""
+
+from __future__ import annotations
+
+import re
+
+_END = re.compile(r"""[.!?]["'”’)\]]*\s+(?=["'“‘(\[]*[A-Z0-9À-Þ])""")
+_NO_END = re.compile(
+    r"(?:\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Gen|Col|Maj|Capt|Lt|Sgt|Rev|Hon|Gov|Sen|Rep|No|Vol|vs|ca|cf|etc"
+    r"|e\.g|i\.e|Inc|Ltd|Co|Corp|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|approx|[A-Z]\.[A-Z]))\.$"
+)
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a paragraph, in order; joined by single spaces they give its words again."""
+    found, start = [], 0
+    for match in _END.finditer(text):
+        piece = text[start : match.end()].strip()
+        if not _NO_END.search(piece):
+            found.append(piece)
+            start = match.end()
+    rest = text[start:].strip()
+    return [*found, rest] if rest else found

@@ -1,0 +1,148 @@
+"""Questions that their context does not answer, as SQuAD 2.0 has them: made of answered ones."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import islice
+
+from augment.draws import draw_number
+from augment.questions.answers import Answer, Answerer, ask, words_of
+from augment.questions.cuts import without
+from augment.questions.rows import Question
+
+TRIES = 4  # contexts tried for a question, at most
+_BATCH = 256
+
+
+class Way(StrEnum):
+    """How a context that does not answer is found; the rows' `method`."""
+
+    OTHER = "unanswerable-other"
+    REMOVED = "unanswerable-removed"
+
+
+class Refusal(StrEnum):
+    """Why such a context was not taken."""
+
+    HELD = "the answer's words stand there too"
+    ANSWERED = "the teacher still answers"
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A question that was kept, with the teacher's answer."""
+
+    question: Question
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Paragraphs:
+    """The contexts that questions can be paired with.
+
+    Attributes:
+        contexts: paragraph uid -> its context.
+        uids: all paragraphs; `sources`: what a paragraph says of itself -> those that say so.
+    """
+
+    contexts: dict[str, str]
+    uids: list[str]
+    sources: dict[str | None, list[str]]
+
+    @staticmethod
+    def of(questions: Iterable[Question]) -> Paragraphs:
+        """The paragraphs of some questions."""
+        contexts: dict[str, str] = {}
+        sources: dict[str | None, list[str]] = defaultdict(list)
+        for question in questions:
+            if question.parent not in contexts:
+                contexts[question.parent] = question.context
+                sources[question.source].append(question.parent)
+        return Paragraphs(contexts, list(contexts), sources)
+
+    def other(self, question: Question, number: int) -> str:
+        """Another paragraph of the question's article, else of any; "" if there is none.
+
+        Args:
+            number: chooses among them.
+        """
+        article = self.sources[question.source] if question.source else []
+        for uids in (article, self.uids):
+            for step in range(len(uids)):
+                context = self.contexts[uids[(number + step) % len(uids)]]
+                if context != question.context:
+                    return context
+        return ""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was made of a shard's questions: rows, and the contexts not taken by reason."""
+
+    rows: list[Question] = field(default_factory=list)
+    refused: Counter[Refusal] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How rows are made: the seed; the least margin (`Answer.refused`); what is added to copies' numbers."""
+
+    seed: int
+    least: float
+    stride: int
+
+
+def make(
+    kept: Sequence[Answered], paragraphs: Paragraphs, wanted: int, settings: Settings, answerer: Answerer
+) -> Made:
+    """Make up to `wanted` rows without an answer, each checked by the teacher.
+
+    The questions are taken in an order that the seed draws. Each is paired with another paragraph or with its
+    own without the answer's sentence, by a draw; with further contexts when all have had their turn.
+    """
+    made = Made()
+    order = sorted(kept, key=lambda one: draw_number(settings.seed, "order", one.question.uid))
+    candidates = _candidates(order, paragraphs, settings, made.refused)
+    while len(made.rows) < wanted and (batch := list(islice(candidates, _BATCH))):
+        answers = ask(answerer, [row.text for row in batch], [row.context for row in batch])
+        for row, answer in zip(batch, answers, strict=True):
+            if not answer.refused(settings.least):
+                made.refused[Refusal.ANSWERED] += 1
+            elif len(made.rows) < wanted:
+                made.rows.append(row)
+    return made
+
+
+def _candidates(
+    order: Sequence[Answered], paragraphs: Paragraphs, settings: Settings, refused: Counter[Refusal]
+) -> Iterator[Question]:
+    """Questions with contexts that may not answer them, every question's first before any's second."""
+    tried = {(one.question.uid, one.question.context) for one in order}
+    for attempt in range(1, TRIES + 1):
+        for one in order:
+            way, context = _propose(one, paragraphs, attempt, settings.seed)
+            if not context or (one.question.uid, context) in tried:
+                continue
+            tried.add((one.question.uid, context))
+            if _holds(context, one.answer.text):
+                refused[Refusal.HELD] += 1
+                continue
+            copy = one.question.copy + attempt * settings.stride
+            yield replace(one.question, copy=copy, context=context, method=way, answer="", start=-1)
+
+
+def _propose(one: Answered, paragraphs: Paragraphs, attempt: int, seed: int) -> tuple[Way, str]:
+    """The context for one attempt: the first two go either way, later ones to other paragraphs."""
+    removing = (draw_number(seed, "way", one.question.uid) + attempt) % 2 and attempt <= 2
+    if removing and (context := without(one.question.context, one.answer)):
+        return Way.REMOVED, context
+    number = draw_number(seed, "other", one.question.uid, attempt)
+    return Way.OTHER, paragraphs.other(one.question, number)
+
+
+def _holds(context: str, answer: str) -> bool:
+    """True if the answer's words stand in the context, in order."""
+    return f" {' '.join(words_of(answer))} " in f" {' '.join(words_of(context))} "

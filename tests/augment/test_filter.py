@@ -1,0 +1,445 @@
+"""Filtering questions, with a teacher that answers by a rule and counts what it is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from augment.questions.answers import Answer, ask, overlap
+from augment.questions.checks import Reason, Seen, copied, is_question
+from augment.questions.cuts import around, without
+from augment.questions.filter import Filtered, FilterJob, run
+from augment.questions.report import Tally
+from augment.questions.rows import Question, question_table, questions_of
+from augment.questions.sift import FilterSettings
+from augment.questions.unanswerable import Refusal, Way
+from augment.ranks import Ranks
+from tasks.corpus import (
+    FORMAT,
+    QUESTION_SCHEMA,
+    CorpusManifest,
+    CorpusShard,
+    CorpusTask,
+    corpus_rows,
+    read_corpus,
+)
+from tasks.errors import UserError
+from tasks.files import digest_file, write_json
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTHING = Answer("", -1, 0.5, 4.0)
+SETTINGS = FilterSettings(shard_rows=32)  # two articles of four paragraphs of four questions
+
+
+@dataclass
+class Rule:
+    """Answers "What is the A of B?" by "the A of B is C"; of a secret only where the context has its key."""
+
+    digest: str = "rule"
+    asked: list[str] = field(default_factory=list)
+    stop_after: int | None = None
+
+    def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answer]:
+        self.asked += questions
+        if self.stop_after is not None and len(self.asked) > self.stop_after:
+            raise KeyboardInterrupt
+        return [self._answer(*pair) for pair in zip(questions, contexts, strict=True)]
+
+    def _answer(self, question: str, context: str) -> Answer:
+        wanted = re.search(r"(\w+) of (\w+)", question)
+        found = wanted and re.search(rf"the {wanted[1]} of {wanted[2]} is (\w+)", context, re.IGNORECASE)
+        if not found or ("secret" in question and f"Key {wanted[2]}" not in context):
+            return NOTHING
+        return Answer(found[1], found.start(1), 6.0, 1.0)
+
+
+def paragraph(name: str, extra: str = "") -> str:
+    facts = [
+        f"The {what} of {name} is {what.title()}{name}." for what in ("capital", "river", "king", "poet")
+    ]
+    return " ".join(
+        [
+            f"Key {name} opens this.",
+            *facts,
+            extra or "Nothing more is known.",
+            f"The secret of {name} is Z{name}.",
+        ]
+    )
+
+
+def make_questions(count: int) -> list[Question]:
+    """Three questions a paragraph that are kept, and one that falls to a check in turn."""
+    rows = []
+    for number in range(count):
+        name, context = f"N{number}", paragraph(f"N{number}")
+        good = Question("squad", f"wiki/{number}", 1, "", context, "t5", f"article {number // 4}", None, None)
+        texts = [f"What is the {what} of {name}?" for what in ("capital", "river", "king")]
+        answers = [None, f"the River{name}", None]
+        bad = [
+            (f"The poet of {name}", None, Reason.NO_QUESTION),
+            (f"what is the capital of {name}", None, Reason.REPEATED),
+            ("What is the poet of N1?", None, Reason.ELSEWHERE),
+            (f"The poet of {name} is Poet{name}?", None, Reason.COPIED),
+            (f"What is the size of {name}?", None, Reason.NO_ANSWER),
+            (f"What is the poet of {name}?", f"Capital{name}", Reason.ROUND_TRIP),
+            (f"What is the secret of {name}?", None, Reason.ROUND_TRIP),
+        ][number % 7]
+        texts, answers = [*texts, bad[0]], [*answers, bad[1]]
+        rows += [
+            replace(good, copy=copy, text=text, answer=answer)
+            for copy, (text, answer) in enumerate(zip(texts, answers, strict=True), 1)
+        ]
+    return rows
+
+
+def write_corpus(place: Path, rows: list[Question], *, shard: int = 64, kind: str = "questions") -> Path:
+    shards = []
+    for number, start in enumerate(range(0, len(rows), shard)):
+        file = f"data/squad-{number:05d}.parquet"
+        (place / file).parent.mkdir(parents=True, exist_ok=True)
+        part = rows[start : start + shard]
+        pq.write_table(question_table(part), place / file)
+        shards.append(
+            CorpusShard(file, "squad", len(part), digest_file(place / file), (place / file).stat().st_size)
+        )
+    task = CorpusTask("squad", 2, 4, len(rows) // 4, len(rows), "d", 0.0, 0.0)
+    manifest = CorpusManifest(FORMAT, "t5", {}, "0.1", "made up", "wiki", "key", (task,), tuple(shards), kind)
+    write_json(place / "manifest.json", manifest.to_json())
+    return place
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+def rows_of(directory: Path) -> list[Question]:
+    return [
+        row for path in sorted(directory.glob("data/*.parquet")) for row in questions_of(pq.read_table(path))
+    ]
+
+
+QUESTIONS = make_questions(56)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("questions") / "corpus", QUESTIONS)
+
+
+def job(corpus: Path, **settings) -> FilterJob:
+    return FilterJob(corpus, replace(SETTINGS, **settings), "0.1", "mtkd augment questions filter")
+
+
+@pytest.fixture(scope="module")
+def whole(corpus: Path) -> tuple[Path, Filtered]:
+    out = corpus.parent / "whole"
+    return out, run(job(corpus, labels=True), Rule(), out)
+
+
+def test_each_check_drops_what_it_should(whole):
+    out, filtered = whole
+    tally = filtered.tally
+    assert (tally.read, tally.kept, filtered.made, filtered.kept) == (224, 168, 7, 0)
+    expected = {reason: 8 for reason in Reason} | {Reason.ROUND_TRIP: 16}
+    # the first to ask for the poet of N1 is asked of another paragraph, and not answered
+    assert tally.dropped == expected | {Reason.ELSEWHERE: 7, Reason.NO_ANSWER: 9}
+    kept = [row for row in rows_of(out) if row.method == "t5"]
+    good = [row for row in QUESTIONS if row.copy < 4]
+    assert [(row.uid, row.text, row.context) for row in kept] == [(r.uid, r.text, r.context) for r in good]
+
+
+def test_rows_without_an_answer_have_the_share_asked_for_and_none(whole):
+    out, filtered = whole
+    rows = rows_of(out)
+    made = [row for row in rows if row.method != "t5"]
+    assert filtered.tally.unanswerable == pytest.approx(0.33, abs=0.02)
+    assert len(made) == filtered.tally.made.total() and min(filtered.tally.made[way] for way in Way) > 20
+    assert len({row.uid for row in rows}) == len(rows)
+    contexts = {row.parent: row.context for row in QUESTIONS}
+    sources = {row.parent: row.source for row in QUESTIONS}
+    for row in made:
+        assert Rule()([row.text], [row.context]) == [NOTHING]
+        assert (row.answer, row.start, row.source) == ("", -1, sources[row.parent])
+        own = contexts[row.parent]
+        if row.method == "unanswerable-removed":
+            gone = set(own.removesuffix(".").split(". ")) - set(row.context.removesuffix(".").split(". "))
+            assert len(gone) == 1 and row.text.split()[3] in gone.pop()
+        else:
+            (parent,) = (parent for parent, context in contexts.items() if context == row.context)
+            assert parent != row.parent and sources[parent] == row.source
+
+
+def test_it_is_a_corpus_of_questions_with_card_and_report(whole):
+    out, filtered = whole
+    manifest = read_corpus(out)
+    assert manifest == filtered.manifest and manifest.kind == "questions" and manifest.method == "filter"
+    assert manifest.rows == filtered.tally.rows == len(rows_of(out)) == len(corpus_rows(out, "squad"))
+    assert manifest.settings["teacher"] == "rule" and manifest.settings["min_overlap"] == 0.5
+    assert pq.read_schema(out / manifest.shards[0].file).equals(QUESTION_SCHEMA)
+    report = json.loads((out / "filter.json").read_text())
+    assert Tally.from_json(report["all"]) == Tally.from_json(report["tasks"]["squad"]) == filtered.tally
+    assert report["all"]["dropped"]["round_trip"] == 16
+    card = (out / "README.md").read_text()
+    assert "| dropped: copied from the context | 8 | 3.6% |" in card and "has the teacher's answer" in card
+
+
+def test_labels_are_the_teachers_answers_in_their_places_and_left_out_by_default(whole, corpus, tmp_path):
+    labelled = rows_of(whole[0])
+    for row in labelled:
+        assert row.answer is not None and row.start is not None
+        assert row.answer == "" or row.context[row.start :].startswith(row.answer)
+    run(job(corpus), Rule(), tmp_path / "c")
+    assert rows_of(tmp_path / "c") == [replace(row, answer=None, start=None) for row in labelled]
+    assert "no answers, on purpose" in (tmp_path / "c/README.md").read_text()
+
+
+def test_switches(corpus, tmp_path):
+    def tally(**settings) -> Tally:
+        out = tmp_path / str(len(list(tmp_path.iterdir())))
+        return run(job(corpus, **settings), Rule(), out).tally
+
+    assert tally(unanswerable=0).made.total() == 0
+    most = tally(unanswerable=0.6)
+    assert most.unanswerable == pytest.approx(0.6, abs=0.02), "several contexts a question"
+    free = tally(round_trip=False, any_form=True, max_copied=1.0, unanswerable=0)
+    assert free.dropped[Reason.ROUND_TRIP] == free.dropped[Reason.NO_QUESTION] == 0
+    assert free.kept == 168 + 16, "a piece of the context stays one"
+    assert tally(min_confidence=4.9).kept == 168
+    with pytest.raises(UserError, match="no question was kept"):
+        tally(min_confidence=5.0)
+
+
+def test_the_seed_draws_the_rows_without_an_answer_alone(whole, corpus, tmp_path):
+    run(job(corpus, labels=True, seed=1), Rule(), tmp_path / "c")
+    one, other = rows_of(whole[0]), rows_of(tmp_path / "c")
+    assert one != other
+    assert [row for row in one if row.method == "t5"] == [row for row in other if row.method == "t5"]
+
+
+def test_interrupted_and_started_again_ends_with_the_same_bytes(whole, corpus, tmp_path):
+    out, teacher = tmp_path / "c", Rule(stop_after=150)
+    with pytest.raises(KeyboardInterrupt):
+        run(job(corpus, labels=True), teacher, out)
+    finished = sorted(contents(out))
+    assert finished and all(name.endswith(".parquet") for name in finished)
+    again, advanced = Rule(), []
+    filtered = run(job(corpus, labels=True), again, out, advance=advanced.append)
+    assert (filtered.kept, filtered.made) == (len(finished), 7 - len(finished))
+    assert sum(advanced) == 224 and contents(out) == contents(whole[0])
+    everything = Rule()
+    run(job(corpus, labels=True), everything, tmp_path / "d")
+    assert len(again.asked) + len(finished) * 30 < len(everything.asked), (
+        "finished shards are not asked again"
+    )
+    idle = Rule()
+    assert run(job(corpus, labels=True), idle, out).made == 0 and not idle.asked
+    assert contents(out) == contents(whole[0])
+
+
+KILLED = """
+import os, runpy, signal, sys
+from pathlib import Path
+here = runpy.run_path(sys.argv[1])
+class Killing(here["Rule"]):
+    def __call__(self, questions, contexts):
+        if len(self.asked) > 120:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(questions, contexts)
+here["run"](here["job"](Path(sys.argv[2]), labels=True), Killing(), Path(sys.argv[3]))
+"""
+
+
+def test_killed_with_9_and_started_again_ends_with_the_same_bytes(whole, corpus, tmp_path):
+    script, out = tmp_path / "killed.py", tmp_path / "c"
+    script.write_text(KILLED)
+    command = [sys.executable, str(script), __file__, str(corpus), str(out)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == -signal.SIGKILL and not (out / "manifest.json").exists()
+    assert run(job(corpus, labels=True), Rule(), out).kept > 0
+    assert contents(out) == contents(whole[0])
+
+
+def test_two_ranks_write_the_bytes_of_one_and_share_the_work(whole, corpus, tmp_path):
+    barrier, results = threading.Barrier(2), {}
+    teachers = [Rule(), Rule()]
+
+    def work(number: int) -> None:
+        ranks = Ranks(number, 2, lambda: barrier.wait(30) and None)
+        results[number] = run(job(corpus, labels=True), teachers[number], tmp_path / "c", ranks=ranks)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert contents(tmp_path / "c") == contents(whole[0])
+    assert results[0].manifest == results[1].manifest and all(results[n].made == 7 for n in range(2))
+    first, second = (set(teacher.asked) for teacher in teachers)
+    assert first and second and len(first & second) <= 1, "N1's poet is asked for in both"
+
+
+def test_a_damaged_result_is_remade_and_another_job_refused(whole, corpus, tmp_path):
+    out = tmp_path / "c"
+    run(job(corpus, labels=True), Rule(), out)
+    (out / "data/squad-00003.parquet").write_bytes(b"PAR1")
+    assert run(job(corpus, labels=True), Rule(), out).made == 1
+    before = contents(out)
+    assert before == contents(whole[0])
+    for other, teacher in ((job(corpus), Rule()), (job(corpus, labels=True), Rule("another"))):
+        with pytest.raises(UserError, match="another corpus"):
+            run(other, teacher, out)
+    assert contents(out) == before
+    run(job(corpus), Rule(), out, overwrite=True)
+    assert rows_of(out)[0].answer is None
+
+
+def test_contexts_that_still_hold_the_answer_are_not_taken(tmp_path):
+    twice = "Key A opens. The capital of A is Rome. Much is told of Rome. Others say so too. It is far away."
+    other = "Nothing of A is known. The capital of B is Oslo. There it rains. Rome is far. So is Paris."
+    rows = [
+        Question("squad", "wiki/0", 1, "What is the capital of A?", twice, "t5", "one", None, None),
+        Question("squad", "wiki/1", 1, "What is the capital of B?", other, "t5", "two", None, None),
+    ]
+    filtered = run(job(write_corpus(tmp_path / "in", rows), unanswerable=0.5), Rule(), tmp_path / "out")
+    made = [row for row in rows_of(tmp_path / "out") if row.method != "t5"]
+    assert {row.text for row in made} == {"What is the capital of B?"}, (
+        "the article's only paragraph: any other"
+    )
+    assert filtered.tally.refused[Refusal.HELD] == 2 and filtered.tally.made.total() == 2
+
+
+@pytest.fixture
+def teacher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mtkd.cli.questions_filter.load_answerer", lambda directory: Rule())
+
+
+def test_the_command(mtkd: Callable, teacher, corpus, tmp_path):
+    words = (
+        "augment",
+        "questions",
+        "filter",
+        "--corpus",
+        corpus,
+        "--teacher",
+        "runs/qa",
+        "--out",
+        tmp_path / "c",
+    )
+    answered = mtkd(*words, "--labels", "--shard-rows", 32)
+    assert answered.code == 0, answered.err
+    assert "asked before of another paragraph" in answered.out and "252 questions in" in answered.err
+    answered = mtkd(*words, "--labels", "--shard-rows", 32, "--json", "--quiet")
+    assert json.loads(answered.out)["made"].keys() == {"other", "removed"} and answered.err == ""
+    short = mtkd(*words, "--overwrite", "--unanswerable", 0.9)
+    assert short.code == 0 and "WARNING" in short.err and "not 90.0%" in short.err
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (("--unanswerable", 1), "--unanswerable 1.0"),
+        (("--unanswerable", -0.1), "0 or more, and below 1"),
+        (("--unanswerable", "nan"), "--unanswerable nan"),
+        (("--min-overlap", 0), "--min-overlap 0.0"),
+        (("--min-overlap", 1.1), "above 0, and up to 1"),
+        (("--max-copied", 0), "--max-copied 0.0"),
+        (("--min-confidence", "inf"), "--min-confidence inf"),
+        (("--shard-rows", 0), "--shard-rows 0"),
+        (("--min-confidence", 9), "no question was kept"),
+        (("--corpus", "nowhere"), "nowhere is not a corpus"),
+    ],
+)
+def test_mistakes_are_one_error_and_nothing_is_written(
+    mtkd: Callable, teacher, corpus, tmp_path, options, part
+):
+    words = ("augment", "questions", "filter", "--corpus", corpus, "--teacher", "t", "--out", tmp_path / "c")
+    answered = mtkd(*words, *options)
+    assert answered.code == 2 and part in answered.err and "Traceback" not in answered.err
+    assert not list((tmp_path / "c").glob("*"))
+
+
+def test_where_everything_was_dropped_the_error_has_the_reasons(corpus, tmp_path):
+    with pytest.raises(UserError) as error:
+        run(job(corpus, min_confidence=9), Rule(), tmp_path / "c")
+    assert "193  dropped: the teacher finds no answer" in str(error.value)
+    assert "--no-round-trip" in str(error.value) and not contents(tmp_path / "c")
+
+
+def test_what_is_no_corpus_of_questions_is_refused(corpus, tmp_path):
+    copies = write_corpus(tmp_path / "copies", QUESTIONS[:8], kind="copies")
+    with pytest.raises(UserError, match="is a corpus of copies"):
+        run(job(copies), Rule(), tmp_path / "c")
+    with pytest.raises(UserError, match="holds no questions"):
+        run(job(write_corpus(tmp_path / "empty", [])), Rule(), tmp_path / "c")
+    damaged = write_corpus(tmp_path / "damaged", QUESTIONS)
+    raw = bytearray((damaged / "data/squad-00001.parquet").read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (damaged / "data/squad-00001.parquet").write_bytes(raw)
+    with pytest.raises(UserError, match=r"squad-00001.parquet was altered"):
+        run(job(damaged), Rule(), tmp_path / "c")
+    with pytest.raises(UserError, match="is the corpus itself"):
+        run(job(corpus), Rule(), corpus)
+    assert not (tmp_path / "c").exists()
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "thesis.tex").write_text("")
+    with pytest.raises(UserError, match=r"no corpus: thesis.tex"):
+        run(job(corpus), Rule(), tmp_path / "c", overwrite=True)
+    assert list(contents(tmp_path / "c")) == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("start", [-1, 3, 100])
+def test_an_answer_that_is_not_where_the_teacher_says_is_an_error(start):
+    def wrong(questions, contexts):
+        return [Answer("Rome", start, 2.0, 1.0)]
+
+    with pytest.raises(UserError, match="does not stand at character"):
+        list(ask(wrong, ["Where?"], ["In Paris and Rome."]))
+
+
+def test_overlap_by_hand():
+    assert overlap("the River Po", "river, Po") == 1.0
+    assert overlap("the Po", "the river Po") == pytest.approx(2 / 3)
+    assert overlap("Rome", "Oslo") == overlap("Rome", "") == 0.0
+    assert overlap("", "the") == 1.0
+
+
+def test_texts_by_hand():
+    for text in ("Where is it", "it is called what", "Is it so?", "هل هذا صحيح؟"):
+        assert is_question(text)
+    for text in ("", "What?", "It is called so.", "Whatever it is"):
+        assert not is_question(text)
+    context = ["the", "river", "of", "rome", "is", "the", "tiber"]
+    assert copied(["rome", "is", "the", "tiber"], context) == copied(["the", "river"], context) == 1.0
+    assert copied(["what", "is", "the", "river", "of", "rome"], context) == 0.5
+    assert copied([], context) == 0.0
+    seen = Seen()
+    asked = [
+        ("Who was he?", "a"),
+        ("who was HE", "a"),
+        ("Who was he?", "b"),
+        ("Who was he?", "b"),
+        ("Who?", "b"),
+    ]
+    repeated, elsewhere = Reason.REPEATED, Reason.ELSEWHERE
+    assert [seen.check(*pair) for pair in asked] == [None, repeated, elsewhere, repeated, None]
+
+
+def test_cuts_by_hand():
+    context = "One was here. Two met Dr. Three there. Four left. Five stayed.  Six slept."
+    answer = Answer("Three", context.index("Three"), 1.0, 0.0)
+    assert around(context, answer) == "One was here. Two met Dr. Three there. Four left."
+    assert without(context, answer) == "One was here. Four left. Five stayed. Six slept."
+    across = Answer("left. Five", context.index("left"), 1.0, 0.0)
+    assert without(context, across) == "One was here. Two met Dr. Three there. Six slept."
+    assert without("Only one.", Answer("one", 5, 1.0, 0.0)) == ""
