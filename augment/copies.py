@@ -16,7 +16,7 @@ class Copies:
     """Some copies, and counts over them.
 
     Attributes:
-        table: the copies, by `tasks.corpus.SCHEMA`.
+        table: the copies, by the method's schema.
         words: words of all copies; `changed` of them were replaced.
         unchanged: copies in which no word was replaced.
     """
@@ -39,6 +39,14 @@ class Method(Protocol):
         """The method's name in manifests and in the column `method`."""
 
     @property
+    def kind(self) -> str:
+        """What it makes: "copies" or "questions", as in `tasks.corpus.CorpusManifest`."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of what it makes: `SCHEMA` or `QUESTION_SCHEMA` of `tasks.corpus`."""
+
+    @property
     def settings(self) -> dict[str, float | int | str]:
         """What decides the copies, by name."""
 
@@ -47,4 +55,7 @@ class Method(Protocol):
         """What it does, in a few sentences for the corpus's card."""
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
-        """Yield the copies of `rows` in row order, a row's copies together, in chunks of bounded size."""
+        """Yield the copies of `rows` in row order, a row's copies together, in chunks of bounded size.
+
+        A method that makes questions may make fewer than `copies` of a row.
+        """

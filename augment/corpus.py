@@ -7,6 +7,7 @@ manifest comes last: a directory with a manifest is a whole corpus.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from augment.card import card
 from augment.copies import Method
+from augment.ranks import ALONE, Ranks
 from augment.shards import Advance, PlannedShard, finished, read_footer, write_shards
 from tasks.corpus import FORMAT, MANIFEST, CorpusManifest, CorpusShard, CorpusTask, read_manifest
 from tasks.errors import UserError, unknown
@@ -91,6 +93,7 @@ def run(
     workers: int = 1,
     overwrite: bool = False,
     advance: Advance = lambda count: None,
+    ranks: Ranks = ALONE,
 ) -> Written:
     """Make the corpus in `out`, or what is missing of it.
 
@@ -99,6 +102,7 @@ def run(
         workers: processes; the bytes do not depend on it.
         overwrite: remove another job's corpus from `out` first.
         advance: called with the number of copies just finished (kept ones included).
+        ranks: processes that share the shards out; each calls this with the same job.
 
     Raises:
         UserError: no rows, copies below 1, `out` holds something else or is being written by another
@@ -113,14 +117,21 @@ def run(
         raise UserError(f"{len(rows)} tasks to copy with {workers} workers", allowed="1 or more of each")
     digests = {task: digest_rows(part) for task, part in rows.items()}
     shards = _plan(job, rows, digests)
-    with locked(out):
-        noted = _make_room(out, shards, overwrite=overwrite)
+    with locked(out) if ranks.first else contextlib.nullcontext():
+        if ranks.first:
+            _make_room(out, shards, overwrite=overwrite)
+        ranks.wait()
+        noted = _noted(out)
         missing = [shard for shard in shards if not finished(out / shard.file, shard, noted.get(shard.file))]
+        ranks.wait()  # all have looked before one writes
         advance(sum(shard.rows for shard in shards) - sum(shard.rows for shard in missing))
-        write_shards(job.method, rows, out, missing, workers, advance)
+        write_shards(job.method, rows, out, missing[ranks.number :: ranks.count], workers, advance)
+        ranks.wait()
         manifest = _describe(job, rows, digests, out, shards)
-        write_text(out / "README.md", card(manifest, job.method.about))
-        write_json(out / MANIFEST, manifest.to_json())
+        if ranks.first:
+            write_text(out / "README.md", card(manifest, job.method.about))
+            write_json(out / MANIFEST, manifest.to_json())
+        ranks.wait()
     return Written(manifest, len(missing), len(shards) - len(missing))
 
 
@@ -139,12 +150,8 @@ def _plan(job: CorpusJob, rows: Mapping[str, Rows], digests: Mapping[str, str]) 
     return shards
 
 
-def _make_room(out: Path, planned: list[PlannedShard], *, overwrite: bool) -> dict[str, str]:
-    """Refuse a directory that is not ours to write; clear away another job's corpus if told to.
-
-    Returns:
-        the SHA-256 by file of the shards that an earlier, finished run of this job noted.
-    """
+def _make_room(out: Path, planned: list[PlannedShard], *, overwrite: bool) -> None:
+    """Refuse a directory that is not ours to write; clear away another job's corpus if told to."""
     leftovers = {path for pattern in _LEFTOVERS for path in out.glob(pattern)}
     footers = {path: read_footer(path) for path in sorted(out.glob("data/*.parquet"))}
     manifest = read_manifest(out) if not overwrite and (out / MANIFEST).is_file() else None
@@ -163,13 +170,18 @@ def _make_room(out: Path, planned: list[PlannedShard], *, overwrite: bool) -> di
     if overwrite:
         for path in [out / MANIFEST, out / "README.md", *footers]:
             path.unlink(missing_ok=True)
-        return {}
+        return
     keys = {footer.key for footer in footers.values() if footer}
     if (keys | ({manifest.key} if manifest else set())) - {planned[0].key}:
         raise UserError(
             f"{out} holds another corpus, made with other settings or from other rows",
             mend="start again with --overwrite, or name another directory with --out",
         )
+
+
+def _noted(out: Path) -> dict[str, str]:
+    """The SHA-256 by file of the shards that an earlier, finished run of this job noted."""
+    manifest = read_manifest(out) if (out / MANIFEST).is_file() else None
     return {shard.file: shard.sha256 for shard in manifest.shards} if manifest else {}
 
 
@@ -195,7 +207,7 @@ def _describe(
             rows=count,
             source_digest=digests[task],
             words_changed=round(sum(footer.changed for footer in footers) / max(words, 1), 6),
-            unchanged=round(sum(footer.unchanged for footer in footers) / count, 6),
+            unchanged=round(sum(footer.unchanged for footer in footers) / max(count, 1), 6),
         )
         tasks.append(entry)
     return CorpusManifest(
@@ -208,9 +220,11 @@ def _describe(
         key=shards[0].key,
         tasks=tuple(tasks),
         shards=tuple(_entry(out, shard) for shard in shards),
+        kind=job.method.kind,
     )
 
 
 def _entry(out: Path, shard: PlannedShard) -> CorpusShard:
-    path = out / shard.file
-    return CorpusShard(shard.file, shard.task, shard.rows, digest_file(path), path.stat().st_size)
+    path, footer = out / shard.file, read_footer(out / shard.file)
+    rows = footer.rows if footer else 0
+    return CorpusShard(shard.file, shard.task, rows, digest_file(path), path.stat().st_size)

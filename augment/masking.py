@@ -26,11 +26,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from augment.copies import Copies
+from augment.splitmix import G, mix
 from tasks.corpus import SCHEMA
 from tasks.errors import UserError
 from tasks.rows import Rows
 
-_G = np.uint64(0x9E3779B97F4A7C15)
 _CHUNK = 8192  # copies worked on at once: the arrays of 20-word texts stay in the cache
 
 
@@ -52,6 +52,8 @@ class Masking:
     mask_token: str = "[MASK]"
 
     name = "mask"
+    kind = "copies"
+    schema = SCHEMA
     about = (
         "Each word (what stands between white space) is replaced by the mask token with probability p, "
         "independently; white space is normalised to single spaces. Which words are masked depends on "
@@ -122,8 +124,8 @@ class Masking:
         ends = np.cumsum(counts)
         starts = ends - counts  # where each copy's words stand in the chunk's run of words
         run = np.arange(ends[-1])
-        base = streams + _G * (np.repeat(before, copies) + 1 - starts).astype(np.uint64)
-        mask = _mix(np.repeat(base, counts) + _G * run.astype(np.uint64)) < np.uint64(int(self.p * 2**64))
+        base = streams + G * (np.repeat(before, copies) + 1 - starts).astype(np.uint64)
+        mask = mix(np.repeat(base, counts) + G * run.astype(np.uint64)) < np.uint64(int(self.p * 2**64))
 
         words = pa.concat_arrays([split.values, pa.array([self.mask_token])])
         source = run + np.repeat(np.repeat(offsets[:-1], copies) - starts, counts)
@@ -138,20 +140,7 @@ def _streams(seed: int, uids: pa.StringArray, copies: int) -> np.ndarray:
     """The (n * copies,) uint64 stream of every copy, a row's copies together."""
     digests = (hashlib.blake2b(f"{seed}:{uid}".encode(), digest_size=8).digest() for uid in uids.to_pylist())
     keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
-    return _mix((keys[:, None] + _G * np.arange(1, copies + 1, dtype=np.uint64)).ravel())
-
-
-def _mix(z: np.ndarray) -> np.ndarray:
-    """splitmix64's finaliser of a uint64 array, in place."""
-    shifted = z >> np.uint64(30)
-    z ^= shifted
-    z *= np.uint64(0xBF58476D1CE4E5B9)
-    np.right_shift(z, np.uint64(27), out=shifted)
-    z ^= shifted
-    z *= np.uint64(0x94D049BB133111EB)
-    np.right_shift(z, np.uint64(31), out=shifted)
-    z ^= shifted
-    return z
+    return mix((keys[:, None] + G * np.arange(1, copies + 1, dtype=np.uint64)).ravel())
 
 
 def _constant(value: str, count: int) -> pa.DictionaryArray:

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from augment.copies import Method
-from tasks.corpus import SCHEMA
 from tasks.errors import UserError
 from tasks.files import atomic_path, digest_file
 from tasks.rows import Rows
@@ -42,7 +41,7 @@ class PlannedShard:
 
     @property
     def rows(self) -> int:
-        """Copies in the shard."""
+        """Copies in the shard, at most."""
         return (self.stop - self.start) * self.copies
 
 
@@ -69,7 +68,7 @@ def read_footer(path: Path) -> Footer | None:
 def finished(path: Path, shard: PlannedShard, sha256: str | None) -> bool:
     """True if the planned shard is there already; `sha256` is its digest where that is known."""
     footer = read_footer(path)
-    if footer is None or footer.key != shard.key or footer.rows != shard.rows:
+    if footer is None or footer.key != shard.key or footer.rows > shard.rows:
         return False
     return sha256 is None or digest_file(path) == sha256
 
@@ -138,7 +137,7 @@ def _write_shard(
     """Write one shard atomically; memory is bounded by the row group, not by the shard."""
     words = changed = unchanged = 0
     group: list[pa.Table] = []
-    with atomic_path(path) as temporary, _writer(temporary) as writer:
+    with atomic_path(path) as temporary, _writer(temporary, method.schema) as writer:
         for copies in method.make(rows, shard.copies):
             words, changed = words + copies.words, changed + copies.changed
             unchanged += copies.unchanged
@@ -153,8 +152,8 @@ def _write_shard(
         writer.add_key_value_metadata({_KEY.decode(): json.dumps(account)})
 
 
-def _writer(path: Path) -> pq.ParquetWriter:
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     # Few copies of a text are alike, so a dictionary of texts would only cost time; zstd finds what is alike.
     return pq.ParquetWriter(
-        path, SCHEMA, compression="zstd", compression_level=1, use_dictionary=["task", "parent", "method"]
+        path, schema, compression="zstd", compression_level=1, use_dictionary=["task", "parent", "method"]
     )

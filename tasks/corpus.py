@@ -68,7 +68,7 @@ class CorpusTask:
         name: the task.
         texts: text columns, 1 or 2.
         copies: copies made of each source row.
-        source_rows: rows that were copied; `rows` = copies * source_rows.
+        source_rows: rows that were copied; `rows` = copies * source_rows (of questions: at most so many).
         source_digest: digest of those rows (`tasks.sources.digest_rows`).
         words_changed: share of the copies' words that were replaced.
         unchanged: share of the copies in which no word was replaced.

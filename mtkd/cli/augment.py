@@ -11,6 +11,7 @@ from mtkd.cli.lazy import LazyGroup
     cls=LazyGroup,
     lazy={
         "mask": ("mtkd.cli.copies:mask", "copies of rows with words masked"),
+        "questions": ("mtkd.cli.questions:questions", "`train|generate`: questions about paragraphs"),
     },
 )
 def augment() -> None:

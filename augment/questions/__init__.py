@@ -1,0 +1,1 @@
+"""Questions about plain paragraphs, written by a T5 (WaLDORf, section II-iv)."""
