@@ -10,7 +10,7 @@ from tasks.errors import UserError
 
 _MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
 _SPAN = re.compile(
-    rf"""(?:(?:\d{{1,2}}\s)?(?:{_MONTH})(?:\s\d{{1,2}})?(?:,?\s\d{{3,4}})?)
+    rf"""(?:(?:\d{{1,2}}\s)?(?:{_MONTH})(?:\s\d{{1,2}}\b)?(?:,?\s\d{{3,4}}\b)?)
     |(?:[$£€]?\d[\d,.]*\d%?|\d%?)(?:\s(?:million|billion|percent|years|miles|kilometers|km|people))?
     |(?:[A-Z][\w'’-]+)(?:\s(?:(?:of|the|and|de|von|van)\s)*[A-Z][\w'’-]+)*""",
     re.VERBOSE,
@@ -19,7 +19,7 @@ _LOWER = re.compile(r"\b[a-z][a-z]{5,}\b")
 
 
 def by_rule(text: str) -> list[str]:
-    """Names, numbers and dates in order, each once; a word that is capitalised to begin a sentence is none."""
+    """Names, numbers and dates in order, each once; words capitalised to begin a sentence are none."""
     found = []
     for match in _SPAN.finditer(text):
         span = match.group().strip()

@@ -71,7 +71,9 @@ def new_model(tokenizer: Any, shape: FreshShape, seed: int) -> Any:
     """A T5 of this shape with random weights, the same for the same seed."""
     import torch
     from transformers import T5Config, T5ForConditionalGeneration
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     shape.check()
     sizes: dict[str, Any] = {"decoder_start_token_id": tokenizer.pad_token_id}
     config = T5Config(

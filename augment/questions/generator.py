@@ -72,7 +72,9 @@ def load_generator(name: str, **changes: Any) -> Generator:
 def load_shell(name: str) -> tuple[Any, Any]:
     """The configuration and the tokeniser of a T5, without its weights; UserError if it is none."""
     from transformers import AutoConfig, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     place = Path(name)
     if place.exists() and not (place / "config.json").is_file():
         raise UserError(
