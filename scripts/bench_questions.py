@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -44,8 +45,8 @@ def t5_small(texts: list[str]) -> Generator:
     tokenizer = train_tokenizer(texts, FreshShape(vocab_size=8000), 512)
     model = new_model(tokenizer, FreshShape(32128, 512, 6, 8, 2048), 0)
     model.resize_token_embeddings(32128, mean_resizing=False)
-    model.config.eos_token_id = model.generation_config.eos_token_id = None
-    return Generator("random", model.eval(), tokenizer, Reading())
+    model.config.eos_token_id = model.generation_config.eos_token_id = 32127  # what it will not write
+    return Generator(tempfile.mkdtemp("-t5-small"), model.eval(), tokenizer, Reading())
 
 
 def one_by_one(generator: Generator, prompts: list[Prompt], tokens: int) -> Answers:
