@@ -15,7 +15,7 @@ from augment.corpus import CorpusJob
 from augment.questions.ask import Asking, readable
 from augment.questions.decode import Strategy
 from augment.questions.generator import digest_generator, load_generator
-from augment.questions.method import Questions, check_asking
+from augment.questions.method import ENGINES, Questions, check_asking
 from augment.questions.paragraphs import Counts, Paragraph, Words, as_rows, choose, open_paragraphs
 from tasks.corpus import CorpusManifest
 from tasks.errors import UserError
@@ -83,8 +83,8 @@ def prepare(wanted: Wanted, task: str, device: Any, version: str, command: str) 
         generator,
         digest_generator(generator),
         asking,
+        ENGINES[wanted.engine](generator, wanted.batch),
         wanted.engine,
-        wanted.batch,
         str(wanted.words or "any"),
         counts.sentence(),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -29,18 +29,17 @@ class Questions:
 
     Attributes:
         generator: the T5, loaded; `digest` is that of its weights and tokeniser.
-        engine: a name in `ENGINES`; `batch`: prompts decoded at once (the questions are the same).
+        decode: the engine, opened; `engine`: its name in `ENGINES`, for the record.
         words: the range of words of the paragraphs, for the record; `counts`: what became of them.
     """
 
     generator: Generator
     digest: str
     asking: Asking
+    decode: Decode
     engine: str = "native"
-    batch: int = 32
     words: str = "any"
     counts: str = ""
-    decode: Decode | None = field(default=None, compare=False)
 
     name = "questions"
     kind = "questions"
@@ -75,11 +74,10 @@ class Questions:
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the questions about `rows`, up to `copies` a row."""
-        decode = self.decode or ENGINES[self.engine](self.generator, self.batch)
         for start in range(0, len(rows), _CHUNK):
             part = rows.take(np.arange(start, min(start + _CHUNK, len(rows))))
             contexts = part.texts[0].to_pylist()
-            found = ask(self.generator.tokenizer, decode, self.asking, part.uids.to_pylist(), contexts)
+            found = ask(self.generator.tokenizer, self.decode, self.asking, part.uids.to_pylist(), contexts)
             yield Copies(_table(part, found), 0, 0, 0)
 
 
