@@ -18,7 +18,7 @@ class Copies:
     """Some copies, and counts over them.
 
     Attributes:
-        table: the copies, by `tasks.corpus.SCHEMA`.
+        table: the copies, by the method's schema.
         words: words of all copies; `changed` of them were replaced or dropped.
         unchanged: copies in which no word was.
     """
@@ -41,6 +41,14 @@ class Method(Protocol):
         """The method's name in manifests and in the column `method`."""
 
     @property
+    def kind(self) -> str:
+        """What it makes: "copies" or "questions", as in `tasks.corpus.CorpusManifest`."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of what it makes: `SCHEMA` or `QUESTION_SCHEMA` of `tasks.corpus`."""
+
+    @property
     def settings(self) -> dict[str, float | int | str]:
         """What decides the copies, by name."""
 
@@ -52,7 +60,10 @@ class Method(Protocol):
         """The method with what it needs for these rows and no more: what is sent to another process."""
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
-        """Yield the copies of `rows` in row order, a row's copies together, in chunks of bounded size."""
+        """Yield the copies of `rows` in row order, a row's copies together, in chunks of bounded size.
+
+        A method that makes questions may make fewer than `copies` of a row.
+        """
 
 
 def copies_table(rows: Rows, copies: int, method: str, text: pa.Array, pair: pa.Array) -> pa.Table:

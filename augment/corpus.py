@@ -7,6 +7,7 @@ manifest comes last: a directory with a manifest is a whole corpus.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from augment.card import card
 from augment.copies import Method
+from augment.ranks import ALONE, Ranks
 from augment.shards import Advance, PlannedShard, finished, read_footer, write_shards
 from tasks.corpus import FORMAT, MANIFEST, CorpusManifest, CorpusShard, CorpusTask, read_manifest
 from tasks.errors import UserError, unknown
@@ -89,6 +91,7 @@ def run(
     workers: int = 1,
     overwrite: bool = False,
     advance: Advance = lambda count: None,
+    ranks: Ranks = ALONE,
 ) -> Written:
     """Make the corpus in `out`, or what is missing of it.
 
@@ -97,6 +100,7 @@ def run(
         workers: processes; the bytes do not depend on it.
         overwrite: remove another job's corpus from `out` first.
         advance: called with the number of copies just finished (kept ones included).
+        ranks: processes that share the shards out; each calls this with the same job.
 
     Raises:
         UserError: no rows, copies below 1, `out` holds something else or is being written by another
@@ -111,15 +115,21 @@ def run(
         raise UserError(f"{len(rows)} tasks to copy with {workers} workers", allowed="1 or more of each")
     digests = {task: digest_rows(part) for task, part in rows.items()}
     shards = _plan(job, rows, digests)
-    with locked(out):
-        make_room(out, shards, overwrite=overwrite)
+    with locked(out) if ranks.first else contextlib.nullcontext():
+        if ranks.first:
+            make_room(out, shards, overwrite=overwrite)
+        ranks.wait()
         noted = noted_shards(out)
         missing = [shard for shard in shards if not finished(out / shard.file, shard, noted.get(shard.file))]
+        ranks.wait()  # all have looked before one writes
         advance(sum(shard.rows for shard in shards) - sum(shard.rows for shard in missing))
-        write_shards(job.method, rows, out, missing, workers, advance)
+        write_shards(job.method, rows, out, missing[ranks.number :: ranks.count], workers, advance)
+        ranks.wait()
         manifest = _describe(job, rows, digests, out, shards)
-        write_text(out / "README.md", card(manifest, job.method.about))
-        write_json(out / MANIFEST, manifest.to_json())
+        if ranks.first:
+            write_text(out / "README.md", card(manifest, job.method.about))
+            write_json(out / MANIFEST, manifest.to_json())
+        ranks.wait()
     return Written(manifest, len(missing), len(shards) - len(missing))
 
 
@@ -202,7 +212,7 @@ def _describe(
             rows=count,
             source_digest=digests[task],
             words_changed=round(sum(footer.changed for footer in footers) / max(words, 1), 6),
-            unchanged=round(sum(footer.unchanged for footer in footers) / count, 6),
+            unchanged=round(sum(footer.unchanged for footer in footers) / max(count, 1), 6),
         )
         tasks.append(entry)
     return CorpusManifest(
@@ -214,8 +224,14 @@ def _describe(
         data=job.data,
         key=shards[0].key,
         tasks=tuple(tasks),
-        shards=tuple(shard_entry(out, shard, shard.rows) for shard in shards),
+        shards=tuple(_entry(out, shard) for shard in shards),
+        kind=job.method.kind,
     )
+
+
+def _entry(out: Path, shard: PlannedShard) -> CorpusShard:
+    footer = read_footer(out / shard.file)
+    return shard_entry(out, shard, footer.rows if footer else 0)
 
 
 def shard_entry(out: Path, shard: PlannedShard, rows: int) -> CorpusShard:

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from augment.copies import Copies, copies_table
 from augment.draws import streams_of, threshold
 from augment.splitmix import G, mix
+from tasks.corpus import SCHEMA
 from tasks.errors import UserError
 from tasks.rows import Rows
 
@@ -51,6 +52,8 @@ class Masking:
     mask_token: str = "[MASK]"
 
     name = "mask"
+    kind = "copies"
+    schema = SCHEMA
     about = (
         "Each word (what stands between white space) is replaced by the mask token with probability p, "
         "independently; white space is normalised to single spaces. Which words are masked depends on "

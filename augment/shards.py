@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from augment.copies import Method
-from tasks.corpus import SCHEMA
 from tasks.errors import UserError
 from tasks.files import atomic_path, digest_file
 from tasks.rows import Rows
@@ -138,7 +137,7 @@ def _write_shard(
     """Write one shard atomically; memory is bounded by the row group, not by the shard."""
     words = changed = unchanged = 0
     group: list[pa.Table] = []
-    with atomic_path(path) as temporary, _writer(temporary) as writer:
+    with atomic_path(path) as temporary, _writer(temporary, method.schema) as writer:
         for copies in method.make(rows, shard.copies):
             words, changed = words + copies.words, changed + copies.changed
             unchanged += copies.unchanged
@@ -153,8 +152,8 @@ def _write_shard(
         writer.add_key_value_metadata({KEY.decode(): json.dumps(account)})
 
 
-def _writer(path: Path) -> pq.ParquetWriter:
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     # Few copies of a text are alike, so a dictionary of texts would only cost time; zstd finds what is alike.
     return pq.ParquetWriter(
-        path, SCHEMA, compression="zstd", compression_level=1, use_dictionary=["task", "parent", "method"]
+        path, schema, compression="zstd", compression_level=1, use_dictionary=["task", "parent", "method"]
     )

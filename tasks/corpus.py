@@ -234,7 +234,7 @@ def _one_array(column: pa.ChunkedArray, entry: CorpusTask) -> pa.StringArray:
             allowed=f"up to {_LONGEST} bytes a text column and task",
             mend="make it with fewer copies (--copies) or fewer rows (--limit)",
         )
-    return pa.concat_arrays(column.chunks)
+    return pa.concat_arrays([pa.array([], pa.string()), *column.chunks])
 
 
 def _damaged(path: Path, state: str) -> UserError:

@@ -13,7 +13,7 @@ from tasks.errors import UserError
 _PROBE_SECONDS = 5.0
 
 
-def fetch(dataset: str, configuration: str, split: str) -> pa.Table:
+def fetch(dataset: str, configuration: str | None, split: str) -> pa.Table:
     """Load one split by its official name, from the local cache or over the network.
 
     Raises:
@@ -22,7 +22,7 @@ def fetch(dataset: str, configuration: str, split: str) -> pa.Table:
     import datasets
 
     mend = "give --data DIR with the files, or --data pocket"
-    name = f"{dataset} ({configuration}, {split})"
+    name = f"{dataset} ({configuration or 'default'}, {split})"
     try:
         with _offline_if_unreachable(dataset):
             rows = datasets.load_dataset(dataset, configuration, split=split)

@@ -202,6 +202,16 @@ def load_rows(source: DataSource, task: Task, split: str, limit: int | None = No
     """
     if limit is not None and limit < 1:
         raise UserError(f"a limit of {limit} rows", allowed="1 or more")
+    rows = _rows(task, split, checked_sheet(source, task, split).table)
+    return rows if limit is None or limit >= len(rows) else rows.take(_sample(rows, limit, seed))
+
+
+def checked_sheet(source: DataSource, task: Task, split: str) -> Sheet:
+    """The raw rows of a split in which nothing is wrong.
+
+    Raises:
+        UserError: the split is not there or empty, or a row is wrong.
+    """
     sheet = source.sheet(task, split)
     errors = [problem for problem in find_problems(task, split, sheet) if problem.level == "error"]
     if errors:
@@ -210,8 +220,7 @@ def load_rows(source: DataSource, task: Task, split: str, limit: int | None = No
             f"{len(errors)} problem(s) in {task.name}/{split}:\n{shown}",
             mend=f"`mtkd data check --data {source.name} --tasks {task.name}` lists all of them",
         )
-    rows = _rows(task, split, sheet.table)
-    return rows if limit is None or limit >= len(rows) else rows.take(_sample(rows, limit, seed))
+    return sheet
 
 
 def _rows(task: Task, split: str, table: pa.Table) -> Rows:

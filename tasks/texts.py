@@ -23,6 +23,16 @@ _EDGE = 1 << 20
 
 
 @dataclass(frozen=True)
+class PlacedText:
+    """A text, blank or not, with its place: the file, its number there from 0, and its title ("" = none)."""
+
+    text: str
+    file: Path
+    number: int
+    title: str
+
+
+@dataclass(frozen=True)
 class TextFiles:
     """Files of plain text: one text a line (.txt), a row (.parquet) or a JSON object (.jsonl).
 
@@ -81,30 +91,50 @@ class TextFiles:
         if waiting:
             yield pa.array(waiting, pa.string())
 
+    def placed(self, title: str = "title") -> Iterator[PlacedText]:
+        """Every text with its place; `title` is a column or key that says what it is from, if there is one.
+
+        Raises:
+            UserError: as `chunks`.
+        """
+        for path in self.paths:
+            for number, (text, name) in enumerate(self._records(path, title)):
+                yield PlacedText(_clean(text), path, number, _clean(name))
+
     def _texts(self, path: Path) -> Iterator[str]:
-        rows = self._rows(path) if path.suffix == ".parquet" else self._lines(path)
-        return (text for row in rows if row is not None and (text := str(row).strip()))
+        return (text for raw, _ in self._records(path, None) if (text := _clean(raw)))
 
-    def _rows(self, path: Path) -> Iterator[str | None]:
+    def _records(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
+        return self._rows(path, title) if path.suffix == ".parquet" else self._lines(path, title)
+
+    def _rows(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(CHUNK, columns=[self.column]):
-                yield from batch.column(0).to_pylist()
+            columns = [self.column, *([title] if title in file.schema_arrow.names else [])]
+            for batch in file.iter_batches(CHUNK, columns=columns):
+                texts = batch[self.column].to_pylist()
+                names = batch[title].to_pylist() if len(columns) == 2 else [None] * len(texts)
+                yield from zip(texts, names, strict=True)
 
-    def _lines(self, path: Path) -> Iterator[str | None]:
+    def _lines(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
         packed, objects = path.suffix == ".gz", ".jsonl" in path.suffixes
         handle: Any
         with gzip.open(path) if packed else open(path, "rb") as handle:
             for number, raw in enumerate(handle, 1):
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-                    yield json.loads(line)[self.column] if objects and line.strip() else line
+                    record = json.loads(line) if objects and line.strip() else {self.column: line}
+                    yield record[self.column], record.get(title)
                 except UnicodeDecodeError as error:
                     raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason})") from error
-                except (json.JSONDecodeError, KeyError, TypeError) as error:
+                except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
                     raise UserError(
                         f"{path}, line {number}: not a JSON object with the key {self.column!r}",
                         mend="--text-column NAME if the text has another key",
                     ) from error
+
+
+def _clean(value: Any) -> str:
+    return "" if value is None else str(value).strip()
 
 
 def _readable(path: Path) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
 
 _END = re.compile(r"""[.!?]["'”’)\]]*\s+(?=["'“‘(\[]*[A-Z0-9À-Þ])""")
@@ -21,3 +23,39 @@ def sentences(text: str) -> list[str]:
             start = match.end()
     rest = text[start:].strip()
     return [*found, rest] if rest else found
+
+
+def pack(sizes: list[int], least: int, most: int) -> list[tuple[int, int]]:
+    """Group neighbours into even pieces of `least` to `most`, as few as can be; else fill them up.
+
+    Args:
+        sizes: the size of each sentence.
+
+    Returns:
+        (first, after last) of each piece, in order; pieces outside the range may be among them.
+    """
+    ends = list(itertools.accumulate(sizes))
+    total = ends[-1] if ends else 0
+    for count in range(-(-total // most), total // least + 1):
+        cuts = [0, *(_nearest(ends, total * piece / count) for piece in range(1, count)), len(sizes)]
+        pieces = list(itertools.pairwise(cuts))
+        if all(least <= sum(sizes[start:stop]) <= most for start, stop in pieces):
+            return pieces
+    return _filled(sizes, most)
+
+
+def _nearest(ends: list[int], place: float) -> int:
+    """How many sentences end nearest to `place`."""
+    after = bisect.bisect_left(ends, place)
+    before = ends[after - 1] if after else 0
+    return after if place - before < ends[after] - place else after + 1
+
+
+def _filled(sizes: list[int], most: int) -> list[tuple[int, int]]:
+    pieces, start, size = [], 0, 0
+    for place, length in enumerate(sizes):
+        if size and size + length > most:
+            pieces.append((start, place))
+            start, size = place, 0
+        size += length
+    return [*pieces, (start, len(sizes))] if sizes else []

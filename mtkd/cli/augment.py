@@ -12,8 +12,20 @@ from mtkd.cli.lazy import LazyGroup
     lazy={
         "mask": ("mtkd.cli.copies:mask", "copies of rows with words masked"),
         "replace": ("mtkd.cli.copies:replace", "copies with words masked or replaced, and n-grams of them"),
-        "questions": ("mtkd.cli.questions:questions", "`questions filter`: questions a teacher can answer"),
+        "questions": ("mtkd.cli.augment:questions", "`train|generate|filter`: questions about paragraphs"),
     },
 )
 def augment() -> None:
     """Make training text: corpora of unlabelled rows, for a teacher to label."""
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "train": ("mtkd.cli.questions:train", "a T5 learns to ask, from the questions of a span task"),
+        "generate": ("mtkd.cli.questions:generate", "it asks about plain paragraphs"),
+        "filter": ("mtkd.cli.questions_filter:filter_questions", "what a teacher can answer is kept"),
+    },
+)
+def questions() -> None:
+    """Questions about plain paragraphs, written by a T5 and answered by a teacher (WaLDORf)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,9 @@ from mtkd import __version__
 from mtkd.cli.options import out_option, overwrite_option, report_options, say, show, table, warn
 
 if TYPE_CHECKING:
-    from augment.questions.answers import Answerer
+    from augment.questions.answers import Answer, Answerer
     from augment.questions.filter import Filtered
+    from mtkd.engine.answer import Answerer as Spans
 
 _SHORT_OF = 0.01  # how far the share of rows without an answer may fall short in silence
 
@@ -77,9 +79,21 @@ def filter_questions(
 
 def load_answerer(directory: Path) -> Answerer:
     """The teacher that answers questions, from the directory of a run or of a model."""
-    from mtkd.engine.answer import Answerer as Spans
+    from mtkd.engine import answer
 
-    return Spans.load(directory)
+    return _Teacher(answer.Answerer.load(directory))
+
+
+class _Teacher:
+    """A model of mtkd as the filter asks it."""
+
+    def __init__(self, spans: Spans):
+        self._spans, self.digest = spans, spans.digest
+
+    def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answer]:
+        from augment.questions.answers import Answer as Told
+
+        return [Told(**vars(answer)) for answer in self._spans(questions, contexts)]
 
 
 def _draw(filtered: Filtered, wanted: float, out: Path) -> None:

@@ -30,7 +30,7 @@ class Answer:
         text: "" where the context has no token.
         start: its first character; -1 for none.
         score: start + end logit.
-        null: the score of "no answer".
+        null: the score of "no answer", less the threshold that it was best to ask of it (validation rows).
     """
 
     text: str
@@ -107,9 +107,10 @@ class Answerer:
         kind = next(self._model.parameters()).device.type
         with torch.autocast(kind, torch.bfloat16, enabled=self._precision == "bf16"):
             found = answer_spans(self._model, self._task, rows)
+        nulls = found.null - (self._model.threshold(self._task) or 0.0)
         return [
             Answer(best[0].text, best[0].start, best[0].score, float(null))
             if best
             else Answer("", -1, -np.inf, float(null))
-            for best, null in zip(found.candidates, found.null, strict=True)
+            for best, null in zip(found.candidates, nulls, strict=True)
         ]

@@ -1,0 +1,125 @@
+"""From paragraphs to questions: prompts of what fits, candidates for answers, questions that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from augment.questions.candidates import by_rule, by_spacy, spread
+from augment.questions.decode import Prompt, Strategy, stream_of
+from augment.questions.formats import Format
+from augment.questions.generator import Reading
+from augment.questions.sentences import sentences
+
+_ATTEMPTS = 4  # draws of a question until it is one that the paragraph does not have yet
+_ANSWER_ROOM = 32  # tokens of a prompt that are left for the answer and the marks
+
+Decode = Callable[[list[Prompt], Strategy], list[list[list[int]]]]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How paragraphs are asked about.
+
+    Attributes:
+        reading: what the generator reads; `spacy`: the pipeline that finds answers, None = by rule.
+        count: questions wanted of each paragraph.
+    """
+
+    reading: Reading
+    strategy: Strategy
+    seed: int = 0
+    count: int = 1
+    spacy: str | None = None
+
+
+def readable(tokenizer: Any, texts: list[str], reading: Reading) -> list[str | None]:
+    """What the generator reads of each text: all, the leading sentences that fit, or None (none fits)."""
+    room = reading.max_input - 1 - (_ANSWER_ROOM if reading.format.asks_for_an_answer else 0)
+    result: list[str | None] = list(texts)
+    long = [place for place, text in enumerate(texts) if len(text.encode()) > room]
+    counted = _lengths(tokenizer, [texts[place] for place in long])
+    for place, length in zip(long, counted, strict=True):
+        if length > room:
+            result[place] = _leading(tokenizer, texts[place], room)
+    return result
+
+
+def _leading(tokenizer: Any, text: str, room: int) -> str | None:
+    parts = sentences(text)
+    total, kept = 0, 0
+    for length in _lengths(tokenizer, parts):
+        total += length
+        if total > room:
+            break
+        kept += 1
+    return " ".join(parts[:kept]) or None
+
+
+def _lengths(tokenizer: Any, texts: list[str]) -> list[int]:
+    if not texts:
+        return []
+    return [len(ids) for ids in tokenizer(texts, add_special_tokens=False, verbose=False).input_ids]
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """One question that is wanted: of row `row`, its number there, and the prompt's text."""
+
+    row: int
+    number: int
+    text: str
+
+
+def ask(
+    tokenizer: Any, decode: Decode, asking: Asking, uids: list[str], contexts: list[str]
+) -> list[list[str]]:
+    """The questions about each context: up to `asking.count` that differ, none of them blank.
+
+    What is asked about a context depends on the model, the settings, its uid and its text alone.
+    """
+    form, found = asking.reading.format, [list[str]() for _ in contexts]
+    shown = readable(tokenizer, contexts, asking.reading)
+    wishes = [
+        wish
+        for row, context in enumerate(shown)
+        if context and context.strip()
+        for wish in _wishes(row, context, form, asking)
+    ]
+    for attempt in range(_ATTEMPTS if asking.strategy.sample else 1):
+        ids = tokenizer([wish.text for wish in wishes], verbose=False).input_ids if wishes else []
+        prompts = [
+            Prompt(tuple(one), stream_of(asking.seed, uids[wish.row], wish.number, attempt))
+            for one, wish in zip(ids, wishes, strict=True)
+        ]
+        again = []
+        for wish, answers in zip(wishes, decode(prompts, asking.strategy), strict=True):
+            if not _take(
+                found[wish.row], tokenizer.batch_decode(answers, skip_special_tokens=True), asking.count
+            ):
+                again.append(wish)
+        wishes = again
+    return found
+
+
+def _wishes(row: int, context: str, form: Format, asking: Asking) -> list[_Wish]:
+    """The prompts for one context: one a question, or a single one where beams give several."""
+    if not form.asks_for_an_answer:
+        count = 1 if asking.strategy.beams > 1 else asking.count
+        return [_Wish(row, number, form.prompt(context)) for number in range(count)]
+    found = by_spacy(context, asking.spacy) if asking.spacy else by_rule(context)
+    return [
+        _Wish(row, number, form.prompt(context, " ".join(answer.split()[:8])))
+        for number, answer in enumerate(spread(found, asking.count))
+    ]
+
+
+def _take(questions: list[str], answers: list[str], count: int) -> bool:
+    """Add what is new among a prompt's answers; False if nothing was."""
+    before = len(questions)
+    for answer in answers:
+        text = " ".join(answer.split())
+        if text and text not in questions and len(questions) < count:
+            questions.append(text)
+    return len(questions) > before or len(questions) >= count

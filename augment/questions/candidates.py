@@ -1,0 +1,67 @@
+"""Answers to ask for: the entities that spaCy finds, or names, numbers and dates found by rule."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from tasks.errors import UserError
+
+_MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
+_SPAN = re.compile(
+    rf"""(?:(?:\d{{1,2}}\s)?(?:{_MONTH})(?:\s\d{{1,2}}\b)?(?:,?\s\d{{3,4}}\b)?)
+    |(?:[$£€]?\d[\d,.]*\d%?|\d%?)(?:\s(?:million|billion|percent|years|miles|kilometers|km|people))?
+    |(?:[A-Z][\w'’-]+)(?:\s(?:(?:of|the|and|de|von|van)\s)*[A-Z][\w'’-]+)*""",
+    re.VERBOSE,
+)
+_LOWER = re.compile(r"\b[a-z][a-z]{5,}\b")
+
+
+def by_rule(text: str) -> list[str]:
+    """Names, numbers and dates in order, each once; words capitalised to begin a sentence are none."""
+    found = []
+    for match in _SPAN.finditer(text):
+        span = match.group().strip()
+        opens = match.start() == 0 or text[: match.start()].rstrip()[-1:] in (".", "!", "?")
+        if opens and span.isalpha() and (span.lower() in text or len(span) < 5):
+            continue
+        found.append(span)
+    return list(dict.fromkeys(found)) or list(dict.fromkeys(_LOWER.findall(text))) or text.split()[:1]
+
+
+def by_spacy(text: str, name: str) -> list[str]:
+    """The entities of a spaCy pipeline in order, each once; those `by_rule` finds where there are none."""
+    entities = [entity.text.strip() for entity in load_spacy(name)(text).ents]
+    return list(dict.fromkeys(filter(None, entities))) or by_rule(text)
+
+
+@functools.lru_cache(maxsize=1)
+def load_spacy(name: str) -> Any:
+    """The spaCy pipeline of this name.
+
+    Raises:
+        UserError: spaCy or the pipeline is not installed.
+    """
+    mend = "leave --spacy out: answers are then found by rule"
+    try:
+        import spacy
+    except ImportError as error:
+        raise UserError(
+            f"--spacy {name}: spaCy is not installed", mend=f"python -m pip install spacy; or {mend}"
+        ) from error
+    try:
+        return spacy.load(name)
+    except OSError as error:
+        raise UserError(
+            f"--spacy {name}: there is no such spaCy pipeline",
+            allowed=f"installed pipelines: {', '.join(spacy.util.get_installed_models()) or 'none'}",
+            mend=f"python -m spacy download {name}; or {mend}",
+        ) from error
+
+
+def spread(found: list[str], count: int) -> list[str]:
+    """`count` of the candidates, spread over the paragraph: all of them where there are no more."""
+    if len(found) <= count:
+        return found
+    return [found[(2 * place + 1) * len(found) // (2 * count)] for place in range(count)]

@@ -1,0 +1,143 @@
+"""One decoding step of a T5 for many rows at once, over buffers that are laid out once.
+
+It computes what transformers' decoder does, in another order. Cross-attention takes the keys and values
+of a head apart: with K = E Wk and V = E Wv, q K^T = (q Wk^T) E^T and p V = (p E) Wv, so every layer reads the
+encoder's output E itself. Nothing is projected or kept a layer, and the rows of one prompt (beams, samples)
+share its E.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+
+@dataclass
+class State:
+    """Where a batch stands: B prompts with K rows each.
+
+    Attributes:
+        encoded: (B, L, D), what the encoder made of the prompts.
+        hidden: (B, 1, L), 0 for a real token and -inf for padding.
+        keys, values: one (B * K, H, T, d) buffer a layer; `step` places of T are filled.
+        step: tokens decoded so far.
+    """
+
+    encoded: Tensor
+    hidden: Tensor
+    keys: list[Tensor]
+    values: list[Tensor]
+    step: int = 0
+
+    def keep(self, prompts: Tensor, rows: Tensor) -> None:
+        """Leave only some prompts and their rows, in the order given; rows may be repeated (beams)."""
+        if len(prompts) != len(self.encoded):
+            self.encoded, self.hidden = self.encoded[prompts], self.hidden[prompts]
+        self.reorder(rows)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Put the rows' own keys and values into another order."""
+        for buffers in (self.keys, self.values):
+            for index, buffer in enumerate(buffers):
+                buffers[index] = buffer.index_select(0, rows)
+
+
+class Decoder:
+    """The decoder of a T5 or mT5.
+
+    Args:
+        model: a `T5ForConditionalGeneration` or its kin, in float32, on the device it is to run on.
+    """
+
+    def __init__(self, model):
+        self.model = model.eval()
+        self.config = model.config
+        self.device = model.device
+        self.layers = [_Layer(block) for block in model.decoder.block]
+        scaled = getattr(model.config, "scale_decoder_outputs", False)
+        self.scale = model.config.d_model**-0.5 if scaled else 1.0
+
+    def start(self, prompts: list[list[int]], rows: int, steps: int) -> State:
+        """Encode the prompts; room for `steps` tokens in each of `rows` rows a prompt."""
+        padded = pad_sequence([torch.tensor(p) for p in prompts], batch_first=True).to(self.device)
+        lengths = torch.tensor([len(p) for p in prompts], device=self.device)
+        real = torch.arange(padded.shape[1], device=self.device) < lengths[:, None]
+        encoded = self.model.encoder(input_ids=padded, attention_mask=real.long()).last_hidden_state
+        hidden = torch.zeros(real.shape, device=self.device).masked_fill(~real, -torch.inf)[:, None]
+        shape = (len(prompts) * rows, self.config.num_heads, steps, self.config.d_kv)
+        buffers = [[encoded.new_empty(shape) for _ in self.layers] for _ in range(2)]
+        return State(encoded, hidden, buffers[0], buffers[1])
+
+    def step(self, state: State, tokens: Tensor) -> Tensor:
+        """Read one token a row.
+
+        Args:
+            tokens: (B * K,) the last token of each row.
+
+        Returns:
+            (B * K, V) logits of the next one.
+        """
+        hidden = self.model.decoder.embed_tokens(tokens)
+        bias: Tensor | None = None
+        for index, layer in enumerate(self.layers):
+            bias = layer.position_bias(state.step) if layer.has_bias else bias
+            hidden = hidden + layer.look_back(
+                hidden, state.keys[index], state.values[index], state.step, bias
+            )
+            hidden = hidden + layer.look_at(hidden, state.encoded, state.hidden)
+            hidden = layer.feed_forward(hidden)
+        state.step += 1
+        return self.model.lm_head(self.model.decoder.final_layer_norm(hidden) * self.scale)
+
+
+class _Layer:
+    """One layer's weights, laid out for `Decoder.step`; M stands for B * K rows."""
+
+    def __init__(self, block):
+        own, cross = block.layer[0], block.layer[1]
+        self.attention, self.feed_forward = own.SelfAttention, block.layer[-1]
+        self.own_norm, self.cross_norm = own.layer_norm, cross.layer_norm
+        self.has_bias = self.attention.has_relative_attention_bias
+        attention = self.attention
+        self.qkv = torch.cat([attention.q.weight, attention.k.weight, attention.v.weight])
+        self.own_out = attention.o.weight
+        attention = cross.EncDecAttention
+        heads, size = attention.n_heads, attention.key_value_proj_dim
+        self.heads = heads
+        self.query, self.cross_out = attention.q.weight, attention.o.weight
+        self.to_keys = attention.k.weight.view(heads, size, -1)  # (H, d, D)
+        self.from_values = attention.v.weight.view(heads, size, -1).transpose(1, 2)  # (H, D, d)
+
+    def position_bias(self, step: int) -> Tensor:
+        """(1, H, 1, step + 1), what is added to the scores of the last token."""
+        return self.attention.compute_bias(1, step + 1, past_seen_tokens=step)
+
+    def look_back(
+        self, hidden: Tensor, keys: Tensor, values: Tensor, step: int, bias: Tensor | None
+    ) -> Tensor:
+        """Self-attention of one token; its key and value go into the buffers. (M, D) to (M, D)."""
+        rows = len(hidden)
+        projected = F.linear(self.own_norm(hidden), self.qkv).view(rows, 3, self.heads, 1, -1)
+        query, keys[:, :, step], values[:, :, step] = (
+            projected[:, 0],
+            projected[:, 1, :, 0],
+            projected[:, 2, :, 0],
+        )
+        scores = query @ keys[:, :, : step + 1].transpose(2, 3)
+        weights = (scores if bias is None else scores + bias).softmax(-1)
+        return F.linear((weights @ values[:, :, : step + 1]).view(rows, -1), self.own_out)
+
+    def look_at(self, hidden: Tensor, encoded: Tensor, mask: Tensor) -> Tensor:
+        """Cross-attention of M = B * K rows to the B encoded prompts. (M, D) to (M, D)."""
+        rows, prompts = len(hidden), len(encoded)
+        query = F.linear(self.cross_norm(hidden), self.query).view(rows, self.heads, -1).transpose(0, 1)
+        query = (
+            (query @ self.to_keys).transpose(0, 1).reshape(prompts, -1, encoded.shape[-1])
+        )  # (B, K * H, D)
+        weights = (query @ encoded.transpose(1, 2) + mask).softmax(-1)
+        mixed = (weights @ encoded).view(rows, self.heads, -1).transpose(0, 1)  # (H, M, D)
+        return F.linear((mixed @ self.from_values).transpose(0, 1).reshape(rows, -1), self.cross_out)

@@ -1,0 +1,41 @@
+"""How good generated questions are: perplexity of people's, BLEU and ROUGE-L of the generator's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def words(text: str) -> list[str]:
+    """Words and punctuation marks, in lower case."""
+    return _WORD.findall(text.lower())
+
+
+def bleu(references: Sequence[Sequence[str]], written: Sequence[str]) -> float:
+    """Corpus BLEU-4 in per cent against several references each (nltk, its smoothing method 1)."""
+    from nltk.translate.bleu_score import SmoothingFunction, corpus_bleu
+
+    known = [[words(one) for one in several] for several in references]
+    made = [words(one) for one in written]
+    return 100 * float(corpus_bleu(known, made, smoothing_function=SmoothingFunction().method1))
+
+
+def rouge_l(references: Sequence[Sequence[str]], written: Sequence[str]) -> float:
+    """Mean ROUGE-L F1 in per cent (Lin 2004, beta = 1), of each question the best over its references."""
+    best = [
+        max(_rouge(words(ref), words(one)) for ref in refs)
+        for refs, one in zip(references, written, strict=True)
+    ]
+    return 100 * sum(best) / len(best)
+
+
+def _rouge(reference: list[str], made: list[str]) -> float:
+    """2 * LCS / (length + length), the F1 of the longest common subsequence."""
+    row = [0] * (len(made) + 1)
+    for word in reference:
+        before, row = row, [0]
+        for place, other in enumerate(made):
+            row.append(before[place] + 1 if word == other else max(row[-1], before[place + 1]))
+    return 2 * row[-1] / max(len(reference) + len(made), 1)

@@ -1,0 +1,134 @@
+"""Writing questions in batches of like length, against one call of transformers' `generate` a paragraph.
+
+    python scripts/bench_questions.py --text ../shared/data/wiki/paragraphs.parquet
+    python scripts/bench_questions.py --text ... --model runs/generator --engine ctranslate2
+
+The same T5, greedy, fp32, on the same paragraphs in alternating rounds. Without --model it has T5-small's
+shape and random weights, and every question has --tokens tokens on either side, since random weights do not
+stop by themselves. With --model questions end where they end. The share of equal questions is printed; with
+`--engine ctranslate2` int8 is timed against our own batches, and the share is that between the two.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import torch
+
+from augment.questions.decode import Prompt, Strategy, decode
+from augment.questions.decoder import Decoder
+from augment.questions.fresh import FreshShape, new_model, train_tokenizer
+from augment.questions.generator import Generator, Reading, load_generator
+from augment.questions.paragraphs import Words, choose, open_paragraphs
+
+Answers = list[list[int]]
+
+
+def paragraphs(text: str | None, count: int) -> list[str]:
+    """`count` paragraphs of 200 to 320 words, drawn from the file or made up."""
+    draw = random.Random(0)
+    if text:
+        found, _ = choose(open_paragraphs(text, "text", "title"), Words(200, 320))
+        return [paragraph.text for paragraph in draw.sample(found, count)]
+    vocabulary = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(5000)]
+    return [" ".join(draw.choices(vocabulary, k=draw.randint(200, 320))) for _ in range(count)]
+
+
+def t5_small(texts: list[str]) -> Generator:
+    """T5-small's shape with random weights; it never writes its end token."""
+    tokenizer = train_tokenizer(texts, FreshShape(vocab_size=8000), 512)
+    model = new_model(tokenizer, FreshShape(32128, 512, 6, 8, 2048), 0)
+    model.resize_token_embeddings(32128, mean_resizing=False)
+    model.config.eos_token_id = model.generation_config.eos_token_id = 32127  # what it will not write
+    return Generator(tempfile.mkdtemp("-t5-small"), model.eval(), tokenizer, Reading())
+
+
+def one_by_one(generator: Generator, prompts: list[Prompt], tokens: int) -> Answers:
+    """transformers' own `generate`, a call a prompt."""
+    end = generator.model.config.eos_token_id
+    answers = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt.ids])
+        out = generator.model.generate(ids, max_new_tokens=tokens, do_sample=False)[0, 1:].tolist()
+        answers.append(out[: out.index(end)] if end in out else out)
+    return answers
+
+
+def sides(
+    generator: Generator, prompts: list[Prompt], tokens: int, batch: int, engine: str
+) -> dict[str, Any]:
+    """The two ways that are compared, the slower first."""
+    strategy, decoder = Strategy(limit=tokens), Decoder(generator.model)
+
+    def batched() -> Answers:
+        return [found[0] for found in decode(decoder, prompts, strategy, batch)]
+
+    if engine == "native":
+        return {"one by one": lambda: one_by_one(generator, prompts, tokens), "batched": batched}
+    from augment.questions.ctranslate import open_engine
+
+    translate = open_engine(generator)
+    return {"batched": batched, "ctranslate2": lambda: [found[0] for found in translate(prompts, strategy)]}
+
+
+def seconds(work: Callable[[], Answers]) -> tuple[float, float, Answers]:
+    """Wall-clock seconds, the process's CPU seconds, and the answers."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    answers = work()
+    return time.perf_counter() - wall, time.process_time() - cpu, answers
+
+
+@click.command(help=__doc__.split("\n")[0] if __doc__ else None)
+@click.option("--text", help="Paragraphs; made up without.")
+@click.option("--model", help="A trained generator; random weights of T5-small's shape without.")
+@click.option("--engine", default="native", type=click.Choice(["native", "ctranslate2"]), show_default=True)
+@click.option("--rows", default=64, show_default=True, help="Paragraphs a round.")
+@click.option("--tokens", default=24, show_default=True, help="Tokens of a question, at most.")
+@click.option("--batch", default=32, show_default=True)
+@click.option("--rounds", default=3, show_default=True)
+def main(
+    text: str | None, model: str | None, engine: str, rows: int, tokens: int, batch: int, rounds: int
+) -> None:
+    """Alternate the two sides; print medians, spread, ratio and agreement."""
+    texts = paragraphs(text, max(rows, 500))
+    generator = load_generator(model) if model else t5_small(texts)
+    ids = generator.tokenizer(texts[:rows], truncation=True, max_length=generator.reading.max_input).input_ids
+    prompts = [Prompt(tuple(one)) for one in ids]
+    mean = sum(len(p.ids) for p in prompts) / rows
+    click.echo(f"{rows} paragraphs of {mean:.0f} tokens on average, {torch.get_num_threads()} threads")
+    ways = sides(generator, prompts, tokens, batch, engine)
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    cpus: dict[str, list[float]] = {name: [] for name in ways}
+    answers: dict[str, Answers] = {}
+    for number in range(rounds):
+        for name, work in ways.items():
+            wall, cpu, answers[name] = seconds(work)
+            times[name].append(wall)
+            cpus[name].append(cpu)
+        told = ", ".join(f"{name} {rows / times[name][-1]:.2f}/s" for name in ways)
+        click.echo(f"round {number + 1}: {told}")
+    slow, fast = ways
+    for name in ways:
+        low, high = min(times[name]), max(times[name])
+        middle = statistics.median(times[name])
+        click.echo(
+            f"{name}: median {rows / middle:.2f} questions/s ({rows / high:.2f} to {rows / low:.2f}), "
+            f"{statistics.median(cpus[name]) / rows:.3f} CPU s a question"
+        )
+    ratio = statistics.median(times[slow]) / statistics.median(times[fast])
+    cpu_ratio = statistics.median(cpus[slow]) / statistics.median(cpus[fast])
+    same = sum(a == b for a, b in zip(answers[slow], answers[fast], strict=True)) / rows
+    length = sum(map(len, answers[fast])) / rows
+    click.echo(
+        f"ratio {ratio:.2f}x wall, {cpu_ratio:.2f}x CPU; {length:.1f} tokens a question; {same:.1%} equal"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,520 @@
+"""Questions: a tiny T5 trained and used; decoding against transformers; what may not change the outcome."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, MT5Config, MT5ForConditionalGeneration, T5Config
+from transformers import T5ForConditionalGeneration as T5
+
+from augment.corpus import run
+from augment.questions.ask import Asking, ask, readable
+from augment.questions.candidates import by_rule, spread
+from augment.questions.decode import Prompt, Strategy, decode, stream_of
+from augment.questions.decoder import Decoder
+from augment.questions.formats import FORMATS, check_vocabulary
+from augment.questions.fresh import FreshShape
+from augment.questions.generator import Reading, load_generator
+from augment.questions.job import Wanted, prepare
+from augment.questions.pairs import read_asked
+from augment.questions.paragraphs import Words, choose, open_paragraphs
+from augment.questions.score import bleu, rouge_l
+from augment.questions.sentences import pack, sentences
+from augment.questions.train import Place, TrainJob, train
+from augment.ranks import Ranks
+from mtkd.cli.main import cli
+from tasks.corpus import QUESTION_SCHEMA, corpus_rows, read_corpus
+from tasks.errors import UserError
+from tasks.glue import TASKS
+from tasks.sources import open_data
+
+CPU = torch.device("cpu")
+STOPS = [1, *range(50, 56)]  # of the random models, so that they do stop
+SQUAD = TASKS["squad"]
+JOB = TrainJob(
+    "fresh",
+    Reading(max_input=64, max_output=12),
+    FreshShape(vocab_size=150, d_model=16, layers=1, heads=2, d_ff=32),
+    steps=12,
+    batch_size=8,
+    precision="fp32",
+)
+
+
+def span_rows(count: int, seed: int) -> list[dict]:
+    draw = random.Random(seed)
+    rows = []
+    for number in range(count):
+        name, town = draw.choice(["Anna", "Boris", "Clara"]), draw.choice(["Rome", "Oslo", "Paris"])
+        context = f"{name} was born in {town} in {draw.randint(1800, 1999)}. "
+        context += " ".join(
+            f"A river is {draw.randint(2, 99)} miles long." for _ in range(draw.randint(1, 4))
+        )
+        answers = {"text": [town], "answer_start": [context.index(town)]}
+        question = f"Where was {name} born?"
+        rows.append(dict(id=str(number), title=name, context=context, question=question, answers=answers))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data")
+    (root / "squad").mkdir()
+    pq.write_table(pa.Table.from_pylist(span_rows(120, 0)), root / "squad/train.parquet")
+    pq.write_table(pa.Table.from_pylist(span_rows(12, 1)), root / "squad/validation.parquet")
+    texts = [row["context"] for row in span_rows(40, 2)]
+    pq.write_table(pa.table({"text": [*texts, "", "  "], "title": ["T"] * 42}), root / "paragraphs.parquet")
+    return root
+
+
+def fit(out: Path, data: Path, job: TrainJob = JOB, **changes) -> dict:
+    return train(job, open_data(str(data)), SQUAD, Place(out, CPU, "0.1", "mtkd", **changes))
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("models") / "whole"
+    fit(out, data)
+    return out
+
+
+def generate(out: Path, model: Path, data: Path, advance=lambda count: None, **given):
+    wanted = Wanted(str(model), str(data / "paragraphs.parquet"), shard=7, **given)
+    ready = prepare(wanted, "squad", CPU, "0.1", "mtkd")
+    return run(ready.job, ready.rows, out, advance=advance)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+def random_t5(seed: int = 0) -> T5:
+    torch.manual_seed(seed)
+    config = T5Config(
+        vocab_size=60, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0
+    )
+    model = T5(config).eval()
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(60, 16) * 4)
+    model.config.eos_token_id = model.generation_config.eos_token_id = STOPS
+    return model
+
+
+def random_prompts(count: int = 14) -> list[Prompt]:
+    draw = random.Random(3)
+    return [Prompt(tuple(draw.choices(range(3, 60), k=draw.randint(2, 30))), n) for n in range(count)]
+
+
+# Decoding
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["t5", "mt5"])
+def test_a_step_gives_the_logits_of_transformers(kind):
+    sizes = dict(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
+    model = random_t5() if kind == "t5" else MT5ForConditionalGeneration(MT5Config(**sizes))
+    decoder, prompts = Decoder(model.eval()), [[5, 6, 7, 8, 9], [11, 12]]
+    state, tokens = decoder.start(prompts, 2, 4), torch.randint(3, 50, (4, 4))
+    ours = torch.stack([decoder.step(state, tokens[:, step]) for step in range(4)], dim=1)
+    for row in range(4):
+        theirs = model(
+            input_ids=torch.tensor([prompts[row // 2]]), decoder_input_ids=tokens[row : row + 1]
+        ).logits
+        torch.testing.assert_close(ours[row], theirs[0], rtol=1e-4, atol=1e-4)
+
+
+def test_batched_greedy_is_what_transformers_generates_one_by_one():
+    model, prompts = random_t5(), random_prompts()
+    ours = decode(Decoder(model), prompts, Strategy(limit=15), batch=8)
+    for prompt, (question,) in zip(prompts, ours, strict=True):
+        made = model.generate(torch.tensor([prompt.ids]), max_new_tokens=15, do_sample=False)[0, 1:].tolist()
+        end = next((place for place, token in enumerate(made) if token in STOPS), 15)
+        assert question == made[:end]
+    assert len({len(question) for (question,) in ours}) > 1
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [Strategy(limit=10), Strategy(beams=3, limit=10), Strategy(sample=True, top_p=0.9, limit=10)],
+    ids=["greedy", "beams", "sample"],
+)
+def test_the_batch_size_changes_nothing(strategy):
+    decoder, prompts = Decoder(random_t5()), random_prompts()
+    alone = decode(decoder, prompts, strategy, batch=1)
+    for batch in (2, 7, 100):
+        assert decode(decoder, prompts, strategy, batch) == alone
+    assert decode(decoder, prompts[::-1], strategy, batch=7) == alone[::-1]
+
+
+def test_beams_are_those_of_transformers():
+    model, prompts = random_t5(1), random_prompts(12)
+    ours = decode(Decoder(model), prompts, Strategy(beams=3, limit=6), batch=5)
+    same = 0
+    for prompt, questions in zip(prompts, ours, strict=True):
+        made = model.generate(torch.tensor([prompt.ids]), max_new_tokens=6, num_beams=3, do_sample=False)
+        line = [token for token in made[0, 1:].tolist() if token not in (0, *STOPS)]
+        same += line == [token for token in questions[0] if token != 0]
+        assert len(questions) == 3
+    assert same >= 10  # a finished question's length is counted with its end here, and ties differ
+
+
+def test_draws_follow_the_models_distribution():
+    model = random_t5()
+    model.lm_head.weight.data.mul_(0.2)
+    ids, decoder = (7, 8, 9), Decoder(model)
+    streams = [stream_of(0, "p", number) for number in range(3000)]
+    drawn = decode(decoder, [Prompt(ids, s) for s in streams], Strategy(sample=True, top_p=1.0, limit=1), 500)
+    logits = model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([[0]])).logits[0, 0]
+    expected = logits.softmax(-1).detach().numpy()
+    counts = np.bincount([q[0] if q else 1 for (q,) in drawn], minlength=60) / 3000
+    expected[1], counts[STOPS[1:]] = expected[STOPS].sum(), 0
+    expected[STOPS[1:]] = 0
+    assert np.abs(counts - expected).max() < 4 * np.sqrt(expected.max() / 3000)
+    narrow = decode(
+        decoder, [Prompt(ids, s) for s in streams[:50]], Strategy(sample=True, top_p=1e-6, limit=1), 9
+    )
+    assert {tuple(q) for (q,) in narrow} <= {(int(logits.argmax()),), ()}
+
+
+# Training
+
+
+def test_trained_model_loads_in_plain_transformers_and_the_record_says_what_it_reads(trained):
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    assert tokenizer.is_fast and tokenizer.unk_token_id not in tokenizer("Anna was born in Rome?").input_ids
+    assert tokenizer("Anna").input_ids[-1] == tokenizer.eos_token_id == 1
+    model = T5.from_pretrained(trained)
+    assert model.config.vocab_size % 64 == 0
+    record = json.loads((trained / "questions.json").read_text())
+    assert record["reading"] == {"form": "context", "max_input": 64, "max_output": 12}
+    assert record["steps"] == 12 and record["scores"]["questions"] == 12 and len(record["samples"]) >= 3
+    assert record["losses"][-1] < 6 and record["scores"]["perplexity"] < 400
+    assert not (trained / "unfinished").exists()
+
+
+def test_interrupted_training_ends_with_the_same_weights(trained, data, tmp_path, monkeypatch):
+    import augment.questions.train as module
+
+    real, calls = module.batch_loss, 0
+
+    def stop(*args):
+        nonlocal calls
+        calls += 1
+        if calls == 9:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "batch_loss", stop)
+        fit(tmp_path / "m", data, save_every=5)
+    assert not (tmp_path / "m/config.json").exists()
+    with pytest.raises(UserError, match="not a model"):
+        load_generator(str(tmp_path / "m"))
+    fit(tmp_path / "m", data, save_every=5)
+    ours, theirs = (load_file(place / "model.safetensors") for place in (tmp_path / "m", trained))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_finished_training_is_not_done_again_and_another_is_refused(trained, data, tmp_path):
+    before = contents(trained)
+    fit(trained, data)
+    assert contents(trained) == before
+    with pytest.raises(UserError, match="another generator"):
+        fit(trained, data, dataclasses.replace(JOB, seed=1))
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(UserError, match="no generator"):
+        fit(tmp_path, data)
+
+
+def test_prompts_by_format(data):
+    source = open_data(str(data))
+    plain = read_asked(source, SQUAD, "train", FORMATS["context"], None, 0)
+    marked = read_asked(source, SQUAD, "train", FORMATS["answer"], 20, 0)
+    assert sum(len(one.questions) for one in plain) == 120 and plain[0].prompt == plain[0].context
+    assert marked[0].prompt.startswith("answer: ") and " context: " in marked[0].prompt
+    assert sum(len(one.questions) for one in marked) == 20
+
+
+def test_fine_tuning_a_trained_one_with_answers_and_bf16(trained, data, tmp_path):
+    reading = Reading("answer", 64, 12)
+    job = dataclasses.replace(JOB, model=str(trained), steps=2, precision="bf16", reading=reading)
+    with pytest.raises(UserError, match="no tokens for 'answer:"):
+        fit(tmp_path / "none", data, job)
+    assert not (tmp_path / "none").exists()
+    fresh = dataclasses.replace(job, model="fresh")
+    fit(tmp_path / "marked", data, fresh)
+    fit(tmp_path / "again", data, dataclasses.replace(job, model=str(tmp_path / "marked")))
+    written = generate(tmp_path / "corpus", tmp_path / "again", data, per_paragraph=2)
+    assert written.manifest.settings["answers"] == "rule" and written.manifest.settings["format"] == "answer"
+
+
+def test_scores_against_numbers_by_hand():
+    assert rouge_l([["where was she born"]], ["where was he born"]) == pytest.approx(75)
+    assert rouge_l([["a b c d", "x"]], ["X"]) == pytest.approx(100)
+    assert bleu([["the cat is on the mat today"]], ["the cat is on the mat today"]) == pytest.approx(100)
+    assert bleu([["a b c d e"]], ["a b c d"]) == pytest.approx(100 * np.exp(1 - 5 / 4))
+
+
+# Generating
+
+
+def test_a_corpus_of_questions(trained, data, tmp_path):
+    written = generate(tmp_path / "c", trained, data, sample=True, per_paragraph=3)
+    manifest = read_corpus(tmp_path / "c")
+    entry = manifest.tasks[0]
+    assert manifest.kind == manifest.method == "questions" and manifest.settings["seed"] == 0
+    assert (entry.texts, entry.copies, entry.source_rows) == (2, 3, 40) and entry.rows == manifest.rows
+    tables = [pq.read_table(tmp_path / "c" / shard.file) for shard in manifest.shards]
+    assert all(table.schema.remove_metadata() == QUESTION_SCHEMA for table in tables)
+    rows = pa.concat_tables(tables).to_pylist()
+    contexts = pq.read_table(data / "paragraphs.parquet")["text"].to_pylist()
+    for row in rows:
+        assert row["text_pair"] == contexts[int(row["parent"].removeprefix("paragraphs/"))]
+        assert (
+            row["text"]
+            and row["source"] == "T"
+            and row["answer"] is row["answer_start"] is row["label"] is None
+        )
+    by_parent: dict[str, list[str]] = {}
+    for row in rows:
+        by_parent.setdefault(row["parent"], []).append(row["text"])
+    assert all(len(set(texts)) == len(texts) <= 3 for texts in by_parent.values())
+    assert len(corpus_rows(tmp_path / "c", "squad")) == len(rows) > 100
+    card = (tmp_path / "c" / "README.md").read_text()
+    assert "2 blank" in card and "| squad | 40 | 3 |" in card and written.made == 20
+
+
+def test_same_corpus_whatever_the_batch_interruptions_and_processes(trained, data, tmp_path):
+    given = dict(sample=True, per_paragraph=2)
+    generate(tmp_path / "whole", trained, data, **given)
+    whole = contents(tmp_path / "whole")
+    generate(tmp_path / "small", trained, data, batch=3, **given)
+    assert contents(tmp_path / "small") == whole
+
+    def stop(count: int) -> None:
+        if len(list((tmp_path / "again/data").glob("*.parquet"))) > 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate(tmp_path / "again", trained, data, advance=stop, **given)
+    assert generate(tmp_path / "again", trained, data, **given).kept > 2
+    assert contents(tmp_path / "again") == whole
+
+    barrier = threading.Barrier(2, timeout=60)
+    wanted = Wanted(str(trained), str(data / "paragraphs.parquet"), shard=7, **given)
+    ready = prepare(
+        wanted, "squad", CPU, "0.1", "mtkd"
+    )  # not in threads: transformers loads in one at a time
+    others = [
+        threading.Thread(
+            target=run,
+            args=(ready.job, ready.rows, tmp_path / "two"),
+            kwargs={"ranks": Ranks(rank, 2, barrier.wait)},
+        )
+        for rank in range(2)
+    ]
+    for thread in others:
+        thread.start()
+    for thread in others:
+        thread.join()
+    assert contents(tmp_path / "two") == whole
+    with pytest.raises(UserError, match="another corpus"):
+        generate(tmp_path / "two", trained, data, seed=1, **given)
+
+
+def test_beams_give_several_and_greedy_cannot(trained, data, tmp_path):
+    assert generate(tmp_path / "b", trained, data, beams=3, per_paragraph=2).manifest.rows > 60
+    with pytest.raises(UserError, match="cannot be had greedily"):
+        generate(tmp_path / "g", trained, data, per_paragraph=2)
+    assert not (tmp_path / "g").exists()
+
+
+def test_a_paragraph_longer_than_the_limit_is_read_in_part_and_stays_whole(trained, tmp_path):
+    long = "Anna was born in Rome in 1850. " * 30
+    (tmp_path / "t.txt").write_text(f"Anna was born in Oslo.\n\n{long}\n{'river' * 200}\n")
+    wanted = Wanted(str(trained), str(tmp_path / "t.txt"), sample=True)
+    ready = prepare(wanted, "squad", CPU, "0.1", "mtkd")
+    counts = ready.counts
+    assert (counts.read, counts.empty, counts.shortened, counts.too_long, counts.kept) == (4, 1, 1, 1, 2)
+    written = run(ready.job, ready.rows, tmp_path / "c").manifest
+    assert long.strip() in corpus_rows(tmp_path / "c", "squad").texts[1].to_pylist() and written.rows <= 2
+    tokenizer = load_generator(str(trained)).tokenizer
+    (part,) = readable(tokenizer, [long], Reading(max_input=64))
+    assert part and long.startswith(part) and len(tokenizer(part).input_ids) <= 64
+    (tmp_path / "u.txt").write_text("river" * 200)
+    with pytest.raises(UserError, match="no paragraph"):
+        prepare(dataclasses.replace(wanted, text=str(tmp_path / "u.txt")), "squad", CPU, "0.1", "mtkd")
+
+
+def test_ask_by_answers_uses_one_candidate_a_question():
+    seen: list[list[int]] = []
+
+    class Letters:
+        def __call__(self, texts, **_):
+            ids = [[ord(letter) for letter in text] for text in texts]
+            return type("Ids", (), {"input_ids": ids})
+
+        def batch_decode(self, answers, **_):
+            return ["".join(map(chr, answer)) for answer in answers]
+
+    def echo(prompts, strategy):
+        seen.extend(list(prompt.ids) for prompt in prompts)
+        return [[list(prompt.ids)] for prompt in prompts]
+
+    asking = Asking(Reading("answer"), Strategy(), count=2)
+    (made,) = ask(Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left Oslo for Rome."])
+    assert made == [
+        "answer: Anna Berg context: In 1850 Anna Berg left Oslo for Rome.",
+        "answer: Rome context: In 1850 Anna Berg left Oslo for Rome.",
+    ]
+
+
+# Text
+
+
+def test_candidates_by_rule():
+    text = "The river rose. On 4 May 1901 Anna Berg of Oslo paid $1,200 to the Bank of Norway."
+    assert by_rule(text) == ["4 May 1901", "Anna Berg of Oslo", "$1,200", "Bank of Norway"]
+    assert by_rule("nothing remarkable there") == ["nothing", "remarkable"]
+    assert by_rule("so it is") == ["so"]
+    assert spread(list("abcdef"), 2) == ["b", "e"] and spread(["a"], 3) == ["a"]
+
+
+def test_sentences_end_where_they_should():
+    text = 'Gen. J.E.B. Stuart left. He said "no." Then, at 5 p.m., it rained! (Twice.) So what?'
+    assert sentences(text) == [
+        "Gen. J.E.B. Stuart left.",
+        'He said "no."',
+        "Then, at 5 p.m., it rained!",
+        "(Twice.)",
+        "So what?",
+    ]
+    assert sentences("") == [] and sentences("no end") == ["no end"]
+
+
+def test_pieces_fall_in_the_range():
+    draw = random.Random(0)
+    for _ in range(200):
+        sizes = [draw.randint(5, 40) for _ in range(draw.randint(1, 60))]
+        pieces = pack(sizes, 200, 320)
+        assert [place for start, stop in pieces for place in range(start, stop)] == list(range(len(sizes)))
+        totals = [sum(sizes[start:stop]) for start, stop in pieces]
+        assert all(total <= 320 for total in totals)
+        if sum(sizes) > 640:
+            assert sum(total >= 200 for total in totals) == len(totals)
+
+
+def test_words_choose_and_cut(tmp_path):
+    ten = "One two three four five six seven eight nine ten."
+    lines = [ten, " ".join([ten] * 5), "short one", ""]
+    (tmp_path / "t.jsonl").write_text(
+        "".join(json.dumps({"text": line, "title": "x"}) + "\n" for line in lines)
+    )
+    chosen, counts = choose(open_paragraphs(str(tmp_path / "t.jsonl"), "text", "title"), Words.parse("10:30"))
+    assert [(p.uid, len(p.text.split())) for p in chosen] == [("t/0", 10), ("t/1.0", 30), ("t/1.1", 20)]
+    assert (counts.read, counts.empty, counts.outside, counts.cut, counts.pieces) == (4, 1, 1, 1, 2)
+    assert {p.source for p in chosen} == {"x"}
+
+
+# Mistakes
+
+
+def refused(*arguments: str) -> str:
+    result = CliRunner().invoke(cli, ["augment", "questions", *arguments])
+    assert isinstance(result.exception, UserError), result.output
+    return str(result.exception)
+
+
+def test_mistakes_of_training_are_one_error(data, trained, tmp_path):
+    out = tmp_path / "out"
+
+    def training(*more: str, model: str = "fresh", place: Path = data) -> str:
+        return refused("train", "--data", str(place), "--model", model, "--out", str(out), *more)
+
+    assert "unknown task 'squat'" in training("--task", "squat")
+    assert "is a classify task" in training("--task", "rte")
+    assert "unknown format 'answers'" in training("--format", "answers")
+    assert "--d-model 100 with --heads 3" in training("--d-model", "100", "--heads", "3")
+    assert "not a model" in training(model=str(data))
+    twice = tmp_path / "twice"
+    (twice / "squad").mkdir(parents=True)
+    rows = span_rows(3, 0)
+    rows[2]["id"] = "0"
+    pq.write_table(pa.Table.from_pylist(rows), twice / "squad/train.parquet")
+    assert "id '0' is also at" in training(place=twice)
+    rows = [{**row, "id": str(number), "context": " "} for number, row in enumerate(rows)]
+    rows = [{**row, "answers": {"text": [" "], "answer_start": [0]}} for row in rows]
+    pq.write_table(pa.Table.from_pylist(rows), twice / "squad/train.parquet")
+    assert "no row with a context" in training(place=twice)
+    assert not out.exists()
+
+
+def test_mistakes_of_generating_are_one_error(data, trained, tmp_path):
+    out = tmp_path / "out"
+
+    def generating(*more: str, model: Path = trained, text: str = str(data / "paragraphs.parquet")) -> str:
+        return refused("generate", "--model", str(model), "--text", text, "--out", str(out), *more)
+
+    for words in ("200", "320:200", "0:5", "a:b", "200-320"):
+        assert f"--words {words!r}" in generating("--words", words)
+    assert "unknown task" in generating("--task", "squat")
+    assert "is a classify task" in generating("--task", "rte")
+    assert "not a model" in generating(model=data)
+    assert "unknown text column" in generating("--text-column", "txt")
+    assert "no such file" in generating(text=str(tmp_path / "none.txt"))
+    assert "unknown engine" in generating("--engine", "onnx")
+    assert "no tokens for 'answer:" in generating("--format", "answer")
+    assert "hub:a/b/c/d" in generating(text="hub:a/b/c/d")
+    assert "one of the two" in generating("--sample", "--beams", "2")
+    (tmp_path / "blank.txt").write_text("\n\n")
+    assert "2 blank" in generating(text=str(tmp_path / "blank.txt"))
+    assert not out.exists()
+
+
+def test_what_is_not_installed_is_said(trained, data, tmp_path, monkeypatch):
+    from augment.questions.candidates import load_spacy
+
+    with pytest.raises(UserError, match="--spacy en_core_none") as error:
+        load_spacy("en_core_none")
+    assert "install" in str(error.value) or "download" in str(error.value)
+    monkeypatch.setitem(__import__("sys").modules, "ctranslate2", None)
+    with pytest.raises(UserError, match=r"ctranslate2 is not installed[\s\S]*mtkd\[ctranslate2\]"):
+        generate(tmp_path / "c", trained, data, engine="ctranslate2")
+
+
+def test_a_vocabulary_without_what_the_format_needs_is_refused(trained):
+    tokenizer, config = AutoTokenizer.from_pretrained(trained), T5.from_pretrained(trained).config
+    check_vocabulary(tokenizer, config, FORMATS["context"])
+    other = dataclasses.replace(FORMATS["answer"], template="<hl> {answer} ß: {context}")
+    with pytest.raises(UserError, match="no tokens for '<hl>"):
+        check_vocabulary(tokenizer, config, other)
+    for name, value in (("eos_token_id", 7), ("pad_token_id", None)):
+        before = getattr(config, name)
+        setattr(config, name, value)
+        with pytest.raises(UserError, match=name):
+            check_vocabulary(tokenizer, config, FORMATS["context"])
+        setattr(config, name, before)
+
+
+def test_ctranslate2_writes_what_we_write(trained, data, tmp_path):
+    pytest.importorskip("ctranslate2")
+    from augment.questions.ctranslate import open_engine
+
+    generator = load_generator(str(trained))
+    draw = random.Random(0)
+    known = range(3, len(generator.tokenizer))
+    prompts = [Prompt((*draw.choices(known, k=20), 1)) for _ in range(10)]
+    ours = decode(Decoder(generator.model), prompts, Strategy(limit=8), batch=4)
+    theirs = open_engine(generator)(prompts, Strategy(limit=8))
+    assert sum(a == b for a, b in zip(ours, theirs, strict=True)) >= 5
+    assert len(list(trained.glob("ctranslate2-int8-*"))) == 1
