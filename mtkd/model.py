@@ -102,12 +102,12 @@ class MultiTaskModel(nn.Module):
         Returns:
             Signal with logits (B, C), of a `span` task (B, 2, L), and what else was asked for.
         """
-        module = self.heads[head]
+        module = self.heads[head] if need.logits else None  # plain text has no head
         of_tokens = isinstance(module, SpanHead)
         read = Need(pooled=need.logits and not of_tokens, sequence=need.logits and of_tokens)
         out = self.encoder(inputs, replace(need, logits=False) | read)
         logits: Tensor | None = None
-        if need.logits:
+        if module is not None:
             logits = module(out.sequence, out.mask) if of_tokens else module(out.pooled)
         return Signal(**vars(out), logits=logits)
 

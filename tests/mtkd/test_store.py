@@ -32,6 +32,7 @@ from mtkd.stages import distill, store_plan
 from mtkd.stages.common import Request
 from mtkd.stages.store import build, repair
 from mtkd.stages.store_plan import StoreRequest, plan
+from mtkd.store.contents import Outputs
 from mtkd.store.manifest import read_manifest, verify
 from mtkd.store.plan import amount, choose
 from mtkd.store.shards import Shard, write_shard
@@ -520,4 +521,4 @@ def test_a_selection_that_is_all_is_stored_whole(tiny_teacher: Path, tmp_path: P
     store = built(tmp_path / "store", tiny_teacher, tasks="rte", sets=whole)
     contents = read_manifest(store).contents
     assert contents.need.selection == Selection(24, "left", 1.0)
-    assert "selected.units" not in {field.name for field in contents.fields(2)}
+    assert "selected.units" not in {field.name for field in contents.fields(Outputs(2))}
