@@ -133,7 +133,7 @@ def test_the_rate_holds_while_layers_are_built() -> None:
 
 
 def trained(out: Path, teacher: Path) -> dict[str, torch.Tensor]:
-    settings = load_settings("tinybert-4", "distill", SMALL | {"train.checkpoint_steps": 1})
+    settings = load_settings("tinybert-4", "distill", SMALL | {"train.checkpoint_steps": 5})
     distill.run(Request("pocket", "rte", out, 32, 16), settings, str(teacher))
     return MultiTaskModel.load(out).state_dict()
 

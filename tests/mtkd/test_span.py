@@ -75,10 +75,14 @@ def test_a_teacher_of_spans_and_classes_is_scored_on_both(span_teacher: Path) ->
 
 
 @pytest.mark.parametrize(
-    "recipe", ["mkd-transformer", "tinybert-4", "mlkd-bert-4", "distilbert-6", "bert-pkd-3"]
+    "recipe", ["mkd-transformer", "tinybert-4", "mlkd-bert-4", "distilbert-6", "bert-pkd-3", "waldorf"]
 )
 def test_recipes_distil_spans_beside_classes(recipe: str, span_teacher: Path, tmp_path: Path) -> None:
-    sizes = STUDENT | {"student.transformer.layers": 2}
+    sizes = STUDENT | {
+        "student.transformer.layers": 2,
+        "student.waldorf.layers": 2,
+        "student.waldorf.heads": 2,
+    }
     settings = load_settings(recipe, "distill", sizes, "squad_v2,rte")
     stages = {f"stages.{name}.train.epochs": 1 for name in settings.stages}
     settings = load_settings(
