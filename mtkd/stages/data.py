@@ -111,13 +111,14 @@ def load_training_data(request: Request, tasks: list[Task], corpus: Path | None 
             that lacks a task or was made from other rows.
     """
     source = open_data(request.data)
+    asked = _asked(corpus, tasks) if corpus else []
     parts, digests = [], {}
     for task in tasks:
         assert task.train is not None, "trainable_tasks refuses others"
         train = load_rows(source, task, task.train, request.limit)
-        if corpus and read_corpus(corpus).kind == "questions":
+        if corpus and task.name in asked:
             train = concat([train, corpus_rows(corpus, task.name)])
-        elif corpus:
+        elif corpus and not asked:
             _check_origin(corpus, source, task)
             train = _with_copies(train, corpus_rows(corpus, task.name))
         validation = _validation(source, task, request.eval_limit)
@@ -125,6 +126,26 @@ def load_training_data(request: Request, tasks: list[Task], corpus: Path | None 
             digests[f"{task.name}/{rows.split}"] = digest_rows(rows)
         parts.append(TaskData(task, train, validation))
     return TrainingData(parts, digests)
+
+
+def _asked(corpus: Path, tasks: list[Task]) -> list[str]:
+    """The tasks that a corpus of questions has rows of; none for a corpus of copies.
+
+    Raises:
+        UserError: questions, and none of them is for a task of the run.
+    """
+    manifest = read_corpus(corpus)
+    if manifest.kind != "questions":
+        return []
+    there = [entry.name for entry in manifest.tasks]
+    if not set(there) & {task.name for task in tasks}:
+        raise UserError(
+            f"the corpus {corpus} holds questions of {', '.join(there)}, and the run is on "
+            f"{', '.join(task.name for task in tasks)}",
+            mend="name its task in --tasks, or make questions for another: "
+            "mtkd augment questions generate --task TASK",
+        )
+    return there
 
 
 def _validation(source: DataSource, task: Task, limit: int | None) -> dict[str, Rows]:
