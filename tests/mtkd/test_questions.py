@@ -44,32 +44,12 @@ def test_questions_are_filtered_labelled_and_distilled(
     corpus: Path, tiny_encoder: Path, tmp_path: Path, mtkd: Callable
 ) -> None:
     teacher, filtered = tmp_path / "teacher", tmp_path / "filtered"
-    done = mtkd(
-        "refine",
-        "--data",
-        "pocket",
-        "--tasks",
-        "squad_v2,rte",
-        *SMALL,
-        "--teacher",
-        tiny_encoder,
-        "--out",
-        teacher,
-    )
+    rows_of = ("--data", "pocket", "--tasks", "squad_v2,rte")
+    done = mtkd("refine", *rows_of, *SMALL, "--teacher", tiny_encoder, "--out", teacher)
     assert done.code == 0, done.err
     lenient = ("--no-round-trip", "--min-confidence", -1000, "--unanswerable", 0, "--labels")
-    done = mtkd(
-        "augment",
-        "questions",
-        "filter",
-        "--corpus",
-        corpus,
-        "--teacher",
-        teacher,
-        *lenient,
-        "--out",
-        filtered,
-    )
+    words: tuple = ("augment", "questions", "filter", "--corpus", corpus, "--teacher", teacher)
+    done = mtkd(*words, *lenient, "--out", filtered)
     assert done.code == 0, done.err
     rows = corpus_rows(filtered, "squad_v2")
     assert len(rows) == 24 and rows.labelled and rows.answers is not None
