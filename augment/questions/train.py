@@ -40,7 +40,7 @@ class TrainJob:
         model: a T5 by directory or hub name, or "fresh": a new one of `shape`.
         reading: the format and the limits; `seed` decides order, dropout and new weights.
         epochs: passes over the data; `steps` = so many steps instead.
-        lr: the highest learning rate; None = 1e-3 for a new model, else 3e-4. It rises over `warmup` of the
+        lr: the highest learning rate; None = 0.03 for a new model, else 3e-4. It rises over `warmup` of the
             steps and then falls to 0, both linearly.
         batch_size: about how many questions a step.
         limit: training rows, eval_limit: held-out rows; None = all.
@@ -63,7 +63,16 @@ class TrainJob:
     @property
     def rate(self) -> float:
         """The highest learning rate."""
-        return self.lr or (1e-3 if self.model == FRESH else 3e-4)
+        return self.lr or (0.03 if self.model == FRESH else 3e-4)
+
+    def optimizer(self, model: Any) -> torch.optim.Optimizer:
+        """AdamW; for a new model Adafactor, whose steps are in proportion to the weights.
+
+        The scales of a T5's new weights differ by two orders of magnitude, so no one step suits them all.
+        """
+        if self.model == FRESH:
+            return torch.optim.Adafactor(model.parameters(), lr=self.rate)
+        return torch.optim.AdamW(model.parameters(), lr=self.rate, weight_decay=0.01, fused=True)
 
 
 @dataclass(frozen=True)
@@ -211,7 +220,7 @@ def _loop(
     job: TrainJob, model: Any, encoded: list[Encoded], pad: int, place: Place
 ) -> tuple[int, list[float]]:
     """Train to the last step; returns how many there were, and the losses."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=job.rate, weight_decay=0.01, fused=True)
+    optimizer = job.optimizer(model)
     work = place.out / _WORK
     done, losses = restore_state(work, model, optimizer)
     total = job.steps or sum(

@@ -36,7 +36,7 @@ _ABOVE_0 = click.IntRange(min=1)
 @click.option("--format", "form", default="context", show_default=True, help=_FORMAT_HELP)
 @click.option("--epochs", default=3, show_default=True, type=_ABOVE_0)
 @click.option("--steps", type=_ABOVE_0, help="so many steps instead of --epochs")
-@click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="[1e-3 for fresh, else 3e-4]")
+@click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="[0.03 for fresh, else 3e-4]")
 @click.option("--batch-size", default=64, show_default=True, type=_ABOVE_0, help="questions a step")
 @click.option(
     "--max-input", default=512, show_default=True, type=click.IntRange(min=8), help="tokens of a prompt"
