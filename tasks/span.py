@@ -100,12 +100,14 @@ def encode_windows(rows: Rows, tokeniser: Tokeniser) -> SpanPieces:
     kept = np.minimum(whole.lengths, windows.question)
     questions = _first(whole, kept)
     coded = rows.texts[1].dictionary_encode()
-    found = tokeniser.pieces_with_places(coded.dictionary)
-    contexts, starts, ends = (part.take(coded.indices.to_numpy()) for part in found)
+    found = [p.take(coded.indices.to_numpy()) for p in tokeniser.pieces_with_places(coded.dictionary)]
+    # Read by itself a window may have more pieces than it had inside its context.
+    rooms = windows.max_length - layout.n_specials - kept
+    short = found[0].lengths > rooms
+    contexts, starts, ends = (_first(part, np.minimum(part.lengths, rooms)) for part in found)
     labels = np.zeros((len(rows), 2))
     labels[windows.answers[:, 0] == _UNKNOWN[0]] = np.nan
     before = len(layout.specials[0]) + kept + len(layout.specials[1])
-    last = windows.max_length - len(layout.specials[2])
     for window in np.flatnonzero(windows.answers[:, 0] >= 0).tolist():
         first, end = windows.answers[window]
         tokens = np.array(
@@ -114,10 +116,10 @@ def encode_windows(rows: Rows, tokeniser: Tokeniser) -> SpanPieces:
                 np.searchsorted(starts.row(window), end, side="left") - 1,
             ]
         )
-        places = tokens + before[window]
-        # Characters that a tokeniser drops may be all there is of an answer.
-        readable = tokens[0] <= tokens[1] and places[1] < last
-        labels[window] = places if readable else np.nan
+        # Characters that a tokeniser drops may be all there is of an answer, or its end may not be read.
+        unread = short[window] and end > ends.row(window)[-1]
+        readable = tokens[0] <= tokens[1] and not unread
+        labels[window] = tokens + before[window] if readable else np.nan
     return SpanPieces((questions, contexts), labels, starts, ends)
 
 
@@ -143,11 +145,11 @@ def _cuts(starts: np.ndarray, ends: np.ndarray, room: int, stride: int, length: 
 
 
 def _at_space(starts: np.ndarray, ends: np.ndarray, piece: int, search: int) -> int:
-    """The nearest piece at or before `piece` that stands behind a space; `piece` itself if none is near."""
+    """The nearest piece at or before `piece` that stands behind a space; else one that begins a character."""
     for near in range(piece, max(0, piece - search), -1):
         if starts[near] > ends[near - 1]:
             return near
-    return piece
+    return next((n for n in range(piece, max(0, piece - search), -1) if starts[n] >= ends[n - 1]), piece)
 
 
 def _place_answers(

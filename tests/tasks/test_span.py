@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.answers import LONGEST, decode_spans
@@ -51,15 +51,17 @@ WORDS = st.text(
 CONTEXTS = st.lists(WORDS, min_size=1, max_size=60).map(" ".join).filter(str.strip)
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("which", ["minilm", "roberta"])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(context=CONTEXTS, question=WORDS, data=st.data())
 def test_windows_cover_the_context_and_places_are_exact_on_any_text(
-    minilm: Tokeniser, context: str, question: str, data: st.DataObject
+    request: pytest.FixtureRequest, which: str, context: str, question: str, data: st.DataObject
 ) -> None:
+    tokeniser: Tokeniser = request.getfixturevalue(which)
     start = data.draw(st.integers(0, len(context) - 1))
     answer = context[start : start + data.draw(st.integers(1, 20))]
     length, stride = data.draw(st.integers(16, 60)), data.draw(st.integers(0, 30))
-    rows = cut_windows(examples((question, context, answer, start)), minilm, length, stride)
+    rows = cut_windows(examples((question, context, answer, start)), tokeniser, length, stride)
     windows = rows.windows
     assert windows is not None
     texts = rows.texts[1].to_pylist()
@@ -68,11 +70,11 @@ def test_windows_cover_the_context_and_places_are_exact_on_any_text(
         assert context[begin : begin + len(text)] == text
         covered[begin : begin + len(text)] = True
     assert all(
-        covered[i] or context[i].isspace() or not minilm.pieces(pa.array([context[i]])).lengths[0]
+        covered[i] or context[i].isspace() or not tokeniser.pieces(pa.array([context[i]])).lengths[0]
         for i in range(len(context))
     )
-    encoded = Encoded.encode(rows, minilm)
-    reader = Reader(minilm, "joint", length, stride)
+    encoded = Encoded.encode(rows, tokeniser)
+    reader = Reader(tokeniser, "joint", length, stride)
     assert (reader.lengths(encoded.texts) <= length).all()
     batch = Collator(reader)(encoded, np.arange(len(rows)))
     starts, ends = encoded.places or ()
