@@ -119,7 +119,7 @@ def finetune(model: Path, spec: str, recipe: str, **given: Any) -> None:
     from mtkd.stages import finetune as stage
 
     settings, request, json_file = _unpack("finetune", recipe, spec, given)
-    _run("fine-tuned", request, json_file, lambda: stage.run(request, settings, model))
+    _run("fine-tuned", request, json_file, lambda: stage.run(request, settings, model, warn))
 
 
 def _unpack(stage: str, recipe: str, spec: str, given: dict[str, Any]) -> tuple[Any, Any, str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,17 @@ from tasks.errors import UserError
 from tasks.files import read_json, write_json
 
 
-def run(request: Request, settings: FinetuneSettings, model: Path) -> RunDir:
+def run(
+    request: Request,
+    settings: FinetuneSettings,
+    model: Path,
+    warn: Callable[[str], None] = lambda text: None,
+) -> RunDir:
     """Fine-tune `model` on one task, once for each learning rate, and keep the best by validation loss.
 
     Args:
         model: directory of a trained model; a task it does not know gets a fresh head.
+        warn: called with each warning, before training starts.
 
     Returns:
         the finished run; its record holds the validation scores of every rate.
@@ -56,7 +63,10 @@ def run(request: Request, settings: FinetuneSettings, model: Path) -> RunDir:
         return run
     start = MultiTaskModel.load(model)
     start.require([task for task in tasks if task.head in start.tasks], f"the model {model}")
+    data = data.as_read(start.reader)
     start.keep(tasks)
+    for text in data.lost if accelerator.is_main_process else ():
+        warn(text)
     begin(run, accelerator, **inputs, rows=data.summary(), parameters=count_parameters(start).to_json())
     rates = list(dict.fromkeys(settings.learning_rates))
     results = [_one_rate(request.out, settings, model, data, accelerator, rate) for rate in rates]
@@ -105,7 +115,6 @@ def _one_rate(
     torch.manual_seed(train.seed)
     model.keep(data.tasks.values())
     reader = model.reader
-    data = data.as_read(reader)
     encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in data.parts}
     evaluate = evaluator(
         data.tasks, encode_validation(data.validation, reader), accelerator, train.eval_batch_size

@@ -14,7 +14,7 @@ from mtkd.engine.answer import Answerer
 from mtkd.losses.logits import logits_mse, soft_label_kl
 from mtkd.model import MultiTaskModel
 from mtkd.recipes import load_settings
-from mtkd.stages import distill, evaluate, refine, store
+from mtkd.stages import distill, evaluate, finetune, refine, store
 from mtkd.stages.common import Request
 from mtkd.stages.store_plan import StoreRequest
 from tasks.errors import UserError
@@ -115,6 +115,17 @@ def test_students_that_read_texts_apart_are_refused(span_teacher: Path, tmp_path
     with pytest.raises(UserError, match="has no vector for each token"):
         distill.run(Request("pocket", "squad_v2", tmp_path / "run"), settings, str(span_teacher))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_student_is_fine_tuned_on_spans(span_teacher: Path, tmp_path: Path) -> None:
+    settings = load_settings("finetune", "finetune", {"train.epochs": 1, "learning_rates": [1e-4]})
+    run = finetune.run(Request("pocket", "squad", tmp_path / "run", 16, 16), settings, span_teacher)
+    assert set(run.record["scores"]) == {"squad/validation"}, "a task that it did not know"
+    bilstm = load_settings("mkd-lstm", "distill", {"train.epochs": 1, "student.max_length": 32}, "rte")
+    distill.run(Request("pocket", "rte", tmp_path / "lstm", 16, 16), bilstm, str(span_teacher))
+    with pytest.raises(UserError, match="reads texts apart"):
+        finetune.run(Request("pocket", "squad", tmp_path / "not"), settings, tmp_path / "lstm")
+    assert not (tmp_path / "not").exists()
 
 
 def test_contrasts_of_classes_are_not_for_spans(span_teacher: Path, tmp_path: Path) -> None:
