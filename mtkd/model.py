@@ -113,7 +113,8 @@ class MultiTaskModel(nn.Module):
 
     def threshold(self, task: Task) -> float | None:
         """The threshold of "no answer" that was best on the task's validation rows; None: it has none."""
-        found = [s.get("threshold") for s in self.info.scores.values() if s["task"] == task.name]
+        known = self.info.scores.values() if task.unanswerable else ()
+        found = [s.get("threshold") for s in known if s["task"] == task.name]
         return next((value for value in found if value is not None), None)
 
     def keep(self, tasks: Iterable[Task]) -> None:
