@@ -40,7 +40,7 @@ def span_task(tasks: list[Task]) -> Task:
     if task.kind != "span" or len(task.columns) != 2:
         raise UserError(
             f"task {task.name!r} is a {task.kind} task",
-            allowed="a span task (columns: context, question), such as squad or a task's .toml file",
+            allowed="a span task (columns: question, context), such as squad or a task's .toml file",
         )
     return task
 
@@ -67,7 +67,7 @@ def read_asked(
     found: dict[str, list[str]] = {}
     contexts: dict[str, str] = {}
     for row in chosen.tolist():
-        context, question, answers = (column[row] for column in columns)
+        question, context, answers = (column[row] for column in columns)
         if not context.strip() or not question.strip():
             continue
         if form.asks_for_an_answer and not answers["text"]:

@@ -241,6 +241,7 @@ def test_prompts_by_format(data):
     plain = read_asked(source, SQUAD, "train", FORMATS["context"], None, 0)
     marked = read_asked(source, SQUAD, "train", FORMATS["answer"], 20, 0)
     assert sum(len(one.questions) for one in plain) == 120 and plain[0].prompt == plain[0].context
+    assert all(" was born in " in one.prompt and "Where was" in one.questions[0] for one in plain)
     assert marked[0].prompt.startswith("answer: ") and " context: " in marked[0].prompt
     assert sum(len(one.questions) for one in marked) == 20
 
