@@ -14,10 +14,11 @@ from mtkd.records import LOGITS, Need, Signal
 from mtkd.students.build import AnyConfig, AnyEncoder, config_from_json, encoder_from_json
 from mtkd.students.hf_config import locate
 from mtkd.students.transformer import TransformerEncoder
-from tasks.batching import Inputs, Reader
+from tasks.batching import Inputs
 from tasks.errors import UserError
 from tasks.files import atomic_directory, digest_bytes, digest_file, read_json, write_json
 from tasks.heads import Head, SpanHead
+from tasks.reader import Reader
 from tasks.task import Task
 from tasks.tokenise import Tokeniser
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +10,10 @@ import torch
 
 from tasks.errors import UserError
 from tasks.ragged import Ragged
+from tasks.reader import Reader
 from tasks.rows import Rows, Windows
-from tasks.span import cut_windows, encode_windows
+from tasks.span import encode_windows
 from tasks.tokenise import Tokeniser
-
-View = Literal["joint", "texts"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,80 +141,6 @@ class Encoded:
             None if self.groups is None else self.groups[indices],
             tuple(text.take(indices) for text in self.texts),
             None if self.teacher is None else tuple(text.take(indices) for text in self.teacher),
-        )
-
-
-@dataclass(frozen=True)
-class Reader:
-    """How one model reads rows.
-
-    Attributes:
-        tokeniser: gives its pieces and the special tokens around them.
-        view: `joint`, [CLS] a [SEP] b [SEP], cut longest text first as transformers does;
-            `texts`, each text apart without special tokens, an empty one as one unknown token.
-        max_length: tokens kept, special ones included: of the whole (`joint`) or of each text (`texts`).
-        stride: tokens that neighbouring windows of a long context share (`span` tasks).
-
-    Raises:
-        UserError: max_length leaves no room for a token of each text.
-    """
-
-    tokeniser: Tokeniser
-    view: View
-    max_length: int
-    stride: int = 128
-
-    def __post_init__(self) -> None:
-        least = self.tokeniser.layout(2).n_specials + 2 if self.view == "joint" else 1
-        if self.max_length < least:
-            raise UserError(f"max_length {self.max_length} is too short", allowed=f"{least} or more")
-
-    def rows(self, rows: Rows) -> Rows:
-        """The rows as this model reads them: examples of `span` tasks in windows, all others as they are.
-
-        Raises:
-            UserError: examples of a span task, and texts are read apart.
-        """
-        if rows.answers is None or rows.windows is not None:
-            return rows
-        if self.view != "joint":
-            raise UserError(
-                f"task {rows.task!r} asks for a place in the context, and this model reads texts apart",
-                mend="choose a Transformer for span tasks (--set student.kind=transformer)",
-            )
-        return cut_windows(rows, self.tokeniser, self.max_length, self.stride)
-
-    def reads_like(self, other: Reader) -> bool:
-        """True if both make the same inputs of the same rows."""
-        return (self.tokeniser.digest, self.view, self.max_length) == (
-            other.tokeniser.digest,
-            other.view,
-            other.max_length,
-        )
-
-    def lengths(self, texts: tuple[Ragged, ...]) -> np.ndarray:
-        """(n,) tokens a row after truncation, special ones included (`texts`: of all its texts).
-
-        What length buckets sort by.
-        """
-        kept = self.kept(tuple(text.lengths for text in texts))
-        specials = self.tokeniser.layout(len(texts)).n_specials if self.view == "joint" else 0
-        return np.sum(kept, axis=0) + specials
-
-    def kept(self, lengths: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        """(n,) tokens that are kept of each text, given its (n,) pieces; `texts`: at least one."""
-        if self.view == "texts":
-            return tuple(np.clip(length, 1, self.max_length) for length in lengths)
-        room = self.max_length - self.tokeniser.layout(len(lengths)).n_specials
-        if len(lengths) == 1:
-            return (np.minimum(lengths[0], room),)
-        first, second = lengths
-        fits = first + second <= room
-        short = np.minimum(np.minimum(first, second), room // 2)
-        ordered = first <= second
-        return (
-            np.where(fits, first, np.where(ordered, short, room - short)),
-            np.where(fits, second, np.where(ordered, room - short, short)),
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from augment.copies import Copies
+from augment.copies import Copies, constant
 from augment.questions.ask import Asking, Decode, ask
 from augment.questions.candidates import load_spacy
 from augment.questions.generator import Generator
@@ -131,22 +131,18 @@ def _table(rows: Rows, found: list[list[str]]) -> pa.Table:
     number = pa.array([n for count in counts for n in range(1, count + 1)], pa.int32())
     total = len(row)
     columns = [
-        _constant(rows.task, total),
+        constant(rows.task, total),
         rows.uids.take(row),
         number,
         pa.array([question for questions in found for question in questions], pa.string()),
         rows.texts[0].take(row),
         pa.nulls(total, pa.float64()),
-        _constant("questions", total),
+        constant("questions", total),
         rows.texts[1].take(row),
         pa.nulls(total, pa.string()),
         pa.nulls(total, pa.int32()),
     ]
     return pa.Table.from_arrays(columns, schema=QUESTION_SCHEMA)
-
-
-def _constant(value: str, count: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([value]))
 
 
 def _native(generator: Generator, batch: int) -> Decode:

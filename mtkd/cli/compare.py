@@ -55,16 +55,6 @@ def compare(grid: str, sets: tuple[str, ...], dry_run: bool, json_file: str | No
     from mtkd.recipes import parse_set
     from mtkd.stages.compare import Inputs, jobs, run
 
-    changes: dict[str, Any] = {}
-    if given["tasks"]:
-        changes["tasks"] = given["tasks"].split()
-    if given["seeds"]:
-        try:
-            changes["seeds"] = [int(seed) for seed in given["seeds"].split(",")]
-        except ValueError as error:
-            raise UserError(
-                f"--seeds {given['seeds']!r}", allowed="numbers by commas, such as 0,1,2"
-            ) from error
     more = [
         word
         for name in ("limit", "eval_limit", "epochs")
@@ -73,7 +63,7 @@ def compare(grid: str, sets: tuple[str, ...], dry_run: bool, json_file: str | No
     ]
     if not given["teacher"] and not given["store"]:
         raise UserError("a grid needs a teacher", mend="--teacher DIR|NAME, or --store DIR of its knowledge")
-    loaded = load_grid(grid, changes, parse_set(sets), given["without"])
+    loaded = load_grid(grid, _changes(given), parse_set(sets), given["without"])
     inputs = Inputs(
         given["data"],
         given["teacher"],
@@ -101,3 +91,18 @@ def compare(grid: str, sets: tuple[str, ...], dry_run: bool, json_file: str | No
     show(found.to_json(), json_file, draw)
     if any(row.failed for row in found.rows):
         raise SystemExit(1)
+
+
+def _changes(given: dict[str, Any]) -> dict[str, Any]:
+    """What the options change of the grid itself."""
+    changes: dict[str, Any] = {}
+    if given["tasks"]:
+        changes["tasks"] = given["tasks"].split()
+    if given["seeds"]:
+        try:
+            changes["seeds"] = [int(seed) for seed in given["seeds"].split(",")]
+        except ValueError as error:
+            raise UserError(
+                f"--seeds {given['seeds']!r}", allowed="numbers by commas, such as 0,1,2"
+            ) from error
+    return changes

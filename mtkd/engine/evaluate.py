@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from tasks.answers import decode_spans
-from tasks.batching import Encoded, Reader
+from tasks.batching import Encoded
 from tasks.errors import UserError
 from tasks.kinds import decode, hard_loss
 from tasks.metrics import majority_score, score
+from tasks.reader import Reader
 from tasks.squad import best_threshold, exact_match, gold_answers, score_texts, token_f1
 from tasks.task import Task
 

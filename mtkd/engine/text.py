@@ -14,8 +14,9 @@ from mtkd.engine.evaluate import TaskScores
 from mtkd.losses.objective import Objective
 from mtkd.model import MultiTaskModel
 from mtkd.teacher.source import TeacherSource
-from tasks.batching import Batch, Collator, Encoded, Reader
+from tasks.batching import Batch, Collator, Encoded
 from tasks.ragged import Ragged
+from tasks.reader import Reader
 from tasks.sampler import Draw
 from tasks.task import Task
 from tasks.texts import TEXT, TextFiles

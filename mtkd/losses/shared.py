@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,7 +27,7 @@ class TokenTerm(LossTerm):
         return int(batch.inputs.joint.mask.sum())
 
 
-class LayeredTerm(TokenTerm):
+class LayeredTerm(TokenTerm, ABC):
     """A term that compares pairs of layers: `pair_loss` is the mean over tokens (or rows) of one pair.
 
     The pairs are summed; with the map `emd` all pairs are weighed by the earth mover's flow between the
@@ -52,9 +53,9 @@ class LayeredTerm(TokenTerm):
             for name, layers in (("student_weights", mine), ("teacher_weights", theirs)):
                 self.register_buffer(name, torch.full((len(layers),), 1 / len(layers)))
 
+    @abstractmethod
     def pair_loss(self, given: TermInput, number: int, mine: int, theirs: int) -> Tensor:
         """The loss of pair `number`: student layer `mine`, teacher layer `theirs`."""
-        raise NotImplementedError
 
     def forward(self, given: TermInput) -> Tensor:
         """The sum over units and pairs."""

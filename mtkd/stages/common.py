@@ -15,9 +15,10 @@ from mtkd.engine.evaluate import TaskScores, score_logits
 from mtkd.engine.rundir import RunDir
 from mtkd.logits import predict_logits
 from mtkd.model import MultiTaskModel
-from tasks.batching import Encoded, Reader
+from tasks.batching import Encoded
 from tasks.errors import unknown
 from tasks.files import digest_bytes
+from tasks.reader import Reader
 from tasks.rows import Rows
 from tasks.task import Task
 

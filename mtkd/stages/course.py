@@ -15,8 +15,8 @@ from mtkd.losses.objective import Objective
 from mtkd.model import MultiTaskModel
 from mtkd.stages.plan import Plan, stage_place
 from mtkd.teacher.source import TeacherSource
-from tasks.batching import Reader
 from tasks.files import read_json, write_json
+from tasks.reader import Reader
 
 _RESULT = "result.json"
 

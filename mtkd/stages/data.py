@@ -10,9 +10,9 @@ import numpy as np
 
 from mtkd.model import MultiTaskModel
 from mtkd.stages.common import Request
-from tasks.batching import Reader
 from tasks.corpus import corpus_rows, read_corpus
 from tasks.errors import UserError
+from tasks.reader import Reader
 from tasks.registry import resolve
 from tasks.rows import Rows, concat
 from tasks.sources import DataSource, digest_rows, load_rows, open_data

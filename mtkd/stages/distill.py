@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from accelerate import Accelerator
@@ -29,15 +30,16 @@ from mtkd.stages.common import (
 )
 from mtkd.stages.course import Provisions, run_course
 from mtkd.stages.data import TrainingData, check_mask, load_training_data, trainable_tasks
-from mtkd.stages.plan import Plan, check, load
+from mtkd.stages.plan import Checked, Plan, check, load
 from mtkd.store.manifest import StoreManifest
 from mtkd.store.stored import StoredTeacher, locate
 from mtkd.students.pruned import Importance
 from mtkd.teacher.cache import cache_logits
 from mtkd.teacher.source import CachedLogits, OnlineTeacher, TeacherSource
-from tasks.batching import Collator, Encoded, Reader
+from tasks.batching import Collator, Encoded
 from tasks.corpus import read_corpus
 from tasks.errors import UserError
+from tasks.reader import Reader
 from tasks.sources import digest_rows
 
 _BYTES_AT_RANDOM = 1 << 30  # a store up to this size stays in memory, and may be read in any order
@@ -76,13 +78,7 @@ def run(
     run = request.open_run("distill", settings, tasks, **names)
     accelerator = make_accelerator(settings.train)
     data = load_training_data(request, tasks, corpus)
-    inputs = {
-        "data": data.digests,
-        "teacher": checked.teacher.digest if checked.teacher else None,
-        "corpus": read_corpus(corpus).key if corpus else None,
-    }
-    if checked.manifest:
-        inputs["store"] = checked.manifest.key
+    inputs = _inputs(checked, data, corpus)
     run.check_inputs(**inputs)
     if run.finished:
         return run
@@ -110,10 +106,9 @@ def run(
         parameters=count_parameters(plan.student).to_json(),
         warnings=plan.warnings,
     )
-    home = (
-        _home(Path(teacher), request.out) if teacher and checked.teacher and checked.teacher.saved else None
-    )
-    provisions = _TaskProvisions(plan, data, accelerator, home or request.out)
+    saved = teacher is not None and checked.teacher is not None and checked.teacher.saved is not None
+    home = _home(Path(teacher), request.out) if teacher and saved else request.out
+    provisions = _TaskProvisions(plan, data, accelerator, home)
     student, training = run_course(plan, provisions, accelerator, request.out)
     scores = {}
     if checked.stages[-1][1].student_need.logits:
@@ -124,6 +119,16 @@ def run(
         run.finish(scores=scores, training=training)
     accelerator.wait_for_everyone()
     return run
+
+
+def _inputs(checked: Checked, data: TrainingData, corpus: Path | None) -> dict[str, Any]:
+    """Digests of all that goes in."""
+    inputs = {
+        "data": data.digests,
+        "teacher": checked.teacher.digest if checked.teacher else None,
+        "corpus": read_corpus(corpus).key if corpus else None,
+    }
+    return inputs | ({"store": checked.manifest.key} if checked.manifest else {})
 
 
 def _check_sources(settings: DistillSettings, teacher: str | Path | None, corpus: Path | None) -> None:

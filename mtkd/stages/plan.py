@@ -20,8 +20,8 @@ from mtkd.store.manifest import StoreManifest, read_manifest
 from mtkd.students.build import Ancestry, Origin, build_student, student_config
 from mtkd.students.hf_config import DEFAULT_TEACHER, locate
 from mtkd.students.pruned import Importance
-from tasks.batching import Reader
 from tasks.errors import UserError
+from tasks.reader import Reader
 from tasks.task import Task
 from tasks.tokenise import Tokeniser
 

@@ -22,8 +22,9 @@ from mtkd.stages.common import Request, begin, scores_record
 from mtkd.stages.course import Provisions, run_course
 from mtkd.stages.plan import Plan, check, load
 from mtkd.teacher.source import OnlineTeacher, TeacherSource
-from tasks.batching import Collator, Reader
+from tasks.batching import Collator
 from tasks.errors import UserError
+from tasks.reader import Reader
 from tasks.texts import TEXT, TextFiles
 
 

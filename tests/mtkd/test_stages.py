@@ -21,8 +21,9 @@ from mtkd.model import MultiTaskModel
 from mtkd.recipes import load_settings, recipe_names
 from mtkd.stages import distill, text
 from mtkd.stages.common import Request
-from tasks.batching import Collator, Reader
+from tasks.batching import Collator
 from tasks.errors import UserError
+from tasks.reader import Reader
 from tasks.texts import TextFiles
 from tasks.tokenise import Tokeniser
 

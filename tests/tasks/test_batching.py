@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.batching import Batch, Collator, Encoded, Reader, Tokens, View
+from tasks.batching import Batch, Collator, Encoded, Tokens
 from tasks.errors import UserError
+from tasks.reader import Reader, View
 from tasks.rows import Rows
 from tasks.tokenise import Tokeniser
 

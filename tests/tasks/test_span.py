@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.answers import LONGEST, decode_spans
-from tasks.batching import Collator, Encoded, Reader
+from tasks.batching import Collator, Encoded
 from tasks.columns import ANSWERS
 from tasks.errors import UserError
 from tasks.glue import TASKS
+from tasks.reader import Reader
 from tasks.rows import Rows, answered
 from tasks.sources import load_rows, open_data
 from tasks.span import cut_windows
