@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,26 +36,24 @@ class Asking:
 
 
 def readable(tokenizer: Any, texts: list[str], reading: Reading) -> list[str | None]:
-    """What the generator reads of each text: all, the leading sentences that fit, or None (none fits)."""
+    """What may be read of each text: all, the sentences that fit, or None if none does.
+
+    Those that fit are the leading ones; where the format shows one sentence, all not too long themselves.
+    """
     room = reading.max_input - 1 - (_ANSWER_ROOM if reading.format.asks_for_an_answer else 0)
     result: list[str | None] = list(texts)
     long = [place for place, text in enumerate(texts) if len(text.encode()) > room]
     counted = _lengths(tokenizer, [texts[place] for place in long])
     for place, length in zip(long, counted, strict=True):
         if length > room:
-            result[place] = _leading(tokenizer, texts[place], room)
+            parts = sentences(texts[place])
+            sizes = _lengths(tokenizer, parts)
+            if reading.format.sentence and max(sizes) <= room:
+                continue
+            reached = sizes if reading.format.sentence else itertools.accumulate(sizes)
+            fitting = [part for part, size in zip(parts, reached, strict=True) if size <= room]
+            result[place] = " ".join(fitting) or None
     return result
-
-
-def _leading(tokenizer: Any, text: str, room: int) -> str | None:
-    parts = sentences(text)
-    total, kept = 0, 0
-    for length in _lengths(tokenizer, parts):
-        total += length
-        if total > room:
-            break
-        kept += 1
-    return " ".join(parts[:kept]) or None
 
 
 def _lengths(tokenizer: Any, texts: list[str]) -> list[int]:
@@ -110,7 +109,7 @@ def _wishes(row: int, context: str, form: Format, asking: Asking) -> list[_Wish]
         return [_Wish(row, number, form.prompt(context)) for number in range(count)]
     found = by_spacy(context, asking.spacy) if asking.spacy else by_rule(context)
     return [
-        _Wish(row, number, form.prompt(context, " ".join(answer.split()[:8])))
+        _Wish(row, number, form.prompt(context, " ".join(answer.split()[:8]), context.find(answer)))
         for number, answer in enumerate(spread(found, asking.count))
     ]
 

@@ -1,4 +1,4 @@
-"""What the generator reads: a context, alone or behind the answer that is asked for."""
+"""What the generator reads: a context, alone or behind the answer that is asked for, whole or in part."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from augment.questions.sentences import around
 from tasks.errors import UserError
 
 
@@ -15,10 +16,12 @@ class Format:
 
     Attributes:
         template: with {context}, and {answer} where the answer is marked.
+        sentence: of the context only the sentence that the answer stands in.
     """
 
     name: str
     template: str
+    sentence: bool = False
 
     @property
     def asks_for_an_answer(self) -> bool:
@@ -30,14 +33,20 @@ class Format:
         """The words of the template itself."""
         return self.template.format(answer="", context="").strip()
 
-    def prompt(self, context: str, answer: str = "") -> str:
-        """The prompt of one context."""
-        return self.template.format(answer=answer, context=context)
+    def prompt(self, context: str, answer: str = "", start: int = 0) -> str:
+        """The prompt of one context.
+
+        Args:
+            start: the answer's first character in the context.
+        """
+        shown = around(context, start, start + len(answer)) if self.sentence else context
+        return self.template.format(answer=answer, context=shown)
 
 
 FORMATS: dict[str, Format] = {
     "context": Format("context", "{context}"),
     "answer": Format("answer", "answer: {answer} context: {context}"),
+    "sentence": Format("sentence", "answer: {answer} context: {context}", sentence=True),
 }
 
 

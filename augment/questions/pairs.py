@@ -72,7 +72,12 @@ def read_asked(
             continue
         if form.asks_for_an_answer and not answers["text"]:
             continue
-        prompt = form.prompt(context, answers["text"][0] if form.asks_for_an_answer else "")
+        marked = form.asks_for_an_answer
+        prompt = (
+            form.prompt(context, answers["text"][0], answers["answer_start"][0])
+            if marked
+            else form.prompt(context)
+        )
         found.setdefault(prompt, []).append(question.strip())
         contexts[prompt] = context
     if not found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,7 +22,13 @@ from mtkd.cli.options import (
     table,
 )
 
-_FORMAT_HELP = "context: the context alone; answer: behind the answer that is asked for"
+if TYPE_CHECKING:
+    from tasks.corpus import CorpusManifest
+
+_FORMAT_HELP = (
+    "context: the context alone; answer: behind the answer that is asked for; "
+    "sentence: of the context only the sentence of the answer"
+)
 _ABOVE_0 = click.IntRange(min=1)
 
 
@@ -141,18 +147,8 @@ def generate(model: str, text: str, out: Path, json_file: str | None, overwrite:
 
     task = span_task(resolve(given["task_name"]))
     words = Words.parse(given["words"]) if given["words"] else None
-    same = (
-        "text_column",
-        "title_column",
-        "split",
-        "per_paragraph",
-        "beams",
-        "sample",
-        "top_p",
-        "temperature",
-    )
-    more = ("form", "max_input", "max_output", "spacy", "engine", "batch", "shard", "limit", "seed")
-    wanted = Wanted(model, text, words=words, **{name: given[name] for name in (*same, *more)})
+    same = {name: value for name, value in given.items() if name not in ("task_name", "words")}
+    wanted = Wanted(model, text, words=words, **same)
 
     from augment.corpus import run, total_copies
     from mtkd.device import best_device, keep_memory
@@ -176,32 +172,24 @@ def generate(model: str, text: str, out: Path, json_file: str | None, overwrite:
     manifest = written.manifest
 
     def draw() -> None:
-        from augment.questions.job import samples
-
-        entry = manifest.tasks[0]
-        short = entry.source_rows * entry.copies - entry.rows
-        table(
-            ("task", "paragraphs", "questions", "not had", "shards"),
-            [
-                (
-                    entry.name,
-                    f"{entry.source_rows:,}",
-                    f"{entry.rows:,}",
-                    f"{short:,}",
-                    str(len(manifest.shards)),
-                )
-            ],
-        )
-        table(
-            ("from", "context", "question"),
-            [(s.source, s.context, s.question) for s in samples(out, manifest)],
-        )
+        _draw_questions(manifest, out)
         say(ready.counts.sentence())
         kept = f" ({written.kept} shards were there already)" if written.kept else ""
         say(f"{manifest.rows:,} questions in {out}{kept}")
 
     counts = {"paragraphs": ready.counts.to_json()}
     show({**manifest.to_json(), **counts}, json_file, draw)
+
+
+def _draw_questions(manifest: CorpusManifest, out: Path) -> None:
+    from augment.questions.job import samples
+
+    entry = manifest.tasks[0]
+    short = entry.source_rows * entry.copies - entry.rows
+    counts = (f"{entry.source_rows:,}", f"{entry.rows:,}", f"{short:,}", str(len(manifest.shards)))
+    table(("task", "paragraphs", "questions", "not had", "shards"), [(entry.name, *counts)])
+    shown = [(s.source, s.context, s.question) for s in samples(out, manifest)]
+    table(("from", "context", "question"), shown)
 
 
 def _command() -> str:

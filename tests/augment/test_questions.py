@@ -30,7 +30,7 @@ from augment.questions.job import Wanted, prepare
 from augment.questions.pairs import read_asked
 from augment.questions.paragraphs import Words, choose, open_paragraphs
 from augment.questions.score import bleu, rouge_l
-from augment.questions.sentences import pack, sentences
+from augment.questions.sentences import around, pack, sentences
 from augment.questions.train import Place, TrainJob, train
 from augment.ranks import Ranks
 from mtkd.cli.main import cli
@@ -244,6 +244,8 @@ def test_prompts_by_format(data):
     assert all(" was born in " in one.prompt and "Where was" in one.questions[0] for one in plain)
     assert marked[0].prompt.startswith("answer: ") and " context: " in marked[0].prompt
     assert sum(len(one.questions) for one in marked) == 20
+    (narrow, *_) = read_asked(source, SQUAD, "train", FORMATS["sentence"], 20, 0)
+    assert " was born in " in narrow.prompt and "river" not in narrow.prompt and "river" in narrow.context
 
 
 def test_fine_tuning_a_trained_one_with_answers_and_bf16(trained, data, tmp_path):
@@ -378,6 +380,12 @@ def test_ask_by_answers_uses_one_candidate_a_question():
         "answer: Anna Berg context: In 1850 Anna Berg left Oslo for Rome.",
         "answer: Rome context: In 1850 Anna Berg left Oslo for Rome.",
     ]
+    late = "The train, which was late, was long, as trains were, and went to Rome."
+    text = f"In 1850 Anna Berg left Oslo. {late} End."
+    asking = dataclasses.replace(asking, reading=Reading("sentence", max_input=80))
+    assert readable(Letters(), [text], asking.reading) == ["In 1850 Anna Berg left Oslo. End."]
+    (made,) = ask(Letters(), echo, asking, ["u"], [text])
+    assert made == [f"answer: {answer} context: In 1850 Anna Berg left Oslo." for answer in ("1850", "Oslo")]
 
 
 # Text
@@ -401,6 +409,12 @@ def test_sentences_end_where_they_should():
         "So what?",
     ]
     assert sentences("") == [] and sentences("no end") == ["no end"]
+    for part, found in (
+        ("p.m.", "Then, at 5 p.m., it rained!"),
+        ('no." Then', 'He said "no." Then, at 5 p.m., it rained!'),
+        ("what", "So what?"),
+    ):
+        assert around(text, text.find(part), text.find(part) + len(part)) == found
 
 
 def test_pieces_fall_in_the_range():
