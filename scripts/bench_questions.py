@@ -30,14 +30,14 @@ from augment.questions.paragraphs import Words, choose, open_paragraphs
 Answers = list[list[int]]
 
 
-def paragraphs(text: str | None, count: int) -> list[str]:
-    """`count` paragraphs of 200 to 320 words, drawn from the file or made up."""
+def paragraphs(text: str | None, count: int, words: Words) -> list[str]:
+    """`count` paragraphs of so many words, drawn from the file or made up."""
     draw = random.Random(0)
     if text:
-        found, _ = choose(open_paragraphs(text, "text", "title"), Words(200, 320))
+        found, _ = choose(open_paragraphs(text, "text", "title"), words)
         return [paragraph.text for paragraph in draw.sample(found, count)]
     vocabulary = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(5000)]
-    return [" ".join(draw.choices(vocabulary, k=draw.randint(200, 320))) for _ in range(count)]
+    return [" ".join(draw.choices(vocabulary, k=draw.randint(words.least, words.most))) for _ in range(count)]
 
 
 def t5_small(texts: list[str]) -> Generator:
@@ -88,15 +88,23 @@ def seconds(work: Callable[[], Answers]) -> tuple[float, float, Answers]:
 @click.option("--text", help="Paragraphs; made up without.")
 @click.option("--model", help="A trained generator; random weights of T5-small's shape without.")
 @click.option("--engine", default="native", type=click.Choice(["native", "ctranslate2"]), show_default=True)
+@click.option("--words", default="200:320", show_default=True, help="Words of a paragraph.")
 @click.option("--rows", default=64, show_default=True, help="Paragraphs a round.")
 @click.option("--tokens", default=24, show_default=True, help="Tokens of a question, at most.")
 @click.option("--batch", default=32, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
 def main(
-    text: str | None, model: str | None, engine: str, rows: int, tokens: int, batch: int, rounds: int
+    text: str | None,
+    model: str | None,
+    engine: str,
+    words: str,
+    rows: int,
+    tokens: int,
+    batch: int,
+    rounds: int,
 ) -> None:
     """Alternate the two sides; print medians, spread, ratio and agreement."""
-    texts = paragraphs(text, max(rows, 500))
+    texts = paragraphs(text, max(rows, 500), Words.parse(words))
     generator = load_generator(model) if model else t5_small(texts)
     ids = generator.tokenizer(texts[:rows], truncation=True, max_length=generator.reading.max_input).input_ids
     prompts = [Prompt(tuple(one)) for one in ids]

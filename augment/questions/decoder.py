@@ -63,10 +63,15 @@ class Decoder:
 
     def start(self, prompts: list[list[int]], rows: int, steps: int) -> State:
         """Encode the prompts; room for `steps` tokens in each of `rows` rows a prompt."""
-        padded = pad_sequence([torch.tensor(p) for p in prompts], batch_first=True).to(self.device)
-        lengths = torch.tensor([len(p) for p in prompts], device=self.device)
-        real = torch.arange(padded.shape[1], device=self.device) < lengths[:, None]
-        encoded = self.model.encoder(input_ids=padded, attention_mask=real.long()).last_hidden_state
+        ids = [torch.tensor(prompt, device=self.device) for prompt in prompts]
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
+        real = torch.arange(int(lengths.max()), device=self.device) < lengths[:, None]
+        if self.device.type == "cpu":  # one by one: no padding, and what is in work stays in the cache
+            read = [self.model.encoder(input_ids=one[None]).last_hidden_state[0] for one in ids]
+            encoded = pad_sequence(read, batch_first=True)
+        else:
+            padded = pad_sequence(ids, batch_first=True)
+            encoded = self.model.encoder(input_ids=padded, attention_mask=real.long()).last_hidden_state
         hidden = torch.zeros(real.shape, device=self.device).masked_fill(~real, -torch.inf)[:, None]
         shape = (len(prompts) * rows, self.config.num_heads, steps, self.config.d_kv)
         buffers = [[encoded.new_empty(shape) for _ in self.layers] for _ in range(2)]
