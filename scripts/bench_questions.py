@@ -3,10 +3,11 @@
     python scripts/bench_questions.py --text ../shared/data/wiki/paragraphs.parquet
     python scripts/bench_questions.py --text ... --model runs/generator --engine ctranslate2
 
-The same T5, greedy, fp32, on the same paragraphs in alternating rounds. Without --model it has T5-small's
+The same T5, greedy, on the same paragraphs in alternating rounds. Without --model it has T5-small's
 shape and random weights, and every question has --tokens tokens on either side, since random weights do not
 stop by themselves. With --model questions end where they end. The share of equal questions is printed; with
 `--engine ctranslate2` int8 is timed against our own batches, and the share is that between the two.
+`--precision` is that of our batches; `generate` computes in fp32.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ def one_by_one(generator: Generator, prompts: list[Prompt], tokens: int) -> Answ
 
 
 def sides(
-    generator: Generator, prompts: list[Prompt], tokens: int, batch: int, engine: str
+    generator: Generator, prompts: list[Prompt], tokens: int, batch: int, engine: str, precision: str
 ) -> dict[str, Any]:
     """The two ways that are compared, the slower first."""
-    strategy, decoder = Strategy(limit=tokens), Decoder(generator.model)
+    strategy, decoder = Strategy(limit=tokens), Decoder(generator.model, precision)
 
     def batched() -> Answers:
         return [found[0] for found in decode(decoder, prompts, strategy, batch)]
@@ -88,6 +89,7 @@ def seconds(work: Callable[[], Answers]) -> tuple[float, float, Answers]:
 @click.option("--text", help="Paragraphs; made up without.")
 @click.option("--model", help="A trained generator; random weights of T5-small's shape without.")
 @click.option("--engine", default="native", type=click.Choice(["native", "ctranslate2"]), show_default=True)
+@click.option("--precision", default="fp32", type=click.Choice(["fp32", "bf16"]), show_default=True)
 @click.option("--words", default="200:320", show_default=True, help="Words of a paragraph.")
 @click.option("--rows", default=64, show_default=True, help="Paragraphs a round.")
 @click.option("--tokens", default=24, show_default=True, help="Tokens of a question, at most.")
@@ -97,6 +99,7 @@ def main(
     text: str | None,
     model: str | None,
     engine: str,
+    precision: str,
     words: str,
     rows: int,
     tokens: int,
@@ -110,7 +113,7 @@ def main(
     prompts = [Prompt(tuple(one)) for one in ids]
     mean = sum(len(p.ids) for p in prompts) / rows
     click.echo(f"{rows} paragraphs of {mean:.0f} tokens on average, {torch.get_num_threads()} threads")
-    ways = sides(generator, prompts, tokens, batch, engine)
+    ways = sides(generator, prompts, tokens, batch, engine, precision)
     times: dict[str, list[float]] = {name: [] for name in ways}
     cpus: dict[str, list[float]] = {name: [] for name in ways}
     answers: dict[str, Answers] = {}

@@ -1,8 +1,11 @@
 """From prompts to token ids: greedy, sampled or by beams, the same whatever rows are decoded together.
 
 Another batch or padding changes logits in their last bits. Where that could change a choice (the best token
-leads by less than CLOSE), the prompt is decoded again by itself, so the outcome is that of a batch of one
-wherever batching could matter. Sampling draws its noise from (seed, paragraph, question, step, token) alone.
+leads by less than CLOSE), the prompt is decoded again by itself, so the outcome is that of a batch of its own
+wherever batching could matter. No batch has a single row, for which libraries multiply in another order: by
+itself, a prompt is there twice. In bf16 the last bits are worth more than CLOSE; there the outcome rests on a
+row's matrix product not depending on how many rows there are, which holds for oneDNN's. Sampling draws its
+noise from (seed, paragraph, question, step, token) alone.
 """
 
 from __future__ import annotations
@@ -70,9 +73,12 @@ def decode(decoder: Decoder, prompts: list[Prompt], strategy: Strategy, batch: i
     done: list[list[list[int]]] = [[] for _ in prompts]
     for start in range(0, len(order), batch):
         part = order[start : start + batch]
-        for number, found in zip(part, search(decoder, [prompts[i] for i in part], strategy), strict=True):
-            close = found.margin < CLOSE and len(part) > 1
-            done[number] = (search(decoder, [prompts[number]], strategy)[0] if close else found).questions
+        several = part if len(part) > 1 else part * 2
+        found = search(decoder, [prompts[number] for number in several], strategy)[: len(part)]
+        for number, one in zip(part, found, strict=True):
+            if one.margin < CLOSE and len(part) > 1:
+                one = search(decoder, [prompts[number]] * 2, strategy)[0]
+            done[number] = one.questions
     return done
 
 
@@ -85,27 +91,28 @@ class _Found:
 
 
 def _line(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[_Found]:
-    """One question a prompt, a token after the other; rows that have ended leave the batch."""
+    """One question a prompt, a token after the other; rows that have ended leave while two others go on."""
     choose = _sampler(strategy) if strategy.sample else _greedy
     stops, count = _stops(decoder), len(prompts)
     streams = np.array([prompt.stream for prompt in prompts], np.uint64)
     state = decoder.start([list(prompt.ids) for prompt in prompts], 1, strategy.limit)
     tokens = torch.full((count,), _first(decoder), device=decoder.device)
     questions: list[list[int]] = [[] for _ in prompts]
-    margins, alive = np.full(count, np.inf), np.arange(count)
+    margins, rows, ended = np.full(count, np.inf), np.arange(count), np.zeros(count, bool)
     for step in range(strategy.limit):
-        tokens, margin = choose(decoder.step(state, tokens), streams[alive], step)
-        margins[alive] = np.minimum(margins[alive], margin.cpu().numpy())
+        tokens, margin = choose(decoder.step(state, tokens), streams[rows], step)
+        margins[rows] = np.where(ended[rows], margins[rows], np.minimum(margins[rows], margin.cpu().numpy()))
         chosen = tokens.tolist()
-        going = [place for place, token in enumerate(chosen) if token not in stops]
+        ended[rows] |= [token in stops for token in chosen]
+        going = np.flatnonzero(~ended[rows]).tolist()
         for place in going:
-            questions[alive[place]].append(chosen[place])
+            questions[rows[place]].append(chosen[place])
         if not going:
             break
-        if len(going) < len(chosen):
+        if 1 < len(going) < len(chosen):
             places = torch.tensor(going, device=decoder.device)
             state.keep(places, places)
-            tokens, alive = tokens[places], alive[going]
+            tokens, rows = tokens[places], rows[going]
     return [_Found([question], float(m)) for question, m in zip(questions, margins, strict=True)]
 
 

@@ -8,6 +8,7 @@ share its E.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -51,28 +52,33 @@ class Decoder:
 
     Args:
         model: a `T5ForConditionalGeneration` or its kin, in float32, on the device it is to run on.
+        precision: `bf16` computes in bfloat16 (on a copy); the logits are kept in float32 all the same,
+            since two that differ in the third digit are often the two best.
     """
 
-    def __init__(self, model):
-        self.model = model.eval()
+    def __init__(self, model, precision: str = "fp32"):
+        self.head = model.lm_head.weight
+        self.inner = "highest" if precision == "fp32" else "medium"
+        self.model = model.eval() if precision == "fp32" else copy.deepcopy(model).eval().bfloat16()
         self.config = model.config
         self.device = model.device
-        self.layers = [_Layer(block) for block in model.decoder.block]
+        self.layers = [_Layer(block) for block in self.model.decoder.block]
         scaled = getattr(model.config, "scale_decoder_outputs", False)
         self.scale = model.config.d_model**-0.5 if scaled else 1.0
 
     def start(self, prompts: list[list[int]], rows: int, steps: int) -> State:
         """Encode the prompts; room for `steps` tokens in each of `rows` rows a prompt."""
-        ids = [torch.tensor(prompt, device=self.device) for prompt in prompts]
+        ids = [tuple(prompt) for prompt in prompts]
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
         real = torch.arange(int(lengths.max()), device=self.device) < lengths[:, None]
         if self.device.type == "cpu":  # one by one: no padding, and what is in work stays in the cache
-            read = [self.model.encoder(input_ids=one[None]).last_hidden_state[0] for one in ids]
-            encoded = pad_sequence(read, batch_first=True)
+            encode = self.model.encoder
+            read = {one: encode(torch.tensor([one])).last_hidden_state[0] for one in dict.fromkeys(ids)}
+            encoded = pad_sequence([read[one] for one in ids], batch_first=True)
         else:
-            padded = pad_sequence(ids, batch_first=True)
+            padded = pad_sequence([torch.tensor(one) for one in ids], batch_first=True).to(self.device)
             encoded = self.model.encoder(input_ids=padded, attention_mask=real.long()).last_hidden_state
-        hidden = torch.zeros(real.shape, device=self.device).masked_fill(~real, -torch.inf)[:, None]
+        hidden = torch.zeros_like(encoded[:, :, 0]).masked_fill(~real, -torch.inf)[:, None]
         shape = (len(prompts) * rows, self.config.num_heads, steps, self.config.d_kv)
         buffers = [[encoded.new_empty(shape) for _ in self.layers] for _ in range(2)]
         return State(encoded, hidden, buffers[0], buffers[1])
@@ -96,7 +102,13 @@ class Decoder:
             hidden = hidden + layer.look_at(hidden, state.encoded, state.hidden)
             hidden = layer.feed_forward(hidden)
         state.step += 1
-        return self.model.lm_head(self.model.decoder.final_layer_norm(hidden) * self.scale)
+        hidden = (self.model.decoder.final_layer_norm(hidden) * self.scale).float()
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(self.inner)
+        try:
+            return F.linear(hidden, self.head)
+        finally:
+            torch.set_float32_matmul_precision(before)
 
 
 class _Layer:

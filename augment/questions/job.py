@@ -44,6 +44,7 @@ class Wanted:
     max_output: int | None = None
     spacy: str | None = None
     engine: str = "native"
+    precision: str = "fp32"
     batch: int = 32
     shard: int = 1000
     limit: int | None = None
@@ -73,7 +74,7 @@ def prepare(wanted: Wanted, task: str, device: Any, version: str, command: str) 
         wanted.beams, wanted.sample, wanted.temperature, wanted.top_p, generator.reading.max_output
     )
     asking = Asking(generator.reading, strategy, wanted.seed, wanted.per_paragraph, wanted.spacy)
-    check_asking(asking, wanted.engine)
+    check_asking(asking, wanted.engine, wanted.precision)
     paragraphs, counts = choose(stream, wanted.words)
     paragraphs, counts = _that_fit(generator.tokenizer, asking, _sampled(paragraphs, wanted.limit), counts)
     if not paragraphs:
@@ -83,8 +84,9 @@ def prepare(wanted: Wanted, task: str, device: Any, version: str, command: str) 
         generator,
         digest_generator(generator),
         asking,
-        ENGINES[wanted.engine](generator, wanted.batch),
+        ENGINES[wanted.engine](generator, wanted.batch, wanted.precision),
         wanted.engine,
+        wanted.precision,
         str(wanted.words or "any"),
         counts.sentence(),
     )

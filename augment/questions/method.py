@@ -38,6 +38,7 @@ class Questions:
     asking: Asking
     decode: Decode
     engine: str = "native"
+    precision: str = "fp32"
     words: str = "any"
     counts: str = ""
 
@@ -69,6 +70,7 @@ class Questions:
             "seed": self.asking.seed,
             "answers": (self.asking.spacy or "rule") if reading.format.asks_for_an_answer else "none",
             "engine": self.engine,
+            "precision": self.precision,
             "words": self.words,
         }
 
@@ -85,7 +87,7 @@ class Questions:
             yield Copies(_table(part, found), 0, 0, 0)
 
 
-def check_asking(asking: Asking, engine: str) -> None:
+def check_asking(asking: Asking, engine: str, precision: str) -> None:
     """See that so many questions can be had of a paragraph in this way, and that what it takes is installed.
 
     Raises:
@@ -115,6 +117,8 @@ def check_asking(asking: Asking, engine: str) -> None:
         from augment.questions.ctranslate import check_installed
 
         check_installed()
+        if precision != "fp32":
+            raise UserError(f"--precision {precision} with --engine ctranslate2, which is int8")
         if strategy.sample:
             raise UserError(
                 "--sample with --engine ctranslate2: its draws cannot be told by a paragraph's seed",
@@ -145,18 +149,18 @@ def _table(rows: Rows, found: list[list[str]]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=QUESTION_SCHEMA)
 
 
-def _native(generator: Generator, batch: int) -> Decode:
+def _native(generator: Generator, batch: int, precision: str) -> Decode:
     from augment.questions.decode import decode
     from augment.questions.decoder import Decoder
 
-    decoder = Decoder(generator.model)
+    decoder = Decoder(generator.model, precision)
     return lambda prompts, strategy: decode(decoder, prompts, strategy, batch)
 
 
-def _ctranslate2(generator: Generator, batch: int) -> Decode:
+def _ctranslate2(generator: Generator, batch: int, precision: str) -> Decode:
     from augment.questions.ctranslate import open_engine
 
     return open_engine(generator)
 
 
-ENGINES: dict[str, Callable[[Generator, int], Decode]] = {"native": _native, "ctranslate2": _ctranslate2}
+ENGINES: dict[str, Callable[[Generator, int, str], Decode]] = {"native": _native, "ctranslate2": _ctranslate2}

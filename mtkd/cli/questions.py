@@ -127,6 +127,13 @@ def train(
 @click.option("--max-output", type=click.IntRange(min=2), help="tokens of a question [as it was trained]")
 @click.option("--spacy", metavar="PIPELINE", help="answers are its entities [names, numbers, dates by rule]")
 @click.option("--engine", default="native", show_default=True, help="native or ctranslate2 (int8)")
+@click.option(
+    "--precision",
+    default="fp32",
+    show_default=True,
+    type=click.Choice(["fp32", "bf16"]),
+    help="of the native engine",
+)
 @click.option("--batch", default=32, show_default=True, type=_ABOVE_0, help="at once; speed and memory only")
 @click.option("--shard", default=1000, show_default=True, type=_ABOVE_0, help="questions a file")
 @click.option("--limit", type=_ABOVE_0, metavar="N", help="at most N paragraphs (a seeded sample)")

@@ -148,12 +148,27 @@ def test_batched_greedy_is_what_transformers_generates_one_by_one():
     [Strategy(limit=10), Strategy(beams=3, limit=10), Strategy(sample=True, top_p=0.9, limit=10)],
     ids=["greedy", "beams", "sample"],
 )
-def test_the_batch_size_changes_nothing(strategy):
-    decoder, prompts = Decoder(random_t5()), random_prompts()
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_batch_size_changes_nothing(strategy, precision):
+    decoder, prompts = Decoder(random_t5(), precision), random_prompts()
     alone = decode(decoder, prompts, strategy, batch=1)
     for batch in (2, 7, 100):
         assert decode(decoder, prompts, strategy, batch) == alone
     assert decode(decoder, prompts[::-1], strategy, batch=7) == alone[::-1]
+
+
+def test_bf16_is_near_fp32_and_leaves_the_model_alone():
+    model, tokens = random_t5(), torch.tensor([5, 6])
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    logits = []
+    with torch.inference_mode():
+        for precision in ("fp32", "bf16"):
+            decoder = Decoder(model, precision)
+            logits.append(decoder.step(decoder.start([[5, 6, 7], [8, 9]], 1, 4), tokens))
+    assert logits[1].dtype == torch.float32 and not torch.equal(*logits)
+    torch.testing.assert_close(logits[1], logits[0], rtol=0.05, atol=0.05 * float(logits[0].abs().max()))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_beams_are_those_of_transformers():
