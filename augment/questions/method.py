@@ -111,7 +111,7 @@ def check_asking(asking: Asking, engine: str, precision: str) -> None:
     ):
         raise UserError(
             f"{asking.count} different questions a paragraph cannot be had greedily from a context",
-            mend=f"--sample, or --beams {asking.count} or more, or a model trained with --format answer",
+            mend=f"--sample, or --beams {asking.count} or more, or a model trained with --format sentence",
         )
     if engine == "ctranslate2":
         from augment.questions.ctranslate import check_installed
