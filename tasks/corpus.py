@@ -45,6 +45,7 @@ QUESTION_SCHEMA = pa.schema(
         ("source", pa.string()),  # what the paragraph says of itself, such as its title
         ("answer", pa.string()),  # a teacher's answer; "" = none in the context; null = unlabelled
         ("answer_start", pa.int32()),  # its first character in the context; -1 = none; null = unlabelled
+        ("asked_for", pa.string()),  # the answer that the question was written for; null = for none
     ]
 )
 _LONGEST = 2**31 - 1

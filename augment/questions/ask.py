@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from augment.questions.candidates import by_rule, by_spacy, spread
 from augment.questions.decode import Prompt, Strategy, stream_of
@@ -62,23 +62,31 @@ def _lengths(tokenizer: Any, texts: list[str]) -> list[int]:
     return [len(ids) for ids in tokenizer(texts, add_special_tokens=False, verbose=False).input_ids]
 
 
+class Question(NamedTuple):
+    """What the generator wrote, and the answer that it was asked for (None: the format asks for none)."""
+
+    text: str
+    asked_for: str | None
+
+
 @dataclass(frozen=True)
 class _Wish:
-    """One question that is wanted: of row `row`, its number there, and the prompt's text."""
+    """One question that is wanted: of row `row`, its number there, the prompt's text and answer."""
 
     row: int
     number: int
     text: str
+    answer: str | None
 
 
 def ask(
     tokenizer: Any, decode: Decode, asking: Asking, uids: list[str], contexts: list[str]
-) -> list[list[str]]:
+) -> list[list[Question]]:
     """The questions about each context: up to `asking.count` that differ, none of them blank.
 
     What is asked about a context depends on the model, the settings, its uid and its text alone.
     """
-    form, found = asking.reading.format, [list[str]() for _ in contexts]
+    form, found = asking.reading.format, [list[Question]() for _ in contexts]
     shown = readable(tokenizer, contexts, asking.reading)
     wishes = [
         wish
@@ -94,9 +102,8 @@ def ask(
         ]
         again = []
         for wish, answers in zip(wishes, decode(prompts, asking.strategy), strict=True):
-            if not _take(
-                found[wish.row], tokenizer.batch_decode(answers, skip_special_tokens=True), asking.count
-            ):
+            texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
+            if not _take(found[wish.row], texts, wish.answer, asking.count):
                 again.append(wish)
         wishes = again
     return found
@@ -106,19 +113,19 @@ def _wishes(row: int, context: str, form: Format, asking: Asking) -> list[_Wish]
     """The prompts for one context: one a question, or a single one where beams give several."""
     if not form.asks_for_an_answer:
         count = 1 if asking.strategy.beams > 1 else asking.count
-        return [_Wish(row, number, form.prompt(context)) for number in range(count)]
+        return [_Wish(row, number, form.prompt(context), None) for number in range(count)]
     found = by_spacy(context, asking.spacy) if asking.spacy else by_rule(context)
-    return [
-        _Wish(row, number, form.prompt(context, " ".join(answer.split()[:8]), context.find(answer)))
-        for number, answer in enumerate(spread(found, asking.count))
-    ]
+    wishes = []
+    for number, answer in enumerate(spread(found, asking.count)):
+        short = " ".join(answer.split()[:8])
+        wishes.append(_Wish(row, number, form.prompt(context, short, context.find(answer)), short))
+    return wishes
 
 
-def _take(questions: list[str], answers: list[str], count: int) -> bool:
-    """Add what is new among a prompt's answers; False if nothing was."""
+def _take(questions: list[Question], texts: list[str], answer: str | None, count: int) -> bool:
+    """Add what is new among the questions of a prompt; False if nothing was."""
     before = len(questions)
-    for answer in answers:
-        text = " ".join(answer.split())
-        if text and text not in questions and len(questions) < count:
-            questions.append(text)
+    for text in (" ".join(text.split()) for text in texts):
+        if text and text not in (question.text for question in questions) and len(questions) < count:
+            questions.append(Question(text, answer))
     return len(questions) > before or len(questions) >= count

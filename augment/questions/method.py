@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from augment.copies import Copies, constant
-from augment.questions.ask import Asking, Decode, ask
+from augment.questions.ask import Asking, Decode, Question, ask
 from augment.questions.candidates import load_spacy
 from augment.questions.generator import Generator
 from tasks.corpus import QUESTION_SCHEMA
@@ -128,7 +128,7 @@ def check_asking(asking: Asking, engine: str, precision: str) -> None:
         load_spacy(asking.spacy)
 
 
-def _table(rows: Rows, found: list[list[str]]) -> pa.Table:
+def _table(rows: Rows, found: list[list[Question]]) -> pa.Table:
     """The questions as rows of `QUESTION_SCHEMA`."""
     counts = [len(questions) for questions in found]
     row = pa.array(np.repeat(np.arange(len(rows)), counts))
@@ -138,13 +138,14 @@ def _table(rows: Rows, found: list[list[str]]) -> pa.Table:
         constant(rows.task, total),
         rows.uids.take(row),
         number,
-        pa.array([question for questions in found for question in questions], pa.string()),
+        pa.array([question.text for questions in found for question in questions], pa.string()),
         rows.texts[0].take(row),
         pa.nulls(total, pa.float64()),
         constant("questions", total),
         rows.texts[1].take(row),
         pa.nulls(total, pa.string()),
         pa.nulls(total, pa.int32()),
+        pa.array([question.asked_for for questions in found for question in questions], pa.string()),
     ]
     return pa.Table.from_arrays(columns, schema=QUESTION_SCHEMA)
 

@@ -19,6 +19,7 @@ class Question:
         text: the question; `context`: what it is asked of.
         method: how it was made; `source`: what the paragraph says of itself.
         answer, start: an answer and its first character; "" and -1 = none in the context; None = not known.
+        asked_for: the answer that the question was written for; None = for none, or none that is known.
     """
 
     task: str
@@ -30,6 +31,7 @@ class Question:
     source: str | None
     answer: str | None
     start: int | None
+    asked_for: str | None = None
 
     @property
     def uid(self) -> str:
@@ -39,7 +41,18 @@ class Question:
 
 def questions_of(table: pa.Table) -> list[Question]:
     """The rows of a table by `QUESTION_SCHEMA`."""
-    names = ("task", "parent", "copy", "text", "text_pair", "method", "source", "answer", "answer_start")
+    names = (
+        "task",
+        "parent",
+        "copy",
+        "text",
+        "text_pair",
+        "method",
+        "source",
+        "answer",
+        "answer_start",
+        "asked_for",
+    )
     columns = [table[name].to_pylist() for name in names]
     return [Question(*values) for values in zip(*columns, strict=True)]
 
@@ -57,5 +70,6 @@ def question_table(rows: Sequence[Question]) -> pa.Table:
         "source": [row.source for row in rows],
         "answer": [row.answer for row in rows],
         "answer_start": [row.start for row in rows],
+        "asked_for": [row.asked_for for row in rows],
     }
     return pa.table(columns, schema=QUESTION_SCHEMA)

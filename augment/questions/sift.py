@@ -147,12 +147,12 @@ def _round_trip(
     answer's sentence and its neighbours; note in `found` where they do not agree."""
     again: list[int] = []
     for place, question in enumerate(questions):
-        if found[place] is None and question.answer is None:
+        if found[place] is not None:
+            continue
+        made_from = question.answer if question.asked_for is None else question.asked_for
+        if made_from is None:
             again.append(place)
-        elif (
-            found[place] is None
-            and overlap(answers[place].text, question.answer or "") < settings.min_overlap
-        ):
+        elif overlap(answers[place].text, made_from) < settings.min_overlap:
             found[place] = Reason.ROUND_TRIP
     cuts = {place: around(questions[place].context, answers[place]) for place in again}
     again = [place for place in again if cuts[place] != questions[place].context]

@@ -97,7 +97,7 @@ def make_questions(count: int) -> list[Question]:
         ][number % 7]
         texts, answers = [*texts, bad[0]], [*answers, bad[1]]
         rows += [
-            replace(good, copy=copy, text=text, answer=answer)
+            replace(good, copy=copy, text=text, **{("answer", "asked_for")[number % 2]: answer})
             for copy, (text, answer) in enumerate(zip(texts, answers, strict=True), 1)
         ]
     return rows
