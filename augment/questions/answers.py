@@ -32,6 +32,11 @@ class Answer:
     null: float
 
     @property
+    def stop(self) -> int:
+        """The character after its last."""
+        return self.start + len(self.text)
+
+    @property
     def margin(self) -> float:
         """How far the best span beats "no answer"."""
         return self.score - self.null

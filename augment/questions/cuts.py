@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from augment.questions.answers import Answer
-from augment.questions.sentences import sentences
-
-_NEIGHBOURS = 1  # sentences kept on each side
+from augment.questions.sentences import places
 
 
-def around(context: str, answer: Answer) -> str:
-    """The answer's sentence with a neighbour on each side."""
-    spans = _spans(context)
-    first, last = _holding(spans, answer)
-    start, end = max(0, first - _NEIGHBOURS), min(len(spans) - 1, last + _NEIGHBOURS)
-    return context[spans[start][0] : spans[end][1]]
+def around(context: str, start: int, stop: int, neighbours: int = 0) -> str:
+    """The sentence (or sentences) that the characters from `start` to `stop` stand in.
+
+    Args:
+        neighbours: sentences more on each side.
+    """
+    found = places(context)
+    first, last = _holding(found, start, stop)
+    first, last = max(0, first - neighbours), min(len(found) - 1, last + neighbours)
+    return context[found[first][0] : found[last][1]]
 
 
-def without(context: str, answer: Answer) -> str:
-    """The context without the answer's sentence; "" if nothing is left."""
-    spans = _spans(context)
-    first, last = _holding(spans, answer)
-    return " ".join(context[start:end] for start, end in [*spans[:first], *spans[last + 1 :]])
+def without(context: str, start: int, stop: int) -> str:
+    """The context without that sentence; "" if nothing is left."""
+    found = places(context)
+    first, last = _holding(found, start, stop)
+    return " ".join(context[a:b] for a, b in [*found[:first], *found[last + 1 :]])
 
 
-def _spans(context: str) -> list[tuple[int, int]]:
-    """Where each sentence begins and ends."""
-    spans, end = [], 0
-    for sentence in sentences(context):
-        start = context.index(sentence, end)
-        end = start + len(sentence)
-        spans.append((start, end))
-    return spans
-
-
-def _holding(spans: list[tuple[int, int]], answer: Answer) -> tuple[int, int]:
-    """The first and last sentence that an answer, which is not empty, lies in."""
-    stop = answer.start + len(answer.text)
-    held = [number for number, (start, end) in enumerate(spans) if start < stop and answer.start < end]
+def _holding(found: list[tuple[int, int]], start: int, stop: int) -> tuple[int, int]:
+    """The first and last sentence that some characters, of which one at least is no space, lie in."""
+    held = [number for number, (first, end) in enumerate(found) if first < stop and start < end]
     return held[0], held[-1]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from augment.questions.sentences import around
+from augment.questions.cuts import around
 from tasks.errors import UserError
 
 

@@ -13,27 +13,23 @@ _NO_END = re.compile(
 )
 
 
+def places(text: str) -> list[tuple[int, int]]:
+    """The first and the after-last character of each sentence, without the spaces around it."""
+    found, start = [], 0
+    for end in (*(match.end() for match in _END.finditer(text)), len(text)):
+        piece = text[start:end].strip()
+        if end < len(text) and _NO_END.search(piece):
+            continue
+        if piece:
+            first = text.index(piece, start)
+            found.append((first, first + len(piece)))
+        start = end
+    return found
+
+
 def sentences(text: str) -> list[str]:
     """The sentences of a paragraph, in order; joined by single spaces they give its words again."""
-    pieces = (text[start:stop].strip() for start, stop in _spans(text))
-    return [piece for piece in pieces if piece]
-
-
-def around(text: str, start: int, stop: int) -> str:
-    """The sentence, or sentences, that the characters from `start` to `stop` stand in."""
-    touched = [(a, b) for a, b in _spans(text) if a < stop and start < b]
-    return text[touched[0][0] : touched[-1][1]].strip() if touched else ""
-
-
-def _spans(text: str) -> list[tuple[int, int]]:
-    """First and after-last character of each sentence with the space behind it; together the whole text."""
-    ends = [match.end() for match in _END.finditer(text)]
-    kept, start = [], 0
-    for end in ends:
-        if not _NO_END.search(text[start:end].strip()):
-            kept.append((start, end))
-            start = end
-    return [*kept, (start, len(text))]
+    return [text[start:stop] for start, stop in places(text)]
 
 
 def pack(sizes: list[int], least: int, most: int) -> list[tuple[int, int]]:

@@ -154,7 +154,10 @@ def _round_trip(
             again.append(place)
         elif overlap(answers[place].text, made_from) < settings.min_overlap:
             found[place] = Reason.ROUND_TRIP
-    cuts = {place: around(questions[place].context, answers[place]) for place in again}
+    cuts = {
+        place: around(questions[place].context, answers[place].start, answers[place].stop, 1)
+        for place in again
+    }
     again = [place for place in again if cuts[place] != questions[place].context]
     said = ask(answerer, [questions[place].text for place in again], [cuts[place] for place in again])
     for place, answer in zip(again, said, strict=True):

@@ -137,7 +137,7 @@ def _candidates(
 def _propose(one: Answered, paragraphs: Paragraphs, attempt: int, seed: int) -> tuple[Way, str]:
     """The context for one attempt: the first two go either way, later ones to other paragraphs."""
     removing = (draw_number(seed, "way", one.question.uid) + attempt) % 2 and attempt <= 2
-    if removing and (context := without(one.question.context, one.answer)):
+    if removing and (context := without(one.question.context, one.answer.start, one.answer.stop)):
         return Way.REMOVED, context
     number = draw_number(seed, "other", one.question.uid, attempt)
     return Way.OTHER, paragraphs.other(one.question, number)

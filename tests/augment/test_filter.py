@@ -438,8 +438,10 @@ def test_texts_by_hand():
 def test_cuts_by_hand():
     context = "One was here. Two met Dr. Three there. Four left. Five stayed.  Six slept."
     answer = Answer("Three", context.index("Three"), 1.0, 0.0)
-    assert around(context, answer) == "One was here. Two met Dr. Three there. Four left."
-    assert without(context, answer) == "One was here. Four left. Five stayed. Six slept."
+    assert (
+        around(context, answer.start, answer.stop, 1) == "One was here. Two met Dr. Three there. Four left."
+    )
+    assert without(context, answer.start, answer.stop) == "One was here. Four left. Five stayed. Six slept."
     across = Answer("left. Five", context.index("left"), 1.0, 0.0)
-    assert without(context, across) == "One was here. Two met Dr. Three there. Six slept."
-    assert without("Only one.", Answer("one", 5, 1.0, 0.0)) == ""
+    assert without(context, across.start, across.stop) == "One was here. Two met Dr. Three there. Six slept."
+    assert without("Only one.", 5, 8) == ""

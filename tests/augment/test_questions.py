@@ -21,6 +21,7 @@ from transformers import T5ForConditionalGeneration as T5
 from augment.corpus import run
 from augment.questions.ask import Asking, ask, readable
 from augment.questions.candidates import by_rule, spread
+from augment.questions.cuts import around
 from augment.questions.decode import Prompt, Strategy, decode, stream_of
 from augment.questions.decoder import Decoder
 from augment.questions.formats import FORMATS, check_vocabulary
@@ -30,7 +31,7 @@ from augment.questions.job import Wanted, prepare
 from augment.questions.pairs import read_asked
 from augment.questions.paragraphs import Words, choose, open_paragraphs
 from augment.questions.score import bleu, rouge_l
-from augment.questions.sentences import around, pack, sentences
+from augment.questions.sentences import pack, sentences
 from augment.questions.train import Place, TrainJob, train
 from augment.ranks import Ranks
 from mtkd.cli.main import cli
