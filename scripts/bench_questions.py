@@ -22,11 +22,11 @@ from typing import Any
 import click
 import torch
 
-from augment.questions.decode import Prompt, Strategy, decode
-from augment.questions.decoder import Decoder
-from augment.questions.fresh import FreshShape, new_model, train_tokenizer
 from augment.questions.generator import Generator, Reading, load_generator
-from augment.questions.paragraphs import Words, choose, open_paragraphs
+from augment.questions.training.fresh import FreshShape, new_model, train_tokenizer
+from augment.questions.writing.decode import Prompt, Strategy, decode
+from augment.questions.writing.decoder import Decoder
+from augment.questions.writing.paragraphs import Words, choose, open_paragraphs
 
 Answers = list[list[int]]
 
@@ -72,7 +72,7 @@ def sides(
 
     if engine == "native":
         return {"one by one": lambda: one_by_one(generator, prompts, tokens), "batched": batched}
-    from augment.questions.ctranslate import open_engine
+    from augment.questions.writing.ctranslate import open_engine
 
     translate = open_engine(generator)
     return {"batched": batched, "ctranslate2": lambda: [found[0] for found in translate(prompts, strategy)]}

@@ -66,11 +66,11 @@ def train(
 
     Started again after an interruption it goes on from its last checkpoint, to the same weights.
     """
-    from augment.questions.fresh import FreshShape
     from augment.questions.generator import Reading
-    from augment.questions.pairs import span_task
-    from augment.questions.train import Place, TrainJob
-    from augment.questions.train import train as run
+    from augment.questions.training.fresh import FreshShape
+    from augment.questions.training.pairs import span_task
+    from augment.questions.training.train import Place, TrainJob
+    from augment.questions.training.train import train as run
     from mtkd.device import best_device, keep_memory
     from tasks.registry import resolve
     from tasks.sources import open_data
@@ -146,9 +146,9 @@ def generate(model: str, text: str, out: Path, json_file: str | None, overwrite:
     Started again after an interruption it goes on where it was; the corpus is the same bytes. With
     `accelerate launch -m mtkd.cli.main augment questions generate ...` several processes share the work.
     """
-    from augment.questions.job import Wanted, prepare
-    from augment.questions.pairs import span_task
-    from augment.questions.paragraphs import Words
+    from augment.questions.training.pairs import span_task
+    from augment.questions.writing.job import Wanted, prepare
+    from augment.questions.writing.paragraphs import Words
     from augment.ranks import launched
     from tasks.registry import resolve
 
@@ -189,7 +189,7 @@ def generate(model: str, text: str, out: Path, json_file: str | None, overwrite:
 
 
 def _draw_questions(manifest: CorpusManifest, out: Path) -> None:
-    from augment.questions.job import samples
+    from augment.questions.writing.job import samples
 
     entry = manifest.tasks[0]
     short = entry.source_rows * entry.copies - entry.rows

@@ -14,8 +14,8 @@ from mtkd import __version__
 from mtkd.cli.options import out_option, overwrite_option, report_options, say, show, table, warn
 
 if TYPE_CHECKING:
-    from augment.questions.answers import Answer, Answerer
-    from augment.questions.filter import Filtered
+    from augment.questions.filtering.answers import Answer, Answerer
+    from augment.questions.filtering.filter import Filtered
     from mtkd.engine.answer import Answerer as Spans
 
 _SHORT_OF = 0.01  # how far the share of rows without an answer may fall short in silence
@@ -62,8 +62,8 @@ def filter_questions(
     Started again after an interruption it goes on where it was; the corpus is the same bytes.
     `accelerate launch -m mtkd.cli.main augment questions filter ...` deals the files out over processes.
     """
-    from augment.questions.filter import FilterJob, open_questions, run
-    from augment.questions.sift import FilterSettings
+    from augment.questions.filtering.filter import FilterJob, open_questions, run
+    from augment.questions.filtering.sift import FilterSettings
     from augment.ranks import launched
     from tasks.progress import progress
 
@@ -91,7 +91,7 @@ class _Teacher:
         self._spans, self.digest = spans, spans.digest
 
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answer]:
-        from augment.questions.answers import Answer as Told
+        from augment.questions.filtering.answers import Answer as Told
 
         return [Told(**vars(answer)) for answer in self._spans(questions, contexts)]
 

@@ -16,14 +16,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from augment.questions.answers import Answer, ask, overlap
-from augment.questions.checks import Reason, Seen, copied, is_question
 from augment.questions.cuts import around, without
-from augment.questions.filter import Filtered, FilterJob, run
-from augment.questions.report import Tally
+from augment.questions.filtering.answers import Answer, ask, overlap
+from augment.questions.filtering.checks import Reason, Seen, copied, is_question
+from augment.questions.filtering.filter import Filtered, FilterJob, run
+from augment.questions.filtering.report import Tally
+from augment.questions.filtering.sift import FilterSettings
+from augment.questions.filtering.unanswerable import Refusal, Way
 from augment.questions.rows import Question, question_table, questions_of
-from augment.questions.sift import FilterSettings
-from augment.questions.unanswerable import Refusal, Way
 from augment.ranks import Ranks
 from tasks.corpus import (
     FORMAT,

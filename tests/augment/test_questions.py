@@ -19,20 +19,20 @@ from transformers import AutoTokenizer, MT5Config, MT5ForConditionalGeneration, 
 from transformers import T5ForConditionalGeneration as T5
 
 from augment.corpus import run
-from augment.questions.ask import Asking, ask, readable
-from augment.questions.candidates import by_rule, spread
 from augment.questions.cuts import around
-from augment.questions.decode import Prompt, Strategy, decode, stream_of
-from augment.questions.decoder import Decoder
 from augment.questions.formats import FORMATS, check_vocabulary
-from augment.questions.fresh import FreshShape
 from augment.questions.generator import Reading, load_generator
-from augment.questions.job import Wanted, prepare
-from augment.questions.pairs import read_asked
-from augment.questions.paragraphs import Words, choose, open_paragraphs
-from augment.questions.score import bleu, rouge_l
 from augment.questions.sentences import pack, sentences
-from augment.questions.train import Place, TrainJob, train
+from augment.questions.training.fresh import FreshShape
+from augment.questions.training.pairs import read_asked
+from augment.questions.training.score import bleu, rouge_l
+from augment.questions.training.train import Place, TrainJob, train
+from augment.questions.writing.ask import Asking, ask, readable
+from augment.questions.writing.candidates import by_rule, spread
+from augment.questions.writing.decode import Prompt, Strategy, decode, stream_of
+from augment.questions.writing.decoder import Decoder
+from augment.questions.writing.job import Wanted, prepare
+from augment.questions.writing.paragraphs import Words, choose, open_paragraphs
 from augment.ranks import Ranks
 from mtkd.cli.main import cli
 from tasks.corpus import QUESTION_SCHEMA, corpus_rows, read_corpus
@@ -219,7 +219,7 @@ def test_trained_model_loads_in_plain_transformers_and_the_record_says_what_it_r
 
 
 def test_interrupted_training_ends_with_the_same_weights(trained, data, tmp_path, monkeypatch):
-    import augment.questions.train as module
+    import augment.questions.training.train as module
 
     real, calls = module.batch_loss, 0
 
@@ -515,7 +515,7 @@ def test_mistakes_of_generating_are_one_error(data, trained, tmp_path):
 
 
 def test_what_is_not_installed_is_said(trained, data, tmp_path, monkeypatch):
-    from augment.questions.candidates import load_spacy
+    from augment.questions.writing.candidates import load_spacy
 
     with pytest.raises(UserError, match="--spacy en_core_none") as error:
         load_spacy("en_core_none")
@@ -541,7 +541,7 @@ def test_a_vocabulary_without_what_the_format_needs_is_refused(trained):
 
 def test_ctranslate2_writes_what_we_write(trained, data, tmp_path):
     pytest.importorskip("ctranslate2")
-    from augment.questions.ctranslate import open_engine
+    from augment.questions.writing.ctranslate import open_engine
 
     generator = load_generator(str(trained))
     draw = random.Random(0)

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from augment.copies import Copies, constant
-from augment.questions.ask import Asking, Decode, Question, ask
-from augment.questions.candidates import load_spacy
 from augment.questions.generator import Generator
+from augment.questions.writing.ask import Asking, Decode, Question, ask
+from augment.questions.writing.candidates import load_spacy
 from tasks.corpus import QUESTION_SCHEMA
 from tasks.errors import UserError, unknown
 from tasks.rows import Rows
@@ -114,7 +114,7 @@ def check_asking(asking: Asking, engine: str, precision: str) -> None:
             mend=f"--sample, or --beams {asking.count} or more, or a model trained with --format sentence",
         )
     if engine == "ctranslate2":
-        from augment.questions.ctranslate import check_installed
+        from augment.questions.writing.ctranslate import check_installed
 
         check_installed()
         if precision != "fp32":
@@ -151,15 +151,15 @@ def _table(rows: Rows, found: list[list[Question]]) -> pa.Table:
 
 
 def _native(generator: Generator, batch: int, precision: str) -> Decode:
-    from augment.questions.decode import decode
-    from augment.questions.decoder import Decoder
+    from augment.questions.writing.decode import decode
+    from augment.questions.writing.decoder import Decoder
 
     decoder = Decoder(generator.model, precision)
     return lambda prompts, strategy: decode(decoder, prompts, strategy, batch)
 
 
 def _ctranslate2(generator: Generator, batch: int, precision: str) -> Decode:
-    from augment.questions.ctranslate import open_engine
+    from augment.questions.writing.ctranslate import open_engine
 
     return open_engine(generator)
 

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from augment.questions import unanswerable
-from augment.questions.answers import Answer, Answerer, ask, overlap, words_of
-from augment.questions.checks import Reason, copied
 from augment.questions.cuts import around
-from augment.questions.report import Tally
+from augment.questions.filtering import unanswerable
+from augment.questions.filtering.answers import Answer, Answerer, ask, overlap, words_of
+from augment.questions.filtering.checks import Reason, copied
+from augment.questions.filtering.report import Tally
+from augment.questions.filtering.unanswerable import Answered, Made, Paragraphs
 from augment.questions.rows import Question
-from augment.questions.unanswerable import Answered, Made, Paragraphs
 from tasks.errors import UserError
 
 

@@ -9,8 +9,8 @@ from enum import StrEnum
 from itertools import islice
 
 from augment.draws import draw_number
-from augment.questions.answers import Answer, Answerer, ask, words_of
 from augment.questions.cuts import without
+from augment.questions.filtering.answers import Answer, Answerer, ask, words_of
 from augment.questions.rows import Question
 
 TRIES = 4  # contexts tried for a question, at most

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from augment.questions.decoder import Decoder
+from augment.questions.writing.decoder import Decoder
 from augment.splitmix import G, mix
 
 CLOSE = 1e-3

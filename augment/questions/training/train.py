@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from augment.questions.evaluate import Sample, Scores, evaluate
 from augment.questions.formats import check_vocabulary
-from augment.questions.fresh import FreshShape, new_model, train_tokenizer
 from augment.questions.generator import RECORD, Reading, load_generator, load_shell
-from augment.questions.loss import batch_loss
-from augment.questions.pairs import Asked, Encoded, batches, encode, read_asked
-from augment.questions.state import restore_state, save_state
+from augment.questions.training.evaluate import Sample, Scores, evaluate
+from augment.questions.training.fresh import FreshShape, new_model, train_tokenizer
+from augment.questions.training.loss import batch_loss
+from augment.questions.training.pairs import Asked, Encoded, batches, encode, read_asked
+from augment.questions.training.state import restore_state, save_state
 from tasks.errors import UserError
 from tasks.files import digest_bytes, drop_directory, locked, read_json, write_json
 from tasks.progress import progress

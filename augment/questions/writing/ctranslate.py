@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from augment.questions.decode import Prompt, Strategy
 from augment.questions.generator import Generator, digest_generator
+from augment.questions.writing.decode import Prompt, Strategy
 from tasks.errors import UserError
 from tasks.files import atomic_directory
 

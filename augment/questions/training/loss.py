@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from augment.questions.pairs import Encoded
+from augment.questions.training.pairs import Encoded
 
 _IGNORED = -100
 

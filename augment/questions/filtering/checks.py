@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from enum import StrEnum
 
-from augment.questions.answers import words_of
+from augment.questions.filtering.answers import words_of
 
 _SHORTEST = 3  # words of a question
 _GRAM = 3  # words compared with the context at once

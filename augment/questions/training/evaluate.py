@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from augment.questions.decode import Prompt, Strategy, decode
-from augment.questions.decoder import Decoder
 from augment.questions.generator import Reading
-from augment.questions.loss import batch_loss
-from augment.questions.pairs import Asked, Encoded, encode
-from augment.questions.score import bleu, rouge_l
+from augment.questions.training.loss import batch_loss
+from augment.questions.training.pairs import Asked, Encoded, encode
+from augment.questions.training.score import bleu, rouge_l
+from augment.questions.writing.decode import Prompt, Strategy, decode
+from augment.questions.writing.decoder import Decoder
 from tasks.progress import progress
 
 

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from augment.corpus import make_room, noted_shards, shard_entry
-from augment.questions.answers import Answerer
-from augment.questions.checks import Reason, Seen, is_question
-from augment.questions.report import REPORT, Tally, card, pack
+from augment.questions.filtering.answers import Answerer
+from augment.questions.filtering.checks import Reason, Seen, is_question
+from augment.questions.filtering.report import REPORT, Tally, card, pack
+from augment.questions.filtering.sift import FilterSettings, Sifted, sift
+from augment.questions.filtering.unanswerable import TRIES
 from augment.questions.rows import question_table, questions_of
-from augment.questions.sift import FilterSettings, Sifted, sift
-from augment.questions.unanswerable import TRIES
 from augment.ranks import ALONE, Ranks
 from augment.shards import KEY, Advance, PlannedShard, finished
 from tasks.corpus import (

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from augment.corpus import CorpusJob
-from augment.questions.ask import Asking, readable
-from augment.questions.decode import Strategy
 from augment.questions.generator import digest_generator, load_generator
-from augment.questions.method import ENGINES, Questions, check_asking
-from augment.questions.paragraphs import Counts, Paragraph, Words, as_rows, choose, open_paragraphs
+from augment.questions.writing.ask import Asking, readable
+from augment.questions.writing.decode import Strategy
+from augment.questions.writing.method import ENGINES, Questions, check_asking
+from augment.questions.writing.paragraphs import Counts, Paragraph, Words, as_rows, choose, open_paragraphs
 from tasks.corpus import CorpusManifest
 from tasks.errors import UserError
 from tasks.rows import Rows

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from augment.questions.checks import Reason
-from augment.questions.unanswerable import Refusal, Way
+from augment.questions.filtering.checks import Reason
+from augment.questions.filtering.unanswerable import Refusal, Way
 from tasks.corpus import MANIFEST, CorpusManifest
 
 REPORT = "filter.json"

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from augment.questions.candidates import by_rule, by_spacy, spread
-from augment.questions.decode import Prompt, Strategy, stream_of
 from augment.questions.formats import Format
 from augment.questions.generator import Reading
 from augment.questions.sentences import sentences
+from augment.questions.writing.candidates import by_rule, by_spacy, spread
+from augment.questions.writing.decode import Prompt, Strategy, stream_of
 
 _ATTEMPTS = 4  # draws of a question until it is one that the paragraph does not have yet
 _ANSWER_ROOM = 32  # tokens of a prompt that are left for the answer and the marks

@@ -1,0 +1,1 @@
+"""Fine-tuning a T5 to write questions."""

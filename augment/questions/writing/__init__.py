@@ -1,0 +1,1 @@
+"""From paragraphs to a corpus of questions."""
