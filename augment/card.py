@@ -85,6 +85,7 @@ rows; not every question can be answered from its context.
 | source | string | the paragraph's title, or its file |
 | answer | string | null: nobody has answered yet |
 | answer_start | int32 | null |
+| asked_for | string | the answer that the question was written for; null = for none |
 
 ## Loading
 

@@ -99,7 +99,8 @@ def run(
         rows: task -> its source rows; the corpus keeps this order.
         workers: processes; the bytes do not depend on it.
         overwrite: remove another job's corpus from `out` first.
-        advance: called with the number of copies just finished (kept ones included).
+        advance: called with the number of copies just finished (kept ones included); where several processes
+            share the work, with its own times their number, so that one of them can speak for all.
         ranks: processes that share the shards out; each calls this with the same job.
 
     Raises:
@@ -123,7 +124,8 @@ def run(
         missing = [shard for shard in shards if not finished(out / shard.file, shard, noted.get(shard.file))]
         ranks.wait()  # all have looked before one writes
         advance(sum(shard.rows for shard in shards) - sum(shard.rows for shard in missing))
-        write_shards(job.method, rows, out, missing[ranks.number :: ranks.count], workers, advance)
+        own = missing[ranks.number :: ranks.count]
+        write_shards(job.method, rows, out, own, workers, lambda count: advance(count * ranks.count))
         ranks.wait()
         manifest = _describe(job, rows, digests, out, shards)
         if ranks.first:
@@ -136,7 +138,7 @@ def run(
 def _plan(job: CorpusJob, rows: Mapping[str, Rows], digests: Mapping[str, str]) -> list[PlannedShard]:
     """The shards of the job, and its key: the digest of all that decides their content."""
     tasks = [[task, job.copies[task], digests[task]] for task in rows]
-    method = [job.method.name, job.method.settings]
+    method = [job.method.name, job.method.schema.names, job.method.settings]
     key = digest_bytes(json.dumps([FORMAT, method, tasks, job.shard_copies]))
     shards = []
     for task, part in rows.items():

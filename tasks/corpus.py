@@ -212,8 +212,8 @@ def _answers(table: pa.Table) -> pa.StructArray:
     return pa.array(found, ANSWERS)
 
 
-def read_shard(directory: Path, shard: CorpusShard, columns: list[str], *, verify: bool) -> pa.Table:
-    """Some columns of one shard; UserError if it was altered (`verify`) or cannot be read."""
+def read_shard(directory: Path, shard: CorpusShard, columns: list[str] | None, *, verify: bool) -> pa.Table:
+    """Some columns of one shard (None = all); UserError if it was altered (`verify`) or cannot be read."""
     path = directory / shard.file
     if verify and digest_file(path) != shard.sha256:
         raise _damaged(path, "was altered: its SHA-256 is not the manifest's")

@@ -89,8 +89,11 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def locked(out: Path) -> Iterator[None]:
+def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
     """Keep other processes from writing the directory `out`; the lock goes with the process, however it ends.
+
+    Args:
+        wait: until it is free.
 
     Raises:
         UserError: another process holds it, or there can be no such directory.
@@ -103,7 +106,7 @@ def locked(out: Path) -> Iterator[None]:
         handle = os.open(out, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
                 f"another process is writing {out}", mend="wait until it has ended, or name another --out"

@@ -200,6 +200,8 @@ def _answer_problem(context: str, answer: dict | None) -> str | None:
     if len(texts) != len(starts):
         return f"{len(texts)} answer texts but {len(starts)} starts"
     for text, start in zip(texts, starts, strict=True):
+        if text is not None and not text.strip():
+            return f"blank answer {text!r}; a question without an answer has an empty list"
         if text is None or start is None or start < 0 or context[start : start + len(text)] != text:
             return f"answer {text!r} is not in the context at {start}"
     return None

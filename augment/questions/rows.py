@@ -40,7 +40,7 @@ class Question:
 
 
 def questions_of(table: pa.Table) -> list[Question]:
-    """The rows of a table by `QUESTION_SCHEMA`."""
+    """The rows of a table by `QUESTION_SCHEMA`, of which columns that may be null may be left out."""
     names = (
         "task",
         "parent",
@@ -53,7 +53,9 @@ def questions_of(table: pa.Table) -> list[Question]:
         "answer_start",
         "asked_for",
     )
-    columns = [table[name].to_pylist() for name in names]
+    columns = [
+        table[name].to_pylist() if name in table.column_names else [None] * len(table) for name in names
+    ]
     return [Question(*values) for values in zip(*columns, strict=True)]
 
 

@@ -166,12 +166,16 @@ def _write(
 ) -> None:
     """Write the corpus and show what it holds."""
     from augment.corpus import CorpusJob, run, total_copies
+    from augment.ranks import launched
     from tasks.progress import progress
     from tasks.sources import open_data
 
     job = CorpusJob(method, copies, open_data(data).name, __version__, shlex.join(["mtkd", *sys.argv[1:]]))
-    with progress("copying", total_copies(job, rows), unit="copies") as advance:
-        written = run(job, rows, out, workers=workers, overwrite=overwrite, advance=advance)
+    ranks = launched()
+    with progress("copying", total_copies(job, rows), unit="copies", show=ranks.first) as advance:
+        written = run(job, rows, out, workers=workers, overwrite=overwrite, advance=advance, ranks=ranks)
+    if not ranks.first:
+        return
     manifest = written.manifest
 
     def draw() -> None:

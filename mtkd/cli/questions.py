@@ -171,7 +171,7 @@ def generate(model: str, text: str, out: Path, json_file: str | None, overwrite:
             ready.rows,
             out,
             overwrite=overwrite,
-            advance=lambda count: advance(count * ranks.count),
+            advance=advance,
             ranks=ranks,
         )
     if not ranks.first:

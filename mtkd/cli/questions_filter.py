@@ -69,8 +69,8 @@ def filter_questions(
 
     job = FilterJob(corpus, FilterSettings(**given), __version__, shlex.join(["mtkd", *sys.argv[1:]]))
     rows = open_questions(corpus).rows
+    ranks = launched()  # first: it says which device is this process's
     answerer = load_answerer(teacher)
-    ranks = launched()
     with progress("filtering", -(-rows // ranks.count), unit="questions", show=ranks.first) as advance:
         filtered = run(job, answerer, out, overwrite=overwrite, ranks=ranks, advance=advance)
     if ranks.first:

@@ -12,11 +12,12 @@ import torch
 
 from mtkd.device import best_device
 from mtkd.logits import predict_logits
-from mtkd.model import MultiTaskModel, digest_model
+from mtkd.model import MultiTaskModel, model_directory
 from tasks.answers import SpanAnswers, decode_spans
 from tasks.batching import Encoded
 from tasks.columns import ANSWERS
 from tasks.errors import UserError
+from tasks.files import digest_bytes, digest_file
 from tasks.progress import progress
 from tasks.rows import Rows
 from tasks.task import Task
@@ -67,7 +68,7 @@ class Answerer:
     """A model that answers questions, a list at a time.
 
     Attributes:
-        digest: SHA-256 of its weights.
+        digest: SHA-256 of its files (weights, tokeniser, settings) and the precision.
     """
 
     def __init__(self, model: MultiTaskModel, task: Task, digest: str, precision: str = "fp32"):
@@ -93,7 +94,8 @@ class Answerer:
             )
         # One that has learnt to give no answer comes first.
         task = max(spans, key=lambda task: task.unanswerable)
-        return cls(model, task, digest_model(directory), precision)
+        files = sorted(path for path in model_directory(directory).iterdir() if path.is_file())
+        return cls(model, task, digest_bytes(*map(digest_file, files), precision), precision)
 
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answer]:
         """The best span of each context for its question, and the score of "no answer"."""

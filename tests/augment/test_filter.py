@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from augment.questions.cuts import around, without
-from augment.questions.filtering.answers import Answer, ask, overlap
+from augment.questions.filtering.answers import Answer, ask
 from augment.questions.filtering.checks import Reason, Seen, copied, is_question
 from augment.questions.filtering.filter import Filtered, FilterJob, run
 from augment.questions.filtering.report import Tally
@@ -407,13 +407,6 @@ def test_an_answer_that_is_not_where_the_teacher_says_is_an_error(start):
         list(ask(wrong, ["Where?"], ["In Paris and Rome."]))
 
 
-def test_overlap_by_hand():
-    assert overlap("the River Po", "river, Po") == 1.0
-    assert overlap("the Po", "the river Po") == pytest.approx(2 / 3)
-    assert overlap("Rome", "Oslo") == overlap("Rome", "") == 0.0
-    assert overlap("", "the") == 1.0
-
-
 def test_texts_by_hand():
     for text in ("Where is it", "it is called what", "Is it so?", "هل هذا صحيح؟"):
         assert is_question(text)
@@ -445,3 +438,21 @@ def test_cuts_by_hand():
     across = Answer("left. Five", context.index("left"), 1.0, 0.0)
     assert without(context, across.start, across.stop) == "One was here. Two met Dr. Three there. Six slept."
     assert without("Only one.", 5, 8) == ""
+
+
+def test_empty_shards_and_corpora_from_before_asked_for(tmp_path):
+    rows = make_questions(7)
+    corpus = write_corpus(tmp_path / "c", rows)
+    manifest = json.loads((corpus / "manifest.json").read_text())
+    path = corpus / manifest["shards"][0]["file"]
+    pq.write_table(pq.read_table(path).drop_columns("asked_for"), path)
+    empty = corpus / "data/squad-00001.parquet"
+    pq.write_table(question_table([]), empty)
+    manifest["shards"].append({**manifest["shards"][0], "file": "data/squad-00001.parquet", "rows": 0})
+    for shard, file in zip(manifest["shards"], (path, empty), strict=True):
+        shard |= {"sha256": digest_file(file), "bytes": file.stat().st_size}
+    write_json(corpus / "manifest.json", manifest)
+    filtered = run(job(corpus), Rule(), tmp_path / "out")
+    assert filtered.tally.read == len(rows) and all(
+        row.asked_for is None for row in rows_of(tmp_path / "out")
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import shutil
 import threading
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, MT5Config, MT5ForConditionalGeneration, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
@@ -28,7 +29,7 @@ from augment.questions.training.pairs import read_asked
 from augment.questions.training.score import bleu, rouge_l
 from augment.questions.training.train import Place, TrainJob, train
 from augment.questions.writing.ask import Asking, ask, readable
-from augment.questions.writing.candidates import by_rule, spread
+from augment.questions.writing.candidates import Candidate, by_rule, spread
 from augment.questions.writing.decode import Prompt, Strategy, decode, stream_of
 from augment.questions.writing.decoder import Decoder
 from augment.questions.writing.job import Wanted, prepare
@@ -247,9 +248,29 @@ def test_finished_training_is_not_done_again_and_another_is_refused(trained, dat
     assert contents(trained) == before
     with pytest.raises(UserError, match="another generator"):
         fit(trained, data, dataclasses.replace(JOB, seed=1))
-    (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(UserError, match="no generator"):
-        fit(tmp_path, data)
+    (tmp_path / "questions.json").write_text("[]")  # somebody else's
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match=r"no generator: questions\.json"):
+            fit(tmp_path, data, overwrite=overwrite)
+    other = shutil.copytree(trained, tmp_path / "other")
+    (other / "notes").mkdir()
+    (other / "notes/thesis.tex").write_text("")
+    with pytest.raises(UserError, match="no generator: notes"):
+        fit(other, data, dataclasses.replace(JOB, seed=1), overwrite=True)
+    assert (other / "notes/thesis.tex").is_file()
+
+
+def test_another_base_model_of_the_same_name_is_another_run(trained, data, tmp_path):
+    base = shutil.copytree(trained, tmp_path / "base")
+    job = dataclasses.replace(JOB, model=str(base), steps=1)
+    fit(tmp_path / "out", data, job)
+    fit(tmp_path / "out", data, job)
+    weights = load_file(base / "model.safetensors")
+    save_file(
+        {name: value * 1.01 for name, value in weights.items()}, base / "model.safetensors", {"format": "pt"}
+    )
+    with pytest.raises(UserError, match="another generator"):
+        fit(tmp_path / "out", data, job)
 
 
 def test_prompts_by_format(data):
@@ -375,16 +396,18 @@ def test_a_paragraph_longer_than_the_limit_is_read_in_part_and_stays_whole(train
         prepare(dataclasses.replace(wanted, text=str(tmp_path / "u.txt")), "squad", CPU, "0.1", "mtkd")
 
 
+class Letters:
+    """A tokeniser whose tokens are letters."""
+
+    def __call__(self, texts, **_):
+        return type("Ids", (), {"input_ids": [[ord(letter) for letter in text] for text in texts]})
+
+    def batch_decode(self, answers, **_):
+        return ["".join(map(chr, answer)) for answer in answers]
+
+
 def test_ask_by_answers_uses_one_candidate_a_question():
     seen: list[list[int]] = []
-
-    class Letters:
-        def __call__(self, texts, **_):
-            ids = [[ord(letter) for letter in text] for text in texts]
-            return type("Ids", (), {"input_ids": ids})
-
-        def batch_decode(self, answers, **_):
-            return ["".join(map(chr, answer)) for answer in answers]
 
     def echo(prompts, strategy):
         seen.extend(list(prompt.ids) for prompt in prompts)
@@ -411,10 +434,23 @@ def test_ask_by_answers_uses_one_candidate_a_question():
 
 def test_candidates_by_rule():
     text = "The river rose. On 4 May 1901 Anna Berg of Oslo paid $1,200 to the Bank of Norway."
-    assert by_rule(text) == ["4 May 1901", "Anna Berg of Oslo", "$1,200", "Bank of Norway"]
-    assert by_rule("nothing remarkable there") == ["nothing", "remarkable"]
-    assert by_rule("so it is") == ["so"]
-    assert spread(list("abcdef"), 2) == ["b", "e"] and spread(["a"], 3) == ["a"]
+    found = ["4 May 1901", "Anna Berg of Oslo", "$1,200", "Bank of Norway"]
+    assert by_rule(text) == [(answer, text.index(answer)) for answer in found]
+    assert by_rule("nothing remarkable there") == [("nothing", 0), ("remarkable", 8)]
+    assert by_rule("so it is")[0] == ("so", 0) and by_rule("") == []
+    inside = "The Roman stadium opened in 1985. Later the club of Milan won 5 titles there, and 5 cups."
+    assert dict(by_rule(inside))["5"] == inside.index(" 5 ") + 1
+    letters = [Candidate(letter, place) for place, letter in enumerate("abcdef")]
+    assert spread(letters, 2) == [letters[1], letters[4]] and spread(letters[:1], 3) == letters[:1]
+
+
+def test_beams_ask_for_every_answer_before_any_is_asked_for_twice():
+    def echo(prompts, strategy):
+        return [[[65 + n, 65 + rank] for rank in range(strategy.beams)] for n, _ in enumerate(prompts)]
+
+    asking = Asking(Reading("answer"), Strategy(beams=3), count=3)
+    (made,) = ask(Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left for the station."])
+    assert made == [("AA", "1850"), ("BA", "Anna Berg"), ("AB", "1850")]
 
 
 def test_sentences_end_where_they_should():

@@ -203,6 +203,7 @@ def test_a_model_without_spans_is_no_answerer(tiny_teacher: Path) -> None:
     ("change", "said"),
     [
         ({"answers": {"text": ["red"], "answer_start": [1]}}, "answer 'red' is not in the context at 1"),
+        ({"answers": {"text": [" "], "answer_start": [3]}}, "blank answer ' '"),
         ({"context": "  "}, "empty context"),
         ({"id": "1"}, "id '1' is also at"),
     ],

@@ -1,9 +1,8 @@
-"""What a teacher of extractive question answering says, and how far two answers agree."""
+"""What a teacher of extractive question answering says."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +11,6 @@ from tasks.errors import UserError
 
 _BATCH = 256  # questions shown to the teacher at once
 _WORD = re.compile(r"\w+")
-_ARTICLES = frozenset(("a", "an", "the"))
 
 
 @dataclass(frozen=True)
@@ -83,11 +81,3 @@ def ask(answerer: Answerer, questions: Sequence[str], contexts: Sequence[str]) -
 def words_of(text: str) -> list[str]:
     """The words of a text without case and punctuation."""
     return _WORD.findall(text.casefold())
-
-
-def overlap(one: str, other: str) -> float:
-    """F1 over the words of two answers, without articles, as SQuAD's; 1 if neither has words."""
-    left, right = (Counter(w for w in words_of(text) if w not in _ARTICLES) for text in (one, other))
-    if not left or not right:
-        return float(left == right)
-    return 2 * (left & right).total() / (left.total() + right.total())

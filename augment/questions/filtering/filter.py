@@ -159,14 +159,14 @@ def _check_texts(job: FilterJob, manifest: CorpusManifest) -> _Checked:
             asks = job.settings.any_form or is_question(text)
             of_shard.append(seen.check(text, parent) if asks else Reason.NO_QUESTION)
         verdicts[shard.file] = of_shard
-        highest = max(highest, *table["copy"].to_pylist())
+        highest = max([highest, *table["copy"].to_pylist()])
     return _Checked(verdicts, highest)
 
 
 def _plan(job: FilterJob, manifest: CorpusManifest, teacher: str) -> list[_Piece]:
     """The shards of the job; their key is the digest of all that decides their content."""
     files = [[shard.file, shard.task, shard.sha256] for shard in manifest.shards]
-    key = digest_bytes(json.dumps([FORMAT, "filter", job.settings.to_json(), files, teacher]))
+    key = digest_bytes(json.dumps([FORMAT, QUESTION_SCHEMA.names, job.settings.to_json(), files, teacher]))
     pieces: list[_Piece] = []
     numbers = dict.fromkeys((shard.task for shard in manifest.shards), 0)
     for shard in manifest.shards:
@@ -196,7 +196,7 @@ def _write(
 ) -> None:
     """Make one shard, whole or not at all."""
     part = slice(piece.planned.start, piece.planned.stop)
-    table = read_shard(job.corpus, piece.source, QUESTION_SCHEMA.names, verify=False)
+    table = read_shard(job.corpus, piece.source, None, verify=False)
     questions = questions_of(table.slice(part.start, _read(piece)))
     verdicts = checked.verdicts[piece.source.file][part]
     sifted = sift(questions, verdicts, job.settings, checked.highest, answerer, advance)

@@ -49,6 +49,7 @@ SHA-256 of every file; `{report}` has the counts above.
 | source | string | what the paragraph says of itself, such as its title |
 | answer | string | the teacher's answer; "" = none in the context; null = unlabelled |
 | answer_start | int32 | its first character in the context; -1 = none; null = unlabelled |
+| asked_for | string | the answer that the question was written for; null = for none |
 """
 
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 from augment.questions.cuts import around
 from augment.questions.filtering import unanswerable
-from augment.questions.filtering.answers import Answer, Answerer, ask, overlap, words_of
+from augment.questions.filtering.answers import Answer, Answerer, ask, words_of
 from augment.questions.filtering.checks import Reason, copied
 from augment.questions.filtering.report import Tally
 from augment.questions.filtering.unanswerable import Answered, Made, Paragraphs
 from augment.questions.rows import Question
 from tasks.errors import UserError
+from tasks.squad import token_f1
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def _round_trip(
         made_from = question.answer if question.asked_for is None else question.asked_for
         if made_from is None:
             again.append(place)
-        elif overlap(answers[place].text, made_from) < settings.min_overlap:
+        elif token_f1(answers[place].text, [made_from]) < settings.min_overlap:
             found[place] = Reason.ROUND_TRIP
     cuts = {
         place: around(questions[place].context, answers[place].start, answers[place].stop, 1)
@@ -161,7 +162,7 @@ def _round_trip(
     again = [place for place in again if cuts[place] != questions[place].context]
     said = ask(answerer, [questions[place].text for place in again], [cuts[place] for place in again])
     for place, answer in zip(again, said, strict=True):
-        agrees = overlap(answer.text, answers[place].text) >= settings.min_overlap
+        agrees = token_f1(answer.text, [answers[place].text]) >= settings.min_overlap
         if not (agrees and answer.found(settings.min_confidence)):
             found[place] = Reason.ROUND_TRIP
 

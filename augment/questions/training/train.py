@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from augment.questions.formats import check_vocabulary
-from augment.questions.generator import RECORD, Reading, load_generator, load_shell
+from augment.questions.generator import RECORD, Reading, digest_generator, load_generator
 from augment.questions.training.evaluate import Sample, Scores, evaluate
 from augment.questions.training.fresh import FreshShape, new_model, train_tokenizer
 from augment.questions.training.loss import batch_loss
@@ -29,6 +30,7 @@ from tasks.task import Task
 
 FRESH = "fresh"
 _WORK = "unfinished"  # checkpoints and the new vocabulary, until the model is written
+_OURS = ("*.json", "*.safetensors", "*.model", "*.jinja", "ctranslate2-int8-*", _WORK)  # a generator's files
 _EVERY = 50  # steps between two losses in the log
 
 
@@ -136,15 +138,18 @@ def train(job: TrainJob, source: DataSource, task: Task, place: Place) -> dict[s
         raise UserError(f"task {task.name!r} has no validation split to be scored on")
     if job.model == FRESH:
         job.shape.check()
+        generator, digest = None, ""
     else:
-        config, tokenizer = load_shell(job.model)
-        check_vocabulary(tokenizer, config, form)
-    key = _key(job, asked)
+        generator = load_generator(job.model, **dataclasses.asdict(job.reading))
+        digest = digest_generator(generator)
+    key = _key(job, digest, [*asked, *held_out[0]])
     with locked(place.out):
         finished = _make_room(place, key)
         if finished is not None:
             return finished
-        model, tokenizer = _start(job, asked, place.out / _WORK)
+        model, tokenizer = (
+            (generator.model, generator.tokenizer) if generator else _start(job, asked, place.out / _WORK)
+        )
         check_vocabulary(tokenizer, model.config, form)
         model.to(place.device)
         encoded = encode(tokenizer, asked, job.reading.max_input, job.reading.max_output)
@@ -167,26 +172,30 @@ def train(job: TrainJob, source: DataSource, task: Task, place: Place) -> dict[s
     return report.to_json()
 
 
-def _key(job: TrainJob, asked: list[Asked]) -> str:
+def _key(job: TrainJob, model: str, asked: list[Asked]) -> str:
     settings = json.dumps(dataclasses.asdict(job), sort_keys=True)
-    return digest_bytes(settings, *(part for one in asked for part in (one.prompt, *one.questions)))
+    return digest_bytes(settings, model, *(part for one in asked for part in (one.prompt, *one.questions)))
 
 
 def _make_room(place: Place, key: str) -> dict[str, Any] | None:
     """The report of the same run if it is finished; clears another run away if told to."""
     record, work = place.out / RECORD, place.out / _WORK
-    strangers = [p for p in place.out.iterdir() if p.name != _WORK and not p.name.startswith(".")]
-    if strangers and not record.is_file() and not (work / "run.json").is_file():
+    there = [path for path in place.out.iterdir() if not path.name.startswith(".")]
+    strangers = [path for path in there if not any(fnmatch(path.name, pattern) for pattern in _OURS)]
+    noted = record if record.is_file() else work / "run.json"
+    found = read_json(noted) if noted.is_file() else {}
+    if not isinstance(found, dict) or "key" not in found:  # none of ours, or one that was hardly begun
+        found, strangers = {}, [path for path in there if path != work]
+    if strangers:
         raise UserError(
             f"{place.out} holds something that is no generator: {strangers[0].name}",
             mend="name an empty or a new directory with --out",
         )
-    found = read_json(record if record.is_file() else work / "run.json") if strangers or work.exists() else {}
     if place.overwrite:
         record.unlink(missing_ok=True)
-        for path in [work, *strangers]:
+        for path in there:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    elif found and found.get("key") != key:
+    elif found and found["key"] != key:
         raise UserError(
             f"{place.out} holds another generator, of other settings or data",
             mend="start again with --overwrite, or name another directory with --out",
@@ -199,10 +208,7 @@ def _make_room(place: Place, key: str) -> dict[str, Any] | None:
 
 
 def _start(job: TrainJob, asked: list[Asked], work: Path) -> tuple[Any, Any]:
-    """The model and its tokeniser as they are before the first step."""
-    if job.model != FRESH:
-        generator = load_generator(job.model, **dataclasses.asdict(job.reading))
-        return generator.model, generator.tokenizer
+    """A new model and its tokeniser as they are before the first step."""
     from transformers import AutoTokenizer
 
     kept = work / "tokenizer"

@@ -62,7 +62,7 @@ def _lengths(tokenizer: Any, texts: list[str]) -> list[int]:
     return [len(ids) for ids in tokenizer(texts, add_special_tokens=False, verbose=False).input_ids]
 
 
-class Question(NamedTuple):
+class Written(NamedTuple):
     """What the generator wrote, and the answer that it was asked for (None: the format asks for none)."""
 
     text: str
@@ -81,12 +81,12 @@ class _Wish:
 
 def ask(
     tokenizer: Any, decode: Decode, asking: Asking, uids: list[str], contexts: list[str]
-) -> list[list[Question]]:
+) -> list[list[Written]]:
     """The questions about each context: up to `asking.count` that differ, none of them blank.
 
     What is asked about a context depends on the model, the settings, its uid and its text alone.
     """
-    form, found = asking.reading.format, [list[Question]() for _ in contexts]
+    form, found = asking.reading.format, [list[Written]() for _ in contexts]
     shown = readable(tokenizer, contexts, asking.reading)
     wishes = [
         wish
@@ -94,18 +94,19 @@ def ask(
         if context and context.strip()
         for wish in _wishes(row, context, form, asking)
     ]
-    for attempt in range(_ATTEMPTS if asking.strategy.sample else 1):
+    strategy = asking.strategy
+    for attempt in range(_ATTEMPTS if strategy.sample else 1):
         ids = tokenizer([wish.text for wish in wishes], verbose=False).input_ids if wishes else []
         prompts = [
             Prompt(tuple(one), stream_of(asking.seed, uids[wish.row], wish.number, attempt))
             for one, wish in zip(ids, wishes, strict=True)
         ]
-        again = []
-        for wish, answers in zip(wishes, decode(prompts, asking.strategy), strict=True):
-            texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
-            if not _take(found[wish.row], texts, wish.answer, asking.count):
-                again.append(wish)
-        wishes = again
+        texts = [tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in decode(prompts, strategy)]
+        had = [False] * len(wishes)
+        for rank in range(max(map(len, texts), default=0)):  # the best of each prompt before any second
+            for place, wish in enumerate(wishes):
+                had[place] |= _take(found[wish.row], texts[place][rank], wish.answer, asking.count)
+        wishes = [wish for wish, done in zip(wishes, had, strict=True) if not done]
     return found
 
 
@@ -117,15 +118,15 @@ def _wishes(row: int, context: str, form: Format, asking: Asking) -> list[_Wish]
     found = by_spacy(context, asking.spacy) if asking.spacy else by_rule(context)
     wishes = []
     for number, answer in enumerate(spread(found, asking.count)):
-        short = " ".join(answer.split()[:8])
-        wishes.append(_Wish(row, number, form.prompt(context, short, context.find(answer)), short))
+        short = " ".join(answer.text.split()[:8])
+        wishes.append(_Wish(row, number, form.prompt(context, short, answer.start), short))
     return wishes
 
 
-def _take(questions: list[Question], texts: list[str], answer: str | None, count: int) -> bool:
-    """Add what is new among the questions of a prompt; False if nothing was."""
-    before = len(questions)
-    for text in (" ".join(text.split()) for text in texts):
-        if text and text not in (question.text for question in questions) and len(questions) < count:
-            questions.append(Question(text, answer))
-    return len(questions) > before or len(questions) >= count
+def _take(questions: list[Written], text: str, answer: str | None, count: int) -> bool:
+    """Add a question if it is new and there is room for it; False if it is blank or there already."""
+    text = " ".join(text.split())
+    if len(questions) < count and text and text not in (question.text for question in questions):
+        questions.append(Written(text, answer))
+        return True
+    return len(questions) >= count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from tasks.errors import UserError
 
@@ -16,24 +16,40 @@ _SPAN = re.compile(
     re.VERBOSE,
 )
 _LOWER = re.compile(r"\b[a-z][a-z]{5,}\b")
+_WORD = re.compile(r"\S+")
 
 
-def by_rule(text: str) -> list[str]:
+class Candidate(NamedTuple):
+    """An answer, and its first character in the text."""
+
+    text: str
+    start: int
+
+
+def by_rule(text: str) -> list[Candidate]:
     """Names, numbers and dates in order, each once; words capitalised to begin a sentence are none."""
     found = []
     for match in _SPAN.finditer(text):
-        span = match.group().strip()
         opens = match.start() == 0 or text[: match.start()].rstrip()[-1:] in (".", "!", "?")
+        span = match.group()
         if opens and span.isalpha() and (span.lower() in text or len(span) < 5):
             continue
-        found.append(span)
-    return list(dict.fromkeys(found)) or list(dict.fromkeys(_LOWER.findall(text))) or text.split()[:1]
+        found.append(Candidate(span, match.start()))
+    words = _LOWER if _LOWER.search(text) else _WORD
+    return _each_once(found) or _each_once([Candidate(m.group(), m.start()) for m in words.finditer(text)])
 
 
-def by_spacy(text: str, name: str) -> list[str]:
+def by_spacy(text: str, name: str) -> list[Candidate]:
     """The entities of a spaCy pipeline in order, each once; those `by_rule` finds where there are none."""
-    entities = [entity.text.strip() for entity in load_spacy(name)(text).ents]
-    return list(dict.fromkeys(filter(None, entities))) or by_rule(text)
+    entities = [Candidate(entity.text, entity.start_char) for entity in load_spacy(name)(text).ents]
+    return _each_once([entity for entity in entities if entity.text.strip()]) or by_rule(text)
+
+
+def _each_once(found: list[Candidate]) -> list[Candidate]:
+    first: dict[str, Candidate] = {}
+    for one in found:
+        first.setdefault(one.text, one)
+    return list(first.values())
 
 
 @functools.lru_cache(maxsize=1)
@@ -60,7 +76,7 @@ def load_spacy(name: str) -> Any:
         ) from error
 
 
-def spread(found: list[str], count: int) -> list[str]:
+def spread(found: list[Candidate], count: int) -> list[Candidate]:
     """`count` of the candidates, spread over the paragraph: all of them where there are no more."""
     if len(found) <= count:
         return found

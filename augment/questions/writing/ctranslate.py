@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 from augment.questions.generator import Generator, digest_generator
 from augment.questions.writing.decode import Prompt, Strategy
 from tasks.errors import UserError
-from tasks.files import atomic_directory
+from tasks.files import atomic_directory, locked
 
 _BATCH = 32  # fixed: what is decoded together must not change from run to run
 
@@ -27,21 +28,24 @@ def check_installed() -> None:
 
 def convert(generator: Generator) -> Path:
     """The converted model, in the generator's directory (of a hub's model: in the cache), made if need be."""
-    from ctranslate2.converters import TransformersConverter
-
     place = Path(generator.name)
     parent = place if place.is_dir() else Path.home() / ".cache" / "mtkd"
     target = parent / f"ctranslate2-int8-{digest_generator(generator)[:16]}"
-    if not target.is_dir():
-        with atomic_directory(target) as temporary:
-            saved = temporary / "source"
-            generator.model.save_pretrained(saved)
-            generator.tokenizer.save_pretrained(saved)
-            TransformersConverter(str(saved)).convert(str(temporary / "model"), quantization="int8")
-            for file in saved.iterdir():
-                file.unlink()
-            saved.rmdir()
+    with locked(parent, wait=True):
+        if not target.is_dir():
+            _convert(generator, target)
     return target / "model"
+
+
+def _convert(generator: Generator, target: Path) -> None:
+    from ctranslate2.converters import TransformersConverter
+
+    with atomic_directory(target) as temporary:
+        saved = temporary / "source"
+        generator.model.save_pretrained(saved)
+        generator.tokenizer.save_pretrained(saved)
+        TransformersConverter(str(saved)).convert(str(temporary / "model"), quantization="int8")
+        shutil.rmtree(saved)
 
 
 def open_engine(generator: Generator) -> Any:

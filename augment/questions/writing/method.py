@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from augment.copies import Copies, constant
 from augment.questions.generator import Generator
-from augment.questions.writing.ask import Asking, Decode, Question, ask
+from augment.questions.writing.ask import Asking, Decode, Written, ask
 from augment.questions.writing.candidates import load_spacy
 from tasks.corpus import QUESTION_SCHEMA
 from tasks.errors import UserError, unknown
@@ -128,7 +128,7 @@ def check_asking(asking: Asking, engine: str, precision: str) -> None:
         load_spacy(asking.spacy)
 
 
-def _table(rows: Rows, found: list[list[Question]]) -> pa.Table:
+def _table(rows: Rows, found: list[list[Written]]) -> pa.Table:
     """The questions as rows of `QUESTION_SCHEMA`."""
     counts = [len(questions) for questions in found]
     row = pa.array(np.repeat(np.arange(len(rows)), counts))
