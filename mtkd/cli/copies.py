@@ -67,7 +67,8 @@ def mask(
 ) -> None:
     """Write masked copies of every training row (MKD, after Tang et al.).
 
-    Started again after an interruption it goes on where it was; the corpus is the same bytes.
+    Started again after an interruption it goes on where it was; the corpus is the same bytes. With
+    `accelerate launch -m mtkd.cli.main augment ...` several processes share the work.
     """
     from augment.corpus import copies_of
     from augment.masking import Masking
@@ -115,7 +116,8 @@ def replace(
 ) -> None:
     """Write copies with words masked or replaced, and n-grams cut out (Tang et al. 2019).
 
-    Started again after an interruption it goes on where it was; the corpus is the same bytes.
+    Started again after an interruption it goes on where it was; the corpus is the same bytes. With
+    `accelerate launch -m mtkd.cli.main augment ...` several processes share the work.
     """
     from augment.corpus import copies_of
     from augment.replacement import COPIES, Replacement
