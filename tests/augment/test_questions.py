@@ -440,6 +440,11 @@ def test_candidates_by_rule():
     assert by_rule("so it is")[0] == ("so", 0) and by_rule("") == []
     inside = "The Roman stadium opened in 1985. Later the club of Milan won 5 titles there, and 5 cups."
     assert dict(by_rule(inside))["5"] == inside.index(" 5 ") + 1
+    opening = (
+        "However, he stayed. In the Bay of Fundy he said: I'll sleep. Italy was near, and in Italy, Rome."
+    )
+    assert [one.text for one in by_rule(opening)] == ["Bay of Fundy", "Italy", "Rome"]
+    assert all(opening.startswith(one.text, one.start) for one in by_rule(opening))
     letters = [Candidate(letter, place) for place, letter in enumerate("abcdef")]
     assert spread(letters, 2) == [letters[1], letters[4]] and spread(letters[:1], 3) == letters[:1]
 

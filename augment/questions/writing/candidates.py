@@ -16,6 +16,7 @@ _SPAN = re.compile(
     re.VERBOSE,
 )
 _LOWER = re.compile(r"\b[a-z][a-z]{5,}\b")
+_SHORTENED = re.compile(r"\w+['’](?:ll|ve|re|m|d|t)")
 _WORD = re.compile(r"\S+")
 
 
@@ -28,15 +29,20 @@ class Candidate(NamedTuple):
 
 def by_rule(text: str) -> list[Candidate]:
     """Names, numbers and dates in order, each once; words capitalised to begin a sentence are none."""
+    words = set(re.findall(r"\w+", text))
     found = []
     for match in _SPAN.finditer(text):
-        opens = match.start() == 0 or text[: match.start()].rstrip()[-1:] in (".", "!", "?")
-        span = match.group()
-        if opens and span.isalpha() and (span.lower() in text or len(span) < 5):
-            continue
-        found.append(Candidate(span, match.start()))
-    words = _LOWER if _LOWER.search(text) else _WORD
-    return _each_once(found) or _each_once([Candidate(m.group(), m.start()) for m in words.finditer(text)])
+        span, start = match.group(), match.start()
+        if start == 0 or text[:start].rstrip()[-1:] in (".", "!", "?", '"', "“"):
+            first, _, rest = span.partition(" ")
+            alone = not rest and (len(first) < 5 or text.count(first) == 1)
+            if first.isalpha() and (alone or first.lower() in words):
+                span = rest.removeprefix("the ")
+                start = match.end() - len(span)
+        if span and not _SHORTENED.fullmatch(span):
+            found.append(Candidate(span, start))
+    wanted = _LOWER if _LOWER.search(text) else _WORD
+    return _each_once(found) or _each_once([Candidate(m.group(), m.start()) for m in wanted.finditer(text)])
 
 
 def by_spacy(text: str, name: str) -> list[Candidate]:

@@ -58,7 +58,7 @@ class Counts:
     Attributes:
         read: all of them; `empty` of these were blank, `outside` had no piece in the range of words.
         cut: paragraphs that were cut, into `pieces` pieces of the range.
-        shortened: pieces of which the generator reads the leading sentences alone.
+        shortened: pieces of which the generator reads only the sentences that fit.
         too_long: left out, since one sentence is longer than the generator can read.
         kept: pieces that are asked about.
     """
@@ -82,7 +82,7 @@ class Counts:
             (self.empty, "blank"),
             (self.outside, "outside the range of words"),
             (self.cut, f"cut into {self.pieces} pieces"),
-            (self.shortened, "longer than the generator reads (it read their leading sentences)"),
+            (self.shortened, "longer than the generator reads (it read the sentences that fit)"),
             (self.too_long, "left out, one sentence being longer than the generator reads"),
         ]
         told = "; ".join(f"{count} {what}" for count, what in parts if count)
