@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tasks.errors import UserError
 
-_BATCH = 256  # questions shown to the teacher at once
+_BATCH = 64  # questions shown to the teacher at once
 _WORD = re.compile(r"\w+")
 
 
