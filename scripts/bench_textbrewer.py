@@ -6,6 +6,8 @@ steps mtkd's Trainer takes as many on the same rows: in the buckets of its feed,
 are tokenised beforehand on both sides. First one batch without padding goes through both: the losses must
 agree. Then each side trains in a process of its own for its peak memory on top of the weights.
 
+Longer than other files: either side is of use only beside the other, and they share data, sizes and checks.
+
 TextBrewer 0.2.1.post1 runs as it is on today's torch and transformers; nothing of it is patched. The loss of
 MiniLMv2, which it does not have, is added as its documentation says: hooks note queries, keys and values of
 the last layer, the adaptor gives them as hidden states, and `register_new` adds a loss that makes the softmax

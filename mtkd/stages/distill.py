@@ -69,12 +69,10 @@ def run(
         UserError: anything wrong with data, teacher, corpus or settings, before anything is written.
     """
     tasks = trainable_tasks(request.tasks)
-    _check_sources(settings, teacher or store, corpus)
+    names = _sources(settings, teacher, corpus, store)
     checked = check(settings, teacher, tasks, store)
     for stage, _ in checked.stages:
         check_metric(stage.train.metric, tasks)
-    names = {"teacher": teacher, "corpus": str(corpus) if corpus else None}
-    names |= {"store": str(store)} if store else {}
     run = request.open_run("distill", settings, tasks, **names)
     accelerator = make_accelerator(settings.train)
     data = load_training_data(request, tasks, corpus)
@@ -131,9 +129,12 @@ def _inputs(checked: Checked, data: TrainingData, corpus: Path | None) -> dict[s
     return inputs | ({"store": checked.manifest.key} if checked.manifest else {})
 
 
-def _check_sources(settings: DistillSettings, teacher: str | Path | None, corpus: Path | None) -> None:
+def _sources(
+    settings: DistillSettings, teacher: str | None, corpus: Path | None, store: Path | None
+) -> dict[str, str | None]:
+    """What the run learns from, by the names in its record; UserError where that cannot be."""
     from_labels = settings.supervision == "labels"
-    if teacher is None and not from_labels:
+    if not (teacher or store or from_labels):
         raise UserError(
             f"the recipe {settings.name} needs a teacher",
             mend="pass --teacher DIR of a run of mtkd refine, --store DIR of a knowledge store, "
@@ -144,6 +145,8 @@ def _check_sources(settings: DistillSettings, teacher: str | Path | None, corpus
             "supervision=labels cannot use an augmented corpus: its rows have no labels",
             mend="leave --corpus out",
         )
+    named = {"teacher": teacher, "corpus": str(corpus) if corpus else None}
+    return {**named, "store": str(store)} if store else named
 
 
 def _judge_teacher(plan: Plan, data: TrainingData, accelerator: Accelerator, batch_size: int) -> list[str]:
