@@ -241,10 +241,13 @@ def _rows(task: Task, split: str, table: pa.Table) -> Rows:
 
 
 def _sample(rows: Rows, limit: int, seed: int) -> np.ndarray:
-    """Sorted row numbers of a random subset; whole groups (at least one) where rows have groups."""
+    """Sorted row numbers of a random subset; whole groups (at least one) where rows have groups.
+
+    A larger limit adds rows and drops none, so the samples of a learning curve are nested.
+    """
     stream = np.random.default_rng([seed, zlib.crc32(f"{rows.task}/{rows.split}".encode())])
     if rows.groups is None:
-        return np.sort(stream.choice(len(rows), limit, replace=False))
+        return np.sort(stream.permutation(len(rows))[:limit])
     sizes = np.bincount(rows.groups)
     order = stream.permutation(len(sizes))
     count = max(1, int(np.searchsorted(np.cumsum(sizes[order]), limit, side="right")))

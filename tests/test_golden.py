@@ -145,8 +145,8 @@ def teacher(encoder: Path) -> Path:
     from mtkd.cli.main import cli
 
     out = encoder.parent / "teacher"
-    words = "refine --data pocket --tasks rte,stsb,squad_v2 --limit 24 --eval-limit 12 --batch 8 --epochs 1 --quiet"
-    sets = ["max_length=64", "stride=16", "train.seed=5"]
+    words = "refine --data pocket --tasks rte,stsb,squad_v2 --limit 24 --eval-limit 12 --epochs 1 --quiet"
+    sets = ["max_length=64", "stride=16", "train.seed=5", "train.batch_size=8"]
     options = [word for value in sets for word in ("--set", value)]
     found = CliRunner().invoke(
         cli, [*words.split(), "--teacher", str(encoder), "--out", str(out), *options], catch_exceptions=False
@@ -160,7 +160,7 @@ def distil(
 ) -> dict[str, Any]:
     """Run a recipe with these settings; its losses."""
     options = [word for value in sets for word in ("--set", value)]
-    rows = "--limit 24 --eval-limit 12 --batch 8 --seed 3 --quiet".split()
+    rows = ["--limit", "24", "--eval-limit", "12", "--batch", "8", "--seed", "3", "--quiet"]
     answered = mtkd("distill", recipe, *words, *rows, "--out", out, *options)
     assert answered.code == 0, answered.err
     return losses(out)

@@ -447,3 +447,11 @@ def test_text_column_of_numbers(tmp_path: Path) -> None:
     pq.write_table(pa.table({"one": [1], "two": ["d"], "label": [0]}), tmp_path / "own" / "train.parquet")
     with pytest.raises(UserError, match="column 'one' holds int64, not text"):
         load_rows(open_data(str(tmp_path)), OWN, "train")
+
+
+@pytest.mark.parametrize("name", ["sst2", "qnli"])
+def test_a_larger_limit_keeps_the_rows_of_a_smaller_one(name: str) -> None:
+    source, task = open_data("pocket"), TASKS[name]
+    uids = [set(load_rows(source, task, "train", limit).uids.to_pylist()) for limit in (40, 60, 100)]
+    assert [len(found) for found in uids] == [40, 60, 100]
+    assert uids[0] < uids[1] < uids[2]
