@@ -24,10 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from augment.copies import Copies, copies_table
-from augment.draws import streams_of, threshold
-from augment.splitmix import G, mix
-from tasks.corpus import SCHEMA
+from augment.augmenter import Copies, copies_table
+from augment.counter_rng import G, mix, streams_of, threshold
+from tasks.corpus_reader import SCHEMA
 from tasks.errors import UserError
 from tasks.rows import Rows
 
@@ -62,9 +61,9 @@ class Masking:
 
     def __post_init__(self) -> None:
         if not 0 < self.p < 1:
-            raise UserError(f"masking probability p = {self.p}", allowed="0 < p < 1, such as 0.1")
+            raise UserError(f"masking probability p = {self.p}", expected="0 < p < 1, such as 0.1")
         if self.mask_token.split() != [self.mask_token]:
-            raise UserError(f"mask token {self.mask_token!r}", allowed="one word, such as [MASK]")
+            raise UserError(f"mask token {self.mask_token!r}", expected="one word, such as [MASK]")
 
     @property
     def settings(self) -> dict[str, float | int | str]:

@@ -12,9 +12,9 @@ pair of texts copy 1 alters the first, copy 2 the second, copy 3 both, copy 4 th
 altered text draws its own n-gram. The paper drops copies that are alike; here every row keeps its number of
 copies.
 
-The draws, of `augment.draws`: word w of the row, across its texts, has draw(uid, copy, w); the word in its
-place comes from splitmix64(that + G); the n-gram of text t = 0, 1 from draw(uid, copy, -3t - 1) (whether),
--3t - 2 (n) and -3t - 3 (where).
+The draws, of `augment.counter_rng`: word w of the row, across its texts, has draw(uid, copy, w); the word in
+its place comes from splitmix64(that + G); the n-gram of text t = 0, 1 from draw(uid, copy, -3t - 1)
+(whether), -3t - 2 (n) and -3t - 3 (where).
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from augment.copies import Copies, copies_table
-from augment.draws import below, streams_of, threshold
-from augment.splitmix import G, mix
-from augment.tagged import TaggedTexts
-from tasks.corpus import SCHEMA
+from augment.augmenter import Copies, copies_table
+from augment.counter_rng import G, below, mix, streams_of, threshold
+from augment.tagged_text import TaggedTexts
+from tasks.corpus_reader import SCHEMA
 from tasks.errors import UserError
 from tasks.files import digest_bytes
 from tasks.rows import Rows
@@ -45,7 +44,7 @@ class Replacement:
     """The method "replace".
 
     Attributes:
-        texts: task -> its tagged texts (`augment.tagged.tag_rows`), of all rows that are copied.
+        texts: task -> its tagged texts (`augment.tagged_text.tag_rows`), of all rows that are copied.
         tagger: the tagger's name, for the manifest.
         p_mask, p_pos, p_ngram: the chances above; p_mask + p_pos < 1, p_ngram < 1, not all 0.
         seed: another seed alters other words.
@@ -78,14 +77,14 @@ class Replacement:
         chances = {"p_mask": self.p_mask, "p_pos": self.p_pos, "p_ngram": self.p_ngram}
         for name, chance in chances.items():
             if not 0 <= chance < 1:
-                raise UserError(f"{name} = {chance}", allowed="0 or more, and below 1")
+                raise UserError(f"{name} = {chance}", expected="0 or more, and below 1")
         if not self.p_mask + self.p_pos < 1 or not any(chances.values()):
             raise UserError(
                 ", ".join(f"{name} = {chance}" for name, chance in chances.items()),
-                allowed="p_mask + p_pos below 1, and not all of them 0",
+                expected="p_mask + p_pos below 1, and not all of them 0",
             )
         if self.mask_token.split() != [self.mask_token]:
-            raise UserError(f"mask token {self.mask_token!r}", allowed="one word, such as [MASK]")
+            raise UserError(f"mask token {self.mask_token!r}", expected="one word, such as [MASK]")
 
     @property
     def settings(self) -> dict[str, float | int | str]:

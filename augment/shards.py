@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from augment.copies import Method
+from augment.augmenter import Augmenter
 from tasks.errors import UserError
 from tasks.files import atomic_path, digest_file
 from tasks.rows import Rows
@@ -74,7 +74,7 @@ def finished(path: Path, shard: PlannedShard, sha256: str | None) -> bool:
 
 
 def write_shards(
-    method: Method,
+    method: Augmenter,
     rows: Mapping[str, Rows],
     out: Path,
     shards: list[PlannedShard],
@@ -101,7 +101,7 @@ def write_shards(
     except BrokenProcessPool as error:
         raise UserError(
             "a worker process was killed, perhaps for want of memory",
-            mend="run the same command again with fewer --workers; finished shards are kept",
+            hint="run the same command again with fewer --workers; finished shards are kept",
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -132,7 +132,7 @@ def _slice(rows: Mapping[str, Rows], shard: PlannedShard) -> Rows:
 
 
 def _write_shard(
-    method: Method, rows: Rows, shard: PlannedShard, path: Path, advance: Advance = lambda count: None
+    method: Augmenter, rows: Rows, shard: PlannedShard, path: Path, advance: Advance = lambda count: None
 ) -> None:
     """Write one shard atomically; memory is bounded by the row group, not by the shard."""
     words = changed = unchanged = 0

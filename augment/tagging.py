@@ -61,8 +61,8 @@ class SpacyTagger:
             installed = ", ".join(sorted(spacy.util.get_installed_models())) or "none is installed"
             raise UserError(
                 f"no spaCy model {model!r}",
-                allowed=f"an installed model ({installed}) or a directory saved by spaCy",
-                mend=_INSTALL,
+                expected=f"an installed model ({installed}) or a directory saved by spaCy",
+                hint=_INSTALL,
             ) from error
         version = pipeline.meta.get("version", "")
         return SpacyTagger(f"spacy:{Path(model).name} {version}".strip(), pipeline)
@@ -76,7 +76,7 @@ class SpacyTagger:
             if not all(tags):
                 raise UserError(
                     f"{self.name} gives the word {doc[tags.index('')].text!r} no part of speech",
-                    mend="name a model with a tagger, such as --tagger spacy:en_core_web_sm",
+                    hint="name a model with a tagger, such as --tagger spacy:en_core_web_sm",
                 )
             yield tags
 
@@ -97,7 +97,7 @@ class NltkTagger:
         try:
             return NltkTagger(f"nltk:{_NLTK} {__version__}", PerceptronTagger())
         except LookupError as error:
-            raise UserError(f"nltk's data {_NLTK!r} are not installed", mend=_INSTALL) from error
+            raise UserError(f"nltk's data {_NLTK!r} are not installed", hint=_INSTALL) from error
 
     def tag(self, texts: Iterable[list[str]]) -> Iterator[list[str]]:
         """The tag of every word."""
@@ -119,7 +119,7 @@ def open_tagger(spec: str) -> Tagger:
     if spec == "nltk":
         return NltkTagger.load()
     if spec != "auto":
-        raise UserError(f"--tagger {spec!r}", allowed="auto, spacy:MODEL or nltk")
+        raise UserError(f"--tagger {spec!r}", expected="auto, spacy:MODEL or nltk")
     return _any_tagger()
 
 
@@ -134,6 +134,6 @@ def _any_tagger() -> Tagger:
     except UserError as error:
         raise UserError(
             "no tagger for parts of speech is installed: no English model of spaCy, nor nltk's tagger",
-            allowed="--tagger spacy:MODEL or nltk",
-            mend=_INSTALL,
+            expected="--tagger spacy:MODEL or nltk",
+            hint=_INSTALL,
         ) from error

@@ -67,7 +67,7 @@ class Selection:
             raise UserError(
                 "two terms keep different parts of the teacher's hidden states: "
                 f"{self.describe()}, and {other.describe()}",
-                mend="give their tokens, by, width and units the same values",
+                hint="give their tokens, by, width and units the same values",
             )
         return replace(self, scored=tuple(sorted({*self.scored, *other.scored})))
 

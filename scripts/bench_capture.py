@@ -31,9 +31,9 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 from transformers.utils import logging
 
-from mtkd.records import Need
-from mtkd.students.hf_config import TransformerConfig
-from mtkd.students.transformer import TransformerEncoder
+from mtkd.models.encoders.pretrained_config import TransformerConfig
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.outputs import OutputSpec
 from tasks.batching import Inputs, Tokens
 
 KEPT = str(1 << 32)
@@ -42,9 +42,9 @@ HF = BertConfig().to_dict()  # 12 layers, 768 wide, a vocabulary of 30522
 ALL = frozenset(range(1, 13))
 NAMES = ("vectors", "eager", "scores", "one layer")
 NEEDS = {
-    "vectors": Need(pooled=True, query=ALL, key=ALL, value=ALL, context=ALL),
-    "scores": Need(pooled=True, scores=ALL),
-    "one layer": Need(query=frozenset({6}), key=frozenset({6}), value=frozenset({6})),
+    "vectors": OutputSpec(pooled=True, query=ALL, key=ALL, value=ALL, context=ALL),
+    "scores": OutputSpec(pooled=True, scores=ALL),
+    "one layer": OutputSpec(query=frozenset({6}), key=frozenset({6}), value=frozenset({6})),
 }
 
 Forward = Callable[[Tokens], Any]
@@ -76,13 +76,13 @@ def ways() -> dict[str, Forward]:
         body.load_state_dict(weights)
 
         def run(tokens: Tokens) -> Any:
-            given = {"attention_mask": tokens.mask.long(), "token_type_ids": tokens.segments}
+            given = {"attention_mask": tokens.mask.long(), "token_type_ids": tokens.token_type_ids}
             return body(input_ids=tokens.ids, **given, **more)
 
         return run
 
-    def captured(need: Need) -> Forward:
-        return lambda tokens: ours(Inputs(joint=tokens), need)
+    def captured(need: OutputSpec) -> Forward:
+        return lambda tokens: ours(Inputs(joined=tokens), need)
 
     return {
         "plain": plain("sdpa"),

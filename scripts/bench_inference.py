@@ -18,16 +18,16 @@ from pathlib import Path
 
 import torch
 
-from mtkd.engine.bench import BenchSettings, InferenceResult, bench_inference
-from mtkd.model import ModelInfo, MultiTaskModel
-from mtkd.students.bilstm import BiLSTMConfig, BiLSTMEncoder
-from mtkd.students.build import AnyEncoder
-from mtkd.students.hf_config import DEFAULT_TEACHER, TransformerConfig, locate
-from mtkd.students.transformer import TransformerEncoder
-from mtkd.students.waldorf import WaldorfConfig, WaldorfEncoder
+from mtkd.evaluation.inference_bench import BenchSettings, InferenceResult, bench_inference
+from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
+from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig, locate
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.encoders.waldorf import WaldorfConfig, WaldorfEncoder
+from mtkd.models.init import AnyEncoder
+from mtkd.models.multitask import ModelInfo, MultiTaskModel
 from tasks.files import write_json
 from tasks.registry import resolve
-from tasks.tokenise import Tokeniser
+from tasks.tokeniser import Tokeniser
 
 BERT_3 = {"model_type": "bert", "num_hidden_layers": 3}
 TINYBERT_4 = {

@@ -3,7 +3,7 @@
     python -m pip install nlpaug==1.1.11      # optional, no dependency of the project
     python scripts/bench_masking.py --data ../shared/data
 
-Both sides make masked copies of the same sentences in one process, in alternating rounds; the medians of
+Both models make masked copies of the same sentences in one process, in alternating rounds; the medians of
 the copies per second are compared. Ours writes the corpus (parquet, manifest, card) in the measured time;
 nlpaug writes nothing and is given fewer sentences, since its time grows with their number alone. Then
 peak memory is measured at growing sizes, each in a process of its own. Without nlpaug its side is left out.
@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from augment.corpus import CorpusJob, run
+from augment.corpus_writer import CorpusJob, run
 from augment.masking import Masking
 from tasks.rows import Rows
 
@@ -65,7 +65,7 @@ def peak_memory() -> str:
 
 
 def compare(lines: list[str], copies: int, rounds: int, few: int) -> None:
-    """Alternate the two sides and print the ratio of their medians."""
+    """Alternate the two models and print the ratio of their medians."""
     try:
         import nlpaug.augmenter.word as words
     except ImportError:

@@ -22,11 +22,11 @@ from typing import Any
 import click
 import torch
 
+from augment.questions.generation.decoder import Decoder
+from augment.questions.generation.decoding import Prompt, Strategy, decode
+from augment.questions.generation.paragraphs import Words, choose, open_paragraphs
 from augment.questions.generator import Generator, Reading, load_generator
-from augment.questions.training.fresh import FreshShape, new_model, train_tokenizer
-from augment.questions.writing.decode import Prompt, Strategy, decode
-from augment.questions.writing.decoder import Decoder
-from augment.questions.writing.paragraphs import Words, choose, open_paragraphs
+from augment.questions.training.from_scratch import NewModelShape, new_model, train_tokenizer
 
 Answers = list[list[int]]
 
@@ -43,8 +43,8 @@ def paragraphs(text: str | None, count: int, words: Words) -> list[str]:
 
 def t5_small(texts: list[str]) -> Generator:
     """T5-small's shape with random weights; it never writes its end token."""
-    tokenizer = train_tokenizer(texts, FreshShape(vocab_size=8000), 512)
-    model = new_model(tokenizer, FreshShape(32128, 512, 6, 8, 2048), 0)
+    tokenizer = train_tokenizer(texts, NewModelShape(vocab_size=8000), 512)
+    model = new_model(tokenizer, NewModelShape(32128, 512, 6, 8, 2048), 0)
     model.resize_token_embeddings(32128, mean_resizing=False)
     model.config.eos_token_id = model.generation_config.eos_token_id = 32127  # what it will not write
     return Generator(tempfile.mkdtemp("-t5-small"), model.eval(), tokenizer, Reading())
@@ -61,7 +61,7 @@ def one_by_one(generator: Generator, prompts: list[Prompt], tokens: int) -> Answ
     return answers
 
 
-def sides(
+def models(
     generator: Generator, prompts: list[Prompt], tokens: int, batch: int, engine: str, precision: str
 ) -> dict[str, Any]:
     """The two ways that are compared, the slower first."""
@@ -72,7 +72,7 @@ def sides(
 
     if engine == "native":
         return {"one by one": lambda: one_by_one(generator, prompts, tokens), "batched": batched}
-    from augment.questions.writing.ctranslate import open_engine
+    from augment.questions.generation.ctranslate import open_engine
 
     translate = open_engine(generator)
     return {"batched": batched, "ctranslate2": lambda: [found[0] for found in translate(prompts, strategy)]}
@@ -106,14 +106,14 @@ def main(
     batch: int,
     rounds: int,
 ) -> None:
-    """Alternate the two sides; print medians, spread, ratio and agreement."""
+    """Alternate the two models; print medians, spread, ratio and agreement."""
     texts = paragraphs(text, max(rows, 500), Words.parse(words))
     generator = load_generator(model) if model else t5_small(texts)
     ids = generator.tokenizer(texts[:rows], truncation=True, max_length=generator.reading.max_input).input_ids
     prompts = [Prompt(tuple(one)) for one in ids]
     mean = sum(len(p.ids) for p in prompts) / rows
     click.echo(f"{rows} paragraphs of {mean:.0f} tokens on average, {torch.get_num_threads()} threads")
-    ways = sides(generator, prompts, tokens, batch, engine, precision)
+    ways = models(generator, prompts, tokens, batch, engine, precision)
     times: dict[str, list[float]] = {name: [] for name in ways}
     cpus: dict[str, list[float]] = {name: [] for name in ways}
     answers: dict[str, Answers] = {}

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import click
 
-from augment.corpus import CorpusJob, run
+from augment.corpus_writer import CorpusJob, run
 from augment.replacement import COPIES, Replacement
-from augment.tagged import tag_rows
+from augment.tagged_text import tag_rows
 from augment.tagging import open_tagger
 from tasks.glue import TASKS
 from tasks.sources import load_rows, open_data

@@ -12,15 +12,15 @@ import time
 
 import torch
 
-from mtkd.logits import predict_logits
-from mtkd.model import ModelInfo, MultiTaskModel
-from mtkd.students.hf_config import locate
-from mtkd.students.transformer import TransformerEncoder
-from tasks.answers import decode_spans
+from mtkd.models.encoders.pretrained_config import locate
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.inference import predict_logits
+from mtkd.models.multitask import ModelInfo, MultiTaskModel
 from tasks.batching import Encoded
 from tasks.glue import TASKS
 from tasks.sources import load_rows, open_data
-from tasks.tokenise import Tokeniser
+from tasks.span_answers import decode_spans
+from tasks.tokeniser import Tokeniser
 
 
 def main() -> None:

@@ -27,26 +27,26 @@ import numpy as np
 import torch
 from measured import report
 
-from mtkd.engine.feed import TaskFeed
-from mtkd.engine.importance import measure_importance
-from mtkd.engine.trainer import Trainer, make_accelerator
-from mtkd.model import ModelInfo, MultiTaskModel
+from mtkd.jobs import prepare as planning
+from mtkd.jobs.build_store import build
+from mtkd.jobs.common import Request
+from mtkd.jobs.plan_store import StoreRequest, prepare
+from mtkd.jobs.training_data import load_training_data, trainable_tasks
+from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig
+from mtkd.models.encoders.pretrained_config import locate as encoder_place
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.multitask import ModelInfo, MultiTaskModel
 from mtkd.recipes import load_settings
-from mtkd.stages import plan as planning
-from mtkd.stages.common import Request
-from mtkd.stages.data import load_training_data, trainable_tasks
-from mtkd.stages.store import build
-from mtkd.stages.store_plan import StoreRequest, prepare
-from mtkd.store.build import batches, build_shards
-from mtkd.store.manifest import read_manifest
-from mtkd.store.stored import StoredTeacher, locate
-from mtkd.students.hf_config import DEFAULT_TEACHER, TransformerConfig
-from mtkd.students.hf_config import locate as encoder_place
-from mtkd.students.transformer import TransformerEncoder
-from mtkd.teacher.source import OnlineTeacher
+from mtkd.store.shard_writer import batches, build_shards
+from mtkd.store.store_manifest import read_manifest
+from mtkd.store.stored_teacher import StoredTeacher, locate
+from mtkd.teachers.live import OnlineTeacher
+from mtkd.training.batches import TaskBatches
+from mtkd.training.importance import measure_importance
+from mtkd.training.trainer import Trainer, make_accelerator
 from tasks.batching import Collator, Encoded
 from tasks.registry import resolve
-from tasks.tokenise import Tokeniser
+from tasks.tokeniser import Tokeniser
 
 TASKS = "rte,mrpc,stsb,sst2"  # together about 40 tokens a row
 BERT_BASE = {
@@ -108,9 +108,16 @@ def trainer(
     encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in rows_of.parts}
     collate = Collator(reader, reader, pad_to=128 if pad else None)
     train = stage.train.model_copy(update={"bucket": not pad})
-    feed = TaskFeed(rows_of.tasks, encoded, collate, train)
+    batch_source = TaskBatches(rows_of.tasks, encoded, collate, train)
     made = Trainer(
-        make_accelerator(train), planned.student, objective, feed, train, place, evaluate=None, teacher=source
+        make_accelerator(train),
+        planned.student,
+        objective,
+        batch_source,
+        train,
+        place,
+        evaluate=None,
+        teacher=source,
     )
     made.start()
     made.inner.train()
@@ -119,7 +126,7 @@ def trainer(
 
 def steps(made: Trainer, count: int | None, number: int) -> float:
     """Rows a second over so many steps of an epoch, or all."""
-    draws = list(made.feed.epoch(number, 0))[:count]
+    draws = list(made.batch_source.epoch(number, 0))[:count]
     started = time.perf_counter()
     for draw in draws:
         made.step(draw)

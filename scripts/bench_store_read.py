@@ -22,13 +22,13 @@ import psutil
 import torch
 from measured import report
 
-from mtkd.engine.feed import AHEAD
-from mtkd.records import Need, Shape
+from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.selection import Selection
 from mtkd.store.contents import Contents
-from mtkd.store.manifest import FORMAT, StoreManifest, StoreShard, StoreTask, StoreTeacher
-from mtkd.store.shards import plan_shards, write_shard
-from mtkd.store.stored import StoredTeacher
+from mtkd.store.shard_files import plan_shards, write_shard
+from mtkd.store.store_manifest import FORMAT, StoreManifest, StoreShard, StoreTask, StoreTeacher
+from mtkd.store.stored_teacher import StoredTeacher
+from mtkd.training.batches import AHEAD
 from tasks.files import digest_file
 from tasks.sampler import TaskSampler
 
@@ -39,8 +39,8 @@ def synthetic(place: Path, shape: tuple[int, int, float], rows: int) -> StoreMan
     """A store of random knowledge of one task, 8 to 60 tokens a row."""
     depth, tokens, width = shape
     selection = Selection(tokens, "att-last-no-sep", width, scored=tuple((n, n) for n in range(1, depth + 1)))
-    need = Need(logits=True, selected=frozenset(range(1, depth + 1)), selection=selection)
-    contents = Contents.of(need, "fp16", Shape("bert", 12, 768, 768, 12, 768, Need()), 128)
+    need = OutputSpec(logits=True, selected=frozenset(range(1, depth + 1)), selection=selection)
+    contents = Contents.of(need, "fp16", EncoderSpec("bert", 12, 768, 768, 12, 768, OutputSpec()), 128)
     random = np.random.default_rng(0)
     kept = np.minimum(random.integers(6, 58, rows), tokens)
     units = selection.kept_units(768)
@@ -131,7 +131,7 @@ def bench_cold(place: Path, manifest: StoreManifest, draws: list[np.ndarray], ro
 
 def _table(manifest: StoreManifest, place: Path, datasets: Any) -> Any:
     """The same arrays as a dataset on disk, every row padded to the most tokens."""
-    from mtkd.store.shards import Shard
+    from mtkd.store.shard_files import Shard
 
     selection = manifest.contents.need.selection
     assert selection is not None and selection.tokens is not None

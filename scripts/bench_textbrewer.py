@@ -2,8 +2,8 @@
 
 A BERT-base shaped teacher with random weights, students 6x384 and 4x312, plain text, fp32, AdamW, gradients
 clipped. TextBrewer's own loop trains on random batches, padded to the longest row; after every block of its
-steps mtkd's Trainer takes as many on the same rows: in the buckets of its feed, and in random batches. Texts
-are tokenised beforehand on both sides. First one batch without padding goes through both: the losses must
+steps mtkd's Trainer takes as many on the same rows: in the buckets of its batches, and in random batches.
+Texts are tokenised beforehand. First one batch without padding goes through both: the losses must
 agree. Then each side trains in a process of its own for its peak memory on top of the weights.
 
 Longer than other files: either side is of use only beside the other, and they share data, sizes and checks.
@@ -50,19 +50,19 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import BertConfig, BertModel
 
-from mtkd.engine.text import TextFeed
-from mtkd.engine.trainer import Trainer, make_accelerator
-from mtkd.layermap import spread
-from mtkd.losses.build import build_objective
-from mtkd.model import ModelInfo, MultiTaskModel
+from mtkd.losses.build_objective import build_objective
+from mtkd.losses.layer_maps import spread
+from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig, locate
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.multitask import ModelInfo, MultiTaskModel
 from mtkd.recipes import load_settings
-from mtkd.students.hf_config import DEFAULT_TEACHER, TransformerConfig, locate
-from mtkd.students.transformer import TransformerEncoder
-from mtkd.teacher.source import OnlineTeacher
+from mtkd.teachers.live import OnlineTeacher
+from mtkd.training.text_batches import TextBatches
+from mtkd.training.trainer import Trainer, make_accelerator
 from tasks.batching import Collator, Encoded
-from tasks.sampler import Draw
-from tasks.texts import TEXT, TextFiles
-from tasks.tokenise import Tokeniser
+from tasks.plain_text import TEXT, TextFiles
+from tasks.sampler import BatchIndices
+from tasks.tokeniser import Tokeniser
 
 try:
     with warnings.catch_warnings():
@@ -125,7 +125,7 @@ def make_trainer(job: Job, files: TextFiles, batch: int, place: Path) -> Trainer
         make_accelerator(stage.train),
         student,
         objective,
-        TextFeed(files, Collator(student.reader, teacher.reader), stage.train, held_out=0),
+        TextBatches(files, Collator(student.reader, teacher.reader), stage.train, held_out=0),
         stage.train,
         place,
         evaluate=None,
@@ -139,7 +139,7 @@ def make_trainer(job: Job, files: TextFiles, batch: int, place: Path) -> Trainer
 def train(trainer: Trainer, batches: Rows) -> None:
     """Steps of our loop."""
     for indices in batches:
-        trainer.step(Draw(TEXT.name, indices))
+        trainer.step(BatchIndices(TEXT.name, indices))
         trainer.position.step += 1
 
 
@@ -285,15 +285,15 @@ def open_texts(data: Path | None, sentences: bool, place: Path) -> TextFiles:
 def draw_blocks(
     trainer: Trainer, batch: int, steps: int, rounds: int, seed: int
 ) -> tuple[Encoded, list[Block]]:
-    """Rows of the feed's first chunk, and for each round some of its batches, evenly from short to long ones.
+    """Rows of the source's first chunk, and for each round some of its batches, evenly from short to long.
 
     By chance alone short rounds would differ in length. The random batches hold the same rows.
     """
-    feed = trainer.feed
-    assert isinstance(feed, TextFeed)
-    drawn = [draw.indices for draw in islice(feed.epoch(0, 0), 1920 // batch)]
-    pool = feed._pool
-    assert pool is not None and feed.cursor["texts"] == 0, "all of one chunk"
+    batch_source = trainer.batch_source
+    assert isinstance(batch_source, TextBatches)
+    drawn = [draw.indices for draw in islice(batch_source.epoch(0, 0), 1920 // batch)]
+    pool = batch_source._pool
+    assert pool is not None and batch_source.cursor["texts"] == 0, "all of one chunk"
     lengths = pool.texts[0].lengths
     full = sorted((rows for rows in drawn if len(rows) == batch), key=lambda rows: lengths[rows].max())
     random = np.random.default_rng(seed)
@@ -309,7 +309,7 @@ def draw_blocks(
 
 
 def check(job: Job, ours: Trainer, theirs: Theirs, pool: Encoded, count: int) -> None:
-    """Print the losses of both sides on one batch of rows of one length, without dropout.
+    """Print the losses of both models on one batch of rows of one length, without dropout.
 
     Raises:
         AssertionError: they differ where they are defined alike.
@@ -318,10 +318,10 @@ def check(job: Job, ours: Trainer, theirs: Theirs, pool: Encoded, count: int) ->
     rows = np.flatnonzero(lengths == np.bincount(lengths).argmax())[:count]
     inner, source, distiller = ours.inner.eval(), ours.teacher, theirs.distiller
     assert source is not None
-    batch = ours.feed.batch(TEXT.name, rows)
+    batch = ours.batch_source.batch(TEXT.name, rows)
     with torch.no_grad():
         teacher = source.signal(TEXT, batch)
-        _, values = inner(TEXT, batch, teacher, inner.objective.units(TEXT, batch), 0.0)
+        _, values = inner(TEXT, batch, teacher, inner.objective.num_items(TEXT, batch), 0.0)
         student = inner.model(batch.inputs, TEXT.head, inner.objective.student_need)
         distiller.model_T.eval(), distiller.model_S.eval()
         given = next(iter(padded(pool, ours, [rows])))

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mtkd.students.hf_config import DEFAULT_TEACHER, locate
-from tasks.tokenise import Tokeniser
+from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, locate
+from tasks.tokeniser import Tokeniser
 
 Lists = list[list[int]]
 
@@ -88,7 +88,7 @@ def main(
     for _ in range(rounds):
         fresh = Tokeniser(plain.hf)
         start = time.perf_counter()
-        pieces = fresh.pieces(array)
+        pieces = fresh.token_ids(array)
         seconds["pieces"].append(time.perf_counter() - start)
         ours = np.split(pieces.values, pieces.offsets[1:-1])
         for name, way in WAYS.items():

@@ -21,20 +21,20 @@ import click
 import numpy as np
 import torch
 
-from mtkd.config import TrainSettings
-from mtkd.engine.feed import TaskFeed
-from mtkd.engine.optim import build_optimizer
-from mtkd.engine.trainer import Trainer, make_accelerator
-from mtkd.losses.build import labels_objective
-from mtkd.model import ModelInfo, MultiTaskModel
-from mtkd.students.hf_config import DEFAULT_TEACHER, TransformerConfig, locate
-from mtkd.students.transformer import TransformerEncoder
+from mtkd.losses.build_objective import labels_objective
+from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig, locate
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.settings import TrainSettings
+from mtkd.training.batches import TaskBatches
+from mtkd.training.optimizers import build_optimizer
+from mtkd.training.trainer import Trainer, make_accelerator
 from tasks.batching import Collator, Encoded
 from tasks.registry import resolve
-from tasks.sampler import Draw
+from tasks.sampler import BatchIndices
 from tasks.sources import load_rows, open_data
 from tasks.task import Task
-from tasks.tokenise import Tokeniser
+from tasks.tokeniser import Tokeniser
 
 TINYBERT_4 = {
     "model_type": "bert",
@@ -57,7 +57,7 @@ def make_trainer(
         make_accelerator(settings),
         model,
         labels_objective(),
-        TaskFeed(
+        TaskBatches(
             {task.name: task for task in tasks},
             rows,
             Collator(model.reader, pad_to=None if bucket else 128),
@@ -71,11 +71,11 @@ def make_trainer(
     return trainer
 
 
-def bare_loop(trainer: Trainer, draws: list[Draw]) -> Callable[[], None]:
+def bare_loop(trainer: Trainer, draws: list[BatchIndices]) -> Callable[[], None]:
     """Forward, backward, clipping and optimiser step on batches that are collated already."""
     module, tasks = trainer.inner, trainer.tasks
     optimizer = build_optimizer(module, trainer.settings)
-    batches = [trainer.feed.batch(draw.task, draw.indices) for draw in draws]
+    batches = [trainer.batch_source.batch(draw.task, draw.indices) for draw in draws]
 
     def run() -> None:
         for batch in batches:
@@ -126,10 +126,10 @@ def main(data: str, count: int, rounds: int) -> None:
         lengths = np.concatenate([reader.lengths(part.texts) for part in rows.values()])
         total = len(lengths)
         print(f"{total} rows, mean length {lengths.mean():.1f} tokens, {torch.get_num_threads()} threads")
-        draws = list(bucketed.feed.epoch(0, 0))
+        draws = list(bucketed.batch_source.epoch(0, 0))
         ways = {
             "buckets": lambda: [bucketed.step(draw) for draw in draws],
-            "padded to 128": lambda: [padded.step(draw) for draw in padded.feed.epoch(0, 0)],
+            "padded to 128": lambda: [padded.step(draw) for draw in padded.batch_source.epoch(0, 0)],
         }
         report("one epoch of the training loop", in_turn(ways, rounds), total)
         ways = {"the loop": ways["buckets"], "bare arithmetic": bare_loop(bucketed, draws)}

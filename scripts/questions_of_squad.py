@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from augment.questions.rows import Question, question_table
+from augment.questions.question_rows import Question, question_table
 from mtkd import __version__
-from tasks.corpus import FORMAT, CorpusManifest, CorpusShard, CorpusTask
+from tasks.corpus_reader import FORMAT, CorpusManifest, CorpusShard, CorpusTask
 from tasks.files import atomic_path, digest_file, write_json
 from tasks.glue import TASKS
 from tasks.sources import digest_rows, load_rows, open_data

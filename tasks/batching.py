@@ -9,11 +9,11 @@ import pyarrow as pa
 import torch
 
 from tasks.errors import UserError
-from tasks.ragged import Ragged
+from tasks.ragged import RaggedArray
 from tasks.reader import Reader
 from tasks.rows import Rows, Windows
-from tasks.span import encode_windows
-from tasks.tokenise import Tokeniser
+from tasks.span_windows import encode_windows
+from tasks.tokeniser import Tokeniser
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,32 +23,32 @@ class Tokens:
     Attributes:
         ids: (B, L) int64.
         mask: (B, L) bool, True = real token.
-        segments: (B, L) int64; 0 for padding.
+        token_type_ids: (B, L) int64; 0 for padding.
         ends: (B, L) bool, True = a special token behind a text ([SEP]); None where texts are read apart.
     """
 
     ids: torch.Tensor
     mask: torch.Tensor
-    segments: torch.Tensor
+    token_type_ids: torch.Tensor
     ends: torch.Tensor | None = None
 
     def to(self, device: torch.device | str) -> Tokens:
         """The same on another device."""
         ends = None if self.ends is None else self.ends.to(device)
-        return Tokens(self.ids.to(device), self.mask.to(device), self.segments.to(device), ends)
+        return Tokens(self.ids.to(device), self.mask.to(device), self.token_type_ids.to(device), ends)
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
-    """What one model reads: `joint`, all texts of a row as one sequence, or `texts`, each apart."""
+class ModelInputs:
+    """What one model reads: `joined`, all texts of a row as one sequence, or `texts`, each apart."""
 
-    joint: Tokens | None = None
+    joined: Tokens | None = None
     texts: tuple[Tokens, ...] | None = None
 
-    def to(self, device: torch.device | str) -> Inputs:
+    def to(self, device: torch.device | str) -> ModelInputs:
         """The same on another device."""
-        return Inputs(
-            None if self.joint is None else self.joint.to(device),
+        return ModelInputs(
+            None if self.joined is None else self.joined.to(device),
             None if self.texts is None else tuple(tokens.to(device) for tokens in self.texts),
         )
 
@@ -71,8 +71,8 @@ class Batch:
     indices: np.ndarray
     labels: torch.Tensor
     groups: torch.Tensor | None
-    inputs: Inputs
-    teacher: Inputs | None
+    inputs: ModelInputs
+    teacher: ModelInputs | None
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -92,7 +92,8 @@ class Encoded:
     Attributes:
         task: the task's name.
         uids: n unique names.
-        labels: (n,) float64, or (n, 2) of windows of `span` rows (`tasks.span.SpanPieces`); NaN = unlabelled.
+        labels: (n,) float64, or (n, 2) of windows of `span` rows (`tasks.span_windows.SpanTokens`);
+            NaN = unlabelled.
         groups: (n,) int64, or None.
         texts: n rows of pieces for each text column (one or two).
         teacher: the same in the teacher's pieces; None where the student's serve it too.
@@ -104,10 +105,10 @@ class Encoded:
     uids: pa.StringArray
     labels: np.ndarray
     groups: np.ndarray | None
-    texts: tuple[Ragged, ...]
-    teacher: tuple[Ragged, ...] | None = None
+    texts: tuple[RaggedArray, ...]
+    teacher: tuple[RaggedArray, ...] | None = None
     windows: Windows | None = None
-    places: tuple[Ragged, Ragged] | None = None
+    places: tuple[RaggedArray, RaggedArray] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -127,9 +128,9 @@ class Encoded:
             span = encode_windows(rows, tokeniser)
             places = (span.starts, span.ends)
             return Encoded(rows.task, rows.uids, span.labels, None, span.texts, None, rows.windows, places)
-        texts = tuple(tokeniser.pieces(column) for column in rows.texts)
+        texts = tuple(tokeniser.token_ids(column) for column in rows.texts)
         apart = teacher is not None and teacher.digest != tokeniser.digest
-        others = tuple(teacher.pieces(column) for column in rows.texts) if teacher and apart else None
+        others = tuple(teacher.token_ids(column) for column in rows.texts) if teacher and apart else None
         return Encoded(rows.task, rows.uids, rows.labels, rows.groups, texts, others)
 
     def take(self, indices: np.ndarray) -> Encoded:
@@ -160,7 +161,7 @@ class Collator:
         longest = max(model.max_length for model in (reader, teacher) if model)
         if pad_to is not None and pad_to < longest:
             raise UserError(
-                f"cannot pad to {pad_to}: rows may have {longest} tokens", mend="lower max_length"
+                f"cannot pad to {pad_to}: rows may have {longest} tokens", hint="lower max_length"
             )
         self.reader, self._pad_to = reader, pad_to
         self._same = teacher is not None and reader.reads_like(teacher)
@@ -180,7 +181,7 @@ class Collator:
         groups = None if encoded.groups is None else torch.from_numpy(encoded.groups[indices])
         return Batch(encoded.task, indices, labels, groups, inputs, teacher)
 
-    def _inputs(self, reader: Reader, texts: tuple[Ragged, ...], indices: np.ndarray) -> Inputs:
+    def _inputs(self, reader: Reader, texts: tuple[RaggedArray, ...], indices: np.ndarray) -> ModelInputs:
         begins = [text.offsets[indices] for text in texts]
         sizes = tuple(text.offsets[indices + 1] - begin for text, begin in zip(texts, begins, strict=True))
         kept = reader.kept(sizes)
@@ -188,9 +189,9 @@ class Collator:
             _Span(text.values, begin, np.minimum(size, keep))
             for text, begin, size, keep in zip(texts, begins, sizes, kept, strict=True)
         ]
-        if reader.view == "joint":
-            return Inputs(joint=_join(reader.tokeniser, spans, self._pad_to))
-        return Inputs(texts=tuple(_alone(reader.tokeniser, span, self._pad_to) for span in spans))
+        if reader.input_format == "joined":
+            return ModelInputs(joined=_join(reader.tokeniser, spans, self._pad_to))
+        return ModelInputs(texts=tuple(_alone(reader.tokeniser, span, self._pad_to) for span in spans))
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,19 +214,19 @@ class _Span:
 def _alone(tokeniser: Tokeniser, span: _Span, pad_to: int | None) -> Tokens:
     """(B, L) each text without special tokens; an empty text is one unknown token."""
     lengths = np.maximum(span.lengths, 1)
-    ids, segments = _grids(len(lengths), pad_to or int(lengths.max()), tokeniser.pad_id)
+    ids, token_type_ids = _grids(len(lengths), pad_to or int(lengths.max()), tokeniser.pad_id)
     ids[span.lengths == 0, 0] = tokeniser.unknown_id
     span.write(ids.reshape(-1), np.arange(len(lengths)) * ids.shape[1])
-    return _tokens(ids, segments, lengths)
+    return _tokens(ids, token_type_ids, lengths)
 
 
 def _join(tokeniser: Tokeniser, spans: list[_Span], pad_to: int | None) -> Tokens:
     """(B, L) special tokens and texts in the tokeniser's order."""
     layout = tokeniser.layout(len(spans))
     lengths = np.sum([span.lengths for span in spans], axis=0) + layout.n_specials
-    ids, segments = _grids(len(lengths), pad_to or int(lengths.max()), tokeniser.pad_id)
+    ids, token_type_ids = _grids(len(lengths), pad_to or int(lengths.max()), tokeniser.pad_id)
     ends = np.zeros(ids.shape, bool)
-    flat_ids, flat_segments, flat_ends = ids.reshape(-1), segments.reshape(-1), ends.reshape(-1)
+    flat_ids, flat_segments, flat_ends = ids.reshape(-1), token_type_ids.reshape(-1), ends.reshape(-1)
     starts = np.arange(len(lengths)) * ids.shape[1]
     for slot, run in enumerate(layout.specials):
         for token, segment in zip(run, layout.special_segments[slot], strict=True):
@@ -239,18 +240,18 @@ def _join(tokeniser: Tokeniser, spans: list[_Span], pad_to: int | None) -> Token
             if layout.text_segments[slot]:
                 flat_segments[where] = layout.text_segments[slot]
             starts = starts + spans[slot].lengths
-    return _tokens(ids, segments, lengths, torch.from_numpy(ends))
+    return _tokens(ids, token_type_ids, lengths, torch.from_numpy(ends))
 
 
 def _grids(n_rows: int, width: int, pad_id: int) -> np.ndarray:
-    """(2, B, L) int64: ids full of padding, segments full of 0."""
+    """(2, B, L) int64: ids full of padding, token_type_ids full of 0."""
     grids = np.zeros((2, n_rows, width), np.int64)
     grids[0] = pad_id
     return grids
 
 
 def _tokens(
-    ids: np.ndarray, segments: np.ndarray, lengths: np.ndarray, ends: torch.Tensor | None = None
+    ids: np.ndarray, token_type_ids: np.ndarray, lengths: np.ndarray, ends: torch.Tensor | None = None
 ) -> Tokens:
     mask = np.arange(ids.shape[1]) < lengths[:, None]
-    return Tokens(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(segments), ends)
+    return Tokens(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(token_type_ids), ends)

@@ -1,4 +1,4 @@
-"""The one error type for mistakes that the user can mend."""
+"""The one error type for mistakes of the user."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake the user can mend.
+    """A mistake of the user.
 
     The command line prints it without a traceback and leaves with exit code 2.
 
     Args:
         problem: what is wrong, with the offending value.
-        allowed: what would have been accepted.
-        mend: what to do about it.
+        expected: what would have been accepted.
+        hint: what to do about it.
     """
 
-    def __init__(self, problem: str, *, allowed: str | None = None, mend: str | None = None):
-        self.problem, self.allowed, self.mend = problem, allowed, mend
+    def __init__(self, problem: str, *, expected: str | None = None, hint: str | None = None):
+        self.problem, self.expected, self.hint = problem, expected, hint
         super().__init__("\n".join(self.lines()))
 
     def lines(self) -> list[str]:
-        """The error as lines to print: problem, then what is allowed, then the mend."""
+        """The error as lines to print: problem, then what was expected, then the hint."""
         lines = [self.problem]
-        if self.allowed:
-            lines.append(f"  allowed: {self.allowed}")
-        if self.mend:
-            lines.append(f"  to mend: {self.mend}")
+        if self.expected:
+            lines.append(f"  expected: {self.expected}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
         return lines
 
 
-def unknown(what: str, value: str, known: Iterable[str], *, mend: str | None = None) -> UserError:
+def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = None) -> UserError:
     """The error for a name that is not known, offering the nearest one that is.
 
     Args:
@@ -41,5 +41,5 @@ def unknown(what: str, value: str, known: Iterable[str], *, mend: str | None = N
     """
     names = sorted(known)
     near = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return UserError(f"unknown {what} {value!r}{hint}", allowed=", ".join(names), mend=mend)
+    nearest = f" (did you mean {near[0]!r}?)" if near else ""
+    return UserError(f"unknown {what} {value!r}{nearest}", expected=", ".join(names), hint=hint)

@@ -28,11 +28,11 @@ def disk_errors(path: Path) -> Iterator[None]:
         if number in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error):
             raise UserError(
                 f"the disk is full: could not write {path}",
-                mend="free some space and run the same command again; finished parts are kept",
+                hint="free some space and run the same command again; finished parts are kept",
             ) from error
         if number in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT):
             raise UserError(
-                f"cannot write {path}: {os.strerror(number)}", mend="choose another place"
+                f"cannot write {path}: {os.strerror(number)}", hint="choose another place"
             ) from error
         raise
 
@@ -47,7 +47,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         UserError: the disk is full or the place cannot be written.
     """
     if path.exists() and not path.is_file():
-        raise UserError(f"{path} is no regular file, so it cannot be replaced", mend="name a file")
+        raise UserError(f"{path} is no regular file, so it cannot be replaced", hint="name a file")
     path = path.resolve()  # a link stays a link
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,14 +102,14 @@ def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
         try:
             out.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
-            raise UserError(f"{out} is a file", mend="name a directory with --out") from error
+            raise UserError(f"{out} is a file", hint="name a directory with --out") from error
         handle = os.open(out, os.O_RDONLY)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
-                f"another process is writing {out}", mend="wait until it has ended, or name another --out"
+                f"another process is writing {out}", hint="wait until it has ended, or name another --out"
             ) from error
         yield
     finally:
@@ -184,6 +184,6 @@ def refuse_newer(raw: Any, known: int, what: str) -> None:
     if isinstance(found, int) and found > known:
         raise UserError(
             f"{what} of format {found}",
-            allowed=f"formats up to {known}",
-            mend="upgrade mtkd, or make it again with this version",
+            expected=f"formats up to {known}",
+            hint="upgrade mtkd, or make it again with this version",
         )

@@ -16,7 +16,7 @@ class Answers:
     """What a metric compares, for the n rows of one split.
 
     Attributes:
-        predictions: (n,) class ids, or scores (`regress`), as `tasks.kinds.decode` gives them.
+        predictions: (n,) class ids, or scores (`regress`), as `tasks.task_types.decode` gives them.
         labels: (n,) float64, none of them NaN.
         groups: (n,) ids of the candidate groups (`rank`), or None.
         scores: (n,) what the model gave each candidate (`rank`), or None.
@@ -151,14 +151,14 @@ def check_metrics(task: Task) -> None:
     elif len(task.labels) > 2:
         allowed.remove("f1")
     if not task.metrics:
-        raise UserError(f"task {task.name!r} has no metrics", allowed=", ".join(allowed))
+        raise UserError(f"task {task.name!r} has no metrics", expected=", ".join(allowed))
     for name in task.metrics:
         if name not in METRIC_NAMES:
             raise unknown(f"metric of task {task.name!r}", name, allowed)
         if name not in allowed:
             raise UserError(
                 f"metric {name!r} does not suit task {task.name!r} ({task.kind}, {len(task.labels)} labels)",
-                allowed=", ".join(allowed),
+                expected=", ".join(allowed),
             )
 
 
@@ -174,7 +174,7 @@ def score(
     """Score the predictions for one split by each of the task's metrics.
 
     Args:
-        predictions: (n,) as `tasks.kinds.decode` gives them.
+        predictions: (n,) as `tasks.task_types.decode` gives them.
         labels: (n,) float64.
         groups: (n,) ids of the candidate groups (`rank`).
         scores: (n,) or (n, 1) logits of a `rank` task, which `mrr` needs.
@@ -187,7 +187,7 @@ def score(
     if not np.isfinite(predictions).all():
         raise UserError(
             f"the predictions for task {task.name!r} are not all finite numbers",
-            mend="the model has diverged: go back to an earlier checkpoint, or train with a lower rate",
+            hint="the model has diverged: go back to an earlier checkpoint, or train with a lower rate",
         )
     flat = None if scores is None else np.asarray(scores, dtype=np.float64).reshape(-1)
     answers = Answers(np.asarray(predictions, dtype=np.float64), labels, groups, flat, task.positive)
@@ -234,7 +234,7 @@ def _checked_labels(task: Task, labels: np.ndarray, split: str) -> np.ndarray:
         what = f"is not labelled ({missing} of {len(labels)} rows)" if missing else "has no rows"
         raise UserError(
             f"split {split!r} of task {task.name!r} {what}: it cannot be scored",
-            mend="score a labelled split; `mtkd predict` answers unlabelled rows",
+            hint="score a labelled split; `mtkd predict` answers unlabelled rows",
         )
     return labels
 

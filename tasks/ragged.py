@@ -9,7 +9,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, eq=False)
-class Ragged:
+class RaggedArray:
     """n rows of integers of different lengths, end to end.
 
     Attributes:
@@ -32,27 +32,29 @@ class Ragged:
         """The i-th row, a view."""
         return self.values[self.offsets[i] : self.offsets[i + 1]]
 
-    def take(self, indices: np.ndarray) -> Ragged:
+    def take(self, indices: np.ndarray) -> RaggedArray:
         """The rows at `indices`, in that order; a row may be taken more than once."""
         begins = self.offsets[indices]
         lengths = self.offsets[indices + 1] - begins
         offsets = offsets_of(lengths)
         source = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
-        return Ragged(self.values[source], offsets)
+        return RaggedArray(self.values[source], offsets)
 
     @staticmethod
-    def from_lists(rows: list[list[int]]) -> Ragged:
+    def from_lists(rows: list[list[int]]) -> RaggedArray:
         """Rows given one by one."""
         offsets = offsets_of(np.fromiter(map(len, rows), np.int64, len(rows)))
-        return Ragged(np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets)
+        return RaggedArray(
+            np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets
+        )
 
     @staticmethod
-    def concat(parts: list[Ragged]) -> Ragged:
+    def concat(parts: list[RaggedArray]) -> RaggedArray:
         """The rows of all parts, in order."""
         if not parts:
-            return Ragged.from_lists([])
+            return RaggedArray.from_lists([])
         values = np.concatenate([part.values for part in parts])
-        return Ragged(values, offsets_of(np.concatenate([part.lengths for part in parts])))
+        return RaggedArray(values, offsets_of(np.concatenate([part.lengths for part in parts])))
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:

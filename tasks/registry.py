@@ -31,13 +31,13 @@ def resolve(spec: str) -> list[Task]:
             if chosen.setdefault(task.name, task) != task:
                 raise UserError(
                     f"two different tasks are called {task.name!r} in {spec!r}",
-                    allowed="one task a name",
-                    mend="change `name` in the task's TOML file, or leave one of the two out",
+                    expected="one task a name",
+                    hint="change `name` in the task's TOML file, or leave one of the two out",
                 )
     if not chosen:
         raise UserError(
             f"no task is named in {spec!r}",
-            allowed=f"{', '.join(TASKS)}; groups: {', '.join(GROUPS)}; or a task's TOML file",
+            expected=f"{', '.join(TASKS)}; groups: {', '.join(GROUPS)}; or a task's TOML file",
         )
     return list(chosen.values())
 
@@ -45,7 +45,7 @@ def resolve(spec: str) -> list[Task]:
 def _named(word: str) -> list[Task]:
     """The task or tasks that one word of the spec stands for."""
     if word.endswith(".toml"):
-        from tasks.taskfile import load_task
+        from tasks.task_file import load_task
 
         task = load_task(Path(word))
         check_metrics(task)
@@ -54,6 +54,6 @@ def _named(word: str) -> list[Task]:
         return [TASKS[name] for name in GROUPS[word]]
     if word not in TASKS:
         raise unknown(
-            "task", word, [*TASKS, *GROUPS], mend="name a task, a group of tasks, or a task's .toml file"
+            "task", word, [*TASKS, *GROUPS], hint="name a task, a group of tasks, or a task's .toml file"
         )
     return [TASKS[word]]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Where w windows of `span` rows were cut from (`tasks.span.cut_windows`).
+    """Where w windows of `span` rows were cut from (`tasks.span_windows.cut_windows`).
 
     Attributes:
         examples: the whole rows.

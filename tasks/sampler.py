@@ -14,7 +14,7 @@ from zlib import crc32
 import numpy as np
 
 from tasks.errors import UserError, unknown
-from tasks.ragged import Ragged
+from tasks.ragged import RaggedArray
 
 Mixing = Literal["all", "proportional", "sqrt", "uniform", "annealed"]
 POOL = 64  # batches that are sorted by length together
@@ -23,7 +23,7 @@ _PASS, _CUT, _ORDER, _BLOCKS = range(4)  # what a stream of random numbers is fo
 
 
 @dataclass(frozen=True, eq=False)
-class Draw:
+class BatchIndices:
     """One batch: `indices` (b,) int64 are rows of `task`."""
 
     task: str
@@ -73,11 +73,11 @@ class TaskSampler:
             raise unknown("mixing", mixing, get_args(Mixing))
         for name, value, least in (("batch size", batch_size, 1), ("seed", seed, 0)):
             if value < least:
-                raise UserError(f"{name} {value} is too small", allowed=f"{least} or more")
+                raise UserError(f"{name} {value} is too small", expected=f"{least} or more")
         if mixing == "all" and steps_per_epoch is not None:
             raise UserError(
                 f"steps_per_epoch = {steps_per_epoch} with the mixing 'all', whose epoch is every batch once",
-                mend="leave steps_per_epoch out, or choose another mixing",
+                hint="leave steps_per_epoch out, or choose another mixing",
             )
         self._streams = {
             task: _Stream(task, rows, batch_size, seed, bucket, (groups or {}).get(task), blocks)
@@ -91,7 +91,7 @@ class TaskSampler:
         """Batches an epoch."""
         return self._steps
 
-    def epoch(self, number: int) -> list[Draw]:
+    def epoch(self, number: int) -> list[BatchIndices]:
         """The batches of epoch `number` (from 0), in order."""
         tasks = list(self._streams)
         order = self._order(number)
@@ -103,7 +103,7 @@ class TaskSampler:
             iter(self._streams[task].take(int(start), int(count), number))
             for task, start, count in zip(tasks, before, counts, strict=True)
         ]
-        return [Draw(tasks[which], next(batches[which])) for which in order]
+        return [BatchIndices(tasks[which], next(batches[which])) for which in order]
 
     def probabilities(self, number: int) -> dict[str, float]:
         """The chance of each task at a step of epoch `number`; for `all`, its share of the batches."""
@@ -195,7 +195,7 @@ class _Stream:
         return units if self._members is None else self._members.take(units).values.astype(np.int64)
 
 
-def share(draw: Draw, rank: int, world: int, groups: np.ndarray | None) -> np.ndarray:
+def shard_indices(draw: BatchIndices, rank: int, world: int, groups: np.ndarray | None) -> np.ndarray:
     """The rows of a draw that process `rank` of `world` takes; all processes together take each row once.
 
     Args:
@@ -231,11 +231,11 @@ def _unit_blocks(task: str, n_units: int) -> list[np.ndarray]:
     return [order[i : i + BLOCK] for i in range(0, n_units, BLOCK)]
 
 
-def _members(groups: np.ndarray) -> Ragged:
+def _members(groups: np.ndarray) -> RaggedArray:
     """The rows of each group, groups in order of their ids."""
     order = np.argsort(groups, kind="stable")
     _, begins = np.unique(groups[order], return_index=True)
-    return Ragged(order.astype(np.int32), np.append(begins, len(groups)).astype(np.int64))
+    return RaggedArray(order.astype(np.int32), np.append(begins, len(groups)).astype(np.int64))
 
 
 def _generator(seed: int, task: str, purpose: int, number: int) -> np.random.Generator:

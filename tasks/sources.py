@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.columns import ANSWERS, fit_columns
 from tasks.errors import UserError
 from tasks.files import digest_bytes
-from tasks.problems import find_problems, read_labels
+from tasks.glue_release import find_release, read_release
+from tasks.raw_table import READERS, RawTable, read_file, read_parquet
 from tasks.rows import Rows, answered
-from tasks.sheet import READERS, Sheet, read_file, read_parquet
+from tasks.schema import ANSWERS, fit_columns
 from tasks.task import Task
-from tasks.tsv import find_release, read_release
+from tasks.validation import find_problems, read_labels
 
 _SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".tsv")
 _SHOWN = 3
@@ -41,14 +41,14 @@ class DataSource(ABC):
     root: Path | None = None
 
     @abstractmethod
-    def _locate(self, task: Task, split: str) -> Callable[[], Sheet] | None:
+    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
         """How to read one split of a task without own files; None if it is not here."""
 
     def splits(self, task: Task) -> list[str]:
         """Those of `task.splits` that exist here."""
         return [split for split in task.splits if self._find(task, split)]
 
-    def sheet(self, task: Task, split: str) -> Sheet:
+    def sheet(self, task: Task, split: str) -> RawTable:
         """The raw rows of a split with at least the task's columns, texts as strings.
 
         A label column that a test split lacks is filled with nulls.
@@ -61,17 +61,17 @@ class DataSource(ABC):
             there = self.splits(task)
             raise UserError(
                 f"no split {split!r} of task {task.name!r} in {self.name!r}",
-                allowed=f"its splits {', '.join(there)}" if there else "nothing of this task is there",
-                mend=self._looked(task, split),
+                expected=f"its splits {', '.join(there)}" if there else "nothing of this task is there",
+                hint=self._looked(task, split),
             )
         sheet = read()
-        return Sheet(fit_columns(task, split, sheet), sheet.path, sheet.lines, sheet.bad_lines)
+        return RawTable(fit_columns(task, split, sheet), sheet.path, sheet.lines, sheet.bad_lines)
 
     def table(self, task: Task, split: str) -> pa.Table:
         """The table of `sheet`."""
         return self.sheet(task, split).table
 
-    def _find(self, task: Task, split: str) -> Callable[[], Sheet] | None:
+    def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
         if not task.files:
             return self._locate(task, split)
         if split not in task.files:
@@ -92,12 +92,12 @@ class PocketSource(DataSource):
 
     name = "pocket"
 
-    def _locate(self, task: Task, split: str) -> Callable[[], Sheet] | None:
+    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
         from tasks.pocket import POCKET_SPLITS, generate
 
         for name in _names(task):
             if split in POCKET_SPLITS.get(name, ()):
-                return lambda: Sheet(generate(name, split), f"pocket:{name}/{split}")
+                return lambda: RawTable(generate(name, split), f"pocket:{name}/{split}")
         return None
 
 
@@ -106,14 +106,14 @@ class HubSource(DataSource):
 
     name = "hub"
 
-    def _locate(self, task: Task, split: str) -> Callable[[], Sheet] | None:
+    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
         if task.hub is None or split not in task.splits:
             return None
-        from tasks.hubdata import fetch
+        from tasks.hub_data import fetch
 
         dataset, configuration = task.hub
         label = f"hub:{dataset}/{configuration}/{split}"
-        return lambda: Sheet(fetch(dataset, configuration, split), label)
+        return lambda: RawTable(fetch(dataset, configuration, split), label)
 
 
 class DirectorySource(DataSource):
@@ -132,7 +132,7 @@ class DirectorySource(DataSource):
     def __init__(self, root: Path):
         self.name, self.root = str(root), root
 
-    def _locate(self, task: Task, split: str) -> Callable[[], Sheet] | None:
+    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
         for name in _names(task):
             for parent in (self.root / "glue" / name, self.root / name):
                 if read := _locate_file(parent, split, task):
@@ -167,7 +167,7 @@ def open_data(spec: str) -> DataSource:
     root = Path(spec).expanduser()
     if not root.is_dir():
         wrong = "is a file" if root.exists() else "does not exist"
-        raise UserError(f"the data directory {spec!r} {wrong}", allowed="pocket, hub or a directory")
+        raise UserError(f"the data directory {spec!r} {wrong}", expected="pocket, hub or a directory")
     return DirectorySource(root)
 
 
@@ -179,7 +179,7 @@ def _names(task: Task) -> list[str]:
     return list(dict.fromkeys([task.name, *([task.hub[1]] if task.hub else [])]))
 
 
-def _locate_file(parent: Path, split: str, task: Task) -> Callable[[], Sheet] | None:
+def _locate_file(parent: Path, split: str, task: Task) -> Callable[[], RawTable] | None:
     for suffix in _SUFFIXES:
         path = parent / f"{split}{suffix}"
         if path.is_file():
@@ -201,12 +201,12 @@ def load_rows(source: DataSource, task: Task, split: str, limit: int | None = No
         UserError: the split is not there or empty, or a row is wrong.
     """
     if limit is not None and limit < 1:
-        raise UserError(f"a limit of {limit} rows", allowed="1 or more")
-    rows = _rows(task, split, checked_sheet(source, task, split).table)
+        raise UserError(f"a limit of {limit} rows", expected="1 or more")
+    rows = _rows(task, split, validated_table(source, task, split).table)
     return rows if limit is None or limit >= len(rows) else rows.take(_sample(rows, limit, seed))
 
 
-def checked_sheet(source: DataSource, task: Task, split: str) -> Sheet:
+def validated_table(source: DataSource, task: Task, split: str) -> RawTable:
     """The raw rows of a split in which nothing is wrong.
 
     Raises:
@@ -218,7 +218,7 @@ def checked_sheet(source: DataSource, task: Task, split: str) -> Sheet:
         shown = "\n".join(f"  {problem}" for problem in errors[:_SHOWN])
         raise UserError(
             f"{len(errors)} problem(s) in {task.name}/{split}:\n{shown}",
-            mend=f"`mtkd data check --data {source.name} --tasks {task.name}` lists all of them",
+            hint=f"`mtkd data check --data {source.name} --tasks {task.name}` lists all of them",
         )
     return sheet
 

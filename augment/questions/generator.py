@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from augment.questions.formats import FORMATS, Format, check_vocabulary
+from augment.questions.prompt_formats import FORMATS, Format, check_vocabulary
 from tasks.errors import UserError, unknown
 from tasks.files import digest_bytes, read_json
-from tasks.hub import load_named
+from tasks.hub_loading import load_named
 
 RECORD = "questions.json"
 _FAMILIES = ("t5", "mt5")
@@ -79,12 +79,12 @@ def load_shell(name: str) -> tuple[Any, Any]:
     if place.exists() and not (place / "config.json").is_file():
         raise UserError(
             f"{name} is not a model: it has no config.json",
-            allowed="what `mtkd augment questions train` wrote, or a T5 as transformers writes it",
-            mend="run the training command again if it was interrupted; it goes on where it stopped",
+            expected="what `mtkd augment questions train` wrote, or a T5 as transformers writes it",
+            hint="run the training command again if it was interrupted; it goes on where it stopped",
         )
     config = load_named(_loader(AutoConfig.from_pretrained), name, "generator")
     if config.model_type not in _FAMILIES:
-        raise UserError(f"{name!r} is a {config.model_type} model, no T5", allowed=", ".join(_FAMILIES))
+        raise UserError(f"{name!r} is a {config.model_type} model, no T5", expected=", ".join(_FAMILIES))
     return config, load_named(_loader(AutoTokenizer.from_pretrained), name, "tokeniser")
 
 
@@ -96,7 +96,7 @@ def read_reading(name: str) -> Reading:
     try:
         return Reading(**read_json(path)["reading"])
     except (TypeError, KeyError) as error:
-        raise UserError(f"{path} is not a generator's record: {error}", mend="train it again") from error
+        raise UserError(f"{path} is not a generator's record: {error}", hint="train it again") from error
 
 
 def digest_generator(generator: Generator) -> str:

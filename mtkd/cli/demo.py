@@ -117,7 +117,7 @@ def _mean(scores: dict[str, Any], task: str, what: str = "primary") -> float:
 def _bench(out: Path) -> None:
     """What it costs: teacher and student timed in turn."""
     from mtkd.cli.measure import BENCH_COLUMNS, bench_row
-    from mtkd.engine.bench import BenchSettings, bench_inference
+    from mtkd.evaluation.inference_bench import BenchSettings, bench_inference
 
     models = {"teacher": out / "teacher", "student": out / "student"}
     results = bench_inference(models, BenchSettings(seq_len=64, batch=64, rounds=5, warmup=1))

@@ -45,8 +45,8 @@ def recipes(ctx: click.Context, json_file: str | None) -> None:
     """The recipes there are; `mtkd recipes show NAME` prints one."""
     if ctx.invoked_subcommand:
         return
-    from mtkd.config import STAGES
     from mtkd.recipes import load_settings, recipe_names
+    from mtkd.settings import STAGES
 
     found = [
         (name, stage, load_settings(name, stage, {})) for stage in STAGES for name in recipe_names(stage)

@@ -8,7 +8,7 @@ import sys
 import click
 
 from mtkd import __version__
-from mtkd.cli.lazy import LazyGroup
+from mtkd.cli.lazy_group import LazyGroup
 from tasks.errors import UserError
 
 
@@ -18,20 +18,20 @@ from tasks.errors import UserError
         "demo": ("mtkd.cli.demo:demo", "the whole main job on the pocket tasks, with a table at the end"),
         "tasks": ("mtkd.cli.info:tasks", "the tasks there are"),
         "recipes": ("mtkd.cli.info:recipes", "the recipes there are; `recipes show NAME` prints one"),
-        "data": ("mtkd.cli.data:data", "`data check`: report on data before training on it"),
+        "data": ("mtkd.cli.data_check:data", "`data check`: report on data before training on it"),
         "augment": (
-            "mtkd.cli.augment:augment",
+            "mtkd.cli.augment_group:augment",
             "`augment mask|replace|questions`: write new text",
         ),
         "refine": ("mtkd.cli.train:refine", "train the multi-task teacher"),
         "store": (
-            "mtkd.cli.store:store",
+            "mtkd.cli.knowledge_store:store",
             "`store plan|build|info|verify`: the teacher's knowledge on disk",
         ),
         "distill": ("mtkd.cli.train:distill", "train a student from a teacher"),
-        "compare": ("mtkd.cli.compare:compare", "run a grid of distillations and print one table"),
+        "compare": ("mtkd.cli.comparison:compare", "run a grid of distillations and print one table"),
         "report": (
-            "mtkd.cli.report:report",
+            "mtkd.cli.reports:report",
             "`report knowledge`: plots of score against knowledge kept",
         ),
         "finetune": ("mtkd.cli.train:finetune", "fine-tune a student on one task"),
@@ -59,7 +59,7 @@ def main() -> None:
         _fail(["interrupted"], 130)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        usage = [f"  to mend: {context.command_path} --help"] if context else []
+        usage = [f"  hint: {context.command_path} --help"] if context else []
         _fail([error.format_message(), *usage], 2)
     except KeyboardInterrupt:
         _fail(["interrupted"], 130)

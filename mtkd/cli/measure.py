@@ -46,8 +46,8 @@ def evaluate(
 ) -> None:
     """Score a model on labelled data."""
     from mtkd.cli.train import draw_scores
-    from mtkd.stages.common import scores_record
-    from mtkd.stages.evaluate import run
+    from mtkd.jobs.common import scores_record
+    from mtkd.jobs.evaluate import run
 
     record = {"scores": scores_record(run(model, data, spec, split=split, limit=limit, batch_size=batch))}
     show(record, json_file, lambda: draw_scores(record))
@@ -79,7 +79,7 @@ def predict(
     With several models, each task of a submission is answered by the first that knows it.
     """
     from mtkd.device import best_device
-    from mtkd.model import MultiTaskModel
+    from mtkd.models.multitask import MultiTaskModel
 
     if folder and data:
         _submit(
@@ -89,24 +89,24 @@ def predict(
     if not (spec and source and out) or len(models) != 1:
         raise UserError(
             "mtkd predict needs one --model with --task, --in and --out, or --data with --glue-submission",
-            mend="mtkd predict --help",
+            hint="mtkd predict --help",
         )
-    from mtkd.engine.predict import predict_file
+    from mtkd.evaluation.prediction import predict_file
     from tasks.registry import resolve
 
     tasks = resolve(spec)
     if len(tasks) != 1:
-        raise UserError(f"--task {spec!r} names {len(tasks)} tasks", allowed="one task")
+        raise UserError(f"--task {spec!r} names {len(tasks)} tasks", expected="one task")
     count = predict_file(MultiTaskModel.load(models[0]).to(best_device()), tasks[0], source, out, batch)
     show({"rows": count, "out": str(out)}, json_file, lambda: say(f"{count:,} rows answered: {out}"))
 
 
 def _submit(models: list, data: str, folder: Path, batch: int, json_file: str | None) -> None:
-    from mtkd.engine.predict import glue_submission
+    from mtkd.evaluation.prediction import glue_submission
     from tasks.sources import open_data
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is there already and not empty", mend="name another folder, or empty it")
+        raise UserError(f"{folder} is there already and not empty", hint="name another folder, or empty it")
     files = glue_submission(models, open_data(data), folder, batch)
 
     def draw() -> None:
@@ -151,7 +151,7 @@ def inference(
     Ratios are against the first model. Models that read texts apart get half of --seq-len in each of two.
     """
     from mtkd.device import best_device
-    from mtkd.engine.bench import BenchSettings, bench_inference
+    from mtkd.evaluation.inference_bench import BenchSettings, bench_inference
 
     settings = BenchSettings(seq_len, batch, rounds, warmup, precision, str(best_device()))  # type: ignore[arg-type]
     results = bench_inference({str(place): place for place in models}, settings)

@@ -38,7 +38,7 @@ def refine(spec: str, teacher: str, recipe: str, **given: Any) -> None:
 
     `minilm` is the 6-layer encoder that is installed beside mtkd; it needs no network.
     """
-    from mtkd.stages import refine as stage
+    from mtkd.jobs import refine as stage
 
     settings, request, json_file = _unpack("refine", recipe, spec, given)
     _run("refined", request, json_file, lambda: stage.run(request, settings, teacher, warn))
@@ -83,9 +83,9 @@ def distill(
         if given["data"] or spec or corpus or store or given["limit"]:
             raise UserError(
                 "--text is text without tasks: no --data, --tasks, --corpus, --store or --limit goes with it",
-                mend="leave these out, or leave --text out",
+                hint="leave these out, or leave --text out",
             )
-        from mtkd.stages import text as plain
+        from mtkd.jobs import distill_text as plain
 
         settings, request, json_file = _unpack("distill", recipe, "text", given | {"data": str(text)})
         _run(
@@ -97,9 +97,9 @@ def distill(
         return
     if not given["data"]:
         raise UserError(
-            "mtkd distill needs rows", mend="--data pocket|hub|DIR, or --text FILE for plain text"
+            "mtkd distill needs rows", hint="--data pocket|hub|DIR, or --text FILE for plain text"
         )
-    from mtkd.stages import distill as stage
+    from mtkd.jobs import distill as stage
 
     settings, request, json_file = _unpack("distill", recipe, spec or "glue", given)
     _run("distilled", request, json_file, lambda: stage.run(request, settings, teacher, corpus, store, warn))
@@ -116,7 +116,7 @@ def distill(
 @train_options
 def finetune(model: Path, spec: str, recipe: str, **given: Any) -> None:
     """Fine-tune a model on one task's labels; the learning rate is picked by validation loss."""
-    from mtkd.stages import finetune as stage
+    from mtkd.jobs import finetune as stage
 
     settings, request, json_file = _unpack("finetune", recipe, spec, given)
     _run("fine-tuned", request, json_file, lambda: stage.run(request, settings, model, warn))
@@ -127,7 +127,7 @@ def _unpack(stage: str, recipe: str, spec: str, given: dict[str, Any]) -> tuple[
     from mtkd.recipes import load_settings
 
     settings = load_settings(recipe, stage, overrides(given), spec)
-    from mtkd.stages.common import Request
+    from mtkd.jobs.common import Request
 
     request = Request(
         data=given["data"],
@@ -145,7 +145,7 @@ def _run(what: str, request: Any, json_file: str | None, stage: Callable[[], Any
     """Run a stage and show its scores; Ctrl-C leaves with a checkpoint and exit code 130."""
     from accelerate import PartialState
 
-    from mtkd.engine.trainer import Interrupted
+    from mtkd.training.trainer import Interrupted
 
     started = time.monotonic()
     try:

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import Field, PositiveInt
 
-from mtkd.config import validate
+from mtkd.losses.settings import Strict
 from mtkd.recipes import load_settings
-from mtkd.terms import Strict
+from mtkd.settings import validate
 from tasks.errors import UserError, unknown
 
 
@@ -113,7 +113,7 @@ def load_grid(
     elif Path(name).is_file():
         text = Path(name).read_text(encoding="utf-8")
     else:
-        raise unknown("grid", name, grid_names(), mend="or the path of a TOML file (docs/compare.md)")
+        raise unknown("grid", name, grid_names(), hint="or the path of a TOML file (docs/compare.md)")
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -124,7 +124,7 @@ def load_grid(
             raise unknown("cell", cell, grid.cells)
     cells = {name: cell for name, cell in grid.cells.items() if name not in without}
     if not cells:
-        raise UserError("no cell of the grid is left", mend="leave one out less (--without)")
+        raise UserError("no cell of the grid is left", hint="leave one out less (--without)")
     grid = grid.model_copy(update={"set": grid.set | dict(sets), "cells": cells})
     grid.check()
     return grid

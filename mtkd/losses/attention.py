@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mtkd.layermap import Pairs
+from mtkd.losses.base import TermInput, full_precision
+from mtkd.losses.layer_maps import Pairs
+from mtkd.losses.layered import LayeredTerm, mask_of
 from mtkd.losses.relations import relation_kl
-from mtkd.losses.shared import LayeredTerm, mask_of
-from mtkd.losses.term import TermInput, full_precision
 
 
 @full_precision

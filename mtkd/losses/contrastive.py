@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mtkd.losses.base import TermInput, full_precision
 from mtkd.losses.hidden import unit
-from mtkd.losses.shared import Projections, SampleTerm
-from mtkd.losses.term import TermInput, full_precision
+from mtkd.losses.layered import Projections, SampleTerm
 from tasks.batching import Batch
 from tasks.task import Task
 
@@ -66,10 +66,10 @@ class SampleContrastive(SampleTerm):
         self.projection = projection
         self._temperature, self._normalize, self._bins = temperature, normalize, bins
 
-    def units(self, task: Task, batch: Batch) -> int:
+    def num_items(self, task: Task, batch: Batch) -> int:
         """Labelled rows, if there are two or more."""
         labelled = int((~batch.labels.isnan()).sum())
-        return labelled if super().units(task, batch) and labelled > 1 else 0
+        return labelled if super().num_items(task, batch) and labelled > 1 else 0
 
     def forward(self, given: TermInput) -> Tensor:
         student, teacher = self.vectors(given)
@@ -79,4 +79,4 @@ class SampleContrastive(SampleTerm):
             labels = ((labels - low) / (high - low) * self._bins).floor().clamp(max=self._bins - 1)
         projected = self.projection(student, 0)
         loss = sample_contrastive(projected, teacher, labels, self._temperature, self._normalize)
-        return loss * self.units(given.task, given.batch)
+        return loss * self.num_items(given.task, given.batch)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mtkd.layermap import Pairs
-from mtkd.losses.shared import LayeredTerm, Projections, mask_of
-from mtkd.losses.term import LossTerm, TermInput, full_precision
-from mtkd.records import Need
+from mtkd.losses.base import LossTerm, TermInput, full_precision
+from mtkd.losses.layer_maps import Pairs
+from mtkd.losses.layered import LayeredTerm, Projections, mask_of
+from mtkd.outputs import OutputSpec
 
 
 @full_precision
@@ -90,8 +90,8 @@ class ClsMSE(LossTerm):
     def __init__(self, layers: Pairs, projection: Projections):
         super().__init__()
         self.compared, self.projection = layers, projection
-        self.student_need = Need(cls=frozenset(mine for mine, _ in layers))
-        self.teacher_need = Need(cls=frozenset(theirs for _, theirs in layers))
+        self.student_need = OutputSpec(cls=frozenset(mine for mine, _ in layers))
+        self.teacher_need = OutputSpec(cls=frozenset(theirs for _, theirs in layers))
 
     def forward(self, given: TermInput) -> Tensor:
         pairs = [pair for _, pair in self.pairs_on(given.on)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from torch import Tensor, log_softmax
 from torch.nn import functional
 
-from mtkd.losses.term import LossTerm, TermInput, full_precision
-from mtkd.records import LOGITS
-from mtkd.terms import Points, value_at
+from mtkd.losses.base import LossTerm, TermInput, full_precision
+from mtkd.losses.settings import Points, value_at
+from mtkd.outputs import LOGITS
 from tasks.batching import Batch
-from tasks.kinds import count_labels, hard_loss
 from tasks.task import Task
+from tasks.task_types import count_labels, hard_loss
 
 
 @full_precision
@@ -78,7 +78,7 @@ class Labels(LossTerm):
 
     student_need = LOGITS
 
-    def units(self, task: Task, batch: Batch) -> int:
+    def num_items(self, task: Task, batch: Batch) -> int:
         return count_labels(task, batch.labels, batch.groups)
 
     def forward(self, given: TermInput) -> Tensor:

@@ -9,18 +9,18 @@ from operator import or_
 import torch
 from torch import Tensor, nn
 
+from mtkd.losses.base import LossTerm, TermInput
+from mtkd.losses.settings import Term, value_at
 from mtkd.losses.slow_build import SlowBuild
-from mtkd.losses.term import LossTerm, TermInput
-from mtkd.records import BY_LAYER, Need, Signal
-from mtkd.terms import Term, value_at
+from mtkd.outputs import BY_LAYER, ModelOutput, OutputSpec
 from tasks.batching import Batch
 from tasks.task import Task
 
 
 class Objective(nn.Module):
-    """L = sum over terms of weight * (sum over units) / (number of units).
+    """L = sum over terms of weight * (sum over items) / (number of items).
 
-    The number of units is taken over the whole step (all micro-batches, all processes), so that
+    The number of num_items is taken over the whole step (all micro-batches, all processes), so that
     splitting a batch changes nothing.
 
     Args:
@@ -39,26 +39,28 @@ class Objective(nn.Module):
         return list(self.terms.items())  # type: ignore[arg-type]
 
     @property
-    def student_need(self) -> Need:
+    def student_need(self) -> OutputSpec:
         """All that the terms need of the student."""
-        return reduce(or_, (term.student_need for _, term in self._terms()), Need())
+        return reduce(or_, (term.student_need for _, term in self._terms()), OutputSpec())
 
     @property
-    def teacher_need(self) -> Need:
+    def teacher_need(self) -> OutputSpec:
         """All that the terms need of the teacher."""
-        return reduce(or_, (term.teacher_need for _, term in self._terms()), Need())
+        return reduce(or_, (term.teacher_need for _, term in self._terms()), OutputSpec())
 
-    def needs(self, progress: float) -> tuple[Need, Need]:
+    def needs(self, progress: float) -> tuple[OutputSpec, OutputSpec]:
         """What is needed of student and teacher in a step; less than in all while layers are built."""
         if self.slow_build.done(progress):
             return self.student_need, self.teacher_need
         on = self.slow_build.on(progress)
         student, teacher = zip(*(term.needs(on) for _, term in self._terms()), strict=True)
-        return reduce(or_, student, Need()), reduce(or_, teacher, Need())
+        return reduce(or_, student, OutputSpec()), reduce(or_, teacher, OutputSpec())
 
-    def units(self, task: Task, batch: Batch) -> list[int]:
-        """How many units each term is a sum over, in this batch; 0 for a term that is not for this task."""
-        return [term.units(task, batch) if self._concerns(name, task) else 0 for name, term in self._terms()]
+    def num_items(self, task: Task, batch: Batch) -> list[int]:
+        """How many items each term sums over in this batch; 0 for a term that is not for this task."""
+        return [
+            term.num_items(task, batch) if self._concerns(name, task) else 0 for name, term in self._terms()
+        ]
 
     def _concerns(self, name: str, task: Task) -> bool:
         kinds = self._settings[name].kinds
@@ -68,15 +70,15 @@ class Objective(nn.Module):
         self,
         task: Task,
         batch: Batch,
-        student: Signal,
-        teacher: Signal | None,
-        units: list[int],
+        student: ModelOutput,
+        teacher: ModelOutput | None,
+        num_items: list[int],
         progress: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
         """The objective's share from one micro-batch.
 
         Args:
-            units: for each term, the units of the whole step.
+            num_items: for each term, the number of items in the whole step.
             progress: share of the steps that are done, 0 to 1, for weights and temperatures that change.
 
         Returns:
@@ -86,7 +88,7 @@ class Objective(nn.Module):
         given = TermInput(task, batch, student, teacher, progress, on)
         loss = _nothing(student)
         values = []
-        for (name, term), count in zip(self._terms(), units, strict=True):
+        for (name, term), count in zip(self._terms(), num_items, strict=True):
             weight = value_at(self._settings[name].weight, progress)
             live = on is None or term.pairs_on(on)
             value = term(given) / count if count and weight and live else loss.new_zeros(())
@@ -95,7 +97,7 @@ class Objective(nn.Module):
         return loss, torch.stack(values)
 
 
-def _nothing(student: Signal) -> Tensor:
+def _nothing(student: ModelOutput) -> Tensor:
     """A zero that hangs on the student, for a step in which no term has anything to say."""
     if student.logits is not None or student.pooled is not None:
         found = student.pooled if student.logits is None else student.logits

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mtkd.layermap import Pairs
+from mtkd.losses.base import TermInput, full_precision
 from mtkd.losses.hidden import masked_mse
-from mtkd.losses.shared import LayeredTerm, Projections, mask_of
-from mtkd.losses.term import TermInput, full_precision
+from mtkd.losses.layer_maps import Pairs
+from mtkd.losses.layered import LayeredTerm, Projections, mask_of
 from tasks.batching import Batch
 from tasks.task import Task
 
@@ -92,10 +92,10 @@ class PooledTerm(LayeredTerm):
         super().__init__(layers, [kind], flow)
         self._stride = stride
 
-    def units(self, task: Task, batch: Batch) -> int:
+    def num_items(self, task: Task, batch: Batch) -> int:
         """Windows of the batch that have a real token."""
-        assert batch.inputs.joint is not None, "token-aligned students read jointly"
-        return int(pool_mask(batch.inputs.joint.mask, self._stride).sum())
+        assert batch.inputs.joined is not None, "token-aligned students read jointly"
+        return int(pool_mask(batch.inputs.joined.mask, self._stride).sum())
 
 
 class PooledHiddenMSE(PooledTerm):

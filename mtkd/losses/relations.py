@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mtkd.layermap import Pairs
-from mtkd.losses.shared import LayeredTerm, SampleTerm, TokenTerm, mask_of
-from mtkd.losses.term import TermInput, full_precision
-from mtkd.records import Need
+from mtkd.losses.base import TermInput, full_precision
+from mtkd.losses.layer_maps import Pairs
+from mtkd.losses.layered import LayeredTerm, SampleTerm, TokenTerm, mask_of
+from mtkd.outputs import OutputSpec
 
 # Elements of one (heads, n, n) matrix that is worked on at a time: what a CPU's cache holds, and on other
 # devices what keeps memory flat.
@@ -233,7 +233,7 @@ def regroup_heads(vectors: Tensor, heads: int, splits: int, how: str) -> Tensor:
 class TokenSimilarity(TokenTerm):
     """`token_similarity`: similarities of the embedding layer's tokens; unit: a real token."""
 
-    student_need = teacher_need = Need(hidden=frozenset({0}))
+    student_need = teacher_need = OutputSpec(hidden=frozenset({0}))
     compared = ((0, 0),)
 
     def forward(self, given: TermInput) -> Tensor:

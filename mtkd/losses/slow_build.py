@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mtkd.losses.term import LossTerm
+from mtkd.losses.base import LossTerm
 
 _ROUNDING = 1e-9  # a share of steps is a quotient
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from mtkd.config import STAGES, validate
+from mtkd.settings import STAGES, validate
 from tasks.errors import UserError, unknown
 
 
@@ -23,7 +23,7 @@ def recipe_text(name: str) -> str:
         UserError: no recipe of that name.
     """
     if name not in _files():
-        raise unknown("recipe", name, _files(), mend="mtkd recipes lists them all")
+        raise unknown("recipe", name, _files(), hint="mtkd recipes lists them all")
     return (resources.files("mtkd.recipes") / f"{name}.toml").read_text(encoding="utf-8")
 
 
@@ -47,11 +47,11 @@ def load_settings(name: str, stage: str, overrides: Mapping[str, Any], task: str
     """
     names = recipe_names(stage)
     if name not in names:
-        raise unknown(f"{stage} recipe", name, names, mend="mtkd recipes lists them all")
+        raise unknown(f"{stage} recipe", name, names, hint="mtkd recipes lists them all")
     if stage == "finetune" and "train.lr" in overrides:
         raise UserError(
             f"--set train.lr={overrides['train.lr']}: fine-tuning tries every rate of learning_rates",
-            mend=f"--set 'learning_rates=[{overrides['train.lr']}]'",
+            hint=f"--set 'learning_rates=[{overrides['train.lr']}]'",
         )
     values = _read(name)
     values.pop("stage")
@@ -79,7 +79,7 @@ def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         if not equals or not key.strip():
             raise UserError(
-                f"--set {pair!r} is not of the form key=value", mend="for example --set train.lr=1e-4"
+                f"--set {pair!r} is not of the form key=value", hint="for example --set train.lr=1e-4"
             )
         try:
             found[key.strip()] = tomllib.loads(f"v = {text}")["v"]

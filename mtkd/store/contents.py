@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtkd.records import BY_LAYER, Need, Shape, Signal
+from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.selection import Selection
 from tasks.task import Task
 
@@ -71,19 +71,19 @@ class Contents:
         max_length: tokens that the teacher read of a row.
     """
 
-    need: Need
+    need: OutputSpec
     dtype: Dtype
-    shape: Shape
+    shape: EncoderSpec
     max_length: int
 
     @staticmethod
-    def of(need: Need, dtype: Dtype, shape: Shape, max_length: int) -> Contents:
+    def of(need: OutputSpec, dtype: Dtype, shape: EncoderSpec, max_length: int) -> Contents:
         """The contents that serve a need."""
         kept = replace(need, scores=frozenset(), query=need.query | need.scores, key=need.key | need.scores)
         return Contents(kept, dtype, shape, max_length)
 
     @property
-    def offers(self) -> Need:
+    def offers(self) -> OutputSpec:
         """What a student can be taught from it."""
         need = self.need
         return replace(need, scores=need.query & need.key, cls=need.cls | need.hidden)
@@ -151,7 +151,7 @@ class Contents:
         need = {k: sorted(v) if isinstance(v, frozenset) else v for k, v in vars(self.need).items()}
         selection = self.need.selection
         need["selection"] = None if selection is None else vars(selection)
-        absent = {f.name: f.default for f in fields(Shape)}
+        absent = {f.name: f.default for f in fields(EncoderSpec)}
         shape = {k: v for k, v in vars(self.shape).items() if k != "offers" and v != absent[k]}
         return {"need": need, "dtype": self.dtype, "shape": shape, "max_length": self.max_length}
 
@@ -164,11 +164,11 @@ class Contents:
         if (selection := need["selection"]) is not None:
             scored = tuple((layer, of) for layer, of in selection["scored"])
             need["selection"] = Selection(**{**selection, "scored": scored})
-        shape = Shape(**value["shape"], offers=Need())
-        return Contents(Need(**need), value["dtype"], shape, value["max_length"])
+        shape = EncoderSpec(**value["shape"], offers=OutputSpec())
+        return Contents(OutputSpec(**need), value["dtype"], shape, value["max_length"])
 
 
-def pack(signal: Signal, contents: Contents) -> dict[str, Tensor]:
+def pack(signal: ModelOutput, contents: Contents) -> dict[str, Tensor]:
     """A batch's knowledge as entries of the fields, rows in the batch's order (its counts are left out).
 
     Args:

@@ -13,8 +13,9 @@ from functools import lru_cache
 import pyarrow as pa
 
 from tasks.errors import unknown
-from tasks.pocket import inference, pairs, reading, single
-from tasks.pocket.dice import Dice, Made, Maker
+from tasks.pocket import inference, reading, single
+from tasks.pocket import paraphrases as pairs
+from tasks.pocket.rng import Made, Maker, Rng
 from tasks.pocket.words import OFFICE, TOWN
 
 TRAIN, VALIDATION, TEST = 500, 150, 100
@@ -109,7 +110,7 @@ def _deal(task_name: str, seed: int) -> dict[str, list[Made]]:
     """Every split of a task: rows drawn until enough have different texts, then dealt out in order."""
     dealt: dict[str, list[Made]] = {}
     for number, pool in enumerate(RECIPES[task_name].pools):
-        dice = Dice(f"pocket/{task_name}/{number}/{seed}")
+        dice = Rng(f"pocket/{task_name}/{number}/{seed}")
         rows: dict[tuple[str, ...], Made] = {}
         while len(rows) < sum(pool.sizes.values()):
             row = pool.make(dice, pool.wanted[len(rows) % len(pool.wanted)])
@@ -127,7 +128,7 @@ def _paragraphs(task_name: str, seed: int) -> dict[str, list[reading.Paragraph]]
 
     Of squad_v2 every fourth question has no answer.
     """
-    dice = Dice(f"pocket/{task_name}/{seed}")
+    dice = Rng(f"pocket/{task_name}/{seed}")
     titles: set[str] = set()
     dealt: dict[str, list[reading.Paragraph]] = {}
     for split, size in SQUAD_SIZES.items():

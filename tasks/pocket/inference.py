@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tasks.pocket import words
-from tasks.pocket.dice import Dice, Made, Maker
+from tasks.pocket.rng import Made, Maker, Rng
 from tasks.pocket.words import OFFICE, TOWN, Domain, a, gerund, plural, sentence, terms
 
 ENTAILED, NEUTRAL, CONTRADICTED = 0, 1, 2
@@ -34,7 +34,7 @@ WIDENING = {
 }
 
 
-def _quantified(dice: Dice, domain: Domain, wanted: int) -> tuple[str, str]:
+def _quantified(dice: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
     """ "All dogs in the park are old." against "Some dogs in the park are old." or "Some animals …"."""
     kind, place, state = dice.pick(domain.kinds), dice.pick(domain.places), dice.pick(domain.states)
     wide, narrow = plural(kind.name), plural(dice.pick(kind.members))
@@ -48,7 +48,7 @@ def _quantified(dice: Dice, domain: Domain, wanted: int) -> tuple[str, str]:
     return sentence(before, said, rest), sentence(after, asked, rest)
 
 
-def _scene(dice: Dice, domain: Domain, wanted: int) -> tuple[str, str]:
+def _scene(dice: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
     """ "A tall man is feeding a dog in the park." against less, more or the contrary."""
     kind, person, place = dice.pick(domain.kinds), dice.pick(domain.people), dice.pick(domain.places)
     thing, look, verb = dice.pick(kind.members), dice.pick(domain.adjectives), dice.pick(kind.verbs)
@@ -97,7 +97,7 @@ ELSE = (
 )
 
 
-def _denied(dice: Dice, domain: Domain, wanted: int) -> tuple[str, str]:
+def _denied(dice: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
     """ "The nurse did not feed an animal." against "The nurse did not feed a dog." and the like."""
     kind, person = dice.pick(domain.kinds), dice.pick(domain.people)
     thing, verb, place = dice.pick(kind.members), dice.pick(kind.verbs), dice.pick(domain.places)
@@ -114,7 +114,7 @@ def _denied(dice: Dice, domain: Domain, wanted: int) -> tuple[str, str]:
     return claim, sentence(*denial, a(dice.pick((kind.name, thing))), where)
 
 
-def _inference(dice: Dice, domain: Domain, wanted: int) -> tuple[str, str]:
+def _inference(dice: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
     style = dice.pick((_scene, _scene, _quantified, _denied))
     return style(dice, domain, wanted)
 
@@ -124,16 +124,16 @@ def mnli(domain: Domain) -> Maker:
     return partial(_mnli, domain)
 
 
-def _mnli(domain: Domain, dice: Dice, wanted: int) -> Made:
+def _mnli(domain: Domain, dice: Rng, wanted: int) -> Made:
     return Made(_inference(dice, domain, wanted), wanted)
 
 
-def ax(dice: Dice, wanted: int) -> Made:
+def ax(dice: Rng, wanted: int) -> Made:
     """The diagnostic set: mnli's rules, in either of its worlds."""
     return Made(_inference(dice, dice.pick((TOWN, OFFICE)), wanted), wanted)
 
 
-def rte(dice: Dice, wanted: int) -> Made:
+def rte(dice: Rng, wanted: int) -> Made:
     """A person and what they are and did, or an inference as in mnli: 0 entailment, 1 not."""
     if dice.chance(0.4):
         label = ENTAILED if wanted == 0 else dice.pick((NEUTRAL, CONTRADICTED))
@@ -141,7 +141,7 @@ def rte(dice: Dice, wanted: int) -> Made:
     return Made(_people(dice, wanted == 0), wanted)
 
 
-def _people(dice: Dice, follows: bool) -> tuple[str, str]:
+def _people(dice: Rng, follows: bool) -> tuple[str, str]:
     """ "Anna, a nurse from Oslo, bought a car." against what it says, or what it does not."""
     name, job, city = dice.pick(words.WOMEN + words.MEN), dice.pick(words.JOBS), dice.pick(words.CITIES)
     kind = dice.pick(TOWN.kinds)
@@ -174,7 +174,7 @@ MOODS = terms("tired lonely hungry angry bored ill sleepy worried happy afraid t
 CONDITIONS = terms("broken empty rusty expensive wooden plastic cheap cracked metallic unlocked")
 
 
-def wnli(dice: Dice, wanted: int) -> Made:
+def wnli(dice: Rng, wanted: int) -> Made:
     """A sentence with a pronoun, and the same with a candidate in its place: right (1) or wrong (0).
 
     What tells: the pronoun's gender, what can be said of an animal or a thing, what must be large or small.
@@ -183,7 +183,7 @@ def wnli(dice: Dice, wanted: int) -> Made:
     return Made(dice.pick((_gender, _animate, _animate, _size, _size))(dice, right), wanted)
 
 
-def _gender(dice: Dice, right: bool) -> tuple[str, str]:
+def _gender(dice: Rng, right: bool) -> tuple[str, str]:
     """ "Anna called Peter because she was ill." - "Anna was ill." """
     pair = (dice.pick(words.WOMEN), dice.pick(words.MEN))
     mood, woman = dice.pick(MOODS), dice.chance(0.5)
@@ -194,7 +194,7 @@ def _gender(dice: Dice, right: bool) -> tuple[str, str]:
     return sentence(caller, verb, called, "because", pronoun, "was", mood), sentence(name, "was", mood)
 
 
-def _animate(dice: Dice, right: bool) -> tuple[str, str]:
+def _animate(dice: Rng, right: bool) -> tuple[str, str]:
     """ "The dog left the cart because it was hungry." - "The dog was hungry." """
     animal, thing = dice.pick(ANIMALS), dice.pick(PLAYTHINGS)
     mood = dice.chance(0.85)
@@ -207,7 +207,7 @@ def _animate(dice: Dice, right: bool) -> tuple[str, str]:
     )
 
 
-def _size(dice: Dice, right: bool) -> tuple[str, str]:
+def _size(dice: Rng, right: bool) -> tuple[str, str]:
     """ "The ball did not fit into the box because it was too large." - "The ball was too large." """
     content, container = dice.pick(CONTENTS), dice.pick(CONTAINERS)
     large = dice.chance(0.85)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tasks.pocket import words
-from tasks.pocket.dice import Dice, Made
+from tasks.pocket.rng import Made, Rng
 from tasks.pocket.words import terms
 
 SITES = terms(
@@ -86,7 +86,7 @@ SLOTS = (
 )
 
 
-def _place(dice: Dice) -> Place:
+def _place(dice: Rng) -> Place:
     people = words.WOMEN + words.MEN
     return Place(
         name=f"{dice.pick(words.SURNAMES)} {dice.pick(SITES).capitalize()}",
@@ -104,7 +104,7 @@ def _fill(pattern: str, place: Place) -> str:
     return pattern.format(**vars(place))
 
 
-def qnli(dice: Dice, wanted: int) -> Made:
+def qnli(dice: Rng, wanted: int) -> Made:
     """A question and a sentence of the same pattern family: it answers (0), or tells something else (1).
 
     What it tells when it does not answer: another fact of the same place, or the same of another place.
@@ -118,7 +118,7 @@ def qnli(dice: Dice, wanted: int) -> Made:
     return Made((question, _fill(dice.pick(told.statements), place)), wanted)
 
 
-def _other_name(dice: Dice, name: str) -> str:
+def _other_name(dice: Rng, name: str) -> str:
     surname, site = name.split()
     return f"{dice.other(words.SURNAMES, surname)} {site}"
 
@@ -144,7 +144,7 @@ class Paragraph:
     questions: tuple[Question, ...]
 
 
-def squad(dice: Dice, unanswered: bool = False) -> Paragraph:
+def squad(dice: Rng, unanswered: bool = False) -> Paragraph:
     """A paragraph on one place, with a sentence or two on another, and three questions on the first.
 
     Args:

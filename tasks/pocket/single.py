@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.pocket import words
-from tasks.pocket.dice import Dice, Made
+from tasks.pocket.rng import Made, Rng
 from tasks.pocket.words import plural, sentence, terms
 
 WOMEN_NOUNS = terms("girl queen woman waitress sister aunt actress princess mother daughter")
@@ -13,17 +13,17 @@ DOING = terms("sleeping waiting singing working dancing reading talking eating")
 LINKS = ("near", "behind", "beside", "next to")
 
 
-def cola(dice: Dice, wanted: int) -> Made:
+def cola(dice: Rng, wanted: int) -> Made:
     """A sentence that keeps (1) or breaks (0) a rule: agreement, determiner, reflexive, verb form, order."""
     rule = dice.pick((_order, _order, _order, _order, _agreement, _determiner, _reflexive, _verb_form))
     return Made((rule(dice, wanted == 1),), wanted)
 
 
-def _thing(dice: Dice) -> str:
+def _thing(dice: Rng) -> str:
     return f"the {dice.pick(words.ADJECTIVES)} {dice.pick(words.THINGS)}"
 
 
-def _order(dice: Dice, good: bool) -> str:
+def _order(dice: Rng, good: bool) -> str:
     """Article, adjective, noun, verb and object stand in the order of English."""
     job, verb, place = dice.pick(words.JOBS), dice.pick(words.ACTIONS).past, dice.pick(words.PLACES)
     adjective, thing = dice.pick(words.ADJECTIVES), dice.pick(words.THINGS)
@@ -43,7 +43,7 @@ def _order(dice: Dice, good: bool) -> str:
     )
 
 
-def _agreement(dice: Dice, good: bool) -> str:
+def _agreement(dice: Rng, good: bool) -> str:
     """The verb agrees with its subject, whatever the number of a noun between them."""
     subject, between = dice.sample(words.JOBS, 2)
     many = dice.chance(0.5)
@@ -54,7 +54,7 @@ def _agreement(dice: Dice, good: bool) -> str:
     return sentence(phrase, verb, dice.pick(DOING), "in the", dice.pick(words.PLACES))
 
 
-def _determiner(dice: Dice, good: bool) -> str:
+def _determiner(dice: Rng, good: bool) -> str:
     """The determiner agrees with its noun in number."""
     many = dice.chance(0.5)
     determiner = dice.pick(("these", "many") if many else ("this", "every"))
@@ -65,7 +65,7 @@ def _determiner(dice: Dice, good: bool) -> str:
     )
 
 
-def _reflexive(dice: Dice, good: bool) -> str:
+def _reflexive(dice: Rng, good: bool) -> str:
     """The reflexive pronoun agrees with its subject in gender."""
     woman = dice.chance(0.5)
     subject = dice.pick(WOMEN_NOUNS if woman else MEN_NOUNS)
@@ -73,7 +73,7 @@ def _reflexive(dice: Dice, good: bool) -> str:
     return sentence("the", subject, dice.pick(REFLEXIVE_VERBS), pronoun, "in the", dice.pick(words.PLACES))
 
 
-def _verb_form(dice: Dice, good: bool) -> str:
+def _verb_form(dice: Rng, good: bool) -> str:
     """An auxiliary takes the form that it governs: "can paint", "has painted"."""
     verb = dice.pick(words.ACTIONS)
     takes_base = dice.chance(0.5)
@@ -102,7 +102,7 @@ OPENINGS = ("i remember", "everyone talks about", "you will notice", "this is al
 NEGATIONS = ("not", "hardly", "never", "not really", "far from")
 
 
-def sst2(dice: Dice, wanted: int) -> Made:
+def sst2(dice: Rng, wanted: int) -> Made:
     """An opinion, positive (1) or not (0): negation turns it round, the last of two clauses decides."""
     positive, style = wanted == 1, dice.below(20)
     first, second = dice.sample(ASPECTS, 2)
@@ -117,7 +117,7 @@ def sst2(dice: Dice, wanted: int) -> Made:
     return Made((f"{text} .",), wanted)
 
 
-def _clause(dice: Dice, positive: bool, aspect: str) -> str:
+def _clause(dice: Rng, positive: bool, aspect: str) -> str:
     """An opinion on one aspect, plain or through a negated adjective of the other side."""
     if dice.chance(0.35):
         return f"the {aspect} is {dice.pick(NEGATIONS)} {dice.pick(BAD if positive else GOOD)}"

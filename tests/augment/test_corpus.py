@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from augment.corpus import CorpusJob, copies_of, run, total_copies
+from augment.corpus_writer import CorpusJob, copies_of, run, total_copies
 from augment.masking import Masking
-from tasks.corpus import corpus_rows, corpus_tasks, read_corpus
+from tasks.corpus_reader import corpus_rows, corpus_tasks, read_corpus
 from tasks.errors import UserError
 from tasks.rows import Rows
 from tasks.task import Task

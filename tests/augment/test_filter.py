@@ -16,16 +16,16 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from augment.questions.cuts import around, without
-from augment.questions.filtering.answers import Answer, ask
-from augment.questions.filtering.checks import Reason, Seen, copied, is_question
-from augment.questions.filtering.filter import Filtered, FilterJob, run
-from augment.questions.filtering.report import Tally
-from augment.questions.filtering.sift import FilterSettings
+from augment.distributed import ProcessGroup
+from augment.questions.answer_context import around, without
+from augment.questions.filtering.answerability import Answer, ask
+from augment.questions.filtering.filter_corpus import Filtered, FilterJob, run
+from augment.questions.filtering.filter_report import Tally
+from augment.questions.filtering.filter_shard import FilterSettings
+from augment.questions.filtering.heuristics import Reason, Seen, copied, is_question
 from augment.questions.filtering.unanswerable import Refusal, Way
-from augment.questions.rows import Question, question_table, questions_of
-from augment.ranks import Ranks
-from tasks.corpus import (
+from augment.questions.question_rows import Question, question_table, questions_of
+from tasks.corpus_reader import (
     FORMAT,
     QUESTION_SCHEMA,
     CorpusManifest,
@@ -275,7 +275,7 @@ def test_two_ranks_write_the_bytes_of_one_and_share_the_work(whole, corpus, tmp_
     teachers = [Rule(), Rule()]
 
     def work(number: int) -> None:
-        ranks = Ranks(number, 2, lambda: barrier.wait(30) and None)
+        ranks = ProcessGroup(number, 2, lambda: barrier.wait(30) and None)
         results[number] = run(job(corpus, labels=True), teachers[number], tmp_path / "c", ranks=ranks)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
@@ -321,7 +321,7 @@ def test_contexts_that_still_hold_the_answer_are_not_taken(tmp_path):
 
 @pytest.fixture
 def teacher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mtkd.cli.questions_filter.load_answerer", lambda directory: Rule())
+    monkeypatch.setattr("mtkd.cli.augment_filter.load_answerer", lambda directory: Rule())
 
 
 def test_the_command(mtkd: Callable, teacher, corpus, tmp_path):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from augment.masking import Masking
-from tasks.corpus import SCHEMA
+from tasks.corpus_reader import SCHEMA
 from tasks.errors import UserError
 from tasks.rows import Rows
 

@@ -19,24 +19,24 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, MT5Config, MT5ForConditionalGeneration, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from augment.corpus import run
-from augment.questions.cuts import around
-from augment.questions.formats import FORMATS, check_vocabulary
+from augment.corpus_writer import run
+from augment.distributed import ProcessGroup
+from augment.questions.answer_context import around
+from augment.questions.generation.answer_candidates import Candidate, by_rule, spread
+from augment.questions.generation.config import GenerationConfig, prepare
+from augment.questions.generation.decoder import Decoder
+from augment.questions.generation.decoding import Prompt, Strategy, decode, stream_of
+from augment.questions.generation.generate import Asking, ask, readable
+from augment.questions.generation.paragraphs import Words, choose, open_paragraphs
 from augment.questions.generator import Reading, load_generator
+from augment.questions.prompt_formats import FORMATS, check_vocabulary
 from augment.questions.sentences import pack, sentences
-from augment.questions.training.fresh import FreshShape
-from augment.questions.training.pairs import read_asked
-from augment.questions.training.score import bleu, rouge_l
-from augment.questions.training.train import Place, TrainJob, train
-from augment.questions.writing.ask import Asking, ask, readable
-from augment.questions.writing.candidates import Candidate, by_rule, spread
-from augment.questions.writing.decode import Prompt, Strategy, decode, stream_of
-from augment.questions.writing.decoder import Decoder
-from augment.questions.writing.job import Wanted, prepare
-from augment.questions.writing.paragraphs import Words, choose, open_paragraphs
-from augment.ranks import Ranks
+from augment.questions.training.from_scratch import NewModelShape
+from augment.questions.training.prompts import read_asked
+from augment.questions.training.text_scores import bleu, rouge_l
+from augment.questions.training.train_generator import TrainingPlace, TrainJob, train
 from mtkd.cli.main import cli
-from tasks.corpus import QUESTION_SCHEMA, corpus_rows, read_corpus
+from tasks.corpus_reader import QUESTION_SCHEMA, corpus_rows, read_corpus
 from tasks.errors import UserError
 from tasks.glue import TASKS
 from tasks.sources import open_data
@@ -47,7 +47,7 @@ SQUAD = TASKS["squad"]
 JOB = TrainJob(
     "fresh",
     Reading(max_input=64, max_output=12),
-    FreshShape(vocab_size=150, d_model=16, layers=1, heads=2, d_ff=32),
+    NewModelShape(vocab_size=150, d_model=16, layers=1, heads=2, d_ff=32),
     steps=12,
     batch_size=8,
     precision="fp32",
@@ -81,7 +81,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fit(out: Path, data: Path, job: TrainJob = JOB, **changes) -> dict:
-    return train(job, open_data(str(data)), SQUAD, Place(out, CPU, "0.1", "mtkd", **changes))
+    return train(job, open_data(str(data)), SQUAD, TrainingPlace(out, CPU, "0.1", "mtkd", **changes))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def generate(out: Path, model: Path, data: Path, advance=lambda count: None, **given):
-    wanted = Wanted(str(model), str(data / "paragraphs.parquet"), shard=7, **given)
+    wanted = GenerationConfig(str(model), str(data / "paragraphs.parquet"), shard=7, **given)
     ready = prepare(wanted, "squad", CPU, "0.1", "mtkd")
     return run(ready.job, ready.rows, out, advance=advance)
 
@@ -220,7 +220,7 @@ def test_trained_model_loads_in_plain_transformers_and_the_record_says_what_it_r
 
 
 def test_interrupted_training_ends_with_the_same_weights(trained, data, tmp_path, monkeypatch):
-    import augment.questions.training.train as module
+    import augment.questions.training.train_generator as module
 
     real, calls = module.batch_loss, 0
 
@@ -351,7 +351,7 @@ def test_same_corpus_whatever_the_batch_interruptions_and_processes(trained, dat
     assert contents(tmp_path / "again") == whole
 
     barrier = threading.Barrier(2, timeout=60)
-    wanted = Wanted(str(trained), str(data / "paragraphs.parquet"), shard=7, **given)
+    wanted = GenerationConfig(str(trained), str(data / "paragraphs.parquet"), shard=7, **given)
     ready = prepare(
         wanted, "squad", CPU, "0.1", "mtkd"
     )  # not in threads: transformers loads in one at a time
@@ -359,7 +359,7 @@ def test_same_corpus_whatever_the_batch_interruptions_and_processes(trained, dat
         threading.Thread(
             target=run,
             args=(ready.job, ready.rows, tmp_path / "two"),
-            kwargs={"ranks": Ranks(rank, 2, barrier.wait)},
+            kwargs={"ranks": ProcessGroup(rank, 2, barrier.wait)},
         )
         for rank in range(2)
     ]
@@ -382,7 +382,7 @@ def test_beams_give_several_and_greedy_cannot(trained, data, tmp_path):
 def test_a_paragraph_longer_than_the_limit_is_read_in_part_and_stays_whole(trained, tmp_path):
     long = "Anna was born in Rome in 1850. " * 30
     (tmp_path / "t.txt").write_text(f"Anna was born in Oslo.\n\n{long}\n{'river' * 200}\n")
-    wanted = Wanted(str(trained), str(tmp_path / "t.txt"), sample=True)
+    wanted = GenerationConfig(str(trained), str(tmp_path / "t.txt"), sample=True)
     ready = prepare(wanted, "squad", CPU, "0.1", "mtkd")
     counts = ready.counts
     assert (counts.read, counts.empty, counts.shortened, counts.too_long, counts.kept) == (4, 1, 1, 1, 2)
@@ -556,7 +556,7 @@ def test_mistakes_of_generating_are_one_error(data, trained, tmp_path):
 
 
 def test_what_is_not_installed_is_said(trained, data, tmp_path, monkeypatch):
-    from augment.questions.writing.candidates import load_spacy
+    from augment.questions.generation.answer_candidates import load_spacy
 
     with pytest.raises(UserError, match="--spacy en_core_none") as error:
         load_spacy("en_core_none")
@@ -582,7 +582,7 @@ def test_a_vocabulary_without_what_the_format_needs_is_refused(trained):
 
 def test_ctranslate2_writes_what_we_write(trained, data, tmp_path):
     pytest.importorskip("ctranslate2")
-    from augment.questions.writing.ctranslate import open_engine
+    from augment.questions.generation.ctranslate import open_engine
 
     generator = load_generator(str(trained))
     draw = random.Random(0)

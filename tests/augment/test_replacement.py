@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from augment.corpus import CorpusJob, run
+from augment.corpus_writer import CorpusJob, run
 from augment.replacement import Replacement
-from augment.tagged import split_words, tag_rows
+from augment.tagged_text import split_words, tag_rows
 from augment.tagging import NoTagger, open_tagger
-from tasks.corpus import SCHEMA, corpus_rows, read_corpus
+from tasks.corpus_reader import SCHEMA, corpus_rows, read_corpus
 from tasks.errors import UserError
 from tasks.rows import Rows
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from mtkd.jobs import refine
+from mtkd.jobs.common import Request
+from mtkd.models.encoders.pretrained_config import locate
 from mtkd.recipes import load_settings
-from mtkd.stages import refine
-from mtkd.stages.common import Request
-from mtkd.students.hf_config import locate
 
 SMALL_RUN = {"train.epochs": 1, "train.batch_size": 16, "max_length": 32, "train.warmup": 0.0}
 

@@ -5,15 +5,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mtkd.engine import bench
-from mtkd.engine.bench import BenchSettings, common_head, random_inputs
-from mtkd.model import ModelInfo, MultiTaskModel, disk_bytes
-from mtkd.students.bilstm import BiLSTMConfig, BiLSTMEncoder
-from mtkd.students.hf_config import TransformerConfig
-from mtkd.students.transformer import TransformerEncoder
+from mtkd.evaluation import inference_bench as bench
+from mtkd.evaluation.inference_bench import BenchSettings, common_head, random_inputs
+from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
+from mtkd.models.encoders.pretrained_config import TransformerConfig
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.multitask import ModelInfo, MultiTaskModel, disk_bytes
 from tasks.errors import UserError
 from tasks.glue import TASKS
-from tasks.tokenise import Tokeniser
+from tasks.tokeniser import Tokeniser
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_models_take_turns(monkeypatch):
 
 def test_every_model_reads_the_same_number_of_real_tokens(tokeniser):
     settings = BenchSettings(seq_len=12, batch=3)
-    joint = random_inputs(bert(tokeniser), "rte", settings).joint
+    joint = random_inputs(bert(tokeniser), "rte", settings).joined
     pair = random_inputs(bilstm(tokeniser), "rte", settings).texts
     single = random_inputs(bilstm(tokeniser), "sst2", settings).texts
     assert joint.ids.shape == (3, 12) and joint.mask.all()

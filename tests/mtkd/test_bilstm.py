@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mtkd.students.bilstm import BiLSTMConfig, BiLSTMEncoder
-from tasks.batching import Inputs, Tokens
+from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
+from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
 
 KINDS = ["bilstm-biattention", "bilstm"]
@@ -77,7 +77,7 @@ def test_equals_the_equations_row_by_row(kind, n_texts):
     lengths = [[3, 6, 1, 4], [5, 2, 1, 8]][:n_texts]
     texts = tuple(tokens(length, max(length) + 2, seed) for seed, length in enumerate(lengths))
     with torch.inference_mode():
-        pooled = encoder(Inputs(texts=texts)).pooled
+        pooled = encoder(ModelInputs(texts=texts)).pooled
         rows = [
             naive_row(encoder, [t.ids[row, : length[row]] for t, length in zip(texts, lengths, strict=True)])
             for row in range(4)
@@ -94,8 +94,10 @@ def test_padding_changes_nothing(kind):
     for narrow, padded in zip((x, y), wide, strict=True):
         padded.ids[:, : narrow.ids.shape[1]][narrow.mask] = narrow.ids[narrow.mask]
     with torch.inference_mode():
-        expected = encoder(Inputs(texts=(x, y))).pooled
-        torch.testing.assert_close(encoder(Inputs(texts=tuple(wide))).pooled, expected, atol=1e-6, rtol=1e-5)
+        expected = encoder(ModelInputs(texts=(x, y))).pooled
+        torch.testing.assert_close(
+            encoder(ModelInputs(texts=tuple(wide))).pooled, expected, atol=1e-6, rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,7 +107,7 @@ def test_every_parameter_learns_and_padding_does_not(kind):
     for text in (x, y):
         text.ids[text.mask] = text.ids[text.mask] % 39
         text.ids[~text.mask] = 39
-    encoder(Inputs(texts=(x, y))).pooled.square().sum().backward()
+    encoder(ModelInputs(texts=(x, y))).pooled.square().sum().backward()
     for name, weight in encoder.named_parameters():
         assert weight.grad is not None and weight.grad.abs().sum() > 0, name
     assert not encoder.embeddings.weight.grad[39].any()
@@ -113,7 +115,7 @@ def test_every_parameter_learns_and_padding_does_not(kind):
 
 def test_gradients_agree_with_finite_differences():
     encoder = make("bilstm-biattention", dropout=0.0).double()
-    inputs = Inputs(texts=(tokens([3, 2], 3, 0), tokens([1, 2], 2, 1)))
+    inputs = ModelInputs(texts=(tokens([3, 2], 3, 0), tokens([1, 2], 2, 1)))
 
     def pooled(weight: Tensor) -> Tensor:
         return torch.func.functional_call(encoder, {"compare.attention.weight": weight}, (inputs,)).pooled
@@ -125,15 +127,15 @@ def test_gradients_agree_with_finite_differences():
 def test_one_text_is_compared_with_itself():
     encoder = make("bilstm-biattention")
     x = tokens([4, 2], 4)
-    copy = Tokens(x.ids.clone(), x.mask.clone(), x.segments)
+    copy = Tokens(x.ids.clone(), x.mask.clone(), x.token_type_ids)
     with torch.inference_mode():
-        once, twice = (encoder(Inputs(texts=texts)).pooled for texts in ((x,), (x, copy)))
+        once, twice = (encoder(ModelInputs(texts=texts)).pooled for texts in ((x,), (x, copy)))
     torch.testing.assert_close(once, twice, atol=1e-6, rtol=1e-5)
 
 
 def test_mixed_precision_stays_near_full_precision():
     encoder = make("bilstm-biattention")
-    inputs = Inputs(texts=(tokens([4, 2], 4, 0), tokens([3, 5], 5, 1)))
+    inputs = ModelInputs(texts=(tokens([4, 2], 4, 0), tokens([3, 5], 5, 1)))
     with torch.autocast("cpu", torch.bfloat16):
         pooled = encoder(inputs).pooled
         pooled.float().sum().backward()
@@ -144,7 +146,7 @@ def test_mixed_precision_stays_near_full_precision():
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_come_back(kind):
     encoder = make(kind)
-    inputs = Inputs(texts=(tokens([4, 2], 4, 0), tokens([3, 5], 5, 1)))
+    inputs = ModelInputs(texts=(tokens([4, 2], 4, 0), tokens([3, 5], 5, 1)))
     again = BiLSTMEncoder(BiLSTMConfig(**encoder.config.model_dump())).eval()
     again.load_state_dict(encoder.state_dict())
     assert torch.equal(encoder(inputs).pooled, again(inputs).pooled)

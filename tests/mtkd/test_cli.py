@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from mtkd.config import STAGES
 from mtkd.recipes import load_settings, recipe_names
+from mtkd.settings import STAGES
 
 TINY = ("--limit", "32", "--eval-limit", "16", "--epochs", "1", "--batch", "16", "--quiet")
 SMALL = (
@@ -247,7 +247,7 @@ def test_a_glue_submission_is_complete(mtkd: Callable, tiny_teacher: Path, tmp_p
 def test_a_full_disk_is_an_error_that_keeps_the_run(
     mtkd: Callable, tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mtkd.engine import checkpoint
+    from mtkd.training import checkpoint
 
     def full(*args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

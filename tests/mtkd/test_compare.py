@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mtkd.grids import grid_names, load_grid
-from mtkd.stages.compare import Inputs, Job, Row, Table, jobs
+from mtkd.jobs.compare import GridInputs, Job, Row, Table, jobs
 from tasks.errors import UserError
 
 GRID = """
@@ -35,7 +35,7 @@ seq_len = 16
 batches = [2]
 rounds = 1
 """
-HERE = Inputs(
+HERE = GridInputs(
     "pocket",
     "teach/{task}",
     Path("out"),
@@ -132,7 +132,7 @@ def test_another_command_is_not_taken_for_finished(tmp_path: Path) -> None:
 
 def test_a_store_stands_in_for_the_teacher(tmp_path: Path) -> None:
     grid = load_grid("hsk-tinybert-4-grid", {"tasks": ["rte"]}, {})
-    inputs = Inputs("pocket", None, tmp_path, store="stores/{task}")
+    inputs = GridInputs("pocket", None, tmp_path, store="stores/{task}")
     words = next(jobs(grid, inputs))[3][-1].words
     assert "--teacher" not in words and words[words.index("--store") + 1] == "stores/rte"
     assert len(grid.cells) == 101, "the 100 configurations of up to 5 layers, and predictions alone"

@@ -16,9 +16,9 @@ from torch.nn.functional import pad
 from mtkd.losses import relations
 from mtkd.losses.attention import attention_kl, score_mse, value_relation_kl
 from mtkd.losses.contrastive import sample_contrastive
+from mtkd.losses.emd import emd, emd_weights
 from mtkd.losses.hidden import cosine, masked_mse, patient_cls_mse
 from mtkd.losses.logits import logits_mse, soft_label_kl
-from mtkd.losses.mapping import emd, emd_weights
 from mtkd.losses.relations import relation_kl, sample_similarity_kl, token_similarity_kl
 
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from mtkd.config import DistillSettings, validate
-from mtkd.losses.build import build_objective
+from mtkd.losses.build_objective import build_objective
 from mtkd.losses.objective import Objective
 from mtkd.losses.pooled import pooled_hidden_mse, pooled_score_mse
+from mtkd.models.encoders.waldorf import WaldorfConfig
+from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
 from mtkd.recipes import load_settings
-from mtkd.records import Need, Shape, Signal
-from mtkd.students.waldorf import WaldorfConfig
-from tasks.batching import Batch, Inputs, Tokens
+from mtkd.settings import DistillSettings, validate
+from tasks.batching import Batch, ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.glue import TASKS
 
@@ -26,17 +26,17 @@ STUDENT = WaldorfConfig(
 MASK = torch.arange(7) < torch.tensor([[7], [3], [5], [0]])
 
 
-def bert(layers: int, heads: int = 2) -> Shape:
+def bert(layers: int, heads: int = 2) -> EncoderSpec:
     states, every = frozenset(range(layers + 1)), frozenset(range(1, layers + 1))
-    offers = Need(
+    offers = OutputSpec(
         pooled=True,
         **dict.fromkeys(("cls", "hidden"), states),
         **dict.fromkeys(("query", "key", "value", "context", "scores"), every),
     )
-    return Shape("bert", layers, 4, 4, heads, 4, offers)
+    return EncoderSpec("bert", layers, 4, 4, heads, 4, offers)
 
 
-def objective(teacher: Shape = bert(24), student: Shape = STUDENT, **terms: dict) -> Objective:  # noqa: B008
+def objective(teacher: EncoderSpec = bert(24), student: EncoderSpec = STUDENT, **terms: dict) -> Objective:  # noqa: B008
     settings = validate(DistillSettings, {"name": "", "summary": "", "source": "", "terms": terms})
     return build_objective(settings.terms, student, teacher, [RTE])
 
@@ -134,10 +134,10 @@ def test_terms_are_sums_over_layers_and_windows_with_one_projection() -> None:
     h_t = {layer: torch.randn(3, 7, 4) for layer in (3, 6)}
     a_s, a_t = {1: torch.randn(3, 2, 2, 2)}, {3: torch.randn(3, 2, 7, 7)}
     tokens = Tokens(mask.long(), mask, mask.long())
-    given = Batch("rte", np.arange(3), torch.zeros(3), None, Inputs(joint=tokens), None)
-    units = both.units(RTE, given)
+    given = Batch("rte", np.arange(3), torch.zeros(3), None, ModelInputs(joined=tokens), None)
+    units = both.num_items(RTE, given)
     assert units == [5, 5], "2 + 1 + 2 windows"
-    student, teacher = Signal(hidden=h_s, scores=a_s, mask=mask), Signal(hidden=h_t, scores=a_t)
+    student, teacher = ModelOutput(hidden=h_s, scores=a_s, mask=mask), ModelOutput(hidden=h_t, scores=a_t)
     loss, (hid, att) = both(RTE, given, student, teacher, units)
     w = both.terms["hid"].projection.maps["all"].weight.detach()
     expected = sum(hidden_loop(h_s[n] @ w.T, h_t[m], mask, 4) for n, m in ((1, 3), (2, 6)))
@@ -197,4 +197,4 @@ def test_the_recipe_fits_teachers_of_any_depth(layers: int, expected: list[int])
 
 def test_embeddings_can_be_compared_by_their_similarities_too() -> None:
     built = objective(t={"loss": "token_similarity"}, s={"loss": "sample_similarity", "vector": "pooled"})
-    assert built.student_need == Need(pooled=True, hidden=frozenset({0}))
+    assert built.student_need == OutputSpec(pooled=True, hidden=frozenset({0}))

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from mtkd.engine.importance import measure_importance
-from mtkd.engine.parameters import count_parameters
-from mtkd.model import MultiTaskModel
+from mtkd.jobs import distill
+from mtkd.jobs.common import Request
+from mtkd.models.encoders.pretrained_config import TransformerConfig
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.parameter_count import count_parameters
+from mtkd.models.pruning import FactorisedEmbedding, Importance, layer_parts, prune_into
 from mtkd.recipes import load_settings
-from mtkd.stages import distill
-from mtkd.stages.common import Request
-from mtkd.students.hf_config import TransformerConfig
-from mtkd.students.pruned import FactorisedEmbedding, Importance, layer_parts, prune_into
-from mtkd.students.transformer import TransformerEncoder
-from tasks.batching import Collator, Encoded, Inputs, Tokens
+from mtkd.training.importance import measure_importance
+from tasks.batching import Collator, Encoded, ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.registry import resolve
 from tasks.sources import load_rows, open_data
@@ -29,10 +29,10 @@ FAMILIES = {
 }
 
 
-def inputs() -> Inputs:
+def inputs() -> ModelInputs:
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     ids = torch.tensor([[5, 9, 3, 8, 2], [5, 4, 2, 1, 1]])
-    return Inputs(joint=Tokens(ids, mask, torch.zeros_like(ids)))
+    return ModelInputs(joined=Tokens(ids, mask, torch.zeros_like(ids)))
 
 
 def encoder(family: str, **more: int) -> TransformerEncoder:

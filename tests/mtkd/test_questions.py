@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from augment.questions.rows import Question, question_table
-from mtkd.stages.common import Request
-from mtkd.stages.data import load_training_data
-from tasks.corpus import FORMAT, CorpusManifest, CorpusShard, CorpusTask, corpus_rows
+from augment.questions.question_rows import Question, question_table
+from mtkd.jobs.common import Request
+from mtkd.jobs.training_data import load_training_data
+from tasks.corpus_reader import FORMAT, CorpusManifest, CorpusShard, CorpusTask, corpus_rows
 from tasks.files import digest_file, write_json
 from tasks.registry import resolve
 from tasks.sources import load_rows, open_data

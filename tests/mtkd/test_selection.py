@@ -10,12 +10,12 @@ import torch
 from torch.autograd import gradcheck
 
 from mtkd.losses.hidden import masked_mse
-from mtkd.losses.knowledge import selected_mse
-from mtkd.model import MultiTaskModel
-from mtkd.records import Need
+from mtkd.losses.hidden_knowledge import selected_mse
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.outputs import OutputSpec
 from mtkd.selection import Selection
-from mtkd.teacher.select import keep, narrow, static_units
-from mtkd.teacher.source import OnlineTeacher
+from mtkd.teachers.hidden_selection import keep, narrow, static_units
+from mtkd.teachers.live import OnlineTeacher
 from tasks.batching import Batch, Collator, Encoded, Tokens
 from tasks.errors import UserError
 from tasks.registry import resolve
@@ -66,18 +66,18 @@ def test_what_is_kept_follows_the_paper(
 
     ranking = 3 if by == "att-last-no-sep" else 2
     selection = Selection(5, by, 0.25, "magnitude", () if by == "left" else ((2, ranking),))  # type: ignore[arg-type]
-    need = Need(selected=frozenset({2}), selection=selection)
+    need = OutputSpec(selected=frozenset({2}), selection=selection)
     (rte,) = resolve("rte")
     found = OnlineTeacher(teacher, need).signal(rte, batch).selected[2]
 
     theirs = BertModel.from_pretrained(tiny_encoder, attn_implementation="eager").eval()
-    tokens = batch.inputs.joint
+    tokens = batch.inputs.joined
     assert tokens is not None
     with torch.no_grad():
         out = theirs(
             input_ids=tokens.ids,
             attention_mask=tokens.mask.long(),
-            token_type_ids=tokens.segments,
+            token_type_ids=tokens.token_type_ids,
             output_hidden_states=True,
             output_attentions=True,
         )
@@ -138,8 +138,8 @@ def test_uniform_and_random_units_are_the_same_of_every_vector() -> None:
 )
 def test_what_one_selection_serves(stored: Selection, wanted: Selection, covered: bool) -> None:
     assert stored.covers(wanted) is covered
-    offers = Need(selected=frozenset({1}), selection=stored)
-    assert (not Need(selected=frozenset({1}), selection=wanted).missing_from(offers)) is covered
+    offers = OutputSpec(selected=frozenset({1}), selection=stored)
+    assert (not OutputSpec(selected=frozenset({1}), selection=wanted).missing_from(offers)) is covered
 
 
 def test_a_smaller_part_comes_out_of_a_larger_one() -> None:
@@ -183,10 +183,12 @@ def test_the_whole_of_it_is_the_loss_on_hidden_states() -> None:
 
 
 def test_terms_that_keep_different_parts_are_refused() -> None:
-    first, second = (Need(selected=frozenset({1}), selection=Selection(n, "left")) for n in (3, 4))
+    first, second = (OutputSpec(selected=frozenset({1}), selection=Selection(n, "left")) for n in (3, 4))
     with pytest.raises(UserError, match=r"different parts.*3 tokens by left.*4 tokens by left"):
         first | second
-    ranked = [Need(selected=frozenset({n}), selection=Selection(3, "att", scored=((n, n),))) for n in (1, 2)]
+    ranked = [
+        OutputSpec(selected=frozenset({n}), selection=Selection(3, "att", scored=((n, n),))) for n in (1, 2)
+    ]
     joined = ranked[0] | ranked[1]
     assert joined.selection is not None and joined.selection.scored == ((1, 1), (2, 2))
-    assert joined.raw == Need(hidden=frozenset({1, 2}), query=frozenset({1, 2}), key=frozenset({1, 2}))
+    assert joined.raw == OutputSpec(hidden=frozenset({1, 2}), query=frozenset({1, 2}), key=frozenset({1, 2}))

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from mtkd.config import DistillSettings, TrainSettings, validate
-from mtkd.engine.optim import learning_rate
-from mtkd.engine.trainer import Trainer
-from mtkd.losses.build import build_objective
+from mtkd.jobs import distill
+from mtkd.jobs.common import Request
+from mtkd.losses.base import TermInput
+from mtkd.losses.build_objective import build_objective
 from mtkd.losses.objective import Objective
 from mtkd.losses.slow_build import SlowBuild
-from mtkd.losses.term import TermInput
-from mtkd.model import MultiTaskModel
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
 from mtkd.recipes import load_settings
-from mtkd.records import Need, Shape, Signal
-from mtkd.stages import distill
-from mtkd.stages.common import Request
-from mtkd.teacher.source import OnlineTeacher
-from tasks.batching import Batch, Inputs, Tokens
+from mtkd.settings import DistillSettings, TrainSettings, validate
+from mtkd.teachers.live import OnlineTeacher
+from mtkd.training.optimizers import learning_rate
+from mtkd.training.trainer import Trainer
+from tasks.batching import Batch, ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.glue import TASKS
 
@@ -49,10 +49,10 @@ SMALL = {
 }
 
 
-def shape(layers: int) -> Shape:
+def shape(layers: int) -> EncoderSpec:
     states, every = frozenset(range(layers + 1)), frozenset(range(1, layers + 1))
-    offers = Need(pooled=True, cls=states, hidden=states, scores=every)
-    return Shape("bert", layers, 4, 4, 2, 4, offers)
+    offers = OutputSpec(pooled=True, cls=states, hidden=states, scores=every)
+    return EncoderSpec("bert", layers, 4, 4, 2, 4, offers)
 
 
 def objective(share: float, **terms: dict) -> Objective:
@@ -61,10 +61,10 @@ def objective(share: float, **terms: dict) -> Objective:
     return build_objective(settings.terms, shape(2), shape(4), [RTE], share)
 
 
-def signal(layers: int) -> Signal:
+def signal(layers: int) -> ModelOutput:
     states = {layer: torch.randn(2, 3, 4) for layer in range(layers + 1)}
     cls = {layer: hidden[:, 0] for layer, hidden in states.items()}
-    return Signal(cls=cls, hidden=states, logits=torch.randn(2, 2), mask=MASK)
+    return ModelOutput(cls=cls, hidden=states, logits=torch.randn(2, 2), mask=MASK)
 
 
 def test_layers_join_in_one_after_the_other() -> None:
@@ -80,8 +80,8 @@ def test_layers_join_in_one_after_the_other() -> None:
 def test_each_term_counts_what_is_on() -> None:
     torch.manual_seed(0)
     slow, student, teacher = objective(0.6), signal(2), signal(4)
-    batch = Batch("rte", np.arange(2), torch.zeros(2), None, Inputs(Tokens(MASK, MASK, MASK)), None)
-    units = slow.units(RTE, batch)
+    batch = Batch("rte", np.arange(2), torch.zeros(2), None, ModelInputs(Tokens(MASK, MASK, MASK)), None)
+    units = slow.num_items(RTE, batch)
     names = list(TERMS)
 
     def at(progress: float) -> dict[str, float]:
@@ -105,17 +105,17 @@ def test_each_term_counts_what_is_on() -> None:
 def test_what_is_off_is_not_asked_for() -> None:
     slow = objective(0.6)
     zero, one = frozenset({0}), frozenset({0, 1})
-    assert slow.needs(0.0) == (Need(hidden=zero), Need(hidden=zero))
+    assert slow.needs(0.0) == (OutputSpec(hidden=zero), OutputSpec(hidden=zero))
     assert slow.needs(0.2) == (
-        Need(hidden=one, cls=frozenset({1})),
-        Need(hidden=frozenset({0, 2}), cls=frozenset({2})),
+        OutputSpec(hidden=one, cls=frozenset({1})),
+        OutputSpec(hidden=frozenset({0, 2}), cls=frozenset({2})),
     )
     assert slow.needs(0.6) == (slow.student_need, slow.teacher_need)
 
 
 def test_a_flow_starts_when_the_layers_are_there_and_logits_alone_are_not_built() -> None:
     flow = objective(0.6, emb=TERMS["emb"], all={"loss": "hidden_mse", "layers": "emd"})
-    assert flow.slow_build.layers == (0,) and flow.needs(0.5)[0] == Need(hidden=frozenset({0}))
+    assert flow.slow_build.layers == (0,) and flow.needs(0.5)[0] == OutputSpec(hidden=frozenset({0}))
     assert objective(0.6, soft=TERMS["soft"]).slow_build == SlowBuild()
     with pytest.raises(UserError, match="slow_build"):
         load_settings("tinybert-4", "distill", {"slow_build": 1.0})
@@ -141,10 +141,12 @@ def trained(out: Path, teacher: Path) -> dict[str, torch.Tensor]:
 def test_any_recipe_is_built_slowly_and_goes_on_after_a_stop(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[Need, bool]] = []
+    asked: list[tuple[OutputSpec, bool]] = []
     real, step = OnlineTeacher.signal, Trainer.step
 
-    def noted(self: OnlineTeacher, task: object, batch: object, need: Need | None = None) -> Signal:
+    def noted(
+        self: OnlineTeacher, task: object, batch: object, need: OutputSpec | None = None
+    ) -> ModelOutput:
         found = real(self, task, batch, need)
         asked.append((need, found.logits is None))
         return found

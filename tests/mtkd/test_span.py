@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from mtkd.engine.answer import Answerer
+from mtkd.evaluation.question_answering import Answerer
+from mtkd.jobs import build_store as store
+from mtkd.jobs import distill, evaluate, finetune, refine
+from mtkd.jobs.common import Request
+from mtkd.jobs.plan_store import StoreRequest
 from mtkd.losses.logits import logits_mse, soft_label_kl
-from mtkd.model import MultiTaskModel
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
-from mtkd.stages import distill, evaluate, finetune, refine, store
-from mtkd.stages.common import Request
-from mtkd.stages.store_plan import StoreRequest
 from tasks.errors import UserError
 from tasks.files import read_json
 from tasks.heads import PADDED

@@ -15,17 +15,18 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from mtkd.config import DistillSettings
-from mtkd.engine.text import TextFeed, encode_texts
-from mtkd.model import MultiTaskModel
+from mtkd.jobs import distill
+from mtkd.jobs import distill_text as text
+from mtkd.jobs.common import Request
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings, recipe_names
-from mtkd.stages import distill, text
-from mtkd.stages.common import Request
+from mtkd.settings import DistillSettings
+from mtkd.training.text_batches import TextBatches, encode_texts
 from tasks.batching import Collator
 from tasks.errors import UserError
+from tasks.plain_text import TextFiles
 from tasks.reader import Reader
-from tasks.texts import TextFiles
-from tasks.tokenise import Tokeniser
+from tasks.tokeniser import Tokeniser
 
 TINY = {
     "student.max_length": 24,
@@ -236,7 +237,7 @@ def test_text_killed_and_gone_on_with_ends_the_same(corpus: Path, tiny_encoder: 
 
 
 def test_a_pass_over_text_sees_every_piece_once(corpus: Path, tiny_encoder: Path) -> None:
-    reader = Reader(Tokeniser.load(str(tiny_encoder)), "joint", 24)
+    reader = Reader(Tokeniser.load(str(tiny_encoder)), "joined", 24)
     files = TextFiles.open(corpus)
     texts = [text for chunk in files.chunks() for text in chunk.to_pylist()]
     assert len(texts) == 300
@@ -245,11 +246,11 @@ def test_a_pass_over_text_sees_every_piece_once(corpus: Path, tiny_encoder: Path
     assert pieces.lengths.max() == 22, "cut to what fits beside the special tokens"
     batches = -(-len(pieces) // 8)
     train = settings_of("minilmv2-6x384", {**RELATIONS, "train.steps": batches}).train
-    feed = TextFeed(files, Collator(reader), train, held_out=2)
-    assert len(feed) == batches and len(feed.held_out()) >= 2
+    batch_source = TextBatches(files, Collator(reader), train, held_out=2)
+    assert len(batch_source) == batches and len(batch_source.held_out()) >= 2
     seen, real = [], []
-    for draw in feed.epoch(0, 0):
-        tokens = feed.batch(draw.task, draw.indices).inputs.joint
+    for draw in batch_source.epoch(0, 0):
+        tokens = batch_source.batch(draw.task, draw.indices).inputs.joined
         real.append(tokens.mask.float().mean().item())
         seen += [tuple(ids[mask][1:-1].tolist()) for ids, mask in zip(tokens.ids, tokens.mask, strict=True)]
     assert sorted(seen) == sorted(tuple(pieces.row(i).tolist()) for i in range(len(pieces)))

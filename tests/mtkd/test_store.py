@@ -23,21 +23,22 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mtkd.config import DistillSettings, validate
-from mtkd.model import MultiTaskModel
+from mtkd.jobs import distill
+from mtkd.jobs import plan_store as store_plan
+from mtkd.jobs.build_store import build, repair
+from mtkd.jobs.common import Request
+from mtkd.jobs.plan_store import StoreRequest, plan
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.outputs import OutputSpec
 from mtkd.recipes import load_settings
-from mtkd.records import Need
 from mtkd.selection import Selection
-from mtkd.stages import distill, store_plan
-from mtkd.stages.common import Request
-from mtkd.stages.store import build, repair
-from mtkd.stages.store_plan import StoreRequest, plan
+from mtkd.settings import DistillSettings, validate
 from mtkd.store.contents import Outputs
-from mtkd.store.manifest import read_manifest, verify
-from mtkd.store.plan import amount, choose
-from mtkd.store.shards import Shard, write_shard
-from mtkd.store.stored import StoredTeacher, locate
-from mtkd.teacher.source import OnlineTeacher
+from mtkd.store.shard_files import Shard, write_shard
+from mtkd.store.sizing import amount, choose
+from mtkd.store.store_manifest import read_manifest, verify
+from mtkd.store.stored_teacher import StoredTeacher, locate
+from mtkd.teachers.live import OnlineTeacher
 from tasks.batching import Collator, Encoded
 from tasks.errors import UserError
 from tasks.registry import resolve
@@ -99,7 +100,7 @@ def student(
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several shards of a few rows."""
     monkeypatch.setattr("tasks.sampler.BLOCK", 16)
-    monkeypatch.setattr("mtkd.store.shards.BLOCK", 16)
+    monkeypatch.setattr("mtkd.store.shard_files.BLOCK", 16)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +124,7 @@ def test_a_whole_fp32_store_teaches_what_the_teacher_does(
     store = built(tmp_path / "store", tiny_teacher, dtype="fp32")
     assert len(read_manifest(store).shards) == 6, "each task in three shards"
     online = student(tmp_path / "online", settings, tiny_teacher, None)
-    monkeypatch.setattr("mtkd.stages.teacher.TeacherRef.load", None)  # it is not even tried
+    monkeypatch.setattr("mtkd.teachers.reference.TeacherRef.load", None)  # it is not even tried
     offline = student(tmp_path / "offline", settings, None, store)
     for name in online:
         torch.testing.assert_close(online[name], offline[name], rtol=0, atol=5e-5, msg=name)
@@ -151,7 +152,7 @@ def test_signals_of_a_store_are_the_teachers(
         Encoded.encode(rows, teacher.tokeniser), np.array([3, 39, 0, 17, 8])
     )
     three = frozenset({3})
-    need = Need(
+    need = OutputSpec(
         logits=True,
         pooled=True,
         cls=three,
@@ -167,7 +168,7 @@ def test_signals_of_a_store_are_the_teachers(
     assert not need.missing_from(manifest.contents.offers)
     stored = StoredTeacher(store, manifest, need, {"rte": locate(store, manifest, rows)}).signal(rte, batch)
     online = OnlineTeacher(teacher, need).signal(rte, batch)
-    mask = batch.inputs.joint.mask  # type: ignore[union-attr]
+    mask = batch.inputs.joined.mask  # type: ignore[union-attr]
     torch.testing.assert_close(stored.logits, online.logits, atol=1e-5, rtol=0)
     torch.testing.assert_close(stored.pooled, online.pooled, atol=1e-5, rtol=0)
     for kind in ("hidden", "query", "key", "value", "context"):
@@ -243,7 +244,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, after: int, problem: Exception)
         write_shard(*given)
         written.append(given[0])
 
-    monkeypatch.setattr("mtkd.store.build.write_shard", failing)
+    monkeypatch.setattr("mtkd.store.shard_writer.write_shard", failing)
 
 
 def test_stopped_at_any_shard_it_goes_on_to_the_same_bytes(
@@ -431,7 +432,7 @@ def test_a_disk_that_fills_up_keeps_what_is_finished(
         save_file(tensors, path, metadata)
 
     with monkeypatch.context() as patched:
-        patched.setattr("mtkd.store.shards.save_file", full)
+        patched.setattr("mtkd.store.shard_files.save_file", full)
         with pytest.raises(UserError, match="the disk is full"):
             built(out, tiny_teacher)
     assert len(list((out / "shards").iterdir())) == 2, "nothing half-written is left"

@@ -9,36 +9,38 @@ import pytest
 import torch
 from torch import Tensor
 
-from mtkd.config import DistillSettings, validate
-from mtkd.layermap import layer_pairs, spread
-from mtkd.losses.build import build_objective
+from mtkd.losses.base import TermInput
+from mtkd.losses.build_objective import build_objective
 from mtkd.losses.contrastive import sample_contrastive
+from mtkd.losses.emd import emd
 from mtkd.losses.hidden import masked_mse
-from mtkd.losses.mapping import emd
+from mtkd.losses.layer_maps import layer_pairs, spread
 from mtkd.losses.objective import Objective
 from mtkd.losses.relations import regroup_heads, relation_kl
-from mtkd.losses.term import TermInput
-from mtkd.records import BY_LAYER, Need, Shape, Signal
-from mtkd.students.bilstm import BiLSTMConfig
-from mtkd.terms import value_at
-from tasks.batching import Batch, Inputs, Tokens
+from mtkd.losses.settings import value_at
+from mtkd.models.encoders.bilstm import BiLSTMConfig
+from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
+from mtkd.settings import DistillSettings, validate
+from tasks.batching import Batch, ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.glue import TASKS
 
 RTE, STSB = TASKS["rte"], TASKS["stsb"]
 
 
-def shape(layers: int, width: int, heads: int, family: str = "bert") -> Shape:
+def shape(layers: int, width: int, heads: int, family: str = "bert") -> EncoderSpec:
     states, every = frozenset(range(layers + 1)), frozenset(range(1, layers + 1))
-    offers = Need(True, True, True, states, states, every, every, every, every, every)
-    return Shape(family, layers, width, width, heads, width, offers)
+    offers = OutputSpec(True, True, True, states, states, every, every, every, every, every)
+    return EncoderSpec(family, layers, width, width, heads, width, offers)
 
 
 STUDENT, TEACHER = shape(2, 12, 2), shape(4, 24, 4)
 LSTM = BiLSTMConfig(vocab_size=10).shape
 
 
-def objective(student: Shape = STUDENT, teacher: Shape = TEACHER, task=RTE, **terms: dict) -> Objective:
+def objective(
+    student: EncoderSpec = STUDENT, teacher: EncoderSpec = TEACHER, task=RTE, **terms: dict
+) -> Objective:
     settings = validate(DistillSettings, {"name": "", "summary": "", "source": "", "terms": terms})
     return build_objective(settings.terms, student, teacher, [task])
 
@@ -100,13 +102,13 @@ def test_a_map_of_layers_that_are_not_there(spec: object, complaint: str) -> Non
         (shape(1, 24, 4), RTE, {"loss": "cls_mse"}, "leaves out the student's last layer"),
     ],
 )
-def test_terms_that_do_not_fit_are_refused(student: Shape, task, term: dict, complaint: str) -> None:
+def test_terms_that_do_not_fit_are_refused(student: EncoderSpec, task, term: dict, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         objective(student, task=task, t=term)
 
 
 def test_what_a_teacher_does_not_show_is_refused_by_name() -> None:
-    blind = Shape("mpnet", 4, 24, 24, 4, 24, Need(pooled=True, hidden=frozenset(range(5))))
+    blind = EncoderSpec("mpnet", 4, 24, 24, 4, 24, OutputSpec(pooled=True, hidden=frozenset(range(5))))
     with pytest.raises(UserError, match=r"'r' needs keys of layer 4 of the teacher \(mpnet\)"):
         objective(teacher=blind, r={"loss": "relation", "pairs": ["k-k"]})
 
@@ -119,9 +121,9 @@ def test_only_what_the_terms_need_is_asked_for() -> None:
         d={"loss": "soft_labels"},
     )
     last, first = frozenset({2}), frozenset({1})
-    assert found.student_need == Need(True, cls=first, hidden=first, query=last, key=last, context=last)
+    assert found.student_need == OutputSpec(True, cls=first, hidden=first, query=last, key=last, context=last)
     four = frozenset({4})
-    assert found.teacher_need == Need(
+    assert found.teacher_need == OutputSpec(
         True, cls=frozenset({2}), hidden=frozenset({3}), query=four, key=four, context=four
     )
 
@@ -129,14 +131,14 @@ def test_only_what_the_terms_need_is_asked_for() -> None:
 def joint_batch(lengths: list[int], labels: list[float]) -> Batch:
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     ids = mask.long()
-    inputs = Inputs(joint=Tokens(ids, mask, torch.zeros_like(ids)))
+    inputs = ModelInputs(joined=Tokens(ids, mask, torch.zeros_like(ids)))
     return Batch("rte", np.arange(len(lengths)), torch.tensor(labels), None, inputs, inputs)
 
 
-def signal(of: Shape, batch: Batch, seed: int) -> Signal:
+def signal(of: EncoderSpec, batch: Batch, seed: int) -> ModelOutput:
     """Random knowledge of every kind and layer."""
-    assert batch.inputs.joint is not None
-    mask = batch.inputs.joint.mask
+    assert batch.inputs.joined is not None
+    mask = batch.inputs.joined.mask
     draw = torch.Generator().manual_seed(seed)
     sizes = {"cls": (len(mask), of.width), "scores": (len(mask), of.heads, mask.shape[1], mask.shape[1])}
     every = {
@@ -150,11 +152,11 @@ def signal(of: Shape, batch: Batch, seed: int) -> Signal:
         torch.randn(len(mask), 2, generator=draw),
         torch.randn(len(mask), of.width, generator=draw),
     )
-    return Signal(logits=logits, pooled=pooled, mask=mask, **every)
+    return ModelOutput(logits=logits, pooled=pooled, mask=mask, **every)
 
 
-def value_of(found: Objective, batch: Batch, student: Shape = STUDENT, progress: float = 0.0) -> Tensor:
-    units = found.units(RTE, batch)
+def value_of(found: Objective, batch: Batch, student: EncoderSpec = STUDENT, progress: float = 0.0) -> Tensor:
+    units = found.num_items(RTE, batch)
     return found(RTE, batch, signal(student, batch, 1), signal(TEACHER, batch, 2), units, progress)[0]
 
 
@@ -233,7 +235,7 @@ def test_scores_are_sorted_into_bins_for_the_contrast() -> None:
     mine, theirs = signal(STUDENT, batch, 1), signal(TEACHER, batch, 2)
     projected = mine.cls[2] @ found.terms["sc"].projection.maps["all"].weight.T
     expected = sample_contrastive(projected, theirs.cls[4], torch.tensor([0, 0, 4, 4]))
-    got = found(STSB, batch, mine, theirs, found.units(STSB, batch))[0]
+    got = found(STSB, batch, mine, theirs, found.num_items(STSB, batch))[0]
     assert got.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
@@ -250,7 +252,7 @@ def test_a_term_is_for_the_kinds_it_names() -> None:
     found = objective(
         task=STSB, c={"loss": "sample_contrastive", "kinds": ["classify"]}, s={"loss": "sample_similarity"}
     )
-    assert found.units(STSB, BATCH) == [0, 3] and found.units(RTE, BATCH) == [3, 3]
+    assert found.num_items(STSB, BATCH) == [0, 3] and found.num_items(RTE, BATCH) == [3, 3]
 
 
 def test_weights_and_temperatures_change_over_the_steps() -> None:
@@ -273,8 +275,8 @@ def test_an_lstm_can_learn_relations_between_rows() -> None:
         s={"loss": "sample_similarity", "vector": "pooled"},
         c={"loss": "sample_contrastive", "vector": "pooled"},
     )
-    student = Signal(pooled=torch.randn(3, LSTM.pooled, requires_grad=True))
-    loss, values = found(RTE, BATCH, student, signal(TEACHER, BATCH, 2), found.units(RTE, BATCH))
+    student = ModelOutput(pooled=torch.randn(3, LSTM.pooled, requires_grad=True))
+    loss, values = found(RTE, BATCH, student, signal(TEACHER, BATCH, 2), found.num_items(RTE, BATCH))
     loss.backward()
     assert (values > 0).all() and student.pooled is not None and student.pooled.grad is not None
     assert TermInput(RTE, BATCH, student, None).progress == 0.0

@@ -15,12 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mtkd.engine.evaluate import TaskScores, watched
-from mtkd.model import MultiTaskModel
+from mtkd.evaluation.scoring import TaskScores, watched
+from mtkd.jobs import distill, prepare
+from mtkd.jobs.common import Request, check_metric
+from mtkd.jobs.training_data import load_training_data, trainable_tasks
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
-from mtkd.stages import distill, plan
-from mtkd.stages.common import Request, check_metric
-from mtkd.stages.data import load_training_data, trainable_tasks
 from tasks.batching import Collator, Encoded
 from tasks.errors import UserError
 from tasks.sampler import TaskSampler
@@ -73,7 +73,9 @@ def test_the_loop_does_what_a_bare_loop_does(tiny_teacher: Path, tmp_path: Path)
     teacher = MultiTaskModel.load(tiny_teacher)
     request = Request("pocket", TASKS, tmp_path / "bare", 40, 16)
     data = load_training_data(request, trainable_tasks(TASKS))
-    student = plan.load(plan.check(settings, str(tiny_teacher), list(data.tasks.values()))).student.train()
+    student = prepare.prepare_run(
+        prepare.validate_run(settings, str(tiny_teacher), list(data.tasks.values()))
+    ).student.train()
     rows = {part.task.name: Encoded.encode(part.train, student.tokeniser) for part in data.parts}
     lengths = {name: student.reader.lengths(encoded.texts) for name, encoded in rows.items()}
     sampler = TaskSampler(lengths, 16, seed=0, epochs=2)

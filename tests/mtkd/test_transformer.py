@@ -10,23 +10,29 @@ import pyarrow as pa
 import pytest
 import torch
 
-from mtkd.config import StudentSettings
-from mtkd.model import ModelInfo, MultiTaskModel
-from mtkd.records import Need
-from mtkd.students.build import Ancestry, Origin, build_student
-from mtkd.students.hf_config import TransformerConfig, factorised, locate, pretrained_config, with_sizes
-from mtkd.students.transformer import TransformerEncoder
-from tasks.batching import Inputs, Tokens
+from mtkd.models.encoders.pretrained_config import (
+    TransformerConfig,
+    factorised,
+    locate,
+    pretrained_config,
+    with_sizes,
+)
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.init import InitContext, InitSpec, build_student
+from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.outputs import OutputSpec
+from mtkd.settings import StudentSettings
+from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.glue import TASKS
-from tasks.tokenise import Tokeniser
+from tasks.tokeniser import Tokeniser
 
 
-def batch(lengths: list[int], vocab: int = 400) -> Inputs:
+def batch(lengths: list[int], vocab: int = 400) -> ModelInputs:
     longest = max(lengths)
     mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
     ids = torch.randint(5, vocab, (len(lengths), longest)) * mask
-    return Inputs(joint=Tokens(ids, mask, torch.zeros_like(ids)))
+    return ModelInputs(joined=Tokens(ids, mask, torch.zeros_like(ids)))
 
 
 def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
@@ -71,13 +77,13 @@ def test_what_is_captured_is_transformers_own(family: str, tmp_path: Path) -> No
     original.save_pretrained(tmp_path)
     encoder = TransformerEncoder.pretrained(str(tmp_path), "mean").eval()
     inputs = batch([9, 4])
-    assert inputs.joint is not None
-    mask, some = inputs.joint.mask, frozenset({0, 2, 3})
-    need = Need(pooled=True, cls=some, hidden=some, scores=frozenset({1, 3}), context=frozenset({3}))
+    assert inputs.joined is not None
+    mask, some = inputs.joined.mask, frozenset({0, 2, 3})
+    need = OutputSpec(pooled=True, cls=some, hidden=some, scores=frozenset({1, 3}), context=frozenset({3}))
     with torch.no_grad():
         ours = encoder(inputs, need)
         theirs = original(
-            inputs.joint.ids, attention_mask=mask.long(), output_hidden_states=True, output_attentions=True
+            inputs.joined.ids, attention_mask=mask.long(), output_hidden_states=True, output_attentions=True
         )
     assert set(ours.hidden) == set(ours.cls) == some and not ours.query
     for layer in some:
@@ -98,7 +104,7 @@ def test_scores_and_context_follow_from_queries_keys_and_values(family: str) -> 
     layers = frozenset({2})
     with torch.no_grad():
         out = encoder(
-            batch([7, 7]), Need(query=layers, key=layers, value=layers, context=layers, scores=layers)
+            batch([7, 7]), OutputSpec(query=layers, key=layers, value=layers, context=layers, scores=layers)
         )
     q, k, v = (x[2].unflatten(-1, (2, 12)).transpose(1, 2) for x in (out.query, out.key, out.value))
     close(out.scores[2], q @ k.transpose(-1, -2) / 12**0.5)
@@ -112,11 +118,11 @@ def test_layers_above_the_highest_needed_one_are_not_run(tiny_encoder: Path) -> 
         layer.register_forward_pre_hook(lambda *_, number=number: ran.append(number))
     one, two = frozenset({1}), frozenset({2})
     for need, expected in (
-        (Need(hidden=frozenset({0})), []),
-        (Need(hidden=one), [1]),
-        (Need(value=two), [1, 2]),
-        (Need(context=two, cls=one), [1, 2]),
-        (Need(value=one, pooled=True), [1, 2, 3]),
+        (OutputSpec(hidden=frozenset({0})), []),
+        (OutputSpec(hidden=one), [1]),
+        (OutputSpec(value=two), [1, 2]),
+        (OutputSpec(context=two, cls=one), [1, 2]),
+        (OutputSpec(value=one, pooled=True), [1, 2, 3]),
     ):
         ran.clear()
         out = encoder(batch([5, 3]), need)
@@ -133,7 +139,7 @@ def test_capturing_keeps_the_gradient_and_the_fast_attention(tiny_encoder: Path)
         patch.setattr(
             functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(1) or plain(*a, **k)
         )
-        out = encoder(batch([5, 3]), Need(context=frozenset({3})))
+        out = encoder(batch([5, 3]), OutputSpec(context=frozenset({3})))
     assert len(calls) == 3
     out.context[3].sum().backward()
     assert encoder.body.encoder.layer[0].attention.self.query.weight.grad.abs().sum() > 0
@@ -146,9 +152,9 @@ def test_an_encoder_whose_attention_cannot_be_seen_offers_states_only() -> None:
     config = TransformerConfig(hf=MPNetConfig(**sizes, intermediate_size=32).to_dict())
     assert config.shape.offers.hidden == {0, 1, 2} and not config.shape.offers.query
     encoder = TransformerEncoder(config).eval()
-    assert set(encoder(batch([5, 3]), Need(hidden=frozenset({0, 1}))).hidden) == {0, 1}
+    assert set(encoder(batch([5, 3]), OutputSpec(hidden=frozenset({0, 1}))).hidden) == {0, 1}
     with pytest.raises(UserError, match="'mpnet' does not show its queries of layer 1"):
-        encoder(batch([5, 3]), Need(query=frozenset({1})))
+        encoder(batch([5, 3]), OutputSpec(query=frozenset({1})))
 
 
 @pytest.mark.parametrize(("take", "layers"), [("first", [1, 2]), ("last", [2, 3]), ([1, 3], [1, 3])])
@@ -160,7 +166,7 @@ def test_a_student_takes_layers(take: object, layers: list[int], tiny_encoder: P
         }
     )
     tokeniser = Tokeniser.load(str(tiny_encoder))
-    student = build_student(settings, Origin(tokeniser, None, tokeniser, Ancestry(None, None)))
+    student = build_student(settings, InitContext(tokeniser, None, tokeniser, InitSpec(None, None)))
     source = TransformerEncoder.pretrained(str(tiny_encoder))
     assert student.shape.heads == 4 and student.n_layers == 2
     for mine, theirs in enumerate(layers):
@@ -189,7 +195,7 @@ def test_a_checkpoint_of_another_shape_is_refused(sizes: dict, complaint: str, t
     )
     tokeniser = Tokeniser.load(str(tiny_encoder))
     with pytest.raises(UserError, match=complaint):
-        build_student(settings, Origin(tokeniser, None, tokeniser, Ancestry(None, None)))
+        build_student(settings, InitContext(tokeniser, None, tokeniser, InitSpec(None, None)))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -211,10 +217,10 @@ def test_embeddings_of_a_rank_of_their_own(tiny_encoder: Path, tmp_path: Path) -
     encoder.save_weights(tmp_path / "model.safetensors")
     again = AutoModel.from_pretrained(tmp_path).eval()
     inputs = batch([6, 3])
-    assert inputs.joint is not None
+    assert inputs.joined is not None
     with torch.no_grad():
-        theirs = again(inputs.joint.ids, attention_mask=inputs.joint.mask.long()).last_hidden_state
-        close(encoder(inputs, Need(hidden=frozenset({3}))).hidden[3], theirs)
+        theirs = again(inputs.joined.ids, attention_mask=inputs.joined.mask.long()).last_hidden_state
+        close(encoder(inputs, OutputSpec(hidden=frozenset({3}))).hidden[3], theirs)
 
 
 def test_the_default_teacher_pools_as_its_directory_says() -> None:
@@ -235,14 +241,14 @@ def test_a_model_is_the_same_after_saving(tmp_path: Path, tiny_encoder: Path) ->
         torch.testing.assert_close(model(inputs, "rte").logits, loaded(inputs, "rte").logits, rtol=0, atol=0)
     assert loaded.tasks == model.tasks and loaded.info == model.info
     theirs = AutoModel.from_pretrained(tmp_path / "model").eval()
-    assert inputs.joint is not None
+    assert inputs.joined is not None
     with torch.no_grad():
-        hidden = theirs(inputs.joint.ids, attention_mask=inputs.joint.mask.long()).last_hidden_state
-        close(hidden[:, 0], model(inputs, "rte", Need(pooled=True)).pooled)
+        hidden = theirs(inputs.joined.ids, attention_mask=inputs.joined.mask.long()).last_hidden_state
+        close(hidden[:, 0], model(inputs, "rte", OutputSpec(pooled=True)).pooled)
     assert AutoTokenizer.from_pretrained(tmp_path / "model").vocab_size == tokeniser.vocab_size
     texts = pa.array(["one two", "three"])
     assert loaded.tokeniser.digest == tokeniser.digest
-    assert (loaded.tokeniser.pieces(texts).values == tokeniser.pieces(texts).values).all()
+    assert (loaded.tokeniser.token_ids(texts).values == tokeniser.token_ids(texts).values).all()
     (tmp_path / "model" / "model.safetensors").write_bytes(b"cut short")
     with pytest.raises(UserError, match="damaged"):
         MultiTaskModel.load(tmp_path / "model")

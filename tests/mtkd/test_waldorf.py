@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mtkd.config import StudentSettings
-from mtkd.engine.bench import BenchSettings, batch_runner, bench_inference
-from mtkd.engine.parameters import count_parameters
-from mtkd.model import ModelInfo, MultiTaskModel
-from mtkd.records import Need
-from mtkd.students.build import Ancestry, Origin, build_student
-from mtkd.students.hf_config import locate
-from mtkd.students.waldorf import WaldorfConfig, WaldorfEncoder
-from tasks.batching import Inputs, Tokens
+from mtkd.evaluation.inference_bench import BenchSettings, batch_runner, bench_inference
+from mtkd.models.encoders.pretrained_config import locate
+from mtkd.models.encoders.waldorf import WaldorfConfig, WaldorfEncoder
+from mtkd.models.init import InitContext, InitSpec, build_student
+from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.models.parameter_count import count_parameters
+from mtkd.outputs import OutputSpec
+from mtkd.settings import StudentSettings
+from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.glue import TASKS
-from tasks.tokenise import Tokeniser
+from tasks.tokeniser import Tokeniser
 
 SIZES = {
     "embedding_size": 6,
@@ -35,7 +35,7 @@ SIZES = {
     "positions": 32,
 }
 BLOCKS = frozenset({1, 2})
-ALL = Need(pooled=True, sequence=True, hidden=BLOCKS | {0}, scores=BLOCKS)
+ALL = OutputSpec(pooled=True, sequence=True, hidden=BLOCKS | {0}, scores=BLOCKS)
 
 
 def encoder(**changes: object) -> WaldorfEncoder:
@@ -46,22 +46,22 @@ def encoder(**changes: object) -> WaldorfEncoder:
     return made
 
 
-def batch(lengths: list[int], to: int = 0) -> Inputs:
+def batch(lengths: list[int], to: int = 0) -> ModelInputs:
     """Rows of some lengths; what lies behind their ends is not nothing."""
     longest = max(*lengths, to)
     mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
     ids = torch.randint(50, mask.shape, generator=torch.Generator().manual_seed(1))
-    return Inputs(joint=Tokens(ids, mask, (ids > 25).long()))
+    return ModelInputs(joined=Tokens(ids, mask, (ids > 25).long()))
 
 
-def row(inputs: Inputs, number: int, length: int) -> Inputs:
+def row(inputs: ModelInputs, number: int, length: int) -> ModelInputs:
     """One row without its padding."""
-    tokens = inputs.joint
+    tokens = inputs.joined
     assert tokens is not None
-    ids, mask, segments = (
-        t[number : number + 1, :length] for t in (tokens.ids, tokens.mask, tokens.segments)
+    ids, mask, token_type_ids = (
+        t[number : number + 1, :length] for t in (tokens.ids, tokens.mask, tokens.token_type_ids)
     )
-    return Inputs(joint=Tokens(ids, mask, segments))
+    return ModelInputs(joined=Tokens(ids, mask, token_type_ids))
 
 
 def close(ours: Tensor, theirs: Tensor) -> None:
@@ -71,7 +71,7 @@ def close(ours: Tensor, theirs: Tensor) -> None:
 def plain_forward(model: WaldorfEncoder, tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
     """Sequence, pooled and last states of one row without padding, by torch's own layers."""
     length = tokens.ids.shape[1]
-    x = model.embeddings(tokens.ids) + model.place.weight[:length] + model.segment(tokens.segments)
+    x = model.embeddings(tokens.ids) + model.place.weight[:length] + model.segment(tokens.token_type_ids)
     x, lengths = model.norm(x), [length]
 
     def convolved(x: Tensor, layer: nn.Module) -> Tensor:
@@ -102,10 +102,10 @@ def plain_forward(model: WaldorfEncoder, tokens: Tokens) -> tuple[Tensor, Tensor
 @pytest.mark.parametrize("kernel", [3, 5])
 def test_it_is_what_torchs_layers_give_of_single_rows(length: int, kernel: int) -> None:
     model, inputs = encoder(kernel_size=kernel), batch([length])
-    assert inputs.joint is not None
+    assert inputs.joined is not None
     with torch.no_grad():
         out = model(inputs, ALL)
-        sequence, pooled, last = plain_forward(model, inputs.joint)
+        sequence, pooled, last = plain_forward(model, inputs.joined)
     close(out.sequence, sequence)
     close(out.pooled, pooled)
     close(out.hidden[2], last)
@@ -132,8 +132,8 @@ def test_no_gradient_comes_from_padding() -> None:
     model = encoder().train()
     inputs = batch([3, 9], 14)
     out = model(inputs, ALL)
-    assert inputs.joint is not None
-    (out.sequence[inputs.joint.mask].sum() + out.pooled.sum()).backward()
+    assert inputs.joined is not None
+    (out.sequence[inputs.joined.mask].sum() + out.pooled.sum()).backward()
     assert model.place.weight.grad[9:].abs().sum() == 0
     assert all(w.grad is not None and w.grad.isfinite().all() for w in model.parameters())
 
@@ -146,11 +146,11 @@ def test_only_what_is_asked_for_is_run() -> None:
             module.register_forward_pre_hook(lambda *_, name=name: ran.append(name))
     below = ["shrink.0", "shrink.1"]
     for need, expected in (
-        (Need(hidden=frozenset({0})), []),
-        (Need(scores=frozenset({1})), [*below, "blocks.0"]),
-        (Need(hidden=frozenset({2})), [*below, "blocks.0", "blocks.1"]),
-        (Need(pooled=True), [*below, "blocks.0", "blocks.1"]),
-        (Need(sequence=True), [*below, "blocks.0", "blocks.1", "grow.0", "grow.1"]),
+        (OutputSpec(hidden=frozenset({0})), []),
+        (OutputSpec(scores=frozenset({1})), [*below, "blocks.0"]),
+        (OutputSpec(hidden=frozenset({2})), [*below, "blocks.0", "blocks.1"]),
+        (OutputSpec(pooled=True), [*below, "blocks.0", "blocks.1"]),
+        (OutputSpec(sequence=True), [*below, "blocks.0", "blocks.1", "grow.0", "grow.1"]),
     ):
         ran.clear()
         out = model(batch([5]), need)
@@ -162,7 +162,7 @@ def test_only_what_is_asked_for_is_run() -> None:
 def test_scores_are_those_of_its_attention() -> None:
     model, inputs = encoder(), batch([16])
     with torch.no_grad():
-        out = model(inputs, Need(hidden=BLOCKS, scores=BLOCKS))
+        out = model(inputs, OutputSpec(hidden=BLOCKS, scores=BLOCKS))
         query, key, _ = model.blocks[1].attend(out.hidden[1]).chunk(3, -1)
     split = [x.unflatten(-1, (2, 8)).transpose(1, 2) for x in (query, key)]
     close(out.scores[2], split[0] @ split[1].mT / 8**0.5)
@@ -202,7 +202,7 @@ def test_embeddings_of_the_teachers_are_refused() -> None:
     tokeniser = Tokeniser.load(locate("minilm"))
     settings = StudentSettings(kind="waldorf", embeddings="teacher")
     with pytest.raises(UserError, match="embeddings are smaller"):
-        build_student(settings, Origin(tokeniser, None, tokeniser, Ancestry(None, None)))
+        build_student(settings, InitContext(tokeniser, None, tokeniser, InitSpec(None, None)))
 
 
 def test_the_recipe_from_the_command_line(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.tokenise import Tokeniser
+from tasks.tokeniser import Tokeniser
 
 
 @pytest.fixture(scope="session")

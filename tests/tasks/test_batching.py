@@ -9,9 +9,9 @@ import torch
 
 from tasks.batching import Batch, Collator, Encoded, Tokens
 from tasks.errors import UserError
-from tasks.reader import Reader, View
+from tasks.reader import InputFormat, Reader
 from tasks.rows import Rows
-from tasks.tokenise import Tokeniser
+from tasks.tokeniser import Tokeniser
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", ",", "unbelievably", "Reykjavík", "'s", "naïve", "playing"]
 
@@ -36,8 +36,8 @@ def test_joint_is_what_transformers_makes(which: str, n_texts: int, request: pyt
     encoded = Encoded.encode(rows, tokeniser)
     columns = [text.to_pylist() for text in rows.texts]
     for max_length in [6, 7, 10, 13, 16, 25, 32, 47, 300]:
-        reader = Reader(tokeniser, "joint", max_length)
-        tokens = Collator(reader)(encoded, np.arange(len(rows))).inputs.joint
+        reader = Reader(tokeniser, "joined", max_length)
+        tokens = Collator(reader)(encoded, np.arange(len(rows))).inputs.joined
         assert tokens is not None
         expected = tokeniser.hf(
             *columns,
@@ -50,14 +50,14 @@ def test_joint_is_what_transformers_makes(which: str, n_texts: int, request: pyt
         assert torch.equal(tokens.ids, expected["input_ids"])
         assert torch.equal(tokens.mask, expected["attention_mask"].bool())
         if which == "minilm":
-            assert torch.equal(tokens.segments, expected["token_type_ids"])
+            assert torch.equal(tokens.token_type_ids, expected["token_type_ids"])
         assert reader.lengths(encoded.texts).tolist() == expected["attention_mask"].sum(1).tolist()
 
 
 def test_texts_are_apart_without_specials(minilm: Tokeniser) -> None:
     rows = make_rows(2)
     encoded = Encoded.encode(rows, minilm)
-    reader = Reader(minilm, "texts", 9)
+    reader = Reader(minilm, "separate", 9)
     indices = np.array([7, 3, 3, 30, 12, 0])
     texts = Collator(reader)(encoded, indices).inputs.texts
     assert texts is not None and len(texts) == 2
@@ -76,25 +76,25 @@ def test_an_empty_text_is_one_unknown_token(minilm: Tokeniser) -> None:
     uids = pa.array(["a", "b"])
     rows = Rows("t", "train", uids, (pa.array(["", "cat"]), pa.array(["", ""])), np.zeros(2))
     encoded = Encoded.encode(rows, minilm)
-    texts = Collator(Reader(minilm, "texts", 8))(encoded, np.arange(2)).inputs.texts
+    texts = Collator(Reader(minilm, "separate", 8))(encoded, np.arange(2)).inputs.texts
     assert texts is not None
     assert texts[0].ids.tolist() == [[100], [minilm.hf.convert_tokens_to_ids("cat")]]
     assert texts[1].ids.tolist() == [[100], [100]] and bool(texts[1].mask.all())
-    joint = Collator(Reader(minilm, "joint", 8))(encoded, np.array([0])).inputs.joint
+    joint = Collator(Reader(minilm, "joined", 8))(encoded, np.array([0])).inputs.joined
     assert joint is not None and joint.ids.tolist() == [[101, 102, 102]]
 
 
-@pytest.mark.parametrize("view", ["joint", "texts"])
-def test_a_fixed_length_only_adds_padding(minilm: Tokeniser, view: View) -> None:
+@pytest.mark.parametrize("input_format", ["joined", "separate"])
+def test_a_fixed_length_only_adds_padding(minilm: Tokeniser, input_format: InputFormat) -> None:
     encoded = Encoded.encode(make_rows(2), minilm)
-    reader = Reader(minilm, view, 30)
+    reader = Reader(minilm, input_format, 30)
     indices = np.array([1, 2, 8])
     tight, wide = (all_tokens(Collator(reader, pad_to=pad)(encoded, indices)) for pad in (None, 64))
     for near, far in zip(tight, wide, strict=True):
         width = near.ids.shape[1]
         assert far.ids.shape == (3, 64) and not bool(far.mask[:, width:].any())
         assert torch.equal(far.ids[:, :width], near.ids) and torch.equal(far.mask[:, :width], near.mask)
-        assert torch.equal(far.segments[:, :width], near.segments)
+        assert torch.equal(far.token_type_ids[:, :width], near.token_type_ids)
         assert bool((far.ids[:, width:] == minilm.pad_id).all())
 
 
@@ -102,56 +102,56 @@ def test_labels_groups_and_rows_of_a_batch(minilm: Tokeniser) -> None:
     rows = make_rows(1)
     encoded = Encoded.encode(rows, minilm)
     indices = np.array([5, 6, 2])
-    batch = Collator(Reader(minilm, "joint", 16))(encoded, indices)
+    batch = Collator(Reader(minilm, "joined", 16))(encoded, indices)
     assert (batch.task, len(batch), batch.indices.tolist(), batch.teacher) == ("t", 3, [5, 6, 2], None)
     assert batch.labels.dtype == torch.float32 and torch.isnan(batch.labels).tolist() == [True, False, False]
     assert batch.labels[1:].tolist() == [0.0, 2.0]
     assert batch.groups is not None and batch.groups.tolist() == [1, 1, 0]
-    part = Collator(Reader(minilm, "joint", 16))(encoded.take(indices), np.arange(3))
+    part = Collator(Reader(minilm, "joined", 16))(encoded.take(indices), np.arange(3))
     assert encoded.take(indices).uids.to_pylist() == ["t/train/5", "t/train/6", "t/train/2"]
-    assert part.inputs.joint and batch.inputs.joint
-    assert torch.equal(part.inputs.joint.ids, batch.inputs.joint.ids)
+    assert part.inputs.joined and batch.inputs.joined
+    assert torch.equal(part.inputs.joined.ids, batch.inputs.joined.ids)
 
 
 def test_a_teacher_that_reads_alike_shares_the_inputs(minilm: Tokeniser) -> None:
     encoded = Encoded.encode(make_rows(2), minilm, minilm)
     assert encoded.teacher is None
-    reader = Reader(minilm, "joint", 32)
-    batch = Collator(reader, Reader(minilm, "joint", 32))(encoded, np.arange(4))
+    reader = Reader(minilm, "joined", 32)
+    batch = Collator(reader, Reader(minilm, "joined", 32))(encoded, np.arange(4))
     assert batch.teacher is batch.inputs
     moved = batch.to("cpu")
     assert moved.teacher is moved.inputs and len(moved) == 4
-    other = Collator(Reader(minilm, "texts", 32), reader)(encoded, np.arange(4)).to("cpu")
-    assert other.inputs.texts and other.teacher and other.teacher.joint and batch.inputs.joint
-    assert torch.equal(other.teacher.joint.ids, batch.inputs.joint.ids)
+    other = Collator(Reader(minilm, "separate", 32), reader)(encoded, np.arange(4)).to("cpu")
+    assert other.inputs.texts and other.teacher and other.teacher.joined and batch.inputs.joined
+    assert torch.equal(other.teacher.joined.ids, batch.inputs.joined.ids)
 
 
 def test_a_teacher_with_its_own_pieces(minilm: Tokeniser, roberta: Tokeniser) -> None:
     rows = make_rows(2)
-    student, teacher = Reader(minilm, "texts", 32), Reader(roberta, "joint", 64)
+    student, teacher = Reader(minilm, "separate", 32), Reader(roberta, "joined", 64)
     batch = Collator(student, teacher)(Encoded.encode(rows, minilm, roberta), np.arange(5))
     alone = Collator(teacher)(Encoded.encode(rows, roberta), np.arange(5))
-    assert batch.teacher and batch.teacher.joint and alone.inputs.joint
-    assert torch.equal(batch.teacher.joint.ids, alone.inputs.joint.ids)
+    assert batch.teacher and batch.teacher.joined and alone.inputs.joined
+    assert torch.equal(batch.teacher.joined.ids, alone.inputs.joined.ids)
     with pytest.raises(ValueError, match="without the teacher's tokeniser"):
         Collator(student, teacher)(Encoded.encode(rows, minilm), np.arange(5))
 
 
 def test_lengths_that_cannot_work_are_refused(minilm: Tokeniser) -> None:
     with pytest.raises(UserError, match="max_length 4 is too short"):
-        Reader(minilm, "joint", 4)
+        Reader(minilm, "joined", 4)
     with pytest.raises(UserError, match="max_length 0 is too short"):
-        Reader(minilm, "texts", 0)
+        Reader(minilm, "separate", 0)
     with pytest.raises(UserError, match="cannot pad to 16"):
-        Collator(Reader(minilm, "texts", 8), Reader(minilm, "joint", 32), pad_to=16)
+        Collator(Reader(minilm, "separate", 8), Reader(minilm, "joined", 32), pad_to=16)
 
 
 def assert_holds(tokens: Tokens, expected: list[list[int]], pad_id: int) -> None:
     width = max(map(len, expected))
     assert tokens.ids.tolist() == [ids + [pad_id] * (width - len(ids)) for ids in expected]
     assert tokens.mask.tolist() == [[column < len(ids) for column in range(width)] for ids in expected]
-    assert not bool(tokens.segments.any())
+    assert not bool(tokens.token_type_ids.any())
 
 
 def all_tokens(batch: Batch) -> list[Tokens]:
-    return [*([batch.inputs.joint] if batch.inputs.joint else []), *(batch.inputs.texts or ())]
+    return [*([batch.inputs.joined] if batch.inputs.joined else []), *(batch.inputs.texts or ())]

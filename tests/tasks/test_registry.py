@@ -89,7 +89,7 @@ def test_two_tasks_of_one_name_are_refused(tmp_path):
 
 
 def test_own_task_with_a_metric_of_another_kind_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"'pearson' does not suit task 'mine'[^$]*allowed: accuracy"):
+    with pytest.raises(UserError, match=r"'pearson' does not suit task 'mine'[^$]*expected: accuracy"):
         resolve(str(own_task(tmp_path, metrics=("pearson",))))
 
 

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import chisquare
 
 from tasks.errors import UserError
-from tasks.sampler import Draw, Mixing, TaskSampler, share
+from tasks.sampler import BatchIndices, Mixing, TaskSampler, shard_indices
 
 MIXINGS = get_args(Mixing)
 SIZES = {"big": 1000, "middle": 130, "small": 33}
@@ -21,7 +21,7 @@ def make_lengths(sizes: dict[str, int] = SIZES) -> dict[str, np.ndarray]:
     return {task: random.integers(3, 90, n) for task, n in sizes.items()}
 
 
-def seen(draws: list[Draw]) -> dict[str, Counter[int]]:
+def seen(draws: list[BatchIndices]) -> dict[str, Counter[int]]:
     """task -> how often each row was drawn."""
     rows: dict[str, Counter[int]] = {}
     for draw in draws:
@@ -29,7 +29,7 @@ def seen(draws: list[Draw]) -> dict[str, Counter[int]]:
     return rows
 
 
-def same(left: list[Draw], right: list[Draw]) -> bool:
+def same(left: list[BatchIndices], right: list[BatchIndices]) -> bool:
     return [(d.task, d.indices.tolist()) for d in left] == [(d.task, d.indices.tolist()) for d in right]
 
 
@@ -134,7 +134,7 @@ def test_shares_part_a_draw(world: int) -> None:
         (None, 1, np.array([4])),
         (groups, 5, np.random.default_rng(0).permutation(15) + 30),
     ]:
-        shares = [share(Draw("t", indices), rank, world, known) for rank in range(world)]
+        shares = [shard_indices(BatchIndices("t", indices), rank, world, known) for rank in range(world)]
         assert sorted(np.concatenate(shares).tolist()) == sorted(indices.tolist())
         units = [len(part) if known is None else len(set(known[part].tolist())) for part in shares]
         assert sum(units) == n_units and max(units) - min(units) <= 1

@@ -249,7 +249,7 @@ def test_unreachable_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", no_name)
-    from tasks.hubdata import _answers
+    from tasks.hub_data import _answers
 
     _answers.cache_clear()
     slept: list[float] = []
@@ -264,7 +264,7 @@ def test_unreachable_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hub_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
-    from tasks import hubdata
+    from tasks import hub_data as hubdata
 
     asked = []
 
@@ -375,7 +375,7 @@ HEAD = "one,two,label\n"
             "one,tow,label\na,b,1\n",
             "no column 'two', which task 'own' needs (did you mean 'tow'?)",
         ),
-        ("train.csv", HEAD + "a,b,2\n", "train.csv:2: column 'label': label 2; allowed: 0 (no), 1 (yes)"),
+        ("train.csv", HEAD + "a,b,2\n", "train.csv:2: column 'label': label 2; expected: 0 (no), 1 (yes)"),
         ("train.csv", HEAD + "a,b,-1\n", "label -1"),
         ("train.csv", HEAD + "a,b,\n", "no label"),
         ("train.csv", HEAD + "a,b,0.5\n", "label 0.5"),

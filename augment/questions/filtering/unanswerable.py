@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 
-from augment.draws import draw_number
-from augment.questions.cuts import without
-from augment.questions.filtering.answers import Answer, Answerer, ask, words_of
-from augment.questions.rows import Question
+from augment.counter_rng import draw_number
+from augment.questions.answer_context import without
+from augment.questions.filtering.answerability import Answer, Answerer, ask, words_of
+from augment.questions.question_rows import Question
 
 TRIES = 4  # contexts tried for a question, at most
 _BATCH = 256

@@ -1,0 +1,127 @@
+"""The card of a corpus: its README.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tasks.corpus_reader import MANIFEST, CorpusManifest, CorpusTask
+
+_COPIES = """\
+# {rows} unlabelled copies of {data} ({method})
+
+Made by mtkd {version}:
+
+    {command}
+
+{about}
+
+Settings: {settings}.
+
+| task | source rows | copies a row | copies | words replaced | copies with nothing replaced |
+| --- | --- | --- | --- | --- | --- |
+{tasks}
+
+**There are no labels, on purpose.** A copy may no longer mean what its source row meant, so the source's
+label is not carried over: a teacher's answers are the target when a student is distilled on these rows.
+
+## Files
+
+`data/<task>-<number>.parquet` hold the copies, in the order of the source rows, a row's copies together.
+`{manifest}` says how they were made, with a digest of the source rows and the SHA-256 of every file.
+
+| column | type | what |
+| --- | --- | --- |
+| task | string (dictionary) | the task |
+| parent | string | uid of the source row, "task/split/number" |
+| copy | int32 | number of the copy, from 1 |
+| text | string | the first text |
+| text_pair | string | the second text; null in tasks of one text |
+| label | float64 | always null |
+| method | string (dictionary) | "{method}" |
+
+## Loading
+
+    import datasets
+    copies = datasets.load_dataset("parquet", data_files="data/{first}-*.parquet", split="train")
+
+    import pandas
+    copies = pandas.read_parquet("data/{file}")
+
+    mtkd distill RECIPE --corpus DIR ...
+"""
+
+_QUESTIONS = """\
+# {rows} questions about {data}
+
+Made by mtkd {version}:
+
+    {command}
+
+{about}
+
+Settings: {settings}.
+
+| task | paragraphs | questions a paragraph, at most | questions |
+| --- | --- | --- | --- |
+{tasks}
+
+**There are no answers, on purpose.** A teacher's answers are the target when a student is distilled on these
+rows; not every question can be answered from its context.
+
+## Files
+
+`data/<task>-<number>.parquet` hold the questions, in the order of the paragraphs, a paragraph's together.
+`{manifest}` says how they were made, with a digest of the paragraphs and the SHA-256 of every file.
+
+| column | type | what |
+| --- | --- | --- |
+| task | string (dictionary) | the task |
+| parent | string | the paragraph: its file and number there |
+| copy | int32 | number of the question, from 1 |
+| text | string | the question |
+| text_pair | string | its context, the paragraph |
+| label | float64 | always null |
+| method | string (dictionary) | "{method}" |
+| source | string | the paragraph's title, or its file |
+| answer | string | null: nobody has answered yet |
+| answer_start | int32 | null |
+| asked_for | string | the answer that the question was written for; null = for none |
+
+## Loading
+
+    import datasets
+    questions = datasets.load_dataset("parquet", data_files="data/{first}-*.parquet", split="train")
+"""
+
+
+def card(manifest: CorpusManifest, about: str) -> str:
+    """The text of README.md for a finished corpus; `about` is the method's own account of itself."""
+    template, row = _CARDS[manifest.kind]
+    return template.format(
+        rows=manifest.rows,
+        data=manifest.data,
+        method=manifest.method,
+        version=manifest.version,
+        command=manifest.command,
+        about=about,
+        settings=", ".join(f"{name} = {value}" for name, value in manifest.settings.items()),
+        tasks="\n".join(row(task) for task in manifest.tasks),
+        manifest=MANIFEST,
+        first=manifest.tasks[0].name,
+        file=manifest.shards[0].file.removeprefix("data/"),
+    )
+
+
+def _copies_row(task: CorpusTask) -> str:
+    changed = f"{task.words_changed:.2%} | {task.unchanged:.2%}"
+    return f"| {task.name} | {task.source_rows} | {task.copies} | {task.rows} | {changed} |"
+
+
+def _questions_row(task: CorpusTask) -> str:
+    return f"| {task.name} | {task.source_rows} | {task.copies} | {task.rows} |"
+
+
+_CARDS: dict[str, tuple[str, Callable[[CorpusTask], str]]] = {
+    "copies": (_COPIES, _copies_row),
+    "questions": (_QUESTIONS, _questions_row),
+}

@@ -1,0 +1,180 @@
+"""Filtering one shard's worth of questions: what each check drops, and what is made of the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from augment.questions.answer_context import around
+from augment.questions.filtering import unanswerable
+from augment.questions.filtering.answerability import Answer, Answerer, ask, words_of
+from augment.questions.filtering.filter_report import Tally
+from augment.questions.filtering.heuristics import Reason, copied
+from augment.questions.filtering.unanswerable import Answered, Made, Paragraphs
+from augment.questions.question_rows import Question
+from tasks.errors import UserError
+from tasks.squad import token_f1
+
+
+@dataclass(frozen=True)
+class FilterSettings:
+    """What decides which questions are kept.
+
+    Attributes:
+        min_confidence: the teacher's answer must beat "no answer" by more.
+        min_overlap: least F1 of two answers that agree (round trip), in (0, 1].
+        max_copied: a question shares less than this of its runs of three words with the context, in (0, 1].
+        round_trip: whether answers are compared.
+        any_form: keep what does not look like a question.
+        unanswerable: the share of rows without an answer in the result, in [0, 1).
+        labels: write the teacher's answers.
+        seed: draws the rows without an answer.
+        shard_rows: questions looked at for one file.
+
+    Raises:
+        UserError: a number outside these bounds.
+    """
+
+    min_confidence: float = 0.0
+    min_overlap: float = 0.5
+    max_copied: float = 0.9
+    round_trip: bool = True
+    any_form: bool = False
+    unanswerable: float = 0.33
+    labels: bool = False
+    seed: int = 0
+    shard_rows: int = 10_000
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.unanswerable < 1:
+            raise UserError(f"--unanswerable {self.unanswerable}", expected="0 or more, and below 1")
+        for name in ("min_overlap", "max_copied"):
+            if not 0 < getattr(self, name) <= 1:
+                option = name.replace("_", "-")
+                raise UserError(f"--{option} {getattr(self, name)}", expected="above 0, and up to 1")
+        if not abs(self.min_confidence) < float("inf"):
+            raise UserError(f"--min-confidence {self.min_confidence}", expected="a number, such as 0 or 1.5")
+        if self.shard_rows < 1:
+            raise UserError(f"--shard-rows {self.shard_rows}", expected="1 or more")
+
+    def to_json(self) -> dict[str, float | int | bool]:
+        """The fields by name."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class FilteredShard:
+    """The rows that came of some questions, in order, and the counts."""
+
+    rows: list[Question]
+    tally: Tally
+
+
+def filter_shard(
+    questions: Sequence[Question],
+    verdicts: Sequence[Reason | None],
+    settings: FilterSettings,
+    stride: int,
+    answerer: Answerer,
+    advance: Callable[[int], None] = lambda count: None,
+) -> FilteredShard:
+    """Filter some questions and make rows without an answer of those that are kept.
+
+    Args:
+        verdicts: why a question is dropped already, one a question.
+        stride: no less than the highest number of a question of any paragraph.
+        advance: called with the number of questions just decided.
+    """
+    found = [
+        verdict or _copied(question, settings) for question, verdict in zip(questions, verdicts, strict=True)
+    ]
+    advance(sum(reason is not None for reason in found))
+    answers = _answer(questions, found, settings, answerer, advance)
+    if settings.round_trip:
+        _round_trip(questions, found, answers, settings, answerer)
+    kept = [
+        Answered(question, answers[place])
+        for place, (question, reason) in enumerate(zip(questions, found, strict=True))
+        if reason is None
+    ]
+    wanted = round(len(kept) * settings.unanswerable / (1 - settings.unanswerable))
+    how = unanswerable.Settings(settings.seed, settings.min_confidence, stride)
+    made = unanswerable.make(kept, Paragraphs.of(questions), wanted, how, answerer)
+    tally = Tally(
+        read=len(questions),
+        kept=len(kept),
+        dropped=Counter(reason for reason in found if reason is not None),
+        made=Counter(unanswerable.Way(row.method) for row in made.rows),
+        refused=made.refused,
+    )
+    return FilteredShard(_in_order(kept, made, stride, labels=settings.labels), tally)
+
+
+def _copied(question: Question, settings: FilterSettings) -> Reason | None:
+    share = copied(words_of(question.text), words_of(question.context))
+    return Reason.COPIED if share >= settings.max_copied else None
+
+
+def _answer(
+    questions: Sequence[Question],
+    found: list[Reason | None],
+    settings: FilterSettings,
+    answerer: Answerer,
+    advance: Callable[[int], None],
+) -> dict[int, Answer]:
+    """The teacher's answers by place; questions without one get their reason in `found`."""
+    places = [place for place, reason in enumerate(found) if reason is None]
+    asked = [questions[place] for place in places]
+    answers: dict[int, Answer] = {}
+    said = ask(answerer, [one.text for one in asked], [one.context for one in asked])
+    for place, answer in zip(places, said, strict=True):
+        answers[place] = answer
+        advance(1)
+        if not answer.found(settings.min_confidence):
+            found[place] = Reason.NO_ANSWER
+    return answers
+
+
+def _round_trip(
+    questions: Sequence[Question],
+    found: list[Reason | None],
+    answers: dict[int, Answer],
+    settings: FilterSettings,
+    answerer: Answerer,
+) -> None:
+    """Compare answers: with the one a question was made from, else with what the teacher reads out of the
+    answer's sentence and its neighbours; note in `found` where they do not agree."""
+    again: list[int] = []
+    for place, question in enumerate(questions):
+        if found[place] is not None:
+            continue
+        made_from = question.answer if question.asked_for is None else question.asked_for
+        if made_from is None:
+            again.append(place)
+        elif token_f1(answers[place].text, [made_from]) < settings.min_overlap:
+            found[place] = Reason.ROUND_TRIP
+    cuts = {
+        place: around(questions[place].context, answers[place].start, answers[place].stop, 1)
+        for place in again
+    }
+    again = [place for place in again if cuts[place] != questions[place].context]
+    said = ask(answerer, [questions[place].text for place in again], [cuts[place] for place in again])
+    for place, answer in zip(again, said, strict=True):
+        agrees = token_f1(answer.text, [answers[place].text]) >= settings.min_overlap
+        if not (agrees and answer.found(settings.min_confidence)):
+            found[place] = Reason.ROUND_TRIP
+
+
+def _in_order(kept: Sequence[Answered], made: Made, stride: int, *, labels: bool) -> list[Question]:
+    """The rows as they are written: each question, then what was made of it."""
+    place = {one.question.uid: number for number, one in enumerate(kept)}
+    rows = [replace(one.question, answer=one.answer.text, start=one.answer.start) for one in kept]
+
+    def order(row: Question) -> tuple[int, int]:
+        attempt, copy = divmod(row.copy - 1, stride)
+        return place[f"{row.parent}#{copy + 1}"], attempt
+
+    rows = sorted([*rows, *made.rows], key=order)
+    return rows if labels else [replace(row, answer=None, start=None) for row in rows]

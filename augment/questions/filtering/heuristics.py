@@ -1,0 +1,72 @@
+"""Why a question is dropped, and the checks that need no teacher."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from enum import StrEnum
+
+from augment.questions.filtering.answerability import words_of
+
+_SHORTEST = 3  # words of a question
+_GRAM = 3  # words compared with the context at once
+_WORDS = frozenset(("who", "whom", "whose", "what", "when", "where", "which", "why", "how"))
+_MARKS = frozenset("?？؟")
+
+
+class Reason(StrEnum):
+    """Why a question was dropped, in the order the checks are made."""
+
+    NO_QUESTION = "no question"
+    REPEATED = "asked before of its paragraph"
+    ELSEWHERE = "asked before of another paragraph"
+    COPIED = "copied from the context"
+    NO_ANSWER = "the teacher finds no answer"
+    ROUND_TRIP = "answered otherwise on the round trip"
+
+
+class Seen:
+    """The questions met so far, to find those that come again (case and punctuation aside)."""
+
+    def __init__(self) -> None:
+        self._questions: set[bytes] = set()
+        self._pairs: set[bytes] = set()  # of a question and its paragraph
+
+    def check(self, question: str, parent: str) -> Reason | None:
+        """Whether the question was met before, of this paragraph or of another."""
+        key = _digest(" ".join(words_of(question)))
+        pair = _digest(parent, key)
+        repeated, elsewhere = pair in self._pairs, key in self._questions
+        self._questions.add(key)
+        self._pairs.add(pair)
+        if repeated:
+            return Reason.REPEATED
+        return Reason.ELSEWHERE if elsewhere else None
+
+
+def is_question(text: str) -> bool:
+    """True for three words or more with a question mark or a question word among them (who, what, ...)."""
+    words = words_of(text)
+    return len(words) >= _SHORTEST and not (_MARKS.isdisjoint(text) and _WORDS.isdisjoint(words))
+
+
+def copied(question: Sequence[str], context: Sequence[str]) -> float:
+    """The share of the question's runs of three words that stand in the context: 1 for a piece of it.
+
+    Args:
+        question, context: their words, by `words_of`.
+    """
+    size = min(_GRAM, len(question))
+    runs = _runs(question, size)
+    if not runs:
+        return 0.0
+    known = set(_runs(context, size))
+    return sum(run in known for run in runs) / len(runs)
+
+
+def _runs(words: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    return list(zip(*(words[start:] for start in range(size)), strict=False))
+
+
+def _digest(text: str, more: bytes = b"") -> bytes:
+    return hashlib.blake2b(text.encode() + more, digest_size=16).digest()

@@ -1,0 +1,89 @@
+"""Answers to ask for: the entities that spaCy finds, or names, numbers and dates found by rule."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any, NamedTuple
+
+from tasks.errors import UserError
+
+_MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
+_SPAN = re.compile(
+    rf"""(?:(?:\d{{1,2}}\s)?(?:{_MONTH})(?:\s\d{{1,2}}\b)?(?:,?\s\d{{3,4}}\b)?)
+    |(?:[$£€]?\d[\d,.]*\d%?|\d%?)(?:\s(?:million|billion|percent|years|miles|kilometers|km|people))?
+    |(?:[A-Z][\w'’-]+)(?:\s(?:(?:of|the|and|de|von|van)\s)*[A-Z][\w'’-]+)*""",
+    re.VERBOSE,
+)
+_LOWER = re.compile(r"\b[a-z][a-z]{5,}\b")
+_SHORTENED = re.compile(r"\w+['’](?:ll|ve|re|m|d|t)")
+_WORD = re.compile(r"\S+")
+
+
+class Candidate(NamedTuple):
+    """An answer, and its first character in the text."""
+
+    text: str
+    start: int
+
+
+def by_rule(text: str) -> list[Candidate]:
+    """Names, numbers and dates in order, each once; words capitalised to begin a sentence are none."""
+    words = set(re.findall(r"\w+", text))
+    found = []
+    for match in _SPAN.finditer(text):
+        span, start = match.group(), match.start()
+        if start == 0 or text[:start].rstrip()[-1:] in (".", "!", "?", '"', "“"):
+            first, _, rest = span.partition(" ")
+            alone = not rest and (len(first) < 5 or text.count(first) == 1)
+            if first.isalpha() and (alone or first.lower() in words):
+                span = rest.removeprefix("the ")
+                start = match.end() - len(span)
+        if span and not _SHORTENED.fullmatch(span):
+            found.append(Candidate(span, start))
+    wanted = _LOWER if _LOWER.search(text) else _WORD
+    return _each_once(found) or _each_once([Candidate(m.group(), m.start()) for m in wanted.finditer(text)])
+
+
+def by_spacy(text: str, name: str) -> list[Candidate]:
+    """The entities of a spaCy pipeline in order, each once; those `by_rule` finds where there are none."""
+    entities = [Candidate(entity.text, entity.start_char) for entity in load_spacy(name)(text).ents]
+    return _each_once([entity for entity in entities if entity.text.strip()]) or by_rule(text)
+
+
+def _each_once(found: list[Candidate]) -> list[Candidate]:
+    first: dict[str, Candidate] = {}
+    for one in found:
+        first.setdefault(one.text, one)
+    return list(first.values())
+
+
+@functools.lru_cache(maxsize=1)
+def load_spacy(name: str) -> Any:
+    """The spaCy pipeline of this name.
+
+    Raises:
+        UserError: spaCy or the pipeline is not installed.
+    """
+    advice = "leave --spacy out: answers are then found by rule"
+    try:
+        import spacy
+    except ImportError as error:
+        raise UserError(
+            f"--spacy {name}: spaCy is not installed", hint=f"python -m pip install spacy; or {advice}"
+        ) from error
+    try:
+        return spacy.load(name)
+    except OSError as error:
+        raise UserError(
+            f"--spacy {name}: there is no such spaCy pipeline",
+            expected=f"installed pipelines: {', '.join(spacy.util.get_installed_models()) or 'none'}",
+            hint=f"python -m spacy download {name}; or {advice}",
+        ) from error
+
+
+def spread(found: list[Candidate], count: int) -> list[Candidate]:
+    """`count` of the candidates, spread over the paragraph: all of them where there are no more."""
+    if len(found) <= count:
+        return found
+    return [found[(2 * place + 1) * len(found) // (2 * count)] for place in range(count)]

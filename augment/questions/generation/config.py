@@ -1,0 +1,141 @@
+"""What `generate` is asked for, made ready: paragraphs chosen, the generator loaded, all of it checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from augment.corpus_writer import CorpusJob
+from augment.questions.generation.decoding import Strategy
+from augment.questions.generation.generate import Asking, readable
+from augment.questions.generation.paragraphs import Counts, Paragraph, Words, as_rows, choose, open_paragraphs
+from augment.questions.generation.question_augmenter import ENGINES, Questions, check_asking
+from augment.questions.generator import digest_generator, load_generator
+from tasks.corpus_reader import CorpusManifest
+from tasks.errors import UserError
+from tasks.rows import Rows
+
+_PIECE = 4096
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """The options of `mtkd augment questions generate`, under the same names."""
+
+    model: str
+    text: str
+    words: Words | None = None
+    text_column: str = "text"
+    title_column: str = "title"
+    split: str = "train"
+    per_paragraph: int = 1
+    beams: int = 1
+    sample: bool = False
+    top_p: float = 0.95
+    temperature: float = 1.0
+    form: str | None = None
+    max_input: int | None = None
+    max_output: int | None = None
+    spacy: str | None = None
+    engine: str = "native"
+    precision: str = "fp32"
+    batch: int = 32
+    shard: int = 1000
+    limit: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A job for `augment.corpus_writer.run`, its rows, and what became of the paragraphs."""
+
+    job: CorpusJob
+    rows: Mapping[str, Rows]
+    counts: Counts
+
+
+def prepare(wanted: GenerationConfig, task: str, device: Any, version: str, command: str) -> Ready:
+    """Check everything and load the generator; nothing is written.
+
+    Raises:
+        UserError: the text, the model or the options cannot be used, or no paragraph is left.
+    """
+    stream = open_paragraphs(wanted.text, wanted.text_column, wanted.title_column, wanted.split)
+    generator = load_generator(
+        wanted.model, form=wanted.form, max_input=wanted.max_input, max_output=wanted.max_output
+    )
+    strategy = Strategy(
+        wanted.beams, wanted.sample, wanted.temperature, wanted.top_p, generator.reading.max_output
+    )
+    asking = Asking(generator.reading, strategy, wanted.seed, wanted.per_paragraph, wanted.spacy)
+    check_asking(asking, wanted.engine, wanted.precision)
+    paragraphs, counts = choose(stream, wanted.words)
+    paragraphs, counts = _that_fit(generator.tokenizer, asking, _sampled(paragraphs, wanted.limit), counts)
+    if not paragraphs:
+        raise UserError(f"no paragraph of {wanted.text} can be asked about: {counts.sentence()}")
+    generator.model.to(device)
+    method = Questions(
+        generator,
+        digest_generator(generator),
+        asking,
+        ENGINES[wanted.engine](generator, wanted.batch, wanted.precision),
+        wanted.engine,
+        wanted.precision,
+        str(wanted.words or "any"),
+        counts.sentence(),
+    )
+    job = CorpusJob(method, {task: wanted.per_paragraph}, wanted.text, version, command, wanted.shard)
+    return Ready(job, {task: as_rows(task, paragraphs)}, counts)
+
+
+def _sampled(paragraphs: list[Paragraph], limit: int | None) -> list[Paragraph]:
+    if limit is None or limit >= len(paragraphs):
+        return paragraphs
+    chosen = np.sort(np.random.default_rng(0).choice(len(paragraphs), limit, replace=False))
+    return [paragraphs[number] for number in chosen.tolist()]
+
+
+def _that_fit(
+    tokenizer: Any, asking: Asking, paragraphs: list[Paragraph], counts: Counts
+) -> tuple[list[Paragraph], Counts]:
+    """Leave out paragraphs of which not one sentence fits, and count those that are read in part."""
+    kept: list[Paragraph] = []
+    shortened = 0
+    for start in range(0, len(paragraphs), _PIECE):
+        piece = paragraphs[start : start + _PIECE]
+        shown = readable(tokenizer, [paragraph.text for paragraph in piece], asking.reading)
+        for paragraph, text in zip(piece, shown, strict=True):
+            kept += [paragraph] if text is not None else []
+            shortened += text is not None and text != paragraph.text
+    left_out = len(paragraphs) - len(kept)
+    return kept, dataclasses.replace(counts, shortened=shortened, too_long=left_out, kept=len(kept))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A question of a corpus, with the beginning of its context and what that is from."""
+
+    source: str
+    context: str
+    question: str
+
+
+def samples(out: Path, manifest: CorpusManifest, count: int = 5) -> list[Shown]:
+    """A few questions, spread over the corpus."""
+    return list(_samples(out, manifest, count))
+
+
+def _samples(out: Path, manifest: CorpusManifest, count: int) -> Iterator[Shown]:
+    step = max(1, len(manifest.shards) // count)
+    shards = [shard for shard in manifest.shards if shard.rows][::step][:count]
+    for shard in shards:
+        rows = pq.read_table(out / shard.file, columns=["text", "text_pair", "source"]).to_pylist()
+        each = -(-count // len(shards))
+        for row in rows[:: max(1, len(rows) // each)][:each]:
+            yield Shown(row["source"][:30], row["text_pair"][:60] + "...", row["text"])

@@ -1,0 +1,73 @@
+"""CTranslate2 as the engine: the model converted once, with int8 weights, and kept beside the original."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from augment.questions.generation.decoding import Prompt, Strategy
+from augment.questions.generator import Generator, digest_generator
+from tasks.errors import UserError
+from tasks.files import atomic_directory, locked
+
+_BATCH = 32  # fixed: what is decoded together must not change from run to run
+
+
+def check_installed() -> None:
+    """UserError if the package is not there."""
+    try:
+        import ctranslate2  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "--engine ctranslate2: the package ctranslate2 is not installed",
+            expected="native, which needs nothing",
+            hint="python -m pip install 'mtkd[ctranslate2]'",
+        ) from error
+
+
+def convert(generator: Generator) -> Path:
+    """The converted model, in the generator's directory (of a hub's model: in the cache), made if need be."""
+    place = Path(generator.name)
+    parent = place if place.is_dir() else Path.home() / ".cache" / "mtkd"
+    target = parent / f"ctranslate2-int8-{digest_generator(generator)[:16]}"
+    with locked(parent, wait=True):
+        if not target.is_dir():
+            _convert(generator, target)
+    return target / "model"
+
+
+def _convert(generator: Generator, target: Path) -> None:
+    from ctranslate2.converters import TransformersConverter
+
+    with atomic_directory(target) as temporary:
+        saved = temporary / "source"
+        generator.model.save_pretrained(saved)
+        generator.tokenizer.save_pretrained(saved)
+        TransformersConverter(str(saved)).convert(str(temporary / "model"), quantization="int8")
+        shutil.rmtree(saved)
+
+
+def open_engine(generator: Generator) -> Any:
+    """A function as `ask.Decode`: greedy or by beams, in batches of a fixed number of prompts by length."""
+    import ctranslate2
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    translator = ctranslate2.Translator(
+        str(convert(generator)), device=device, inter_threads=1, intra_threads=torch.get_num_threads()
+    )
+    tokenizer = generator.tokenizer
+
+    def decode(prompts: list[Prompt], strategy: Strategy) -> list[list[list[int]]]:
+        results = translator.translate_batch(
+            [tokenizer.convert_ids_to_tokens(list(prompt.ids)) for prompt in prompts],
+            beam_size=strategy.beams,
+            num_hypotheses=strategy.beams,
+            max_decoding_length=strategy.limit,
+            max_input_length=0,
+            max_batch_size=_BATCH,
+        )
+        return [[tokenizer.convert_tokens_to_ids(one) for one in result.hypotheses] for result in results]
+
+    return decode

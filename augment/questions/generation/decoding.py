@@ -1,0 +1,242 @@
+"""From prompts to token ids: greedy, sampled or by beams, the same whatever rows are decoded together.
+
+Another batch or padding changes logits in their last bits. Where that could change a choice (the best token
+leads by less than CLOSE), the prompt is decoded again by itself, so the outcome is that of a batch of its own
+wherever batching could matter. No batch has a single row, for which libraries multiply in another order: by
+itself, a prompt is there twice. In bf16 the last bits are worth more than CLOSE; there the outcome rests on a
+row's matrix product not depending on how many rows there are, which holds for oneDNN's. Sampling draws its
+noise from (seed, paragraph, question, step, token) alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from augment.counter_rng import G, mix
+from augment.questions.generation.decoder import Decoder
+
+CLOSE = 1e-3
+_TOP = 256  # a sampled token is one of the so many likeliest
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt's token ids, and the stream of random numbers its questions are drawn from."""
+
+    ids: tuple[int, ...]
+    stream: int = 0
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How tokens are chosen.
+
+    Attributes:
+        beams: 1 = one token after the other; more = beam search, that many questions a prompt.
+        sample: draw the tokens; `temperature` divides the logits, and the draw is from the likeliest
+            tokens that make up `top_p` of the probability (256 at most).
+        limit: most tokens of a question; a token of `stops` ends it.
+    """
+
+    beams: int = 1
+    sample: bool = False
+    temperature: float = 1.0
+    top_p: float = 0.95
+    limit: int = 48
+
+
+def stream_of(seed: int, uid: str, number: int, attempt: int = 0) -> int:
+    """The stream of one question of one paragraph."""
+    digest = hashlib.blake2b(f"{seed}:{uid}:{number}:{attempt}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+@torch.inference_mode()
+def decode(decoder: Decoder, prompts: list[Prompt], strategy: Strategy, batch: int) -> list[list[list[int]]]:
+    """Decode the prompts, those of like length together.
+
+    Args:
+        batch: prompts decoded at once; a matter of speed and memory only.
+
+    Returns:
+        for each prompt its questions, best first, as ids without start and end: one, or one a beam.
+    """
+    order = sorted(range(len(prompts)), key=lambda number: len(prompts[number].ids))
+    search = _beams if strategy.beams > 1 else _line
+    done: list[list[list[int]]] = [[] for _ in prompts]
+    for start in range(0, len(order), batch):
+        part = order[start : start + batch]
+        several = part if len(part) > 1 else part * 2
+        found = search(decoder, [prompts[number] for number in several], strategy)[: len(part)]
+        for number, one in zip(part, found, strict=True):
+            if one.margin < CLOSE and len(part) > 1:
+                one = search(decoder, [prompts[number]] * 2, strategy)[0]
+            done[number] = one.questions
+    return done
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A prompt's questions, and the narrowest lead by which a choice was made on the way."""
+
+    questions: list[list[int]]
+    margin: float
+
+
+def _line(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[_Found]:
+    """One question a prompt, a token after the other; rows that have ended leave while two others go on."""
+    choose = _sampler(strategy) if strategy.sample else _greedy
+    stops, count = _stops(decoder), len(prompts)
+    streams = np.array([prompt.stream for prompt in prompts], np.uint64)
+    state = decoder.start([list(prompt.ids) for prompt in prompts], 1, strategy.limit)
+    tokens = torch.full((count,), _first(decoder), device=decoder.device)
+    questions: list[list[int]] = [[] for _ in prompts]
+    margins, rows, ended = np.full(count, np.inf), np.arange(count), np.zeros(count, bool)
+    for step in range(strategy.limit):
+        tokens, margin = choose(decoder.step(state, tokens), streams[rows], step)
+        margins[rows] = np.where(ended[rows], margins[rows], np.minimum(margins[rows], margin.cpu().numpy()))
+        chosen = tokens.tolist()
+        ended[rows] |= [token in stops for token in chosen]
+        going = np.flatnonzero(~ended[rows]).tolist()
+        for place in going:
+            questions[rows[place]].append(chosen[place])
+        if not going:
+            break
+        if 1 < len(going) < len(chosen):
+            places = torch.tensor(going, device=decoder.device)
+            state.keep(places, places)
+            tokens, rows = tokens[places], rows[going]
+    return [_Found([question], float(m)) for question, m in zip(questions, margins, strict=True)]
+
+
+Choose = Callable[[Tensor, np.ndarray, int], tuple[Tensor, Tensor]]
+
+
+def _greedy(logits: Tensor, streams: np.ndarray, step: int) -> tuple[Tensor, Tensor]:
+    """The likeliest token of each row of (R, V) logits, and its lead over the next."""
+    best = logits.float().topk(2)
+    return best.indices[:, 0], best.values[:, 0] - best.values[:, 1]
+
+
+def _sampler(strategy: Strategy) -> Choose:
+    """Draw by the Gumbel-max trick, which turns a draw into an argmax whose lead is known."""
+
+    def choose(logits: Tensor, streams: np.ndarray, step: int) -> tuple[Tensor, Tensor]:
+        scaled = logits.float() / strategy.temperature
+        top = scaled.topk(min(_TOP, scaled.shape[1]))
+        shares = (top.values - scaled.logsumexp(1, keepdim=True)).exp()
+        noisy = top.values + _gumbel(streams, step, top.indices)
+        before = shares.cumsum(1) - shares
+        # The nucleus, a little smaller and a little larger: a token at its very edge must not decide.
+        winners = [
+            noisy.masked_fill(~_nucleus(shares, before, strategy.top_p + slack), -torch.inf).topk(2)
+            for slack in (0.0, -CLOSE / 10, CLOSE / 10)
+        ]
+        places = [winner.indices[:, 0] for winner in winners]
+        lead = winners[2].values[:, 0] - winners[2].values[:, 1]
+        same = (places[0] == places[1]) & (places[0] == places[2])
+        tokens = top.indices.gather(1, places[0][:, None])[:, 0]
+        return tokens, torch.where(same, lead, 0.0)
+
+    return choose
+
+
+def _nucleus(shares: Tensor, before: Tensor, top_p: float) -> Tensor:
+    """(R, N) bool, the likeliest tokens up to `top_p`, and all that are as likely as the last of them."""
+    inside = before < top_p
+    inside[:, 0] = True
+    least = shares.masked_fill(~inside, 2.0).amin(1, keepdim=True)
+    return shares >= least * (1 - CLOSE / 10)
+
+
+def _gumbel(streams: np.ndarray, step: int, tokens: Tensor) -> Tensor:
+    """(R, N) Gumbel noise, a function of (stream, step, token)."""
+    counters = (tokens.cpu().numpy().astype(np.uint64) + np.uint64(step << 32)) + np.uint64(1)
+    bits = mix(streams.astype(np.uint64)[:, None] + G * counters)
+    uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+    return torch.from_numpy(-np.log(-np.log(uniform))).to(tokens.device, torch.float32)
+
+
+def _beams(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[_Found]:
+    """The best questions of each prompt by mean log-probability a token, among `beams` kept at each step.
+
+    Of the 2K likeliest ways to go on, those that end are set aside and the best K others are kept. It stops
+    when no prompt's K finished questions can be beaten by its best unfinished one at its present mean.
+    """
+    count, width, stops = len(prompts), strategy.beams, _stops(decoder)
+    state = decoder.start([list(prompt.ids) for prompt in prompts], width, strategy.limit)
+    tokens = torch.full((count * width,), _first(decoder), device=decoder.device)
+    scores = torch.full((count, width), -torch.inf, device=decoder.device)
+    scores[:, 0] = 0.0
+    hypotheses = [_Hypotheses(width) for _ in prompts]
+    texts: list[list[list[int]]] = [[[] for _ in range(width)] for _ in prompts]
+    ends = torch.tensor(sorted(stops), device=decoder.device)
+    for step in range(1, strategy.limit + 1):
+        logs = decoder.step(state, tokens).float().log_softmax(1).view(count, width, -1)
+        best = (scores[:, :, None] + logs).flatten(1).topk(2 * width + 1)
+        from_row, token = best.indices // logs.shape[2], best.indices % logs.shape[2]
+        ended = torch.isin(token, ends)
+        ended[:, -1] = True
+        kept = torch.argsort(ended.long(), stable=True, dim=1)[:, : width + 1]
+        scores = best.values.gather(1, kept[:, :width])
+        lead = scores[:, -1] - best.values.gather(1, kept)[:, -1]
+        for place, one in enumerate(hypotheses):
+            if one.settled:
+                continue
+            one.margin = min(one.margin, float(lead[place]))
+            rows, names = from_row[place].tolist(), token[place].tolist()
+            for rank in range(width):
+                if names[rank] in stops:
+                    one.add(texts[place][rows[rank]], float(best.values[place, rank]), step)
+            texts[place] = [texts[place][rows[k]] + [names[k]] for k in kept[place, :width].tolist()]
+            one.settle(float(scores[place, 0]) / step)
+        if all(one.settled for one in hypotheses):
+            break
+        base = torch.arange(count, device=decoder.device)[:, None] * width
+        state.reorder((base + from_row.gather(1, kept[:, :width])).flatten())
+        tokens = token.gather(1, kept[:, :width]).flatten()
+    for place, one in enumerate(hypotheses):
+        for row, text in enumerate(texts[place] if not one.settled else []):
+            one.add(text, float(scores[place, row]), len(text))
+    return [one.found() for one in hypotheses]
+
+
+class _Hypotheses:
+    """The finished questions of one prompt, by mean log-probability."""
+
+    def __init__(self, width: int):
+        self.width, self.margin, self.settled = width, float("inf"), False
+        self.done: list[tuple[float, list[int]]] = []
+
+    def add(self, text: list[int], score: float, length: int) -> None:
+        self.done.append((score / max(length, 1), text))
+        self.done.sort(key=lambda entry: -entry[0])
+
+    def settle(self, running: float) -> None:
+        """Stop if no unfinished question, the best having the mean `running`, beats the finished ones."""
+        if len(self.done) >= self.width:
+            lead = self.done[self.width - 1][0] - running
+            self.settled = lead >= 0
+            self.margin = min(self.margin, abs(lead))
+
+    def found(self) -> _Found:
+        means = [mean for mean, _ in self.done[: self.width + 1]]
+        leads = [above - below for above, below in itertools.pairwise(means)]
+        return _Found([text for _, text in self.done[: self.width]], min([self.margin, *leads]))
+
+
+def _stops(decoder: Decoder) -> set[int]:
+    end = decoder.config.eos_token_id
+    return set(end) if isinstance(end, list) else {end}
+
+
+def _first(decoder: Decoder) -> int:
+    start = decoder.config.decoder_start_token_id
+    return decoder.config.pad_token_id if start is None else start

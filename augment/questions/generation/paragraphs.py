@@ -1,0 +1,173 @@
+"""The paragraphs to ask about: read from files or the hub, chosen and cut by their number of words."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from augment.questions.sentences import pack, sentences
+from tasks.errors import UserError, unknown
+from tasks.plain_text import PlacedText, TextFiles
+from tasks.rows import Rows
+
+HUB = "hub:"
+
+
+@dataclass(frozen=True)
+class Words:
+    """The range of words that a paragraph must have; longer ones are cut at ends of sentences."""
+
+    least: int
+    most: int
+
+    @staticmethod
+    def parse(spec: str) -> Words:
+        """The range written as "200:320"; UserError if it is none."""
+        match = re.fullmatch(r"(\d+):(\d+)", spec.strip())
+        words = Words(*map(int, match.groups())) if match else None
+        if words is None or not 1 <= words.least <= words.most:
+            raise UserError(
+                f"--words {spec!r}", expected="LEAST:MOST with 1 <= LEAST <= MOST, such as 200:320"
+            )
+        return words
+
+    def __str__(self) -> str:
+        return f"{self.least}:{self.most}"
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph: a name that no other has, its text, and what it is from (a title, or its file)."""
+
+    uid: str
+    text: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What became of the paragraphs that were read.
+
+    Attributes:
+        read: all of them; `empty` of these were blank, `outside` had no piece in the range of words.
+        cut: paragraphs that were cut, into `pieces` pieces of the range.
+        shortened: pieces of which the generator reads only the sentences that fit.
+        too_long: left out, since one sentence is longer than the generator can read.
+        kept: pieces that are asked about.
+    """
+
+    read: int = 0
+    empty: int = 0
+    outside: int = 0
+    cut: int = 0
+    pieces: int = 0
+    shortened: int = 0
+    too_long: int = 0
+    kept: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        """The counts by name."""
+        return dataclasses.asdict(self)
+
+    def sentence(self) -> str:
+        """The counts in words."""
+        parts = [
+            (self.empty, "blank"),
+            (self.outside, "outside the range of words"),
+            (self.cut, f"cut into {self.pieces} pieces"),
+            (self.shortened, "longer than the generator reads (it read the sentences that fit)"),
+            (self.too_long, "left out, one sentence being longer than the generator reads"),
+        ]
+        told = "; ".join(f"{count} {what}" for count, what in parts if count)
+        return f"{self.read} paragraphs read, {self.kept} asked about{': ' if told else ''}{told}."
+
+
+def open_paragraphs(spec: str, column: str, title: str, split: str = "train") -> Iterator[Paragraph]:
+    """The paragraphs of a file, a directory, or with "hub:NAME[/CONFIG]" of a data set on the hub.
+
+    Raises:
+        UserError: nothing there, or no such column (at once); a line that cannot be read (on the way).
+    """
+    if spec.startswith(HUB):
+        return _of_hub(spec.removeprefix(HUB), column, title, split)
+    place = Path(spec).expanduser()
+    return _of_files(TextFiles.open(place, column), place, title)
+
+
+def _of_files(files: TextFiles, place: Path, title: str) -> Iterator[Paragraph]:
+    names = {path: _stem(path, place) for path in files.paths}
+    if len(set(names.values())) < len(names):  # a.txt beside a.jsonl
+        names = {path: str(path.relative_to(place)) for path in files.paths}
+
+    def paragraph(text: PlacedText) -> Paragraph:
+        return Paragraph(f"{names[text.file]}/{text.number}", text.text, text.title or text.file.name)
+
+    return map(paragraph, files.placed(title))
+
+
+def _stem(path: Path, place: Path) -> str:
+    relative = path.relative_to(place) if place.is_dir() else Path(path.name)
+    return str(relative).split(".")[0]
+
+
+def _of_hub(name: str, column: str, title: str, split: str) -> Iterator[Paragraph]:
+    from tasks.hub_data import fetch
+
+    parts = name.split("/")
+    if not all(parts) or len(parts) > 3:
+        raise UserError(f"--text {HUB}{name}", expected="hub:OWNER/NAME or hub:OWNER/NAME/CONFIG")
+    table = fetch("/".join(parts[:2]), parts[2] if len(parts) == 3 else None, split)
+    if column not in table.column_names:
+        raise unknown(f"text column of {name}", column, table.column_names, hint="--text-column NAME")
+    columns: list[Any] = [table[column], table[title] if title in table.column_names else None]
+    return _of_table(name, columns[0], columns[1])
+
+
+def _of_table(name: str, texts: pa.ChunkedArray, titles: pa.ChunkedArray | None) -> Iterator[Paragraph]:
+    for number, text in enumerate(texts):
+        source = titles[number].as_py() if titles is not None else None
+        yield Paragraph(f"{name}/{number}", str(text.as_py() or "").strip(), str(source or name))
+
+
+def choose(paragraphs: Iterator[Paragraph], words: Words | None) -> tuple[list[Paragraph], Counts]:
+    """The paragraphs that are not blank, and with `words` those pieces of them that are in its range."""
+    chosen: list[Paragraph] = []
+    read = empty = outside = cut = pieces = 0
+    for paragraph in paragraphs:
+        read += 1
+        if not paragraph.text.strip():
+            empty += 1
+            continue
+        parts = _in_range(paragraph, words) if words else [paragraph]
+        chosen += parts
+        outside += not parts
+        if parts and parts[0] is not paragraph:
+            cut, pieces = cut + 1, pieces + len(parts)
+    return chosen, Counts(read, empty, outside, cut, pieces, kept=len(chosen))
+
+
+def _in_range(paragraph: Paragraph, words: Words) -> list[Paragraph]:
+    count = len(paragraph.text.split())
+    if count <= words.most:
+        return [paragraph] if count >= words.least else []
+    parts = sentences(paragraph.text)
+    sizes = [len(part.split()) for part in parts]
+    return [
+        Paragraph(f"{paragraph.uid}.{number}", " ".join(parts[start:stop]), paragraph.source)
+        for number, (start, stop) in enumerate(pack(sizes, words.least, words.most))
+        if words.least <= sum(sizes[start:stop]) <= words.most
+    ]
+
+
+def as_rows(task: str, paragraphs: list[Paragraph]) -> Rows:
+    """The paragraphs as rows of two texts: the paragraph, and what it is from."""
+    uids, texts, sources = zip(*((p.uid, p.text, p.source) for p in paragraphs), strict=True)
+    columns = (pa.array(texts, pa.string()), pa.array(sources, pa.string()))
+    return Rows(task, "text", pa.array(uids, pa.string()), columns, np.full(len(uids), np.nan))

@@ -1,0 +1,167 @@
+"""The method "questions": rows of paragraphs to a corpus of questions about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from augment.augmenter import Copies, constant
+from augment.questions.generation.answer_candidates import load_spacy
+from augment.questions.generation.generate import Asking, Decode, Written, ask
+from augment.questions.generator import Generator
+from tasks.corpus_reader import QUESTION_SCHEMA
+from tasks.errors import UserError, unknown
+from tasks.rows import Rows
+
+_CHUNK = 256  # paragraphs that are sorted by length and decoded together
+_ABOUT = (
+    "Each paragraph was read by a T5 that was fine-tuned to write questions (WaLDORf, Tian et al. 2019). "
+    "A question depends on the model, the settings, the seed and the paragraph only. {counts}"
+)
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Questions about paragraphs; the rows' two texts are the paragraph and what it is from.
+
+    Attributes:
+        generator: the T5, loaded; `digest` is that of its weights and tokeniser.
+        decode: the engine, opened; `engine`: its name in `ENGINES`, for the record.
+        words: the range of words of the paragraphs, for the record; `counts`: what became of them.
+    """
+
+    generator: Generator
+    digest: str
+    asking: Asking
+    decode: Decode
+    engine: str = "native"
+    precision: str = "fp32"
+    words: str = "any"
+    counts: str = ""
+
+    name = "questions"
+    kind = "questions"
+    schema = QUESTION_SCHEMA
+
+    @property
+    def about(self) -> str:
+        """How the questions came about, with the counts."""
+        return _ABOUT.format(counts=self.counts).strip()
+
+    @property
+    def settings(self) -> dict[str, float | int | str]:
+        """What decides the questions, by name."""
+        reading, strategy = self.asking.reading, self.asking.strategy
+        drawn: dict[str, float | int | str] = (
+            {"temperature": strategy.temperature, "top_p": strategy.top_p} if strategy.sample else {}
+        )
+        return {
+            "model": self.generator.name,
+            "model_digest": self.digest,
+            "format": reading.form,
+            "max_input": reading.max_input,
+            "max_output": strategy.limit,
+            "decoding": "sample" if strategy.sample else "beams" if strategy.beams > 1 else "greedy",
+            "beams": strategy.beams,
+            **drawn,
+            "seed": self.asking.seed,
+            "answers": (self.asking.spacy or "rule") if reading.format.asks_for_an_answer else "none",
+            "engine": self.engine,
+            "precision": self.precision,
+            "words": self.words,
+        }
+
+    def part(self, rows: Rows) -> Questions:
+        """Itself: nothing of it depends on the rows."""
+        return self
+
+    def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
+        """Yield the questions about `rows`, up to `copies` a row."""
+        for start in range(0, len(rows), _CHUNK):
+            part = rows.take(np.arange(start, min(start + _CHUNK, len(rows))))
+            contexts = part.texts[0].to_pylist()
+            found = ask(self.generator.tokenizer, self.decode, self.asking, part.uids.to_pylist(), contexts)
+            yield Copies(_table(part, found), 0, 0, 0)
+
+
+def check_asking(asking: Asking, engine: str, precision: str) -> None:
+    """See that so many questions can be had of a paragraph in this way, and that what it takes is installed.
+
+    Raises:
+        UserError: they cannot, or spaCy, its pipeline or the engine is missing.
+    """
+    strategy, form = asking.strategy, asking.reading.format
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if strategy.sample and strategy.beams > 1:
+        raise UserError("--sample with --beams", expected="one of the two")
+    if strategy.sample and not (strategy.temperature > 0 and 0 < strategy.top_p <= 1):
+        raise UserError(
+            f"--temperature {strategy.temperature} --top-p {strategy.top_p}",
+            expected="a temperature above 0, 0 < top-p <= 1",
+        )
+    if (
+        not form.asks_for_an_answer
+        and asking.count > 1
+        and not strategy.sample
+        and strategy.beams < asking.count
+    ):
+        raise UserError(
+            f"{asking.count} different questions a paragraph cannot be had greedily from a context",
+            hint=f"--sample, or --beams {asking.count} or more, or a model trained with --format sentence",
+        )
+    if engine == "ctranslate2":
+        from augment.questions.generation.ctranslate import check_installed
+
+        check_installed()
+        if precision != "fp32":
+            raise UserError(f"--precision {precision} with --engine ctranslate2, which is int8")
+        if strategy.sample:
+            raise UserError(
+                "--sample with --engine ctranslate2: its draws cannot be told by a paragraph's seed",
+                hint="use --beams, or the engine native",
+            )
+    if form.asks_for_an_answer and asking.spacy:
+        load_spacy(asking.spacy)
+
+
+def _table(rows: Rows, found: list[list[Written]]) -> pa.Table:
+    """The questions as rows of `QUESTION_SCHEMA`."""
+    counts = [len(questions) for questions in found]
+    row = pa.array(np.repeat(np.arange(len(rows)), counts))
+    number = pa.array([n for count in counts for n in range(1, count + 1)], pa.int32())
+    total = len(row)
+    columns = [
+        constant(rows.task, total),
+        rows.uids.take(row),
+        number,
+        pa.array([question.text for questions in found for question in questions], pa.string()),
+        rows.texts[0].take(row),
+        pa.nulls(total, pa.float64()),
+        constant("questions", total),
+        rows.texts[1].take(row),
+        pa.nulls(total, pa.string()),
+        pa.nulls(total, pa.int32()),
+        pa.array([question.asked_for for questions in found for question in questions], pa.string()),
+    ]
+    return pa.Table.from_arrays(columns, schema=QUESTION_SCHEMA)
+
+
+def _native(generator: Generator, batch: int, precision: str) -> Decode:
+    from augment.questions.generation.decoder import Decoder
+    from augment.questions.generation.decoding import decode
+
+    decoder = Decoder(generator.model, precision)
+    return lambda prompts, strategy: decode(decoder, prompts, strategy, batch)
+
+
+def _ctranslate2(generator: Generator, batch: int, precision: str) -> Decode:
+    from augment.questions.generation.ctranslate import open_engine
+
+    return open_engine(generator)
+
+
+ENGINES: dict[str, Callable[[Generator, int, str], Decode]] = {"native": _native, "ctranslate2": _ctranslate2}

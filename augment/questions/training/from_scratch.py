@@ -1,0 +1,93 @@
+"""A new T5: its own vocabulary (SentencePiece's unigram model), and weights drawn at random."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.errors import UserError
+
+
+@dataclass(frozen=True)
+class NewModelShape:
+    """The sizes of a new T5: `layers` are those of the encoder and of the decoder each."""
+
+    vocab_size: int = 8000
+    d_model: int = 256
+    layers: int = 4
+    heads: int = 4
+    d_ff: int = 1024
+
+    def check(self) -> None:
+        """UserError unless the width is a multiple of the heads."""
+        if self.d_model % self.heads:
+            raise UserError(
+                f"--d-model {self.d_model} with --heads {self.heads}",
+                expected="a width that the heads divide",
+            )
+
+
+def train_tokenizer(texts: Iterable[str], shape: NewModelShape, max_input: int) -> Any:
+    """A T5 tokeniser (fast) whose vocabulary was learned from `texts`.
+
+    Raises:
+        UserError: the texts are too few for so large a vocabulary.
+    """
+    import sentencepiece
+    from transformers import T5Tokenizer
+
+    written = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts),
+            model_writer=written,
+            vocab_size=shape.vocab_size,
+            model_type="unigram",
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            normalization_rule_name="identity",
+            character_coverage=0.9998,
+            input_sentence_size=200_000,
+            num_threads=4,
+            max_sentence_length=20_000,
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        raise UserError(
+            f"no vocabulary of {shape.vocab_size} could be learned from these texts: "
+            f"{str(error).strip().splitlines()[-1]}",
+            hint="a smaller --vocab-size, or more rows",
+        ) from error
+    model = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    pieces = [(model.id_to_piece(n), model.get_score(n)) for n in range(model.get_piece_size())]
+    return T5Tokenizer(vocab=pieces, extra_ids=0, model_max_length=max_input)
+
+
+def new_model(tokenizer: Any, shape: NewModelShape, seed: int) -> Any:
+    """A T5 of this shape with random weights, the same for the same seed."""
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    shape.check()
+    sizes: dict[str, Any] = {"decoder_start_token_id": tokenizer.pad_token_id}
+    config = T5Config(
+        vocab_size=-(-len(tokenizer) // 64) * 64,
+        d_model=shape.d_model,
+        d_kv=shape.d_model // shape.heads,
+        d_ff=shape.d_ff,
+        num_layers=shape.layers,
+        num_heads=shape.heads,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        **sizes,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return T5ForConditionalGeneration(config)

@@ -1,0 +1,288 @@
+"""Fine-tuning a T5 to write questions: the loop, resumable at any step, and the report at its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from augment.questions.generator import RECORD, Reading, digest_generator, load_generator
+from augment.questions.prompt_formats import check_vocabulary
+from augment.questions.training.from_scratch import NewModelShape, new_model, train_tokenizer
+from augment.questions.training.prompts import Asked, EncodedPrompt, batches, encode, read_asked
+from augment.questions.training.score_generator import GeneratorScores, Sample, evaluate
+from augment.questions.training.sequence_loss import batch_loss
+from augment.questions.training.state import restore_state, save_state
+from tasks.errors import UserError
+from tasks.files import digest_bytes, drop_directory, locked, read_json, write_json
+from tasks.progress import progress
+from tasks.sources import DataSource
+from tasks.task import Task
+
+FROM_SCRATCH = "fresh"
+_WORK = "unfinished"  # checkpoints and the new vocabulary, until the model is written
+_OURS = ("*.json", "*.safetensors", "*.model", "*.jinja", "ctranslate2-int8-*", _WORK)  # a generator's files
+_EVERY = 50  # steps between two losses in the log
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """A training run, by what decides its outcome.
+
+    Attributes:
+        model: a T5 by directory or hub name, or "fresh": a new one of `shape`.
+        reading: the format and the limits; `seed` decides order, dropout and new weights.
+        epochs: passes over the data; `steps` = so many steps instead.
+        lr: the highest learning rate; None = 0.03 for a new model, else 3e-4. It rises over `warmup` of the
+            steps and then falls to 0, both linearly.
+        batch_size: about how many questions a step.
+        limit: training rows, eval_limit: held-out rows; None = all.
+    """
+
+    model: str
+    reading: Reading
+    shape: NewModelShape
+    epochs: int = 3
+    steps: int | None = None
+    lr: float | None = None
+    batch_size: int = 64
+    warmup: float = 0.05
+    clip: float = 1.0
+    seed: int = 0
+    precision: str = "fp32"
+    limit: int | None = None
+    eval_limit: int | None = 1000
+
+    @property
+    def rate(self) -> float:
+        """The highest learning rate."""
+        return self.lr or (0.03 if self.model == FROM_SCRATCH else 3e-4)
+
+    def optimizer(self, model: Any) -> torch.optim.Optimizer:
+        """AdamW; for a new model Adafactor, whose steps are in proportion to the weights.
+
+        The scales of a T5's new weights differ by two orders of magnitude, so no one step suits them all.
+        """
+        if self.model == FROM_SCRATCH:
+            return torch.optim.Adafactor(model.parameters(), lr=self.rate)
+        return torch.optim.AdamW(model.parameters(), lr=self.rate, weight_decay=0.01, fused=True)
+
+
+@dataclass(frozen=True)
+class GeneratorReport:
+    """What a run did: the record beside the model, too.
+
+    Attributes:
+        reading: what the generator reads, for `mtkd augment questions generate`.
+        key: digest of the job and of the data.
+        losses: mean training loss of each stretch of 50 steps.
+    """
+
+    reading: Reading
+    job: TrainJob
+    key: str
+    data: str
+    task: str
+    version: str
+    command: str
+    steps: int
+    losses: list[float]
+    scores: GeneratorScores
+    samples: list[Sample]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON values."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class TrainingPlace:
+    """Where a run goes and who asked for it: directory, device, version of mtkd and command line.
+
+    Attributes:
+        overwrite: drop what another run left there; `save_every`: steps between checkpoints.
+    """
+
+    out: Path
+    device: torch.device
+    version: str
+    command: str
+    overwrite: bool = False
+    save_every: int = 500
+
+
+def train(job: TrainJob, source: DataSource, task: Task, place: TrainingPlace) -> dict[str, Any]:
+    """Train a generator into `place.out`, or go on with the run that was interrupted there.
+
+    Returns:
+        the report as JSON; that of the finished run if it is there already.
+
+    Raises:
+        UserError: the data, the model or the directory cannot be used; nothing is written then.
+    """
+    form = job.reading.format
+    asked = read_asked(source, task, task.train or "train", form, job.limit, job.seed)
+    held_out = [
+        read_asked(source, task, split, form, job.eval_limit, job.seed) for split in task.validation[:1]
+    ]
+    if not held_out:
+        raise UserError(f"task {task.name!r} has no validation split to be scored on")
+    if job.model == FROM_SCRATCH:
+        job.shape.check()
+        generator, digest = None, ""
+    else:
+        generator = load_generator(job.model, **dataclasses.asdict(job.reading))
+        digest = digest_generator(generator)
+    key = _key(job, digest, [*asked, *held_out[0]])
+    with locked(place.out):
+        finished = _make_room(place, key)
+        if finished is not None:
+            return finished
+        model, tokenizer = (
+            (generator.model, generator.tokenizer) if generator else _start(job, asked, place.out / _WORK)
+        )
+        check_vocabulary(tokenizer, model.config, form)
+        model.to(place.device)
+        encoded = encode(tokenizer, asked, job.reading.max_input, job.reading.max_output)
+        steps, losses = _loop(job, model, encoded, tokenizer.pad_token_id, place)
+        scores, samples = evaluate(model, tokenizer, held_out[0], job.reading)
+        report = GeneratorReport(
+            reading=job.reading,
+            job=job,
+            key=key,
+            data=source.name,
+            task=task.name,
+            version=place.version,
+            command=place.command,
+            steps=steps,
+            losses=losses,
+            scores=scores,
+            samples=samples,
+        )
+        _finish(place.out, model, tokenizer, report)
+    return report.to_json()
+
+
+def _key(job: TrainJob, model: str, asked: list[Asked]) -> str:
+    settings = json.dumps(dataclasses.asdict(job), sort_keys=True)
+    return digest_bytes(settings, model, *(part for one in asked for part in (one.prompt, *one.questions)))
+
+
+def _make_room(place: TrainingPlace, key: str) -> dict[str, Any] | None:
+    """The report of the same run if it is finished; clears another run away if told to."""
+    record, work = place.out / RECORD, place.out / _WORK
+    there = [path for path in place.out.iterdir() if not path.name.startswith(".")]
+    strangers = [path for path in there if not any(fnmatch(path.name, pattern) for pattern in _OURS)]
+    noted = record if record.is_file() else work / "run.json"
+    found = read_json(noted) if noted.is_file() else {}
+    if not isinstance(found, dict) or "key" not in found:  # none of ours, or one that was hardly begun
+        found, strangers = {}, [path for path in there if path != work]
+    if strangers:
+        raise UserError(
+            f"{place.out} holds something that is no generator: {strangers[0].name}",
+            hint="name an empty or a new directory with --out",
+        )
+    if place.overwrite:
+        record.unlink(missing_ok=True)
+        for path in there:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    elif found and found["key"] != key:
+        raise UserError(
+            f"{place.out} holds another generator, of other settings or data",
+            hint="start again with --overwrite, or name another directory with --out",
+        )
+    elif record.is_file():
+        return found
+    work.mkdir(exist_ok=True)
+    write_json(work / "run.json", {"key": key})
+    return None
+
+
+def _start(job: TrainJob, asked: list[Asked], work: Path) -> tuple[Any, Any]:
+    """A new model and its tokeniser as they are before the first step."""
+    from transformers import AutoTokenizer
+
+    kept = work / "tokenizer"
+    if not (kept / "tokenizer_config.json").is_file():
+        texts = dict.fromkeys(one.context for one in asked)
+        questions = (question for one in asked for question in one.questions)
+        marks = [job.reading.format.marks] * 100
+        tokenizer = train_tokenizer([*texts, *questions, *marks], job.shape, job.reading.max_input)
+        tokenizer.save_pretrained(kept)
+    tokenizer = AutoTokenizer.from_pretrained(kept, trust_remote_code=False)
+    return new_model(tokenizer, job.shape, job.seed), tokenizer
+
+
+def _loop(
+    job: TrainJob, model: Any, encoded: list[EncodedPrompt], pad: int, place: TrainingPlace
+) -> tuple[int, list[float]]:
+    """Train to the last step; returns how many there were, and the losses."""
+    optimizer = job.optimizer(model)
+    work = place.out / _WORK
+    done, losses = restore_state(work, model, optimizer)
+    total = job.steps or sum(
+        sum(1 for _ in batches(encoded, job.batch_size, job.seed, epoch)) for epoch in range(job.epochs)
+    )
+    model.train()
+    recent: list[Tensor] = []
+    with progress("training", total, done=done, unit="steps") as advance:
+        for step, batch in _from(_endless(job, encoded), done, total):
+            for group in optimizer.param_groups:
+                group["lr"] = job.rate * _slope(step, total, job.warmup)
+            torch.manual_seed(job.seed * 1_000_003 + step)
+            loss = batch_loss(model, [encoded[n] for n in batch], pad, job.precision)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), job.clip)
+            optimizer.step()
+            optimizer.zero_grad()
+            recent.append(loss.detach())
+            if len(recent) == _EVERY or step + 1 == total:
+                losses.append(round(float(torch.stack(recent).mean()), 4))
+                recent = []
+            if (step + 1) % place.save_every == 0 and step + 1 < total:
+                save_state(work, model, optimizer, step + 1, losses)
+            advance(1, f"loss {losses[-1]:.3f}" if losses else "")
+    return total, losses
+
+
+def _endless(job: TrainJob, encoded: list[EncodedPrompt]) -> Iterator[list[int]]:
+    epoch = 0
+    while True:
+        yield from batches(encoded, job.batch_size, job.seed, epoch)
+        epoch += 1
+
+
+def _from(stream: Iterator[list[int]], done: int, total: int) -> Iterator[tuple[int, list[int]]]:
+    for step in range(total):
+        batch = next(stream)
+        if step >= done:
+            yield step, batch
+
+
+def _slope(step: int, total: int, warmup: float) -> float:
+    """The learning rate of a step as a share of the highest."""
+    warm = max(1, int(warmup * total))
+    return (step + 1) / (warm + 1) if step < warm else (total - step) / max(total - warm, 1)
+
+
+def _finish(out: Path, model: Any, tokenizer: Any, report: GeneratorReport) -> None:
+    """Write model and tokeniser, the record last, and drop the checkpoints."""
+    temporary = out / f".model.{os.getpid()}.tmp"
+    try:
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        for file in temporary.iterdir():
+            os.replace(file, out / file.name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    write_json(out / RECORD, report.to_json())
+    drop_directory(out / _WORK)

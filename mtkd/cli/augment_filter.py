@@ -1,0 +1,105 @@
+"""`mtkd augment questions filter`: the questions that a teacher can answer."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mtkd import __version__
+from mtkd.cli.options import out_option, overwrite_option, report_options, say, show, table, warn
+
+if TYPE_CHECKING:
+    from augment.questions.filtering.answerability import Answer, Answerer
+    from augment.questions.filtering.filter_corpus import Filtered
+    from mtkd.evaluation.question_answering import Answerer as Spans
+
+_SHORT_OF = 0.01  # how far the share of rows without an answer may fall short in silence
+
+
+@click.command("filter")
+@click.option(
+    "--corpus", required=True, type=click.Path(path_type=Path), metavar="DIR", help="a corpus of questions"
+)
+@click.option(
+    "--teacher", required=True, type=click.Path(path_type=Path), metavar="DIR", help="answers questions"
+)
+@out_option
+@click.option(
+    "--unanswerable", default=0.33, show_default=True, help="share of rows without an answer in the result"
+)
+@click.option("--min-overlap", default=0.5, show_default=True, help="least F1 of two answers that agree")
+@click.option(
+    "--min-confidence",
+    default=0.0,
+    show_default=True,
+    help='an answer must beat "no answer" by more, in logits',
+)
+@click.option(
+    "--max-copied",
+    default=0.9,
+    show_default=True,
+    help="drop where so much of the question is in the context",
+)
+@click.option(
+    "--round-trip/--no-round-trip", default=True, show_default=True, help="compare each answer with another"
+)
+@click.option("--any-form", is_flag=True, help="keep what does not look like a question")
+@click.option("--labels/--no-labels", default=False, show_default=True, help="write the teacher's answers")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option("--shard-rows", default=10_000, show_default=True, help="questions looked at for one file")
+@overwrite_option
+@report_options
+def filter_questions(
+    corpus: Path, teacher: Path, out: Path, overwrite: bool, json_file: str | None, **given: Any
+) -> None:
+    """Keep the questions that a teacher can answer, and make some that nobody can.
+
+    Started again after an interruption it goes on where it was; the corpus is the same bytes.
+    `accelerate launch -m mtkd.cli.main augment questions filter ...` deals the files out over processes.
+    """
+    from augment.distributed import launched
+    from augment.questions.filtering.filter_corpus import FilterJob, open_questions, run
+    from augment.questions.filtering.filter_shard import FilterSettings
+    from tasks.progress import progress
+
+    job = FilterJob(corpus, FilterSettings(**given), __version__, shlex.join(["mtkd", *sys.argv[1:]]))
+    rows = open_questions(corpus).rows
+    ranks = launched()  # first: it says which device is this process's
+    answerer = load_answerer(teacher)
+    with progress("filtering", -(-rows // ranks.count), unit="questions", show=ranks.first) as advance:
+        filtered = run(job, answerer, out, overwrite=overwrite, ranks=ranks, advance=advance)
+    if ranks.first:
+        show(filtered.tally.to_json(), json_file, lambda: _draw(filtered, job.settings.unanswerable, out))
+
+
+def load_answerer(directory: Path) -> Answerer:
+    """The teacher that answers questions, from the directory of a run or of a model."""
+    from mtkd.evaluation import question_answering as answer
+
+    return _Teacher(answer.Answerer.load(directory))
+
+
+class _Teacher:
+    """A model of mtkd as the filter asks it."""
+
+    def __init__(self, spans: Spans):
+        self._spans, self.digest = spans, spans.digest
+
+    def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answer]:
+        from augment.questions.filtering.answerability import Answer as Told
+
+        return [Told(**vars(answer)) for answer in self._spans(questions, contexts)]
+
+
+def _draw(filtered: Filtered, wanted: float, out: Path) -> None:
+    table(("what", "questions", "share"), filtered.tally.lines())
+    share = filtered.tally.unanswerable
+    if share < wanted - _SHORT_OF:
+        warn(f"{share:.1%} of the rows have no answer, not {wanted:.1%}: the teacher answers the others")
+    kept = f" ({filtered.kept} shards were there already)" if filtered.kept else ""
+    say(f"{filtered.tally.rows:,} questions in {out}{kept}")

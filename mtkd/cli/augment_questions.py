@@ -1,0 +1,203 @@
+"""`mtkd augment questions train | generate`: a T5 that asks."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mtkd import __version__
+from mtkd.cli.options import (
+    data_option,
+    eval_limit_option,
+    limit_option,
+    out_option,
+    overwrite_option,
+    report_options,
+    say,
+    show,
+    table,
+)
+
+if TYPE_CHECKING:
+    from tasks.corpus_reader import CorpusManifest
+
+_FORMAT_HELP = (
+    "context: the context alone; answer: behind the answer that is asked for; "
+    "sentence: of the context only the sentence of the answer"
+)
+_ABOVE_0 = click.IntRange(min=1)
+
+
+@click.command()
+@data_option
+@click.option("--task", "spec", default="squad", show_default=True, help="a span task, or its .toml file")
+@click.option(
+    "--model", required=True, metavar="NAME|DIR|fresh", help="the T5 to start from; fresh: a new one"
+)
+@out_option
+@click.option("--format", "form", default="context", show_default=True, help=_FORMAT_HELP)
+@click.option("--epochs", default=3, show_default=True, type=_ABOVE_0)
+@click.option("--steps", type=_ABOVE_0, help="so many steps instead of --epochs")
+@click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="[0.03 for fresh, else 3e-4]")
+@click.option("--batch-size", default=64, show_default=True, type=_ABOVE_0, help="questions a step")
+@click.option(
+    "--max-input", default=512, show_default=True, type=click.IntRange(min=8), help="tokens of a prompt"
+)
+@click.option("--max-output", default=48, show_default=True, type=click.IntRange(min=2), help="of a question")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option("--precision", default="fp32", show_default=True, type=click.Choice(["fp32", "bf16"]))
+@click.option("--vocab-size", default=8000, show_default=True, type=_ABOVE_0, help="of a fresh T5")
+@click.option("--d-model", default=256, show_default=True, type=_ABOVE_0, help="width of a fresh T5")
+@click.option("--layers", default=4, show_default=True, type=_ABOVE_0, help="of encoder and decoder each")
+@click.option("--heads", default=4, show_default=True, type=_ABOVE_0, help="of a fresh T5")
+@click.option("--d-ff", default=1024, show_default=True, type=_ABOVE_0, help="of a fresh T5")
+@limit_option
+@eval_limit_option
+@overwrite_option
+@report_options
+def train(
+    data: str, spec: str, model: str, out: Path, overwrite: bool, json_file: str | None, **given: Any
+) -> None:
+    """Fine-tune a T5 to write the questions of a span task.
+
+    Started again after an interruption it goes on from its last checkpoint, to the same weights.
+    """
+    from augment.questions.generator import Reading
+    from augment.questions.training.from_scratch import NewModelShape
+    from augment.questions.training.prompts import span_task
+    from augment.questions.training.train_generator import TrainingPlace, TrainJob
+    from augment.questions.training.train_generator import train as run
+    from mtkd.device import best_device, keep_memory
+    from tasks.registry import resolve
+    from tasks.sources import open_data
+
+    reading = Reading(given["form"], given["max_input"], given["max_output"])
+    shape = NewModelShape(*(given[name] for name in ("vocab_size", "d_model", "layers", "heads", "d_ff")))
+    same = ("epochs", "steps", "lr", "batch_size", "seed", "precision", "limit")
+    job = TrainJob(
+        model, reading, shape, **{name: given[name] for name in same}, eval_limit=given["eval_limit"] or 1000
+    )
+    keep_memory()
+    place = TrainingPlace(out, best_device(), __version__, _command(), overwrite)
+    report = run(job, open_data(data), span_task(resolve(spec)), place)
+
+    def draw() -> None:
+        scores = report["scores"]
+        table(
+            ("steps", "last loss", "perplexity", "BLEU", "ROUGE-L", "held-out prompts", "questions"),
+            [
+                (
+                    f"{report['steps']:,}",
+                    f"{report['losses'][-1]:.3f}",
+                    *(f"{scores[name]:.2f}" for name in ("perplexity", "bleu", "rouge_l")),
+                    f"{scores['prompts']:,}",
+                    f"{scores['questions']:,}",
+                )
+            ],
+        )
+        rows = [(s["context"][:70] + "...", s["asked"], s["written"]) for s in report["samples"]]
+        table(("context", "people asked", "the generator asks"), rows)
+        say(f"the generator is in {out}")
+
+    show(report, json_file, draw)
+
+
+@click.command()
+@click.option("--model", required=True, metavar="DIR|NAME", help="a trained generator")
+@click.option(
+    "--text", required=True, metavar="FILE|DIR|hub:NAME[/CONFIG]", help="paragraphs: text, parquet or JSONL"
+)
+@out_option
+@click.option("--task", "task_name", default="squad", show_default=True, help="the span task they are for")
+@click.option("--text-column", default="text", show_default=True, help="column or key of the paragraphs")
+@click.option("--title-column", default="title", show_default=True, help="what a paragraph is from")
+@click.option("--split", default="train", show_default=True, help="of a data set on the hub")
+@click.option("--words", metavar="LEAST:MOST", help="paragraphs of so many words; longer ones are cut")
+@click.option("--per-paragraph", default=1, show_default=True, type=_ABOVE_0, help="different questions")
+@click.option("--beams", default=1, show_default=True, type=_ABOVE_0)
+@click.option("--sample", is_flag=True, help="draw the words instead of taking the likeliest")
+@click.option("--top-p", default=0.95, show_default=True, help="with --sample")
+@click.option("--temperature", default=1.0, show_default=True, help="with --sample")
+@click.option("--format", "form", help=f"{_FORMAT_HELP} [as it was trained]")
+@click.option("--max-input", type=click.IntRange(min=8), help="tokens of a prompt [as it was trained]")
+@click.option("--max-output", type=click.IntRange(min=2), help="tokens of a question [as it was trained]")
+@click.option("--spacy", metavar="PIPELINE", help="answers are its entities [names, numbers, dates by rule]")
+@click.option("--engine", default="native", show_default=True, help="native or ctranslate2 (int8)")
+@click.option(
+    "--precision",
+    default="fp32",
+    show_default=True,
+    type=click.Choice(["fp32", "bf16"]),
+    help="of the native engine",
+)
+@click.option("--batch", default=32, show_default=True, type=_ABOVE_0, help="at once; speed and memory only")
+@click.option("--shard", default=1000, show_default=True, type=_ABOVE_0, help="questions a file")
+@click.option("--limit", type=_ABOVE_0, metavar="N", help="at most N paragraphs (a seeded sample)")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@overwrite_option
+@report_options
+def generate(model: str, text: str, out: Path, json_file: str | None, overwrite: bool, **given: Any) -> None:
+    """Write questions about paragraphs, for a teacher to answer.
+
+    Started again after an interruption it goes on where it was; the corpus is the same bytes. With
+    `accelerate launch -m mtkd.cli.main augment questions generate ...` several processes share the work.
+    """
+    from augment.distributed import launched
+    from augment.questions.generation.config import GenerationConfig, prepare
+    from augment.questions.generation.paragraphs import Words
+    from augment.questions.training.prompts import span_task
+    from tasks.registry import resolve
+
+    task = span_task(resolve(given["task_name"]))
+    words = Words.parse(given["words"]) if given["words"] else None
+    same = {name: value for name, value in given.items() if name not in ("task_name", "words")}
+    wanted = GenerationConfig(model, text, words=words, **same)
+
+    from augment.corpus_writer import run, total_copies
+    from mtkd.device import best_device, keep_memory
+    from tasks.progress import progress
+
+    keep_memory()
+    ranks = launched()
+    ready = prepare(wanted, task.name, best_device(), __version__, _command())
+    total = total_copies(ready.job, ready.rows)
+    with progress("questions", total, unit="questions", show=ranks.first) as advance:
+        written = run(
+            ready.job,
+            ready.rows,
+            out,
+            overwrite=overwrite,
+            advance=advance,
+            ranks=ranks,
+        )
+    if not ranks.first:
+        return
+    manifest = written.manifest
+
+    def draw() -> None:
+        _draw_questions(manifest, out)
+        say(ready.counts.sentence())
+        kept = f" ({written.kept} shards were there already)" if written.kept else ""
+        say(f"{manifest.rows:,} questions in {out}{kept}")
+
+    counts = {"paragraphs": ready.counts.to_json()}
+    show({**manifest.to_json(), **counts}, json_file, draw)
+
+
+def _draw_questions(manifest: CorpusManifest, out: Path) -> None:
+    from augment.questions.generation.config import samples
+
+    entry = manifest.tasks[0]
+    short = entry.source_rows * entry.copies - entry.rows
+    counts = (f"{entry.source_rows:,}", f"{entry.rows:,}", f"{short:,}", str(len(manifest.shards)))
+    table(("task", "paragraphs", "questions", "not had", "shards"), [(entry.name, *counts)])
+    shown = [(s.source, s.context, s.question) for s in samples(out, manifest)]
+    table(("from", "context", "question"), shown)
+
+
+def _command() -> str:
+    return shlex.join(["mtkd", *sys.argv[1:]])

@@ -1,0 +1,108 @@
+"""`mtkd compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mtkd.cli.options import (
+    data_option,
+    eval_limit_option,
+    limit_option,
+    out_option,
+    report_options,
+    say,
+    show,
+    table,
+)
+from tasks.errors import UserError
+
+
+@click.command()
+@click.argument("grid", metavar="FILE|NAME")
+@data_option
+@click.option("--teacher", metavar="DIR|NAME", help="the teacher; {task} stands for the task")
+@click.option("--store", metavar="DIR", help="a knowledge store in its place; {task} as well")
+@out_option
+@click.option(
+    "--text", type=click.Path(path_type=Path), metavar="FILE|DIR", help="for students of plain text"
+)
+@click.option(
+    "--base", metavar="DIR|NAME", help="their teacher  [default: what the teacher was refined from]"
+)
+@click.option("--corpus", metavar="DIR", help="copies for the cells that want them; {task} as well")
+@click.option("--without", multiple=True, metavar="CELL", help="leave a cell out")
+@click.option("--tasks", help="in place of the grid's: by spaces; joined by commas = trained together")
+@click.option("--seeds", help="in place of the grid's: by commas")
+@click.option("--epochs", type=click.IntRange(min=1), help="of every stage of every run")
+@limit_option
+@eval_limit_option
+@click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of every cell")
+@click.option("--dry-run", is_flag=True, help="only print the commands")
+@report_options
+def compare(grid: str, sets: tuple[str, ...], dry_run: bool, json_file: str | None, **given: Any) -> None:
+    """Run a grid of recipes x overrides x tasks x seeds, and print one table: mean, spread, size, speed.
+
+    GRID is a TOML file or one of the grids of the papers' tables: mlkd-table-3 to -8, minilmv2-table-7, -8,
+    hsk-tinybert-4-grid, hsk-rosita-6-grid, waldorf-ablation.
+    What is finished is not run again; a run that fails does not stop the others.
+    """
+    import shlex
+
+    from mtkd.grids import load_grid
+    from mtkd.jobs.compare import GridInputs, jobs, run
+    from mtkd.recipes import parse_set
+
+    more = [
+        word
+        for name in ("limit", "eval_limit", "epochs")
+        if given[name]
+        for word in (f"--{name.replace('_', '-')}", str(given[name]))
+    ]
+    if not given["teacher"] and not given["store"]:
+        raise UserError("a grid needs a teacher", hint="--teacher DIR|NAME, or --store DIR of its knowledge")
+    loaded = load_grid(grid, _changes(given), parse_set(sets), given["without"])
+    inputs = GridInputs(
+        given["data"],
+        given["teacher"],
+        given["out"],
+        given["text"],
+        given["base"],
+        given["store"],
+        tuple(more),
+        given["corpus"],
+    )
+    if dry_run:
+        for _, _, _, chain in jobs(loaded, inputs):
+            for job in chain:
+                print(f"mtkd {shlex.join(job.words)}")
+        return
+    found = run(loaded, inputs, say)
+
+    def draw() -> None:
+        table(found.columns(), found.lines(), found.grid.title)
+        for row in found.rows:
+            for what, why in row.failed.items():
+                print(f"failed: {row.name}, {what}: {why}")
+        say(f"the table and the commands behind it: {given['out']}/compare.md, compare.json")
+
+    show(found.to_json(), json_file, draw)
+    if any(row.failed for row in found.rows):
+        raise SystemExit(1)
+
+
+def _changes(given: dict[str, Any]) -> dict[str, Any]:
+    """What the options change of the grid itself."""
+    changes: dict[str, Any] = {}
+    if given["tasks"]:
+        changes["tasks"] = given["tasks"].split()
+    if given["seeds"]:
+        try:
+            changes["seeds"] = [int(seed) for seed in given["seeds"].split(",")]
+        except ValueError as error:
+            raise UserError(
+                f"--seeds {given['seeds']!r}", expected="numbers by commas, such as 0,1,2"
+            ) from error
+    return changes

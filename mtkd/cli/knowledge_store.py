@@ -1,0 +1,264 @@
+"""`mtkd store plan | build | info | verify`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mtkd.cli.options import limit_option, overwrite_option, report_options, say, show, stack, table
+from tasks.errors import UserError
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+@click.group()
+def store() -> None:
+    """Run the teacher once, keep what it says on disk, and train any number of students without it."""
+
+
+contents_options = stack(
+    click.option("--recipe", metavar="R", help="whose needs the store serves (`mtkd recipes`)"),
+    click.option("--data", metavar="pocket|hub|DIR", help="where the rows come from", envvar="MTKD_DATA"),
+    click.option("--tasks", "spec", metavar="T", help="tasks, groups or task files, by commas"),
+    click.option("--teacher", metavar="DIR", help="whose knowledge: a run of mtkd refine, or an encoder"),
+    click.option("--corpus", type=click.Path(path_type=Path), metavar="DIR", help="augmented copies, too"),
+    limit_option,
+    click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of the recipe"),
+    click.option(
+        "--budget", metavar="SIZE", help="choose depth, tokens and width of the hidden states to fit (2GB)"
+    ),
+    click.option(
+        "--dtype",
+        type=click.Choice(["fp32", "fp16", "bf16", "int8"]),
+        default="fp16",
+        show_default=True,
+        help="of vectors on disk",
+    ),
+    click.option(
+        "--precision",
+        type=click.Choice(["fp32", "bf16"]),
+        default="fp32",
+        show_default=True,
+        help="of the teacher while it runs",
+    ),
+    click.option(
+        "--batch",
+        type=click.IntRange(min=1),
+        default=32,
+        show_default=True,
+        help="rows the teacher reads at once",
+    ),
+)
+
+
+@store.command()
+@contents_options
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path(), metavar="DIR", help="whose disk to look at"
+)
+@report_options
+def plan(out: Path, json_file: str | None, **given: Any) -> None:
+    """Say how large a store would be and how long the teacher would take; write nothing."""
+    from mtkd.jobs.plan_store import plan as plan_store
+
+    found = plan_store(_request(given), out)
+    prepared = found.prepared
+    result = {
+        "rows": found.rows,
+        "tokens": found.tokens,
+        "bytes": prepared.sizes,
+        "total_bytes": prepared.bytes,
+        "free_bytes": found.free,
+        "teacher_seconds": found.seconds,
+        "units": found.units,
+        "chosen": prepared.chosen,
+    }
+
+    def draw() -> None:
+        total = prepared.bytes
+        rows = [(kind, size_text(n), f"{n / total:.1%}") for kind, n in prepared.sizes.items()]
+        table(("knowledge", "size", "share"), [*rows, ("in all", size_text(total), "100.0%")])
+        _say_chosen(prepared)
+        print(f"{found.rows:,} rows, {found.tokens:,} tokens; teacher about {_clock(found.seconds)}")
+        if found.units:
+            kept, full = found.units
+            print(f"hidden states: {kept:g} of {full:,} units of a full-length row ({kept / full:.2%})")
+        enough = "" if total <= found.free else ": NOT ENOUGH"
+        print(f"free disk {size_text(found.free)}{enough}")
+
+    show(result, json_file, draw)
+
+
+@store.command()
+@contents_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="where it goes")
+@click.option("--repair", is_flag=True, help="make damaged shards of the store in --out anew, nothing else")
+@overwrite_option
+@report_options
+def build(out: Path, repair: bool, overwrite: bool, json_file: str | None, **given: Any) -> None:
+    """Run the teacher over all rows and keep what the recipe needs.
+
+    Started again after an interruption it goes on where it was; the store is the same bytes.
+    `accelerate launch -m mtkd.cli.main store build ...` deals the shards out over processes.
+    """
+    from accelerate import PartialState
+
+    from mtkd.jobs import build_store as stage
+
+    if repair:
+        if any(given[name] for name in ("recipe", "data", "spec", "teacher")):
+            raise UserError(
+                "--repair takes everything from the store itself",
+                hint=f"mtkd store build --repair --out {out}",
+            )
+        manifest, files = stage.repair(out)
+        if PartialState().is_main_process:
+            say(f"{len(files)} of {len(manifest.shards)} shards were damaged and made anew")
+            show({"repaired": files}, json_file, lambda: print("\n".join(files) or "nothing to repair"))
+        return
+    command = shlex.join(["mtkd", *sys.argv[1:]])
+    manifest, prepared, made = stage.build(_request(given), out, command, overwrite=overwrite)
+    if not PartialState().is_main_process:
+        return
+    show(_summary(manifest), json_file, lambda: _draw(manifest))
+    _say_chosen(prepared)
+    kept = len(manifest.shards) - made
+    say(f"{made} shards built" + (f", {kept} were there already" if kept else "") + f": {out}")
+    sets = "".join(f" --set {key}={value}" for key, value in prepared.chosen.items())
+    say(
+        f"next: mtkd distill {prepared.request.recipe} --store {out} --data {prepared.request.data} "
+        f"--tasks {prepared.request.tasks}{sets} --out DIR"
+    )
+
+
+@store.command()
+@click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
+@report_options
+def info(directory: Path, json_file: str | None) -> None:
+    """What a store holds: of which teacher, of which rows, how much."""
+    from mtkd.store.store_manifest import read_manifest
+
+    manifest = read_manifest(directory)
+    show(_summary(manifest), json_file, lambda: _draw(manifest))
+
+
+@store.command()
+@click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
+@report_options
+def verify(directory: Path, json_file: str | None) -> None:
+    """Check every shard of a store against its digest."""
+    from mtkd.store.store_manifest import read_manifest
+    from mtkd.store.store_manifest import verify as check
+
+    manifest = read_manifest(directory)
+    bad = check(directory, manifest, digest=True)
+    result = {"shards": len(manifest.shards), "damaged": {shard.file: state for shard, state in bad}}
+    show(
+        result,
+        json_file,
+        lambda: print(f"{len(manifest.shards) - len(bad)} of {len(manifest.shards)} shards are whole"),
+    )
+    if bad:
+        raise UserError(
+            "; ".join(f"shard {directory / shard.file} {state}" for shard, state in bad),
+            hint=f"mtkd store build --repair --out {directory} makes them anew, and nothing else",
+        )
+
+
+def _request(given: dict[str, Any]) -> Any:
+    from mtkd.jobs.plan_store import StoreRequest
+    from mtkd.recipes import parse_set
+
+    for name, option in (
+        ("recipe", "--recipe R"),
+        ("data", "--data D"),
+        ("spec", "--tasks T"),
+        ("teacher", "--teacher DIR"),
+    ):
+        if not given[name]:
+            raise UserError(f"a store needs {option}", hint=f"add {option}")
+    corpus = given["corpus"]
+    return StoreRequest(
+        recipe=given["recipe"],
+        data=given["data"],
+        tasks=given["spec"],
+        teacher=given["teacher"],
+        sets=parse_set(given["sets"]),
+        corpus=str(corpus) if corpus else None,
+        limit=given["limit"],
+        dtype=given["dtype"],
+        precision=given["precision"],
+        batch=given["batch"],
+        budget=None if given["budget"] is None else _bytes(given["budget"]),
+    )
+
+
+def _bytes(text: str) -> int:
+    """A size such as 2GB, 500M or 1000000 in bytes."""
+    plain = text.strip().upper().removesuffix("B").removesuffix("I").strip()
+    unit = plain[-1:] if plain[-1:] in "KMGT" else ""
+    try:
+        value = float(plain.removesuffix(unit)) * _UNITS[unit]
+    except ValueError:
+        value = 0
+    if not 0 < value < 1e18:
+        raise UserError(
+            f"--budget {text!r} is no size", expected="a number with K, M, G or T, such as 2GB or 500M"
+        )
+    return int(value)
+
+
+def size_text(count: int) -> str:
+    """A size for people."""
+    value, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def _clock(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _say_chosen(prepared: Any) -> None:
+    if prepared.chosen:
+        settings = " ".join(f"--set {key}={value}" for key, value in prepared.chosen.items())
+        print(f"chosen for the budget: {settings}")
+
+
+def _summary(manifest: Any) -> dict[str, Any]:
+    return {
+        "teacher": vars(manifest.teacher),
+        "contents": manifest.contents.to_json(),
+        "corpus": manifest.corpus,
+        "tasks": [vars(task) for task in manifest.tasks],
+        "shards": len(manifest.shards),
+        "bytes": manifest.bytes,
+        "command": manifest.command,
+        "version": manifest.version,
+    }
+
+
+def _draw(manifest: Any) -> None:
+    rows = []
+    for task in manifest.tasks:
+        shards = manifest.shards_of(task.name)
+        size = size_text(sum(shard.bytes for shard in shards))
+        rows.append((task.name, f"{task.rows:,}", str(len(shards)), size, task.digest[:12]))
+    table(("task", "rows", "shards", "size", "digest of the rows"), rows)
+    contents, teacher = manifest.contents, manifest.teacher
+    for line in contents.describe():
+        print(line)
+    digest = (teacher.digest or "of the hub")[:12]
+    print(f"at most {contents.max_length} tokens a row; tokeniser digest {teacher.tokeniser[:12]}")
+    print(f"teacher {teacher.name} (digest {digest}), run in {teacher.precision}")
+    if manifest.corpus:
+        print(f"with the copies of a corpus (key {manifest.corpus[:12]})")

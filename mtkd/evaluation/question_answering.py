@@ -1,0 +1,118 @@
+"""Answers of a model that was trained on a `span` task: where in a context the answer to a question lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from mtkd.device import best_device
+from mtkd.models.inference import predict_logits
+from mtkd.models.multitask import MultiTaskModel, model_directory
+from tasks.batching import Encoded
+from tasks.errors import UserError
+from tasks.files import digest_bytes, digest_file
+from tasks.progress import progress
+from tasks.rows import Rows
+from tasks.schema import ANSWERS
+from tasks.span_answers import SpanAnswers, decode_spans
+from tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best span of a context.
+
+    Attributes:
+        text: "" where the context has no token.
+        start: its first character; -1 for none.
+        score: start + end logit.
+        null: the score of "no answer", less the threshold that it was best to ask of it (validation rows).
+    """
+
+    text: str
+    start: int
+    score: float
+    null: float
+
+
+def answer_spans(
+    model: MultiTaskModel,
+    task: Task,
+    rows: Rows,
+    *,
+    batch_size: int = 64,
+    n_best: int = 1,
+    label: str = "",
+) -> SpanAnswers:
+    """What a model answers for whole rows of a span task.
+
+    Args:
+        label: names the job where its progress is to be shown.
+
+    Raises:
+        UserError: the model has no head for the task.
+    """
+    model.require([task], "the model")
+    encoded = Encoded.encode(model.reader.rows(rows), model.tokeniser)
+    with progress(label, len(encoded), unit="windows", show=bool(label)) as advance:
+        logits = predict_logits(model, task, encoded, batch_size=batch_size, advance=advance)
+    return decode_spans(encoded, logits, model.tokeniser.layout(2), n_best)
+
+
+class Answerer:
+    """A model that answers questions, a list at a time.
+
+    Attributes:
+        digest: SHA-256 of its files (weights, tokeniser, settings) and the precision.
+    """
+
+    def __init__(self, model: MultiTaskModel, task: Task, digest: str, precision: str = "fp32"):
+        self._model, self._task, self.digest, self._precision = model, task, digest, precision
+
+    @classmethod
+    def load(cls, directory: Path, precision: str = "fp32") -> Answerer:
+        """A saved model as an answerer, on the best device there is.
+
+        Args:
+            precision: "bf16" runs it under autocast.
+
+        Raises:
+            UserError: there is no model, or it was trained on no span task.
+        """
+        model = MultiTaskModel.load(directory).to(best_device())
+        spans = [task for task in model.tasks.values() if task.kind == "span"]
+        if not spans:
+            raise UserError(
+                f"the model {directory} answers no questions: it was trained on {', '.join(model.tasks)}",
+                expected="a model trained on squad, squad_v2 or another span task",
+                hint="mtkd refine --tasks squad ...",
+            )
+        # One that has learnt to give no answer comes first.
+        task = max(spans, key=lambda task: task.unanswerable)
+        files = sorted(path for path in model_directory(directory).iterdir() if path.is_file())
+        return cls(model, task, digest_bytes(*map(digest_file, files), precision), precision)
+
+    def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answer]:
+        """The best span of each context for its question, and the score of "no answer"."""
+        count = len(questions)
+        if not count:
+            return []
+        uids = pa.array([str(n) for n in range(count)], pa.string())
+        texts = pa.array(questions, pa.string()), pa.array(contexts, pa.string())
+        unknown = pa.nulls(count, ANSWERS)
+        rows = Rows(self._task.name, "asked", uids, texts, np.full(count, np.nan), answers=unknown)
+        kind = next(self._model.parameters()).device.type
+        with torch.autocast(kind, torch.bfloat16, enabled=self._precision == "bf16"):
+            found = answer_spans(self._model, self._task, rows)
+        nulls = found.null - (self._model.threshold(self._task) or 0.0)
+        return [
+            Answer(best[0].text, best[0].start, best[0].score, float(null))
+            if best
+            else Answer("", -1, -np.inf, float(null))
+            for best, null in zip(found.candidates, nulls, strict=True)
+        ]

@@ -1,0 +1,256 @@
+"""What a knowledge store is asked to hold: validated, its rows read, its size known, nothing written yet."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accelerate import Accelerator
+
+from mtkd.jobs.common import Request
+from mtkd.jobs.prepare import ValidatedRun, validate_run
+from mtkd.jobs.training_data import TrainingData, check_mask, load_training_data, trainable_tasks
+from mtkd.outputs import OutputSpec
+from mtkd.recipes import load_settings
+from mtkd.selection import Selection
+from mtkd.settings import DistillSettings, TrainSettings
+from mtkd.store.contents import Contents, Dtype, Outputs, pack
+from mtkd.store.row_index import table_bytes
+from mtkd.store.shard_files import plan_shards
+from mtkd.store.shard_writer import StoreJob, batches, entry_counts
+from mtkd.store.sizing import Counted, amount, choose, sizes
+from mtkd.teachers.live import OnlineTeacher
+from mtkd.teachers.reference import TeacherRef
+from mtkd.training.trainer import make_accelerator
+from tasks.batching import Collator, Encoded
+from tasks.corpus_reader import read_corpus
+from tasks.errors import UserError
+from tasks.rows import Rows
+from tasks.sources import digest_rows
+
+_TIMED_BATCHES = 6
+
+
+@dataclass(frozen=True)
+class StoreRequest:
+    """What a store is asked to hold.
+
+    Attributes:
+        recipe, sets: whose needs it serves.
+        data, tasks, limit, corpus: of which rows.
+        teacher: whose knowledge.
+        dtype: of vectors on disk; precision: that the teacher is run in; batch: rows at a time.
+        budget: bytes; the recipe's depth, tokens and width are then chosen to fit.
+    """
+
+    recipe: str
+    data: str
+    tasks: str
+    teacher: str
+    sets: dict[str, Any] = field(default_factory=dict)
+    corpus: str | None = None
+    limit: int | None = None
+    dtype: Dtype = "fp16"
+    precision: str = "fp32"
+    batch: int = 32
+    budget: int | None = None
+
+    def options(self) -> dict[str, Any]:
+        """What a repair needs to ask for the same again, whatever directory it is run from."""
+
+        def absolute(name: str | None) -> str | None:
+            return str(Path(name).resolve()) if name and Path(name).exists() else name
+
+        places = {key: absolute(getattr(self, key)) for key in ("data", "teacher", "corpus")}
+        return asdict(self) | places
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A store that could be built: rows read, teacher loaded.
+
+    Attributes:
+        chosen: settings that the budget chose, dotted name -> value.
+        sizes: predicted bytes by kind of knowledge.
+    """
+
+    request: StoreRequest
+    settings: DistillSettings
+    teacher: TeacherRef
+    rows: dict[str, Rows]
+    job: StoreJob
+    corpus: str | None
+    chosen: dict[str, Any]
+    sizes: dict[str, int]
+    student_layers: int
+
+    @property
+    def bytes(self) -> int:
+        """Predicted, of the whole store."""
+        return sum(self.sizes.values())
+
+
+@dataclass(frozen=True)
+class StorePlan:
+    """What a store would be.
+
+    Attributes:
+        tokens: real ones of all rows.
+        seconds: that the teacher is estimated to take.
+        units: AHSK of a full-length row, and of the full set; None where no part is selected.
+    """
+
+    prepared: Prepared
+    rows: int
+    tokens: int
+    free: int
+    seconds: float
+    units: tuple[float, int] | None
+
+
+def prepare(request: StoreRequest) -> Prepared:
+    """Check a request, read its rows, load the teacher.
+
+    Raises:
+        UserError: anything wrong with recipe, data, teacher or corpus; a budget that is too small.
+    """
+    tasks = trainable_tasks(request.tasks)
+    settings = load_settings(request.recipe, "distill", request.sets, request.tasks)
+    validated = validate_run(settings, request.teacher, tasks)
+    need, reference = validated.teacher_need, validated.teacher
+    if need == OutputSpec() or reference is None:
+        raise UserError(
+            f"{settings.name} asks nothing of a teacher, so there is nothing to store",
+            hint="choose a recipe that distils, without supervision=labels",
+        )
+    corpus = Path(request.corpus) if request.corpus else None
+    data = load_training_data(Request(request.data, request.tasks, Path(), request.limit, 1), tasks, corpus)
+    teacher = reference.load(settings.student.max_length if validated.aligned else None)
+    data = data.as_read(teacher.reader)
+    if corpus:
+        check_mask(corpus, {"teacher": teacher})
+    encoded = {part.task.name: Encoded.encode(part.train, teacher.tokeniser) for part in data.parts}
+    contents = Contents.of(need, request.dtype, reference.config.shape, teacher.info.max_length)
+    tables = sum(table_bytes(part.train) for part in data.parts)
+    chosen: dict[str, Any] = {}
+    if request.budget is not None:
+        counts = {
+            n: _counted(replace_tokens(contents, 1), teacher, data, rows) for n, rows in encoded.items()
+        }
+        chosen = _choose(request.budget, settings, validated, contents, counts, tables)
+        settings = load_settings(request.recipe, "distill", request.sets | chosen, request.tasks)
+        need = validate_run(settings, request.teacher, tasks).teacher_need
+        contents = Contents.of(need, request.dtype, reference.config.shape, teacher.info.max_length)
+    counted = {name: _counted(contents, teacher, data, rows) for name, rows in encoded.items()}
+    shards = []
+    for name, rows in encoded.items():
+        row_bytes = sum(sizes(contents, {name: counted[name]}, 0, 0).values()) / max(1, len(rows))
+        shards += plan_shards(name, len(rows), rows.groups, row_bytes)
+    job = StoreJob(
+        teacher,
+        contents,
+        data.tasks,
+        encoded,
+        {part.task.name: digest_rows(part.train) for part in data.parts},
+        shards,
+        request.precision,
+        request.batch,
+        (reference.digest, teacher.tokeniser.digest),
+    )
+    key = read_corpus(corpus).key if corpus else None
+    rows_of = {part.task.name: part.train for part in data.parts}
+    predicted = sizes(contents, counted, len(shards), tables)
+    return Prepared(
+        request, settings, reference, rows_of, job, key, chosen, predicted, validated.student.layers
+    )
+
+
+def replace_tokens(contents: Contents, tokens: int) -> Contents:
+    """The same contents with another number of tokens."""
+    need = contents.need
+    selection = replace(need.selection, tokens=tokens) if need.selection else None
+    return replace(contents, need=replace(need, selection=selection))
+
+
+def _counted(contents: Contents, teacher: Any, data: TrainingData, rows: Encoded) -> Counted:
+    selection = contents.need.selection
+    everything = replace_tokens(contents, 1 << 30) if selection and selection.tokens else contents
+    tokens, eligible = entry_counts(everything, teacher, rows)
+    return Counted(Outputs.of(data.tasks[rows.task]), tokens, eligible)
+
+
+def _choose(
+    budget: int,
+    settings: DistillSettings,
+    validated: ValidatedRun,
+    contents: Contents,
+    counted: Mapping[str, Counted],
+    tables: int,
+) -> dict[str, Any]:
+    """The recipe's depth, tokens and width under a budget, as settings."""
+    names = [name for name, term in settings.terms.items() if term.loss == "hidden_knowledge"]
+    selection = contents.need.selection
+    if not names or selection is None:
+        raise UserError(
+            f"--budget chooses how much of the hidden states is kept, and {settings.name} keeps none",
+            expected="recipes with a term hidden_knowledge, such as hsk-tinybert-4",
+            hint="leave --budget out",
+        )
+
+    def size_of(depth: int, tokens: int, width: float) -> int:
+        part: Selection = replace(selection, tokens=tokens, width=width)
+        need = replace(contents.need, selected=frozenset(range(depth)), selection=part)
+        return sum(sizes(replace(contents, need=need), counted, len(counted), tables).values())
+
+    depth, tokens, width = choose(budget, validated.student.layers + 1, contents.max_length, size_of)
+    values = {"depth": depth, "tokens": tokens, "width": width}
+    return {f"terms.{name}.{key}": value for name in names for key, value in values.items()}
+
+
+def plan(request: StoreRequest, out: Path) -> StorePlan:
+    """What the store would hold and cost; nothing is written.
+
+    Raises:
+        UserError: as `prepare`.
+    """
+    prepared = prepare(request)
+    job = prepared.job
+    accelerator = make_accelerator(TrainSettings())
+    job.teacher.to(accelerator.device)
+    lengths = {name: job.teacher.reader.lengths(rows.texts) for name, rows in job.data.items()}
+    selection = job.contents.need.selection
+    units = None
+    if selection is not None:
+        most = job.contents.max_length
+        depth, layers = len(job.contents.need.selected), prepared.student_layers + 1
+        units = amount(depth, selection.tokens or most, selection.width), layers * most
+    place = next(p for p in (out.resolve(), *out.resolve().parents) if p.exists())
+    return StorePlan(
+        prepared,
+        sum(map(len, lengths.values())),
+        int(sum(map(np.sum, lengths.values()))),
+        shutil.disk_usage(place).free,
+        _estimate(job, accelerator),
+        units,
+    )
+
+
+def _estimate(job: StoreJob, accelerator: Accelerator) -> float:
+    """Seconds that the teacher will take, from a few batches of all lengths."""
+    source = OnlineTeacher(job.teacher, job.contents.need, job.precision)
+    total = 0.0
+    for name, rows in job.data.items():
+        cut = list(batches(rows, Collator(job.teacher.reader), job.batch_size))
+        share = max(1, _TIMED_BATCHES // len(job.data))
+        picked = [cut[int((n + 0.5) * len(cut) / share)] for n in range(min(share, len(cut)))]
+        pack(source.signal(job.tasks[name], picked[0].to(accelerator.device)), job.contents)  # warms up
+        started = time.perf_counter()
+        for batch in picked:
+            pack(source.signal(job.tasks[name], batch.to(accelerator.device)), job.contents)
+        total += (time.perf_counter() - started) / len(picked) * len(cut)
+    return total

@@ -1,0 +1,199 @@
+"""The rows of a run: training rows with their copies, and validation rows, all checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from mtkd.jobs.common import Request
+from mtkd.models.multitask import MultiTaskModel
+from tasks.corpus_reader import corpus_rows, read_corpus
+from tasks.errors import UserError
+from tasks.reader import Reader
+from tasks.registry import resolve
+from tasks.rows import Rows, concat
+from tasks.sources import DataSource, digest_rows, load_rows, open_data
+from tasks.task import Task
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Training rows of one task, and its validation rows by split."""
+
+    task: Task
+    train: Rows
+    validation: Mapping[str, Rows]
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The rows of a run.
+
+    Attributes:
+        parts: one for each task.
+        digests: "task/split" -> SHA-256 of the rows.
+    """
+
+    parts: list[TaskData]
+    digests: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """By name, in the order of the request."""
+        return {part.task.name: part.task for part in self.parts}
+
+    @property
+    def validation(self) -> dict[tuple[str, str], Rows]:
+        """(task, split) -> validation rows."""
+        return {
+            (part.task.name, split): rows for part in self.parts for split, rows in part.validation.items()
+        }
+
+    def summary(self) -> dict[str, dict[str, int]]:
+        """Rows of each task: for training, of these unlabelled, for validation."""
+        return {
+            part.task.name: {
+                "train": len(part.train),
+                "unlabelled": int(np.isnan(part.train.labels).sum()),
+                "validation": sum(len(rows) for rows in part.validation.values()),
+            }
+            for part in self.parts
+        }
+
+    def as_read(self, reader: Reader) -> TrainingData:
+        """The same with the training rows as a model reads them (`Reader.rows`)."""
+        parts = [replace(part, train=reader.rows(part.train)) for part in self.parts]
+        return replace(self, parts=parts)
+
+    @property
+    def lost(self) -> list[str]:
+        """A warning for each task with answers that are in no window whole."""
+        found = []
+        for part in self.parts:
+            windows = part.train.windows
+            if windows is not None and len(windows.lost):
+                first = windows.examples.uids[int(windows.lost[0])].as_py()
+                found.append(
+                    f"{len(windows.lost):,} answers of {part.task.name} are in no window of "
+                    f"{windows.max_length} tokens whole, the first of {first}: these rows do not train. "
+                    "A larger max_length or stride would hold them."
+                )
+        return found
+
+
+def trainable_tasks(spec: str) -> list[Task]:
+    """The tasks that `spec` names, all of which can be trained.
+
+    Raises:
+        UserError: an unknown task, or one without a training split (ax).
+    """
+    tasks = resolve(spec)
+    for task in tasks:
+        if task.train is None:
+            raise UserError(
+                f"the task {task.name!r} has no training split: it measures models that know {task.head!r}",
+                hint=f"train with --tasks {task.head}, then: mtkd evaluate --tasks {task.name}",
+            )
+    return tasks
+
+
+def load_training_data(request: Request, tasks: list[Task], corpus: Path | None = None) -> TrainingData:
+    """Read and check all rows of a run.
+
+    Args:
+        corpus: an augmented corpus; its copies of the training rows, or its questions, are added to them.
+
+    Raises:
+        UserError: anything wrong with the data; a task that is left without validation rows; a corpus
+            that lacks a task or was made from other rows.
+    """
+    source = open_data(request.data)
+    asked = _asked(corpus, tasks) if corpus else []
+    parts, digests = [], {}
+    for task in tasks:
+        assert task.train is not None, "trainable_tasks refuses others"
+        train = load_rows(source, task, task.train, request.limit)
+        if corpus and task.name in asked:
+            train = concat([train, corpus_rows(corpus, task.name)])
+        elif corpus and not asked:
+            _check_origin(corpus, source, task)
+            train = _with_copies(train, corpus_rows(corpus, task.name))
+        validation = _validation(source, task, request.eval_limit)
+        for rows in (train, *validation.values()):
+            digests[f"{task.name}/{rows.split}"] = digest_rows(rows)
+        parts.append(TaskData(task, train, validation))
+    return TrainingData(parts, digests)
+
+
+def _asked(corpus: Path, tasks: list[Task]) -> list[str]:
+    """The tasks that a corpus of questions has rows of; none for a corpus of copies.
+
+    Raises:
+        UserError: questions, and none of them is for a task of the run.
+    """
+    manifest = read_corpus(corpus)
+    if manifest.kind != "questions":
+        return []
+    there = [entry.name for entry in manifest.tasks]
+    if not set(there) & {task.name for task in tasks}:
+        raise UserError(
+            f"the corpus {corpus} holds questions of {', '.join(there)}, and the run is on "
+            f"{', '.join(task.name for task in tasks)}",
+            hint="name its task in --tasks, or make questions for another: "
+            "mtkd augment questions generate --task TASK",
+        )
+    return there
+
+
+def _validation(source: DataSource, task: Task, limit: int | None) -> dict[str, Rows]:
+    there = [split for split in task.validation if split in source.splits(task)]
+    if not there:
+        raise UserError(
+            f"task {task.name!r} has no validation split in {source.name!r}",
+            expected=f"one of {', '.join(task.validation)}",
+            hint="training needs one to judge by: add its file, or leave the task out",
+        )
+    return {split: load_rows(source, task, split, limit) for split in there}
+
+
+def _check_origin(corpus: Path, source: DataSource, task: Task) -> None:
+    """Refuse a corpus whose copies are not of this source's training rows."""
+    entry = read_corpus(corpus).task(task.name)
+    assert task.train is not None, "trainable_tasks refuses others"
+    if digest_rows(load_rows(source, task, task.train, entry.source_rows)) != entry.source_digest:
+        raise UserError(
+            f"the corpus {corpus} was not made from the {task.name} rows of {source.name!r}",
+            hint=f"make one from them: mtkd augment mask --data {source.name} --tasks {task.name} --out DIR",
+        )
+
+
+def _with_copies(train: Rows, copies: Rows) -> Rows:
+    """The training rows and those copies that are theirs; a copy of a candidate goes into its own group."""
+    parent_of = np.array([uid.rpartition("#")[0] for uid in copies.uids.to_pylist()])
+    number = {uid: row for row, uid in enumerate(train.uids.to_pylist())}
+    row_of = np.array([number.get(uid, -1) for uid in parent_of])
+    copies, row_of = copies.take(np.flatnonzero(row_of >= 0)), row_of[row_of >= 0]
+    if train.groups is not None:
+        copy = np.array([int(uid.rpartition("#")[2]) for uid in copies.uids.to_pylist()])
+        groups = train.groups[row_of] + copy * (int(train.groups.max()) + 1)
+        copies = Rows(copies.task, copies.split, copies.uids, copies.texts, copies.labels, groups)
+    return concat([train, copies]) if len(copies) else train
+
+
+def check_mask(corpus: Path, models: Mapping[str, MultiTaskModel | None]) -> None:
+    """Refuse a corpus whose mask token means nothing to a model.
+
+    Args:
+        models: who reads it ("teacher", "student") -> the model.
+    """
+    token = read_corpus(corpus).settings.get("mask_token")
+    for who, model in models.items():
+        if model and token is not None and model.tokeniser.mask_token != token:
+            raise UserError(
+                f"the corpus {corpus} masks words by {token!r}, the {who}'s mask token is "
+                f"{model.tokeniser.mask_token!r}",
+                hint=f"make the corpus with --mask-token '{model.tokeniser.mask_token}'",
+            )

@@ -1,0 +1,69 @@
+"""Which layer of the teacher each layer of the student looks at."""
+
+from __future__ import annotations
+
+import math
+
+from mtkd.outputs import EncoderSpec
+from tasks.errors import UserError
+
+Pairs = list[tuple[int, int]]
+NAMES = ("uniform", "skip", "last", "first", "top:L", "auto", "emd")
+
+# MiniLMv2 section 3.2: for 24 layers an upper middle one is best, and which one depends on the family.
+_AUTO_OF_24 = {"bert": 21, "roberta": 19, "xlm-roberta": 19}
+
+
+def spread(name: str, student: int, teacher: int) -> Pairs:
+    """A named layer map: for each student layer n = 1 .. N its teacher layer of 1 .. M.
+
+    `uniform`: n M / N, halves up (TinyBERT, MLKD-BERT). `top:L`: n L / N, halves up (L below M leaves the
+    last layers out). `skip`: n floor(M / N) (BERT-PKD). `last`: M - N + n. `first`: n.
+
+    Raises:
+        UserError: no map of that name, or not enough teacher layers for it.
+    """
+    kind, _, top = name.partition(":")
+    if kind in ("uniform", "top"):
+        highest = int(top) if kind == "top" else teacher
+        _require(1 <= highest <= teacher, name, student, teacher)
+        return [(n, max(1, math.floor(n * highest / student + 0.5))) for n in range(1, student + 1)]
+    _require(kind in ("skip", "last", "first") and student <= teacher, name, student, teacher)
+    place = {"skip": lambda n: n * (teacher // student), "last": lambda n: teacher - student + n}
+    return [(n, place.get(kind, int)(n)) for n in range(1, student + 1)]
+
+
+def layer_pairs(spec: str | Pairs, student: EncoderSpec, teacher: EncoderSpec) -> Pairs:
+    """The (student layer, teacher layer) pairs of a map.
+
+    Args:
+        spec: a name of `spread`; `auto`: the student's last layer with the teacher's that MiniLMv2 found
+            best (the last; of 24 layers the 21st, in the RoBERTa family the 19th); `emd`: all pairs; or the
+            pairs themselves, 0 being the embedding layer.
+
+    Raises:
+        UserError: a layer that is not there.
+    """
+    if not isinstance(spec, str):
+        for mine, theirs in spec:
+            for who, layer, there in (("student", mine, student.layers), ("teacher", theirs, teacher.layers)):
+                if not 0 <= layer <= there:
+                    raise UserError(
+                        f"the layer map {spec} names layer {layer} of the {who}, which has {there}",
+                        expected=f"0 (embeddings) to {there}",
+                    )
+        return list(spec)
+    if spec == "auto":
+        last = _AUTO_OF_24.get(teacher.family, 21) if teacher.layers == 24 else teacher.layers
+        return [(student.layers, last)]
+    if spec == "emd":
+        return [(n, m) for n in range(1, student.layers + 1) for m in range(1, teacher.layers + 1)]
+    return spread(spec, student.layers, teacher.layers)
+
+
+def _require(fits: bool, name: str, student: int, teacher: int) -> None:
+    if not fits:
+        raise UserError(
+            f"the layer map {name!r} does not fit {student} student layers and {teacher} teacher layers",
+            expected=f"{', '.join(NAMES)} with L up to {teacher}, or pairs such as [[1, 3], [2, 6]]",
+        )

@@ -1,0 +1,161 @@
+"""What a Transformer computes on the way, handed over while it runs.
+
+transformers sends the attention of every modern encoder through one interface; ours notes what is wanted
+and calls the fast path (SDPA). So queries, keys, values and context vectors cost nothing but their keep, no
+family has to be known by name, and a forward pass that has given all that was asked for stops there.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from mtkd.outputs import BY_LAYER, OutputSpec
+
+ATTENTION = "mtkd_sdpa"
+_active: ContextVar[Capture | None] = ContextVar("capture", default=None)
+
+
+class Enough(Exception):
+    """All that was asked for is there: the layers above need not run."""
+
+
+class Capture:
+    """Collects what one forward pass is asked for.
+
+    Args:
+        need: what to keep; what the last layer's hidden states are for is taken from the model's result.
+        to_the_end: True if the pass has to run to its end.
+
+    Attributes:
+        found: kind -> layer -> tensor.
+    """
+
+    def __init__(self, need: OutputSpec, to_the_end: bool):
+        self.found: dict[str, dict[int, Tensor]] = {kind: {} for kind in BY_LAYER}
+        self._wanted = {kind: getattr(need, kind) for kind in BY_LAYER}
+        self._left = sum(map(len, self._wanted.values()))
+        self._to_the_end = to_the_end
+        self._attended = 0
+
+    def run(self, body: nn.Module, **inputs: Any) -> Any:
+        """The body's result, or None where it was stopped early."""
+        token = _active.set(self)
+        try:
+            return body(**inputs)
+        except Enough:
+            return None
+        finally:
+            _active.reset(token)
+
+    def keep(self, kind: str, layer: int, value: Tensor) -> None:
+        """Keep a tensor if it is wanted."""
+        if layer in self._wanted[kind] and layer not in self.found[kind]:
+            self.found[kind][layer] = value
+            self._left -= 1
+
+    def offer(self, layer: int, hidden: Tensor) -> None:
+        """A layer's output, (B, L, d); what has been kept already stays."""
+        self.keep("hidden", layer, hidden)
+        self.keep("cls", layer, hidden[:, 0])
+
+    def state(self, layer: int, hidden: Tensor) -> None:
+        """A layer's output while the pass runs."""
+        self.offer(layer, hidden)
+        self._stop_if_done()
+
+    def attention(
+        self, query: Tensor, key: Tensor, value: Tensor, scaling: float, bias: Tensor | None
+    ) -> int:
+        """What goes into a layer's attention, (B, heads, L, d/heads) each; returns the layer's number."""
+        self._attended += 1
+        layer = self._attended
+        for kind, tensor in (("query", query), ("key", key), ("value", value)):
+            if layer in self._wanted[kind]:
+                self.keep(kind, layer, tensor.transpose(1, 2).flatten(2))
+        if layer in self._wanted["scores"]:
+            scores = query @ key.transpose(-1, -2) * scaling
+            self.keep("scores", layer, scores if bias is None else scores + bias)
+        self._stop_if_done()
+        return layer
+
+    def context(self, layer: int, context: Tensor) -> None:
+        """What comes out of a layer's attention, (B, L, heads, d/heads)."""
+        self.keep("context", layer, context.flatten(2))
+        self._stop_if_done()
+
+    def _stop_if_done(self) -> None:
+        if self._left == 0 and not self._to_the_end:
+            raise Enough
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    position_bias: Tensor | None = None,
+    **given: Any,
+) -> tuple[Tensor, None]:
+    """SDPA, with the active capture looking on."""
+    capture = _active.get()
+    if capture is None:
+        layer = 0
+    else:
+        factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+        layer = capture.attention(query, key, value, factor, position_bias)
+    context, _ = sdpa_attention_forward(
+        module, query, key, value, attention_mask, scaling=scaling, position_bias=position_bias, **given
+    )
+    if capture is not None:
+        capture.context(layer, context)
+    return context, None
+
+
+AttentionInterface.register(ATTENTION, _attention)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+
+
+def find_layers(body: nn.Module, n_layers: int) -> tuple[str, nn.ModuleList] | None:
+    """The list of a body's layers and its dotted name; None where layers are no list of that length."""
+    return next(
+        ((n, m) for n, m in body.named_modules() if isinstance(m, nn.ModuleList) and len(m) == n_layers),
+        None,
+    )
+
+
+def watch(body: nn.Module, n_layers: int) -> bool:
+    """Make a body report to the active capture; False if its layers cannot be told apart.
+
+    The attention of families that do not use transformers' interface is not seen (`EncoderSpec.offers`).
+    """
+    if getattr(body, "_supports_attention_backend", False):
+        body.set_attn_implementation(ATTENTION)  # type: ignore[operator]
+    found = find_layers(body, n_layers)
+    if found is None:
+        return False
+
+    def entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if (capture := _active.get()) is not None:
+            capture.state(0, args[0] if args else kwargs["hidden_states"])
+
+    def leaving(layer: int) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if (capture := _active.get()) is not None:
+                capture.state(layer, output if isinstance(output, torch.Tensor) else output[0])
+
+        return hook
+
+    first = found[1][0]
+    first.register_forward_pre_hook(entering, with_kwargs=True)
+    for number, layer in enumerate(found[1][:-1], 1):  # type: ignore[arg-type]
+        layer.register_forward_hook(leaving(number))
+    return True

@@ -1,0 +1,250 @@
+"""BiLSTM students: MKD's bi-attentive one, and the plain one of Tang et al. (2019) for the ablation.
+
+Both read the two texts of a row apart, share one bottom (embeddings, a feed-forward layer, a BiLSTM over
+each text) and end in a fully-connected layer; they differ in how the two texts are compared. A row of one
+text is compared with itself (Y = X), so that one student serves tasks of one and of two texts.
+
+Inside, sequences are time-major, (L, B, d): nn.LSTM then works without copying, on CPU and GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import Field, PositiveInt
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
+from mtkd.settings import BiLSTMSettings
+from tasks.batching import ModelInputs, Tokens
+from tasks.errors import UserError
+
+POOLED = OutputSpec(pooled=True)
+
+
+class BiLSTMConfig(BiLSTMSettings):
+    """How a BiLSTM student is built: its sizes, and what a recipe does not say of it.
+
+    Attributes:
+        kind: `bilstm-biattention` (MKD) or `bilstm` (Tang et al.: final states, no attention).
+        vocab_size: ids of the tokeniser.
+        dropout: after the feed-forward layer and before the fully-connected one.
+    """
+
+    kind: Literal["bilstm-biattention", "bilstm"] = "bilstm-biattention"
+    vocab_size: PositiveInt
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+
+    @property
+    def shape(self) -> EncoderSpec:
+        """Sizes; a BiLSTM has no layers or heads to compare with a Transformer's."""
+        return EncoderSpec(self.kind, 0, 0, 0, 0, self.output_size, POOLED)
+
+
+@dataclass(frozen=True)
+class _Text:
+    """One text of each row of a batch.
+
+    Attributes:
+        states: (L, B, 2H) BiLSTM states; those of padding are finite and mean nothing.
+        mask: (B, L) bool, True = real token.
+        order: (L * B) what `_reversal` gives.
+    """
+
+    states: Tensor
+    mask: Tensor
+    order: Tensor
+
+
+class BiLSTMEncoder(nn.Module):
+    """A BiLSTM student that gives one vector a row; what it gives does not depend on the padding.
+
+    Every text has at least one token, and its padding at the end (`tasks.batching.Reader`).
+
+    Args:
+        config: sizes and kind.
+        embeddings: (vocab_size, embedding_size) to start the word embeddings from; None = random.
+
+    Attributes:
+        input_format: "separate": the texts of a row in sequences of their own.
+        width: D of the pooled vector.
+        n_layers: 0: no hidden states to ask for, there is no one sequence to compare with a teacher's.
+
+    Raises:
+        UserError: `embeddings` has another shape.
+    """
+
+    input_format: Literal["separate"] = "separate"
+    n_layers = 0
+
+    def __init__(self, config: BiLSTMConfig, embeddings: Tensor | None = None):
+        super().__init__()
+        hidden = config.hidden_size
+        self.config = config
+        self.shape = config.shape
+        self.width, self.offers = self.shape.pooled, self.shape.offers
+        self.embeddings = nn.Embedding(config.vocab_size, config.embedding_size)
+        self.projection = nn.Linear(config.embedding_size, config.projection_size)
+        self.lstm = _BiLSTM(config.projection_size, hidden)
+        self.compare = _BiAttention(hidden) if config.kind == "bilstm-biattention" else _FinalStates()
+        self.output = nn.Linear(self.compare.factor * hidden, config.output_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self._initialise(embeddings)
+
+    def _initialise(self, embeddings: Tensor | None) -> None:
+        for layer in (self.projection, self.output):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        if embeddings is None:
+            nn.init.normal_(self.embeddings.weight, std=0.1)
+            return
+        if embeddings.shape != self.embeddings.weight.shape:
+            raise UserError(
+                f"the embeddings to start from are {tuple(embeddings.shape)} (vocabulary, size)",
+                expected=f"{tuple(self.embeddings.weight.shape)} for this student",
+                hint="set the student's embedding_size to theirs and use their tokeniser",
+            )
+        with torch.no_grad():
+            self.embeddings.weight.copy_(embeddings)
+
+    def forward(self, inputs: ModelInputs, need: OutputSpec = POOLED) -> EncoderOutput:
+        """Encode a batch.
+
+        Args:
+            inputs: its `texts`: one or two Tokens of (B, Lx) and (B, Ly), padded each to its own length.
+            need: nothing beyond the pooled vector can be asked for (see `offers`).
+
+        Returns:
+            EncoderOutput with pooled (B, output_size).
+        """
+        assert inputs.texts is not None, "a BiLSTM student reads texts apart"
+        texts = [self._read(tokens) for tokens in inputs.texts]
+        features = self.compare(texts[0], texts[-1])
+        return EncoderOutput(pooled=torch.relu(self.output(self.dropout(features))))
+
+    def save_weights(self, path: Path) -> None:
+        """Write the weights as one safetensors file."""
+        save_file({name: w.detach().cpu().contiguous() for name, w in self.state_dict().items()}, path)
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take the weights that `save_weights` wrote."""
+        self.load_state_dict(weights)
+
+    def _read(self, tokens: Tokens) -> _Text:
+        """Embedding, feed-forward layer with ReLU, BiLSTM."""
+        order = _reversal(tokens.mask)
+        projected = torch.relu(self.projection(self.embeddings(tokens.ids.T)))
+        return _Text(self.lstm(self.dropout(projected), order), tokens.mask, order)
+
+
+class _BiLSTM(nn.Module):
+    """A bidirectional LSTM whose backward direction starts at each text's last token, not at its padding.
+
+    Two nn.LSTMs, the backward one over texts reversed within their own lengths: unlike packed sequences
+    this costs nothing in training and can be exported.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int):
+        super().__init__()
+        self.forwards = nn.LSTM(input_size, hidden_size)
+        self.backwards = nn.LSTM(input_size, hidden_size)
+        for name, weight in self.named_parameters():
+            gates = weight.detach().chunk(4)  # input, forget, cell, output
+            for number, gate in enumerate(gates):
+                if "weight_ih" in name:
+                    nn.init.xavier_uniform_(gate)
+                elif "weight_hh" in name:
+                    nn.init.orthogonal_(gate)
+                else:
+                    nn.init.constant_(gate, 1.0 if "bias_ih" in name and number == 1 else 0.0)
+
+    def forward(self, inputs: Tensor, order: Tensor) -> Tensor:
+        """States (L, B, 2H) of inputs (L, B, d); order: (L * B) of `_reversal`."""
+        onward = self.forwards(inputs)[0]
+        back = _reorder(self.backwards(_reorder(inputs, order))[0], order)
+        return torch.cat([onward, back], -1)
+
+
+class _BiAttention(nn.Module):
+    """MKD's bi-attention (Eq. 3-4), a second BiLSTM shared by both texts, and pooling."""
+
+    factor = 12  # features are 12 * hidden_size: two texts, three poolings, two directions
+
+    def __init__(self, hidden_size: int):
+        super().__init__()
+        self.lstm = _BiLSTM(6 * hidden_size, hidden_size)
+        self.attention = nn.Linear(2 * hidden_size, 1, bias=False)
+        nn.init.xavier_uniform_(self.attention.weight)
+
+    def forward(self, x: _Text, y: _Text) -> Tensor:
+        """Features (B, 12H) of texts x and y; of one text (y is x) its half stands twice.
+
+        A = X Yᵀ; C_y = softmax(A over y) Y for every token of x, C_x = softmax(A over x)ᵀ X for every
+        token of y; X' = BiLSTM([X; X - C_y; X * C_y]), Y' = BiLSTM([Y; Y - C_x; Y * C_x]).
+        """
+        affinity = x.states.transpose(0, 1) @ y.states.permute(1, 2, 0)
+        of_x = self._summary(x, _context(affinity, y))
+        of_y = of_x if y is x else self._summary(y, _context(affinity.transpose(1, 2), x))
+        return torch.cat([of_x, of_y], -1)
+
+    def _summary(self, text: _Text, context: Tensor) -> Tensor:
+        """Second BiLSTM over a text and its context (L, B, 2H), pooled: (B, 6H) max, mean, attentive."""
+        own = text.states
+        states = self.lstm(torch.cat([own, own - context, own * context], -1), text.order)
+        real = text.mask.T.unsqueeze(-1)
+        highest = states.masked_fill(~real, torch.finfo(states.dtype).min).amax(0)
+        even = text.mask / text.mask.sum(1, keepdim=True)
+        attended = _masked_softmax(self.attention(states).squeeze(-1).T, text.mask)
+        weights = torch.stack([even.to(states.dtype), attended.to(states.dtype)], 1)
+        return torch.cat([highest, (weights @ states.transpose(0, 1)).flatten(1)], -1)
+
+
+class _FinalStates(nn.Module):
+    """Tang et al.'s comparison: [h_x; h_y; h_x * h_y; |h_x - h_y|] of the final states."""
+
+    factor = 8  # features are 8 * hidden_size: four parts, two directions
+
+    def forward(self, x: _Text, y: _Text) -> Tensor:
+        """Features (B, 8H) of texts x and y."""
+        of_x, of_y = _final(x), _final(y)
+        return torch.cat([of_x, of_y, of_x * of_y, (of_x - of_y).abs()], -1)
+
+
+def _final(text: _Text) -> Tensor:
+    """(B, 2H): the forward state of each text's last token and the backward state of its first."""
+    onward, back = text.states.chunk(2, -1)
+    last = text.mask.sum(1) - 1
+    ends = onward[last, torch.arange(last.shape[0], device=last.device)]
+    return torch.cat([ends, back[0]], -1)
+
+
+def _context(affinity: Tensor, other: _Text) -> Tensor:
+    """For every token of one text its context in the other: (L, B, 2H) from affinity (B, L, L_other)."""
+    weights = _masked_softmax(affinity, other.mask.unsqueeze(1))
+    return (weights.to(other.states.dtype) @ other.states.transpose(0, 1)).transpose(0, 1)
+
+
+def _masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+    """Softmax over the last dimension where `mask` is True; 0 elsewhere."""
+    return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
+
+
+def _reversal(mask: Tensor) -> Tensor:
+    """The order (L * B) that reverses each text of a flat (L, B) batch within its own length.
+
+    Padding stays where it is. Applied twice it changes nothing.
+    """
+    size, length = mask.shape
+    position = torch.arange(length, device=mask.device).unsqueeze(1)
+    source = torch.where(mask.T, mask.sum(1) - 1 - position, position)
+    return (source * size + torch.arange(size, device=mask.device)).flatten()
+
+
+def _reorder(values: Tensor, order: Tensor) -> Tensor:
+    """Values (L, B, d) taken in the order (L * B)."""
+    return values.flatten(0, 1).index_select(0, order).view_as(values)

@@ -1,0 +1,241 @@
+"""WaLDORf (Tian et al. 2019): a Transformer over a quarter of the length, between convolutions.
+
+Small embeddings, two [convolution, max-pool 2], a Linear up, Transformer blocks (post-norm, as BERT's), two
+[upsample 2, convolution]. Every resolution has its mask: a pooled state is real if one of its tokens is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import Field, PositiveInt
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
+from mtkd.settings import StudentSettings, WaldorfSettings
+from tasks.batching import ModelInputs, Tokens
+
+STRIDE = 4  # tokens that a block's state stands for: two poolings by 2
+SEGMENTS = 2
+
+
+class WaldorfConfig(WaldorfSettings):
+    """How a WaLDORf student is built: its sizes, and what a recipe does not say of it.
+
+    Attributes:
+        vocab_size: ids of the tokeniser.
+        dropout: behind embeddings, attention and feed-forward layers.
+    """
+
+    kind: Literal["waldorf"] = "waldorf"
+    vocab_size: PositiveInt
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+
+    @classmethod
+    def of(cls, settings: StudentSettings, vocab_size: int) -> WaldorfConfig:
+        """That of a recipe's student."""
+        fixed = {"vocab_size": vocab_size, "dropout": settings.dropout}
+        return cls.model_validate(settings.waldorf.model_dump() | fixed)
+
+    @property
+    def shape(self) -> EncoderSpec:
+        """Sizes; hidden states and scores of its blocks are those of every fourth of the length."""
+        blocks = frozenset(range(1, self.layers + 1))
+        return EncoderSpec(
+            family=self.kind,
+            layers=self.layers,
+            width=self.hidden_size,
+            attention=self.heads * self.head_size,
+            heads=self.heads,
+            pooled=self.output_size,
+            offers=OutputSpec(pooled=True, sequence=True, hidden=blocks | {0}, scores=blocks),
+            stride=STRIDE,
+            embedding=self.embedding_size,
+        )
+
+
+class WaldorfEncoder(nn.Module):
+    """Gives a vector a token (`sequence`), from the upper convolutions, and a vector a row (`pooled`).
+
+    The row's vector is tanh(W m) of the mean m of the last block's states, so that tasks of rows do not run
+    the upper convolutions.
+
+    Attributes:
+        input_format: "joined": both texts in one sequence.
+        shape: sizes, and what can be asked for; `hidden` 0 is the embeddings' output at full length.
+        width: D of both vectors.
+    """
+
+    input_format: Literal["joined"] = "joined"
+
+    def __init__(self, config: WaldorfConfig):
+        super().__init__()
+        small, hidden, out = config.embedding_size, config.hidden_size, config.output_size
+        self.config, self.shape = config, config.shape
+        self.width, self.n_layers, self.offers = out, config.layers, self.shape.offers
+        self.embeddings = nn.Embedding(config.vocab_size, small)
+        self.place = nn.Embedding(config.positions, small)
+        self.segment = nn.Embedding(SEGMENTS, small)
+        self.norm = nn.LayerNorm(small)
+        self.shrink = nn.ModuleList(_Convolution(small, small, config.kernel_size) for _ in range(2))
+        self.up = nn.Linear(small, hidden)
+        self.up_norm = nn.LayerNorm(hidden)
+        self.blocks = nn.ModuleList(_Block(config) for _ in range(config.layers))
+        self.grow = nn.ModuleList(_Convolution(size, out, config.kernel_size) for size in (hidden, out))
+        self.pool = nn.Linear(hidden, out)
+        self.dropout = nn.Dropout(config.dropout)
+        _initialise(self)
+
+    @property
+    def positions(self) -> int:
+        """The longest sequence it can read."""
+        return self.config.positions
+
+    def forward(self, inputs: ModelInputs, need: OutputSpec = OutputSpec(pooled=True)) -> EncoderOutput:  # noqa: B008
+        """Encode a batch; what lies above the highest layer that is needed is not run.
+
+        Args:
+            inputs: its `joined` tokens, (B, L); any L up to `positions`.
+            need: what to return.
+
+        Returns:
+            EncoderOutput with sequence (B, L, D); hidden 0 (B, L, E), of block n (B, ceil(L / 4), H); scores
+            (B, heads, ceil(L / 4), ceil(L / 4)); mask (B, L).
+        """
+        tokens = inputs.joined
+        assert tokens is not None, "WaLDORf reads both texts in one sequence"
+        embedded = self._embed(tokens)
+        hidden: dict[int, Tensor] = {0: embedded} if 0 in need.hidden else {}
+        scores: dict[int, Tensor] = {}
+        to_the_end = need.pooled or need.sequence
+        top = self.n_layers if to_the_end else max(need.hidden | need.scores, default=0)
+        if not (to_the_end or top):
+            return EncoderOutput(hidden=hidden, mask=tokens.mask)
+        masks = masks_by_halving(tokens.mask)
+        states = self._shrunk(embedded, masks)
+        for number, block in enumerate(self.blocks[:top], 1):
+            states, scored = block(states, masks[-1], number in need.scores)
+            if scored is not None:
+                scores[number] = scored
+            if number in need.hidden:
+                hidden[number] = states
+        return EncoderOutput(
+            pooled=self._row(states, masks[-1]) if need.pooled else None,
+            sequence=self._grown(states, masks)[:, : tokens.mask.shape[1]] if need.sequence else None,
+            hidden=hidden,
+            scores=scores,
+            mask=tokens.mask,
+        )
+
+    def _embed(self, tokens: Tokens) -> Tensor:
+        """(B, L, E) from ids, positions and token_type_ids."""
+        place = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)
+        summed = self.embeddings(tokens.ids) + self.place(place) + self.segment(tokens.token_type_ids)
+        return self.dropout(self.norm(summed))
+
+    def _shrunk(self, embedded: Tensor, masks: list[Tensor]) -> Tensor:
+        """(B, ceil(L / 4), H) from the embeddings (B, L, E)."""
+        states = functional.pad(embedded, (0, 0, 0, masks[0].shape[1] - embedded.shape[1]))
+        for convolution, mask, pooled in zip(self.shrink, masks, masks[1:], strict=False):
+            found = convolution(states, mask)
+            low = torch.finfo(found.dtype).min
+            found = found.masked_fill(~mask.unsqueeze(-1), low).unflatten(1, (-1, 2)).amax(2)
+            states = functional.gelu(found.masked_fill(~pooled.unsqueeze(-1), 0.0))
+        return self.dropout(self.up_norm(self.up(states)))
+
+    def _grown(self, states: Tensor, masks: list[Tensor]) -> Tensor:
+        """(B, 4 ceil(L / 4), D) from the last block's states."""
+        for convolution, mask in zip(self.grow, reversed(masks[:-1]), strict=True):
+            states = functional.gelu(convolution(states.repeat_interleave(2, 1), mask))
+        return states
+
+    def _row(self, states: Tensor, mask: Tensor) -> Tensor:
+        """(B, D) from the last block's real states."""
+        weight = mask.unsqueeze(-1).to(states.dtype)
+        mean = (states * weight).sum(1) / weight.sum(1).clamp(min=1)
+        return torch.tanh(self.pool(mean))
+
+    def save_weights(self, path: Path) -> None:
+        """Write the weights."""
+        save_file(
+            {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}, path
+        )
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take the weights that `save_weights` wrote."""
+        self.load_state_dict(weights)
+
+
+def masks_by_halving(mask: Tensor) -> list[Tensor]:
+    """The masks at full, half and a quarter of the length, which is padded to a multiple of 4.
+
+    Args:
+        mask: (B, L) bool, True = real token.
+    """
+    masks = [functional.pad(mask, (0, -mask.shape[1] % STRIDE))]
+    for _ in range(2):
+        masks.append(masks[-1].unflatten(1, (-1, 2)).any(2))
+    return masks
+
+
+class _Convolution(nn.Module):
+    """A convolution along the length; padding counts as zeros.
+
+    As a flat image with its channels last it needs no copy of (B, L, C) and is the fastest form on a CPU.
+    """
+
+    def __init__(self, width: int, out: int, kernel: int):
+        super().__init__()
+        self.image = nn.Conv2d(width, out, (1, kernel), padding=(0, kernel // 2))
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        """(B, L, out) from states (B, L, width) and their mask (B, L)."""
+        real = states.masked_fill(~mask.unsqueeze(-1), 0.0)
+        found: Tensor = self.image(real.transpose(1, 2).unsqueeze(2))
+        return found.squeeze(2).transpose(1, 2)
+
+
+class _Block(nn.Module):
+    """A Transformer block as BERT's: attention, then a feed-forward layer, each added and normalised."""
+
+    def __init__(self, config: WaldorfConfig):
+        super().__init__()
+        width, attention = config.hidden_size, config.heads * config.head_size
+        self.heads, self.dropped = config.heads, config.dropout
+        self.attend = nn.Linear(width, 3 * attention)
+        self.output = nn.Linear(attention, width)
+        self.attention_norm = nn.LayerNorm(width)
+        self.inner = nn.Linear(width, config.intermediate_size)
+        self.outer = nn.Linear(config.intermediate_size, width)
+        self.norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, states: Tensor, mask: Tensor, scored: bool) -> tuple[Tensor, Tensor | None]:
+        """The states (B, L, d) above, and the scores (B, heads, L, L) before the softmax if `scored`."""
+        query, key, value = self.attend(states).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        scores = query @ key.mT * query.shape[-1] ** -0.5 if scored else None
+        dropped = self.dropped if self.training else 0.0
+        keys = mask[:, None, None]
+        context = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=keys, dropout_p=dropped
+        )
+        attended = self.dropout(self.output(context.transpose(1, 2).flatten(2)))
+        states = self.attention_norm(states + attended)
+        wider = functional.gelu(self.inner(states))
+        return self.norm(states + self.dropout(self.outer(wider))), scores
+
+
+def _initialise(encoder: nn.Module) -> None:
+    """As BERT's weights; those of convolutions keep the scale of what goes through them."""
+    for name, weight in encoder.named_parameters():
+        if weight.ndim == 4:
+            nn.init.xavier_uniform_(weight)
+        elif weight.ndim == 2:
+            nn.init.normal_(weight, std=0.02)
+        elif name.endswith("bias"):
+            nn.init.zeros_(weight)

@@ -1,0 +1,52 @@
+"""The logits of a model for many rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from mtkd.models.multitask import MultiTaskModel
+from tasks.batching import Collator, Encoded
+from tasks.heads import PADDED
+from tasks.task import Task
+
+
+def predict_logits(
+    model: MultiTaskModel,
+    task: Task,
+    encoded: Encoded,
+    *,
+    batch_size: int = 64,
+    rank: int = 0,
+    world: int = 1,
+    advance: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """The logits of every row, (n, C) float32; of `span` tasks (n, 2, L), L being the model's max_length.
+
+    Rows are run in order of length, so little is padded.
+
+    Args:
+        rank, world: this process runs every world-th batch; the rows of the others are 0.
+        advance: called with the number of rows after each batch.
+    """
+    collate = Collator(model.reader)
+    order = np.argsort(-model.reader.lengths(encoded.texts), kind="stable")
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    device = next(model.parameters()).device
+    shape = (task.n_outputs, model.info.max_length) if task.kind == "span" else (task.n_outputs,)
+    found = np.zeros((len(order), *shape), dtype=np.float32)
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        for indices in batches[rank::world]:
+            batch = collate(encoded, indices).to(device)
+            logits = model(batch.inputs, task.head).logits
+            assert logits is not None
+            found[indices] = PADDED
+            found[indices, ..., : logits.shape[-1]] = logits.float().cpu().numpy()
+            if advance:
+                advance(len(indices))
+    model.train(was_training)
+    return found

@@ -1,0 +1,30 @@
+"""How large a model is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from mtkd.models.multitask import MultiTaskModel
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Numbers of weights: all, those in the word embedding table, and the rest."""
+
+    total: int
+    embeddings: int
+
+    @property
+    def without_embeddings(self) -> int:
+        """What papers usually quote."""
+        return self.total - self.embeddings
+
+    def to_json(self) -> dict[str, int]:
+        """As plain JSON values."""
+        return {**asdict(self), "without_embeddings": self.without_embeddings}
+
+
+def count_parameters(model: MultiTaskModel) -> Parameters:
+    """Count a model's weights, heads included."""
+    total = sum(weight.numel() for weight in model.parameters())
+    return Parameters(total, sum(weight.numel() for weight in model.encoder.embeddings.parameters()))

@@ -1,0 +1,353 @@
+"""Settings of a run: what there is to set, its defaults, and what is allowed.
+
+Longer than other files: all that a recipe may say is read together.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, PositiveInt, ValidationError
+
+from mtkd.losses.settings import (
+    LOSS_NAMES,
+    TERM_KEYS,
+    AnyTermSettings,
+    LabelsSettings,
+    Strict,
+    TermSettings,
+    is_zero,
+)
+from tasks.errors import UserError, unknown
+from tasks.sampler import Mixing
+
+
+class BiLSTMSettings(Strict):
+    """The student's sizes where it is a BiLSTM; the defaults are MKD's where the paper gives them.
+
+    With seven task heads of 512 units the default has 9.9M parameters without the embeddings (the paper
+    reports 10.2M; it leaves the sizes of embeddings, feed-forward and output open).
+
+    Attributes:
+        embedding_size: width of the word embeddings.
+        projection_size: units of the feed-forward layer between embeddings and first BiLSTM.
+        hidden_size: units of a BiLSTM in one direction.
+        output_size: width of the pooled vector that the task heads read.
+    """
+
+    embedding_size: PositiveInt = 300
+    projection_size: PositiveInt = 256
+    hidden_size: PositiveInt = 256
+    output_size: PositiveInt = 768
+
+
+class TransformerSettings(Strict):
+    """The student where it is a Transformer; a size that is None is that of what it starts from.
+
+    Attributes:
+        layers, hidden_size, heads, intermediate_size: as in BERT; intermediate_size is the feed-forward
+            layer's.
+        embedding_size: rank of factorised embeddings, with a projection up to hidden_size.
+        init: "base" starts from the pretrained encoder that the teacher was refined from, "teacher" from the
+            teacher itself, "random" from nothing but the shape; anything else is a hub name, a directory
+            of transformers, or a run of mtkd.
+        take: which of its layers: "first", "last", "uniform", "skip", or a list of layers from 1; where it
+            is pruned also "importance".
+        prune: cut the student out of the teacher: the most important heads and feed-forward units of each
+            layer, embeddings of rank `embedding_size` by SVD (ROSITA); with init = "teacher".
+        dropout: inside the encoder, of attention and hidden states alike.
+        pooling: the row's vector: see `mtkd.models.encoders.transformer.TransformerConfig`.
+    """
+
+    layers: int | None = Field(None, gt=0)
+    hidden_size: int | None = Field(None, gt=0)
+    heads: int | None = Field(None, gt=0)
+    intermediate_size: int | None = Field(None, gt=0)
+    embedding_size: int | None = Field(None, gt=0)
+    init: str = "base"
+    take: Literal["first", "last", "uniform", "skip", "importance"] | list[int] = "first"
+    prune: bool = False
+    dropout: float | None = Field(None, ge=0, lt=1)
+    pooling: Literal["cls", "mean", "cls-of-layers"] = "cls"
+
+
+class WaldorfSettings(Strict):
+    """The student's sizes where it is a WaLDORf.
+
+    The text of the paper that we have gives the numbers of blocks and heads, and "a bit less than a
+    quarter" of BERT-base's weights; the others are ours, ALBERT's for the embeddings, and come to a fifth.
+
+    Attributes:
+        embedding_size: width of embeddings and lower convolutions.
+        kernel_size: tokens (or states) that a convolution sees.
+        layers, hidden_size, heads, intermediate_size: of the Transformer blocks.
+        head_size: width of an attention head; heads times it need not be hidden_size.
+        output_size: width of the vectors that the task heads read, and of the upper convolutions.
+        positions: the longest sequence.
+    """
+
+    embedding_size: PositiveInt = 128
+    kernel_size: Literal[1, 3, 5, 7] = 3
+    layers: PositiveInt = 8
+    hidden_size: PositiveInt = 512
+    heads: PositiveInt = 16
+    head_size: PositiveInt = 32
+    intermediate_size: PositiveInt = 1024
+    output_size: PositiveInt = 256
+    positions: PositiveInt = 512
+
+
+class StudentSettings(Strict):
+    """Which student, how it reads text, and how its embeddings start.
+
+    `vocabulary`: "wordpiece" is the teacher's own tokeniser; "word" builds a word-level vocabulary of at
+    most `vocabulary_size` words from the training text. `stride`: tokens that neighbouring windows of a long
+    context share (span tasks).
+    """
+
+    kind: Literal["bilstm-biattention", "bilstm", "transformer", "waldorf"] = "bilstm-biattention"
+    vocabulary: Literal["wordpiece", "word"] = "wordpiece"
+    vocabulary_size: int = Field(60_000, gt=10)
+    embeddings: Literal["random", "teacher"] = "random"
+    max_length: int = Field(128, ge=8)
+    stride: int = Field(128, ge=0)
+    head_hidden: int = Field(512, ge=0)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    bilstm: BiLSTMSettings = BiLSTMSettings()
+    transformer: TransformerSettings = TransformerSettings()
+    waldorf: WaldorfSettings = WaldorfSettings()
+
+
+class TrainSettings(Strict):
+    """How the training loop runs.
+
+    Attributes:
+        steps: optimiser steps in all, instead of `epochs`; None = by epochs.
+        batch_size: rows a step, over all processes.
+        micro_batch: rows that go through the model at once on each process; None = all of its share.
+        warmup: share of the steps in which the learning rate rises from 0.
+        clip: gradient norm limit; None = none.
+        precision: "bf16" runs the student under autocast.
+        shuffle: which rows are shuffled together: all (`rows`), or blocks of 4,096 and the rows in each
+            (`blocks`), which reads a knowledge store in order; `auto` is `blocks` for a store over 1 GiB.
+        patience: epochs without a better `metric` before stopping; None = never.
+        metric: "score" (mean of the tasks' scores), "loss", or "task/metric" such as "rte/accuracy".
+        keep: "best" ends with the epoch that was best by `metric`, "last" with the last one.
+        checkpoint_minutes: a checkpoint is written when the last one is so old, and after each epoch.
+        checkpoint_steps: also write one every so many steps.
+    """
+
+    epochs: int = Field(3, gt=0)
+    steps: int | None = Field(None, gt=0)
+    batch_size: int = Field(32, gt=0)
+    micro_batch: int | None = Field(None, gt=0)
+    eval_batch_size: int = Field(64, gt=0)
+    optimizer: Literal["adam", "adamw", "adadelta"] = "adamw"
+    lr: float = Field(5e-5, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    schedule: Literal["constant", "linear"] = "linear"
+    warmup: float = Field(0.0, ge=0, lt=1)
+    clip: float | None = Field(1.0, gt=0)
+    precision: Literal["fp32", "bf16"] = "fp32"
+    mixing: Mixing = "all"
+    bucket: bool = True
+    shuffle: Literal["auto", "rows", "blocks"] = "auto"
+    steps_per_epoch: int | None = Field(None, gt=0)
+    metric: str = "score"
+    keep: Literal["best", "last"] = "best"
+    patience: int | None = Field(None, gt=0)
+    checkpoint_minutes: float = Field(10.0, gt=0)
+    checkpoint_steps: int | None = Field(None, gt=0)
+    seed: int = Field(0, ge=0)
+
+
+class TeacherSettings(Strict):
+    """How the teacher answers: its precision, and whether its logits are computed once and kept."""
+
+    precision: Literal["fp32", "bf16"] = "fp32"
+    cache_logits: bool = True
+
+
+class StageSettings(Strict):
+    """One stage of a distillation.
+
+    Attributes:
+        terms: names of the recipe's terms that it trains on.
+        train: what differs from the recipe's `train`.
+    """
+
+    terms: list[str] = Field(min_length=1)
+    train: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage with everything settled; `name` is "" where a recipe has only one."""
+
+    name: str
+    terms: dict[str, AnyTermSettings]
+    train: TrainSettings
+
+
+class DistillSettings(Strict):
+    """A distillation recipe.
+
+    Attributes:
+        supervision: "labels" trains the same student on labels alone, without any teacher or corpus.
+        terms: name -> loss term; a term of weight 0 is left out.
+        stages: name -> stage, in order; none = one stage of all terms.
+        one_stage: run the terms of all stages at once, for as many epochs as the stages have together, else
+            as the last stage says.
+        run_stages: run only these stages; empty = all.
+        slow_build: share of a stage's steps in which the layers that its terms compare are switched on one
+            after the other, from the lowest; the other terms start when it is over, and a linear learning
+            rate falls from there on (WaLDORf). 0 = all at once.
+        per_task: task -> dotted setting -> value; holds where that task is trained alone.
+    """
+
+    name: str
+    summary: str
+    source: str
+    supervision: Literal["teacher", "labels"] = "teacher"
+    student: StudentSettings = StudentSettings()
+    terms: dict[str, TermSettings]
+    stages: dict[str, StageSettings] = Field(default_factory=dict)
+    one_stage: bool = False
+    run_stages: list[str] = Field(default_factory=list)
+    slow_build: float = Field(0.0, ge=0, lt=1)
+    train: TrainSettings = TrainSettings()
+    teacher: TeacherSettings = TeacherSettings()
+    per_task: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    def resolved_stages(self) -> list[Stage]:
+        """The stages to run, in order, each with its terms and training settings.
+
+        Raises:
+            UserError: a stage names a term that is not there, or no stage is left.
+        """
+        used = {name: term for name, term in self.terms.items() if not is_zero(term.weight)}
+        if self.supervision == "labels":
+            used = {"labels": LabelsSettings(loss="labels")}
+        for name in self.run_stages:
+            if name not in self.stages:
+                raise unknown("stage (run_stages)", name, self.stages)
+        found = []
+        for name, stage in self.stages.items():
+            for term in stage.terms:
+                if term not in self.terms:
+                    raise unknown(f"term of the stage {name!r}", term, self.terms)
+            terms = {term: used[term] for term in stage.terms if term in used}
+            if terms and (not self.run_stages or name in self.run_stages):
+                found.append(Stage(name, terms, self._train(stage)))
+        if not self.stages or self.supervision == "labels":
+            last = list(self.stages.values())[-1:]
+            found = [Stage("", used, self._train(*last))]
+        elif self.one_stage and found:
+            every = {name: term for stage in found for name, term in stage.terms.items()}
+            epochs = sum(stage.train.epochs for stage in found)
+            found = [Stage("", every, found[-1].train.model_copy(update={"epochs": epochs}))]
+        if not found or not all(stage.terms for stage in found):
+            raise UserError(
+                f"no term of {self.name} is left to train on",
+                hint="give one a weight above 0, or another stage",
+            )
+        return found
+
+    def _train(self, stage: StageSettings | None = None) -> TrainSettings:
+        changed: TrainSettings = validate(
+            TrainSettings, self.train.model_dump() | (stage.train if stage else {})
+        )
+        return changed
+
+
+class RefineSettings(Strict):
+    """How the multi-task teacher is trained.
+
+    `pooling` "auto" is what the encoder's directory declares, else cls.
+    """
+
+    name: str
+    summary: str
+    source: str
+    pooling: Literal["auto", "cls", "mean"] = "auto"
+    layers: int | None = Field(None, gt=0)
+    max_length: int = Field(128, ge=8)
+    stride: int = Field(128, ge=0)
+    head_hidden: int = Field(0, ge=0)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    train: TrainSettings = TrainSettings()
+
+
+class FinetuneSettings(Strict):
+    """How a model is fine-tuned on one task: one run for each learning rate, the best by validation loss."""
+
+    name: str
+    summary: str
+    source: str
+    learning_rates: list[float] = Field(min_length=1)
+    train: TrainSettings = TrainSettings()
+
+
+STAGES: dict[str, type[Strict]] = {
+    "distill": DistillSettings,
+    "refine": RefineSettings,
+    "finetune": FinetuneSettings,
+}
+
+
+def validate(model: type[Strict], values: Mapping[str, Any]) -> Any:
+    """Build settings from plain values.
+
+    Raises:
+        UserError: the first thing wrong, with the key, the value and what is allowed.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise _explain(model, values, error) from error
+
+
+def _explain(model: type[BaseModel], given: Mapping[str, Any], error: ValidationError) -> UserError:
+    first = error.errors()[0]
+    # A union's error also names the member it took, here the loss.
+    terms = given.get("terms")
+    losses = [t.get("loss") for t in terms.values() if isinstance(t, dict)] if isinstance(terms, dict) else []
+    # and so do those of values that may be of several types ("float", "list[...]").
+    where = [str(p) for p in first["loc"] if p not in (*losses, "float", "str") and "[" not in str(p)]
+    key = ".".join(where)
+    if first["type"] == "extra_forbidden":
+        section = ".".join(where[:-1])
+        known = [name for name in _keys(model) if name not in _NOT_SET]
+        beside = [name for name in known if name.startswith(f"{section}.")] if section else known
+        near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known
+        return unknown("setting", key, near, hint="mtkd recipes show NAME --all prints the settings")
+    if first["type"] == "missing":
+        return UserError(f"the setting {key!r} is missing", hint=f"add --set {key}=...")
+    if first["type"] == "union_tag_invalid":
+        return unknown(f"loss of {key}", str(first.get("input", {}).get("loss")), LOSS_NAMES)
+    return UserError(f"setting {key} = {first.get('input')!r}: {first['msg']}", hint=f"--set {key}=...")
+
+
+_NOT_SET = ("name", "summary", "source")
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every dotted key of a settings model."""
+    found = []
+    for name, item in model.model_fields.items():
+        inner = item.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += _keys(inner, f"{prefix}{name}.")
+        elif name == "terms":
+            found += [f"terms.NAME.{field}" for field in TERM_KEYS]
+        elif name == "stages":
+            found += [
+                "stages.NAME.terms",
+                *(f"stages.NAME.train.{key}" for key in TrainSettings.model_fields),
+            ]
+        else:
+            found.append(prefix + name)
+    return found

@@ -1,0 +1,47 @@
+"""Which row of the data lies where in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mtkd.store.shard_files import PlannedShard
+from tasks.files import atomic_path
+from tasks.rows import Rows
+
+ROWS = "rows/{task}.parquet"
+_SAMPLE = 20_000
+
+
+def row_digests(rows: Rows) -> np.ndarray:
+    """(n,) uint64: a digest of each row's texts."""
+    columns = [column.to_pylist() for column in rows.texts]
+    raw = b"".join(
+        blake2b("\x00".join(texts).encode(), digest_size=8).digest() for texts in zip(*columns, strict=True)
+    )
+    return np.frombuffer(raw, np.uint64)
+
+
+def write_rows(directory: Path, rows: Rows, shards: Sequence[PlannedShard]) -> None:
+    """Write the table of a task's rows in the order of its shards."""
+    order = np.concatenate([shard.rows for shard in shards])
+    with atomic_path(directory / ROWS.format(task=rows.task)) as temporary:
+        pq.write_table(_table(rows, order), temporary, compression="zstd")
+
+
+def table_bytes(rows: Rows) -> int:
+    """About how large the table of a task's rows will be, from some of them."""
+    sample = np.random.default_rng(0).permutation(len(rows))[:_SAMPLE]
+    sink = pa.BufferOutputStream()
+    pq.write_table(_table(rows.take(sample), np.arange(len(sample))), sink, compression="zstd")
+    return int(sink.tell() * len(rows) / max(1, len(sample)))
+
+
+def _table(rows: Rows, order: np.ndarray) -> pa.Table:
+    uids = rows.uids.take(pa.array(order))
+    return pa.table({"row": order.astype(np.int32), "uid": uids, "digest": row_digests(rows)[order]})

@@ -1,0 +1,235 @@
+"""Shards of a store: which rows each holds, how it is written, and how it is read while students train."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from mtkd.store.contents import Field
+from mtkd.store.store_manifest import StoreManifest, StoreShard, damage, damaged
+from tasks.errors import UserError
+from tasks.files import atomic_path
+from tasks.sampler import BLOCK, blocks_of
+
+_TARGET_BYTES = 64 << 20  # about how large a shard may be
+_MAPPED_BYTES = 1 << 30  # shards that are mapped at a time
+_NUMPY = {
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": np.int16,
+    "I8": np.int8,
+    "U8": np.uint8,
+    "I16": np.int16,
+    "I32": np.int32,
+}
+
+
+@dataclass(frozen=True)
+class PlannedShard:
+    """A planned shard: `rows` (n,) are row numbers of the task, in the store's order."""
+
+    file: str
+    task: str
+    rows: np.ndarray
+
+
+def plan_shards(task: str, n_rows: int, groups: np.ndarray | None, row_bytes: float) -> list[PlannedShard]:
+    """The shards of a task: the blocks that the sampler shuffles, halved until they are small enough.
+
+    Args:
+        row_bytes: about how large a row is.
+    """
+    size = BLOCK
+    while size > 64 and size * row_bytes > _TARGET_BYTES:
+        size //= 2
+    parts = [
+        block[start : start + size]
+        for block in blocks_of(task, n_rows, groups)
+        for start in range(0, len(block), size)
+    ]
+    return [
+        PlannedShard(f"shards/{task}-{number:05d}.safetensors", task, rows)
+        for number, rows in enumerate(parts)
+    ]
+
+
+def header_bytes(fields: Iterable[Field]) -> int:
+    """About how large a shard is beside its data."""
+    return 8 + sum(len(field.name) + 80 for field in fields) + 160
+
+
+def write_shard(path: Path, tensors: Mapping[str, Tensor], key: str) -> None:
+    """Write a shard atomically; it carries the job's key."""
+    with atomic_path(path) as temporary:
+        plain = {name: values.contiguous() for name, values in tensors.items()}
+        save_file(plain, temporary, metadata={"key": key})
+
+
+def key_of(path: Path) -> str | None:
+    """The job's key in a shard, or None if the file is not there or not whole."""
+    try:
+        header, _ = _read_header(path)
+        end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
+        whole = path.stat().st_size == 8 + _header_size(path) + end
+        return header["__metadata__"]["key"] if whole else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _header_size(path: Path) -> int:
+    with open(path, "rb") as file:
+        return int.from_bytes(file.read(8), "little")
+
+
+def _read_header(path: Path) -> tuple[dict, int]:
+    """A safetensors file's header, and where the data begins."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > 1 << 24:
+            raise ValueError("no safetensors header")
+        return json.loads(file.read(size)), 8 + size
+
+
+class Shard:
+    """A shard's tensors as views of the mapped file, nothing copied.
+
+    Attributes:
+        views: name -> entries; bfloat16 as int16.
+        offsets: "token", "kept" -> (n + 1,) where the entries of each row begin.
+    """
+
+    def __init__(self, path: Path):
+        header, base = _read_header(path)
+        with open(path, "rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.views: dict[str, np.ndarray] = {}
+        for name, entry in header.items():
+            if name != "__metadata__":
+                dtype = np.dtype(_NUMPY[entry["dtype"]])
+                count = int(np.prod(entry["shape"], dtype=np.int64))
+                flat = np.frombuffer(self._map, dtype, count, base + entry["data_offsets"][0])
+                self.views[name] = flat.reshape(entry["shape"])
+        self.offsets = {
+            per: np.concatenate([[0], np.cumsum(self.views[counts], dtype=np.int64)])
+            for per, counts in (("token", "tokens"), ("kept", "kept"))
+            if counts in self.views
+        }
+
+    def read_ahead(self) -> None:
+        """Tell the system that all of it will be read soon."""
+        self._map.madvise(mmap.MADV_WILLNEED)
+
+
+class ShardReader:
+    """Rows of a task's shards as tensors. Shards are mapped when a row of theirs is wanted and let go again,
+    the longest unused first, so memory does not grow with the store; each is checked against its digest once.
+    """
+
+    def __init__(self, directory: Path, manifest: StoreManifest):
+        self._directory = directory
+        self._shards = {task.name: manifest.shards_of(task.name) for task in manifest.tasks}
+        self._starts = {
+            name: np.cumsum([0, *(shard.rows for shard in shards)]) for name, shards in self._shards.items()
+        }
+        self._open: OrderedDict[str, Shard] = OrderedDict()
+        self._sizes = {shard.file: shard.bytes for shard in manifest.shards}
+        self._checked: set[str] = set()
+
+    def read(self, task: str, places: np.ndarray, fields: list[Field]) -> dict[str, Tensor]:
+        """The fields of some rows, padded.
+
+        Args:
+            places: (B,) where the rows lie in the store's order.
+
+        Returns:
+            name -> (B, *shape) of fields by row, (B, n, *shape) of others, n being the longest row's count;
+            what lies beyond a row's count is without meaning.
+        """
+        parts = self._parts(task, places)
+        per_row = {per: counts for per, counts in (("token", "tokens"), ("kept", "kept"))}
+        found: dict[str, Tensor] = {}
+        widths = {}
+        for field in fields:
+            if field.per == "row":
+                found[field.name] = self._rows(field, parts, len(places))
+                if field.name in per_row.values():
+                    widths[field.name] = int(found[field.name].max()) if len(places) else 0
+        grids: dict[str, list[np.ndarray]] = {}
+        for field in fields:
+            if field.per != "row":
+                if field.per not in grids:
+                    width = np.arange(widths[per_row[field.per]])
+                    grids[field.per] = [
+                        shard.offsets[field.per][slots][:, None] + width for shard, slots, _ in parts
+                    ]
+                found[field.name] = self._padded(field, parts, grids[field.per], len(places))
+        return found
+
+    def read_ahead(self, task: str, places: np.ndarray) -> None:
+        """Have the shards of some rows read from the disk in the background."""
+        shards = self._shards[task]
+        for number in np.unique(np.searchsorted(self._starts[task], places, side="right") - 1):
+            if shards[number].file not in self._open:
+                self._shard(shards[number]).read_ahead()
+
+    def _parts(self, task: str, places: np.ndarray) -> list[tuple[Shard, np.ndarray, np.ndarray]]:
+        """(shard, rows inside it, where these stand in the batch) for every shard that is touched."""
+        starts = self._starts[task]
+        numbers = np.searchsorted(starts, places, side="right") - 1
+        touched = np.unique(numbers)
+        found = []
+        for number in touched:
+            where = np.flatnonzero(numbers == number) if len(touched) > 1 else np.arange(len(places))
+            shard = self._shard(self._shards[task][number])
+            found.append((shard, places[where] - starts[number], where))
+        return found
+
+    def _shard(self, shard: StoreShard) -> Shard:
+        if shard.file in self._open:
+            self._open.move_to_end(shard.file)
+            return self._open[shard.file]
+        first = shard.file not in self._checked
+        if (state := damage(self._directory, shard, digest=first)) is not None:
+            raise damaged(self._directory, shard, state)
+        self._checked.add(shard.file)
+        try:
+            opened = Shard(self._directory / shard.file)
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(f"shard {self._directory / shard.file} cannot be read: {error}") from error
+        self._open[shard.file] = opened
+        while len(self._open) > 2 and sum(self._sizes[name] for name in self._open) > _MAPPED_BYTES:
+            self._open.popitem(last=False)
+        return opened
+
+    def _rows(self, field: Field, parts: list, count: int) -> Tensor:
+        if len(parts) == 1:
+            shard, slots, _ = parts[0]
+            return _tensor(shard.views[field.name].take(slots, axis=0), field)
+        out = np.empty((count, *field.shape), parts[0][0].views[field.name].dtype)
+        for shard, slots, where in parts:
+            out[where] = shard.views[field.name].take(slots, axis=0)
+        return _tensor(out, field)
+
+    def _padded(self, field: Field, parts: list, grids: list[np.ndarray], count: int) -> Tensor:
+        # An entry beyond a row's count may be another row's; beyond the last one it is the last.
+        if len(parts) == 1:
+            return _tensor(parts[0][0].views[field.name].take(grids[0], axis=0, mode="clip"), field)
+        first = parts[0][0].views[field.name]
+        out = np.empty((count, grids[0].shape[1], *field.shape), first.dtype)
+        for (shard, _, where), grid in zip(parts, grids, strict=True):
+            out[where] = shard.views[field.name].take(grid, axis=0, mode="clip")
+        return _tensor(out, field)
+
+
+def _tensor(values: np.ndarray, field: Field) -> Tensor:
+    found = torch.from_numpy(values)
+    return found.view(torch.bfloat16) if field.dtype == torch.bfloat16 else found

@@ -1,0 +1,182 @@
+"""Writing a store: the teacher runs once over all rows, and what is kept goes to disk shard by shard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.outputs import OutputSpec
+from mtkd.store.contents import Contents, Field, Outputs, pack
+from mtkd.store.shard_files import PlannedShard, key_of, write_shard
+from mtkd.store.store_manifest import FORMAT
+from mtkd.teachers.hidden_selection import scores_of
+from mtkd.teachers.live import OnlineTeacher
+from tasks.batching import Batch, Collator, Encoded
+from tasks.errors import UserError
+from tasks.files import digest_bytes
+from tasks.progress import progress
+from tasks.task import Task
+
+
+@dataclass(frozen=True)
+class StoreJob:
+    """A store to be built.
+
+    Attributes:
+        teacher: what is run.
+        tasks, data: name -> Task, and its rows as the teacher reads them.
+        digests: name -> digest of the rows.
+        shards: those of all tasks.
+        precision: of the teacher ("fp32", "bf16").
+        batch_size: rows that go through the teacher at a time.
+        identity: digests of teacher and tokeniser, and whatever else decides the content.
+    """
+
+    teacher: MultiTaskModel
+    contents: Contents
+    tasks: Mapping[str, Task]
+    data: Mapping[str, Encoded]
+    digests: Mapping[str, str]
+    shards: list[PlannedShard]
+    precision: str
+    batch_size: int
+    identity: tuple[str | None, ...]
+
+    @property
+    def key(self) -> str:
+        """The digest of all that decides the shards' content."""
+        parts = [FORMAT, self.contents.to_json(), self.precision, self.batch_size, list(self.identity)]
+        return digest_bytes(json.dumps([*parts, dict(self.digests)], sort_keys=True))
+
+
+def build_shards(job: StoreJob, out: Path, accelerator: Accelerator) -> tuple[int, int]:
+    """Write the shards that are missing, dealt out over the processes.
+
+    Returns:
+        how many were missing, and how many there are.
+
+    Raises:
+        UserError: the teacher gave a value that is not finite (names the row); the disk is full.
+    """
+    key = job.key
+    missing = [shard for shard in job.shards if key_of(out / shard.file) != key]
+    total = sum(len(shard.rows) for shard in job.shards)
+    done = total - sum(len(shard.rows) for shard in missing)
+    source = OnlineTeacher(job.teacher, job.contents.need, job.precision)
+    accelerator.wait_for_everyone()  # all have looked at what is there before one writes
+    with progress("teacher", total, done=done, show=accelerator.is_main_process) as advance:
+        for shard in missing[accelerator.process_index :: accelerator.num_processes]:
+            write_shard(out / shard.file, shard_tensors(job, source, shard, accelerator.device, advance), key)
+    accelerator.wait_for_everyone()
+    return len(missing), len(job.shards)
+
+
+def shard_tensors(
+    job: StoreJob,
+    source: OnlineTeacher,
+    shard: PlannedShard,
+    device: torch.device,
+    advance: Callable[[int], None],
+) -> dict[str, Tensor]:
+    """What the teacher says of a shard's rows: field -> entries in the shard's order."""
+    task = job.tasks[shard.task]
+    rows = job.data[shard.task].take(shard.rows)
+    fields = job.contents.fields(Outputs.of(task))
+    counts = _counts(job, rows)
+    offsets = {
+        per: torch.cat([torch.zeros(1, dtype=torch.int64), count.cumsum(0)]) for per, count in counts.items()
+    }
+    sizes = {per: int(offset[-1]) for per, offset in offsets.items()}
+    tensors = {f.name: torch.empty((sizes[f.per], *f.shape), dtype=f.dtype) for f in fields}
+    for name, per in (("tokens", "token"), ("kept", "kept")):
+        if name in tensors:
+            tensors[name] = counts[per].to(torch.int32)
+    for batch in batches(rows, Collator(job.teacher.reader), job.batch_size):
+        found = pack(source.signal(task, batch.to(device)), job.contents)
+        indices = torch.from_numpy(batch.indices)
+        for field in fields:
+            if field.name not in found:
+                continue
+            _refuse_not_finite(found[field.name], field, rows, batch, counts)
+            starts, count = offsets[field.per][indices], counts[field.per][indices]
+            steps = torch.arange(int(count.sum())) - torch.repeat_interleave(count.cumsum(0) - count, count)
+            tensors[field.name][torch.repeat_interleave(starts, count) + steps] = found[field.name].to(
+                field.dtype
+            )
+        advance(len(batch))
+    return tensors
+
+
+def check_scores(job: StoreJob, device: torch.device) -> None:
+    """See that attention scores can be made again of queries and keys.
+
+    Raises:
+        UserError: the teacher adds something to them (a position bias), so that they cannot.
+    """
+    layers = job.contents.offers.scores
+    if not layers:
+        return
+    name, rows = next(iter(job.data.items()))
+    need = OutputSpec(scores=layers, query=layers, key=layers)
+    batch = Collator(job.teacher.reader)(rows, np.arange(1)).to(device)
+    found = OnlineTeacher(job.teacher, need).signal(job.tasks[name], batch)
+    for layer in layers:
+        again = scores_of(found.query[layer], found.key[layer], job.contents.shape.heads)
+        if not torch.allclose(again, found.scores[layer], rtol=1e-3, atol=1e-3):
+            raise UserError(
+                f"the attention scores of {job.contents.shape.family!r} are more than products of queries "
+                "and keys, so a store cannot keep them",
+                hint="leave out the term on attention scores, or distil with the teacher loaded (--teacher)",
+            )
+
+
+def batches(rows: Encoded, collate: Collator, size: int) -> Iterator[Batch]:
+    """All rows, longest first, so that little is padded."""
+    order = np.argsort(-collate.reader.lengths(rows.texts), kind="stable")
+    for start in range(0, len(order), size):
+        yield collate(rows, order[start : start + size])
+
+
+def _counts(job: StoreJob, rows: Encoded) -> dict[str, Tensor]:
+    """Per row, token and kept token: how many entries each row has, (n,) int64."""
+    lengths, kept = entry_counts(job.contents, job.teacher, rows)
+    ones = np.ones(len(rows), np.int64)
+    return {
+        per: torch.from_numpy(count) for per, count in (("row", ones), ("token", lengths), ("kept", kept))
+    }
+
+
+def entry_counts(contents: Contents, teacher: MultiTaskModel, rows: Encoded) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) real tokens and (n,) kept tokens of each row."""
+    reader = teacher.reader
+    lengths = reader.lengths(rows.texts).astype(np.int64)
+    selection = contents.need.selection
+    if selection is None:
+        return lengths, np.zeros_like(lengths)
+    ends = sum(map(len, reader.tokeniser.layout(len(rows.texts)).specials[1:]))
+    kept = lengths - ends if selection.without_ends else lengths
+    return lengths, kept if selection.tokens is None else np.minimum(kept, selection.tokens)
+
+
+def _refuse_not_finite(
+    values: Tensor, field: Field, rows: Encoded, batch: Batch, counts: Mapping[str, Tensor]
+) -> None:
+    if not values.is_floating_point() or bool(values.isfinite().all()):
+        return
+    bad = int(torch.nonzero(~values.flatten(1).isfinite().all(1))[0])
+    ends = counts[field.per][torch.from_numpy(batch.indices)].cumsum(0)
+    row = int(torch.searchsorted(ends, bad, right=True))
+    uid = rows.uids[int(batch.indices[row])].as_py()
+    raise UserError(
+        f"the teacher's {field.of} for {uid} ({rows.task}) is not finite",
+        hint="refine the teacher again with a lower learning rate; "
+        "if it is sound in itself, a wider --dtype (bf16, fp32) or precision may hold its values",
+    )

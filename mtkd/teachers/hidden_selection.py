@@ -1,0 +1,132 @@
+"""Taking the crucial part out of a teacher's hidden states (Liu et al. 2021, section 4): pure functions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtkd.outputs import EncoderOutput, OutputSpec, Selected
+from mtkd.selection import Selection
+from tasks.batching import Tokens
+
+_STATIC_SEED = 0x5E1EC7  # the random units that are kept are the same for all rows, tasks and runs
+
+
+def select(output: EncoderOutput, need: OutputSpec, tokens: Tokens, heads: int) -> dict[int, Selected]:
+    """What `need.selection` keeps of each of `need.selected`, by layer.
+
+    Args:
+        output: with hidden states of those layers, and queries and keys of those that rank tokens.
+        tokens: what the encoder read.
+        heads: its attention heads.
+    """
+    selection = need.selection
+    if selection is None:
+        return {}
+    sources = dict(selection.scored)
+    found = {}
+    for layer in sorted(need.selected):
+        ranks = None
+        if selection.ranked:
+            source = sources[layer]
+            ranks = cls_attention(output.query[source], output.key[source], tokens.mask, heads)
+        found[layer] = keep(output.hidden[layer], tokens, selection, ranks)
+    return found
+
+
+def cls_attention(query: Tensor, key: Tensor, mask: Tensor, heads: int) -> Tensor:
+    """How much the first token attends to each token, the mean over heads (Eq. 6).
+
+    Args:
+        query, key: (B, L, d), all heads side by side.
+        mask: (B, L) bool, True = real token.
+
+    Returns:
+        (B, L) float32; 0 for padding.
+    """
+    first = query[:, 0].float().unflatten(-1, (heads, -1))  # (B, heads, d/heads)
+    keys = key.float().unflatten(-1, (heads, -1))
+    scores = torch.einsum("bhc,blhc->bhl", first, keys) / math.sqrt(first.shape[-1])
+    return scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1).mean(1)
+
+
+def scores_of(query: Tensor, key: Tensor, heads: int) -> Tensor:
+    """(B, heads, L, L) attention scores, before the softmax, of (B, L, d) queries and keys."""
+    q, k = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (query, key))
+    return q @ k.mT / math.sqrt(q.shape[-1])
+
+
+def eligible(tokens: Tokens, selection: Selection) -> Tensor:
+    """(B, L) bool: the tokens that may be kept."""
+    if not selection.without_ends:
+        return tokens.mask
+    assert tokens.ends is not None, "rows that are compared token by token are read in one sequence"
+    return tokens.mask & ~tokens.ends
+
+
+def kept_counts(tokens: Tokens, selection: Selection) -> Tensor:
+    """(B,) int64: how many tokens of each row are kept."""
+    counts = eligible(tokens, selection).sum(1)
+    return counts if selection.tokens is None else counts.clamp(max=selection.tokens)
+
+
+def keep(hidden: Tensor, tokens: Tokens, selection: Selection, ranks: Tensor | None) -> Selected:
+    """The part of one layer's hidden states that a selection keeps.
+
+    Args:
+        hidden: (B, L, d).
+        ranks: (B, L) how important each token is; None = the first are kept, in order.
+    """
+    may = eligible(tokens, selection)
+    n = int(kept_counts(tokens, selection).max())
+    if ranks is None:
+        ranks = -torch.arange(hidden.shape[1], device=hidden.device).expand(may.shape).float()
+    ranks = ranks.masked_fill(~may, -torch.inf)
+    # Of equal ranks the first token wins, on every machine.
+    positions = ranks.argsort(dim=1, descending=True, stable=True)[:, :n]
+    valid = may.gather(1, positions)
+    values = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])).float()
+    units = kept_units(values, selection) & valid.unsqueeze(-1)
+    return Selected(positions, valid, values.masked_fill(~units, 0.0), units)
+
+
+def kept_units(values: Tensor, selection: Selection) -> Tensor:
+    """(..., d) bool: the activations of each vector that are kept (section 4.3, Eq. 7)."""
+    width = values.shape[-1]
+    count = selection.kept_units(width)
+    if count == width:
+        return torch.ones_like(values, dtype=torch.bool)
+    if selection.units == "magnitude":
+        largest = values.abs().topk(count, dim=-1).indices
+        return torch.zeros_like(values, dtype=torch.bool).scatter_(-1, largest, True)
+    return static_units(width, selection).to(values.device).expand(values.shape)
+
+
+def static_units(width: int, selection: Selection) -> Tensor:
+    """(width,) bool: the activations that a static rule keeps, the same of every vector."""
+    count = selection.kept_units(width)
+    if count == width:
+        return torch.ones(width, dtype=torch.bool)
+    chosen = torch.zeros(width, dtype=torch.bool)
+    if selection.units == "uniform":
+        where = np.floor(np.arange(1, count + 1) * width / count + 0.5).astype(np.int64) - 1
+    else:
+        where = np.random.default_rng(_STATIC_SEED).permutation(width)[:count]
+    chosen[torch.from_numpy(where)] = True
+    return chosen
+
+
+def narrow(selected: Selected, stored: Selection, wanted: Selection) -> Selected:
+    """What `wanted` keeps, out of what `stored` kept (see `Selection.covers`)."""
+    positions, valid, values, units = selected.positions, selected.valid, selected.values, selected.units
+    if wanted.tokens is not None and wanted.tokens < positions.shape[1]:
+        positions, valid, values, units = (
+            part[:, : wanted.tokens] for part in (positions, valid, values, units)
+        )
+    if wanted.width != stored.width:
+        units = units & kept_units(values, wanted)
+        values = values.masked_fill(~units, 0.0)
+    return Selected(positions, valid, values, units)

@@ -1,0 +1,136 @@
+"""The teacher as the stages know it: what it is before its weights are loaded, and how it is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mtkd.models.encoders.pretrained_config import (
+    TransformerConfig,
+    digest_encoder,
+    locate,
+    pretrained_config,
+)
+from mtkd.models.init import AnyConfig, InitSpec
+from mtkd.models.multitask import (
+    ModelInfo,
+    MultiTaskModel,
+    SavedModel,
+    digest_model,
+    is_saved_model,
+    read_saved,
+    saved_in,
+    write_description,
+)
+from mtkd.store.store_manifest import StoreManifest
+from tasks.errors import UserError
+from tasks.tokeniser import Tokeniser
+
+
+@dataclass(frozen=True)
+class TeacherRef:
+    """A teacher by name: a model of ours (a run of refine, distill or finetune), or a pretrained encoder.
+
+    Attributes:
+        name: as it was given.
+        saved: what the model says of itself; None for an encoder without task heads.
+        config: its encoder's configuration.
+        store: the knowledge store that knows it; None where the teacher itself is given.
+        manifest: of that store.
+    """
+
+    name: str
+    saved: SavedModel | None
+    config: AnyConfig
+    store: Path | None = None
+    manifest: StoreManifest | None = None
+
+    @staticmethod
+    def find(name: str, heads: bool) -> TeacherRef:
+        """Look at a teacher; no weights are loaded.
+
+        Args:
+            heads: True if task heads are wanted, which a pretrained encoder does not have.
+
+        Raises:
+            UserError: there is no such model or encoder, or it has no heads.
+        """
+        if heads or is_saved_model(Path(name)):
+            saved = read_saved(Path(name))
+            return TeacherRef(name, saved, saved.config)
+        return TeacherRef(name, None, pretrained_config(name))
+
+    @staticmethod
+    def of_store(store: Path, manifest: StoreManifest) -> TeacherRef:
+        """The teacher of a knowledge store; its weights need not be there any more."""
+        saved = saved_in(store / "teacher")
+        heads = saved if saved.tasks else None
+        return TeacherRef(manifest.teacher.name, heads, saved.config, store, manifest)
+
+    def describe(self, place: Path, max_length: int) -> None:
+        """Write what `of_store` reads: the teacher without its weights."""
+        info = replace(self.saved.info if self.saved else ModelInfo(base=self.name), max_length=max_length)
+        tasks = self.saved.tasks if self.saved else []
+        place.mkdir(parents=True, exist_ok=True)
+        self.tokeniser().save(place)
+        write_description(place, self.config, tasks, info)
+
+    @property
+    def init_spec(self) -> InitSpec:
+        """What a student of this teacher may start from."""
+        saved = saved_in(self.store / "teacher") if self.store else self.saved
+        return InitSpec(self.config, saved.info.base if saved else self.name)
+
+    @property
+    def digest(self) -> str | None:
+        """A digest of the weights; None for an encoder of the hub."""
+        if self.manifest:
+            return self.manifest.teacher.digest
+        return digest_model(Path(self.name)) if self.saved else digest_encoder(self.name)
+
+    def tokeniser(self) -> Tokeniser:
+        """The teacher's tokeniser."""
+        place = self.store / "teacher" if self.store else Path(self.name)
+        if not self.saved and not self.store:
+            return Tokeniser.load(locate(self.name))
+        return Tokeniser.load(str(place if (place / "model.json").is_file() else place / "model"))
+
+    def load(self, max_length: int | None) -> MultiTaskModel:
+        """The teacher itself.
+
+        Args:
+            max_length: tokens it reads of a row; None = as many as it was trained on.
+
+        Raises:
+            UserError: of a store's teacher: its weights have gone, or are others now.
+        """
+        if self.manifest:
+            self._require_weights(self.manifest)
+        if self.saved is None:
+            return MultiTaskModel.without_heads(self.name, max_length or 128)
+        model = MultiTaskModel.load(Path(self.name))
+        if max_length is not None and isinstance(self.config, TransformerConfig):
+            model.read_at_most(max_length)
+        return model
+
+    def _require_weights(self, manifest: StoreManifest) -> None:
+        try:
+            found = TeacherRef.find(self.name, self.saved is not None)
+        except UserError as error:
+            raise UserError(
+                f"this student starts from weights of the store's teacher, {self.name}, which is not there",
+                hint="put it back, or start the student otherwise: --set student.transformer.init=random "
+                "(or --init DIR), --set student.embeddings=random",
+            ) from error
+        if found.digest != manifest.teacher.digest:
+            raise other_teacher(manifest, found)
+
+
+def other_teacher(manifest: StoreManifest, found: TeacherRef) -> UserError:
+    """The error for a store that was built with another teacher."""
+    return UserError(
+        f"the store was built with the teacher {manifest.teacher.name} "
+        f"(digest {(manifest.teacher.digest or 'of the hub')[:12]}), not with {found.name} "
+        f"(digest {(found.digest or 'of the hub')[:12]})",
+        hint="leave --teacher out, or build a store with this teacher",
+    )

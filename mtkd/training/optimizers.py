@@ -1,0 +1,71 @@
+"""Optimisers, the learning rate by step, and the optimiser's state by parameter name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from mtkd.settings import TrainSettings
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": lambda params, **given: torch.optim.Adam(params, fused=True, **given),
+    "adamw": lambda params, **given: torch.optim.AdamW(params, fused=True, **given),
+    "adadelta": lambda params, **given: torch.optim.Adadelta(params, rho=0.95, **given),
+}
+
+
+def build_optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
+    """The optimiser of a run; biases and norms (vectors) are not decayed."""
+    params = [p for p in module.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in params if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in params if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return OPTIMIZERS[settings.optimizer]([g for g in groups if g["params"]], lr=settings.lr)
+
+
+def learning_rate(settings: TrainSettings, step: int, total: int, hold: float = 0.0) -> float:
+    """The learning rate of one step.
+
+    It rises linearly from 0 over the first `warmup * total` steps, then stays (`constant`) or falls
+    linearly to 0 at `total` (`linear`), from `hold * total` on.
+
+    Args:
+        step: from 0.
+        total: steps of the whole run.
+        hold: share of the steps before which it does not fall.
+    """
+    warm = int(settings.warmup * total)
+    if step < warm:
+        return settings.lr * (step + 1) / (warm + 1)
+    top = max(warm, round(hold * total))
+    if settings.schedule == "constant" or step < top:
+        return settings.lr
+    return settings.lr * (total - step) / max(total - top, 1)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the rate of every parameter group."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state as named tensors ("parameter|slot"), for safetensors."""
+    return {
+        f"{name}|{slot}": torch.as_tensor(value).detach().cpu()
+        for name, param in module.named_parameters()
+        for slot, value in optimizer.state.get(param, {}).items()
+    }
+
+
+def restore_optimizer(
+    module: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
+) -> None:
+    """Put back what `optimizer_tensors` gave."""
+    params = dict(module.named_parameters())
+    for key, value in tensors.items():
+        name, _, slot = key.rpartition("|")
+        optimizer.state[params[name]][slot] = value.to(params[name].device)

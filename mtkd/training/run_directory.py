@@ -1,0 +1,187 @@
+"""The directory of a run: what it holds, and who may write there."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mtkd import __version__
+from tasks.errors import UserError
+from tasks.files import drop_directory, is_temporary, read_json, write_json, write_text
+
+RUN_FILE = "run.json"
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "accelerate",
+    "datasets",
+    "numpy",
+    "pyarrow",
+    "scikit-learn",
+)
+
+
+class RunDirectory:
+    """A run's directory: run.json, log.jsonl, tensorboard/, checkpoints/, model/.
+
+    Nothing is written before `begin`, so that a mistake found while checking leaves nothing behind.
+
+    Attributes:
+        path: the directory.
+        identity: all that decides the result (stage, settings, data, teacher, ...); two runs with the
+            same identity are the same run.
+        resuming: True if the directory holds this very run.
+    """
+
+    def __init__(
+        self, path: Path, identity: dict[str, Any], *, resume: bool = False, overwrite: bool = False
+    ):
+        """Look at the directory and decide what to do with what is there.
+
+        Args:
+            resume: go on with the run that is there, which must be the same run.
+            overwrite: drop the run that is there.
+
+        Raises:
+            UserError: another run is there, or files that are no run.
+        """
+        self.path = path
+        self.identity = json.loads(json.dumps(identity))
+        self._overwrite = overwrite
+        self._before: dict[str, Any] | None = None
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path} is a file, not a directory", hint="choose another --out")
+        if (path / RUN_FILE).is_file():
+            self._before = None if overwrite else read_json(path / RUN_FILE)
+            self._refuse_another(resume)
+        elif path.is_dir() and any(not is_temporary(file) for file in path.iterdir()):
+            raise UserError(
+                f"{path} is not empty and holds no run of mtkd",
+                hint="choose another --out, or empty it yourself",
+            )
+        elif resume:
+            raise UserError(f"there is no run in {path} to resume", hint="leave --resume out")
+        self.resuming = self._before is not None
+
+    def _refuse_another(self, resume: bool) -> None:
+        if self._before is None or self._before["identity"] == self.identity:
+            return
+        differs = ", ".join(_differences(self._before["identity"], self.identity))
+        problem = f"{self.path} holds another run: it differs in {differs}"
+        if resume:
+            raise UserError(problem, hint="--resume needs the same settings; use them, or another --out")
+        raise UserError(
+            problem, hint="--resume with that run's settings, --overwrite to drop it, or another --out"
+        )
+
+    @property
+    def finished(self) -> bool:
+        """True if this very run is here and complete."""
+        return self._before is not None and self._before["status"] == "finished"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What run.json says now."""
+        return read_json(self.path / RUN_FILE)
+
+    def check_inputs(self, **inputs: Any) -> None:
+        """See that what went into the run that is here (data, teacher, ...) is what it was.
+
+        Args:
+            inputs: name -> digests, as they will be recorded by `begin`.
+
+        Raises:
+            UserError: an input has changed.
+        """
+        for name, digest in (inputs if self._before else {}).items():
+            if self._before is not None and self._before.get(name) != digest:
+                raise UserError(
+                    f"the {name} changed since the run in {self.path} began",
+                    hint="put it back, or start anew with --overwrite",
+                )
+
+    def begin(self, **facts: Any) -> None:
+        """Make the directory and write run.json; from here on it holds this run.
+
+        Args:
+            facts: what else to record (digests of what goes in, parameters, warnings, ...).
+        """
+        if self._before is None and self.path.is_dir():
+            drop_directory(self.path)
+        write_json(
+            self.path / RUN_FILE,
+            {
+                "status": "running",
+                "identity": self.identity,
+                "versions": {"mtkd": __version__, "python": platform.python_version(), **_versions()},
+                "machine": f"{platform.system()} {platform.machine()}, Python {sys.version.split()[0]}",
+                **facts,
+            },
+        )
+
+    def note(self, **facts: Any) -> None:
+        """Add facts to run.json."""
+        write_json(self.path / RUN_FILE, {**self.record, **facts})
+
+    def finish(self, **facts: Any) -> None:
+        """Mark the run as complete, drop its checkpoints, and add the last facts."""
+        self.note(status="finished", **facts)
+        shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+
+
+class Log:
+    """log.jsonl and TensorBoard of one run; on resuming, what came after the checkpoint is dropped."""
+
+    def __init__(self, path: Path, step: int, enabled: bool = True):
+        self._enabled = enabled
+        if not enabled:
+            return
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._file = path / "log.jsonl"
+        if self._file.is_file():
+            lines = self._file.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if _step(line) <= step]
+            write_text(self._file, "".join(f"{line}\n" for line in kept))
+        self._board = SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)
+
+    def write(self, step: int, **values: Any) -> None:
+        """Add one record."""
+        if not self._enabled:
+            return
+        with open(self._file, "a", encoding="utf-8") as handle:
+            handle.write(json.dumps({"step": step, **values}) + "\n")
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flush TensorBoard."""
+        if self._enabled:
+            self._board.close()
+
+
+def _step(line: str) -> int:
+    """The step of a log line; a line cut short by a kill counts as too late to keep."""
+    try:
+        return int(json.loads(line)["step"])
+    except (json.JSONDecodeError, KeyError):
+        return sys.maxsize
+
+
+def _versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in _PACKAGES}
+
+
+def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:
+    """The dotted keys whose values differ."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return [] if old == new else [f"{prefix.rstrip('.')} ({old!r}, now {new!r})"]
+    keys = sorted(old.keys() | new.keys())
+    return [found for key in keys for found in _differences(old.get(key), new.get(key), f"{prefix}{key}.")]

@@ -1,0 +1,149 @@
+"""Training on plain text: batches that are streamed, and the loss on texts that were held out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from mtkd.evaluation.scoring import TaskScores
+from mtkd.losses.objective import Objective
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.settings import TrainSettings
+from mtkd.teachers.live import TeacherSource
+from tasks.batching import Batch, Collator, Encoded
+from tasks.plain_text import TEXT, TextFiles
+from tasks.ragged import RaggedArray
+from tasks.reader import Reader
+from tasks.sampler import BatchIndices
+from tasks.task import Task
+
+EPOCH_STEPS = 1000
+_HELD_OUT_EVERY = 64
+_START = {"passes": 0, "texts": 0, "batch": 0}
+_STREAM = 0x7E87  # tells this source's random numbers from others of the same seed
+
+
+class TextBatches:
+    """Batches of pieces of texts, pass after pass over the files, in memory that does not grow with them.
+
+    Texts are read in chunks; those of a chunk are cut into pieces of at most the reader's max_length, put
+    into batches of about equal length, and the batches are shuffled. So texts are mixed within a chunk,
+    not across the corpus. One text in 64 is held out while there are fewer than `held_out`.
+
+    Attributes:
+        cursor: pass, the chunk's first text, and the next batch of the chunk.
+    """
+
+    def __init__(self, files: TextFiles, collate: Collator, settings: TrainSettings, held_out: int = 512):
+        self.tasks: Mapping[str, Task] = {TEXT.name: TEXT}
+        self._files, self._collate, self._settings = files, collate, settings
+        self._limit = held_out * _HELD_OUT_EVERY
+        self.cursor: dict[str, Any] = {}
+        self._source: Iterator[tuple[np.ndarray, Encoded, dict[str, Any]]] | None = None
+        self._pool: Encoded | None = None
+
+    def __len__(self) -> int:
+        """Steps between two looks at the held-out texts."""
+        steps = self._settings.steps or EPOCH_STEPS
+        return min(self._settings.steps_per_epoch or EPOCH_STEPS, steps)
+
+    def epoch(self, number: int, start: int) -> Iterator[BatchIndices]:
+        """The next batches of the stream, from the cursor on."""
+        if self._source is None:
+            self._source = self._stream(**(self.cursor or _START))
+        for _ in range(len(self) - start):
+            indices, self._pool, self.cursor = next(self._source)
+            yield BatchIndices(TEXT.name, indices)
+
+    def batch(self, task: str, indices: np.ndarray) -> Batch:
+        """Some rows of the draw that came last."""
+        assert self._pool is not None, "there is a draw before there is a batch"
+        return self._collate(self._pool, indices)
+
+    def groups(self, task: str) -> None:
+        """Texts have no groups."""
+
+    def _stream(
+        self, passes: int, texts: int, batch: int
+    ) -> Iterator[tuple[np.ndarray, Encoded, dict[str, Any]]]:
+        while True:
+            for chunk in self._files.chunks(texts):
+                pool = encode_texts(
+                    chunk.filter(pa.array(~self._held_out(texts, len(chunk)))), self._collate.reader
+                )
+                for number, indices in enumerate(self._batches(pool, passes, texts)):
+                    if number >= batch:
+                        yield indices, pool, {"passes": passes, "texts": texts, "batch": number + 1}
+                texts, batch = texts + len(chunk), 0
+            passes, texts = passes + 1, 0
+
+    def _batches(self, pool: Encoded, passes: int, texts: int) -> list[np.ndarray]:
+        """Pieces of about equal length together, the batches in random order."""
+        random = np.random.default_rng((self._settings.seed, _STREAM, passes, texts))
+        order = random.permutation(len(pool))
+        if self._settings.bucket:
+            order = order[np.argsort(self._collate.reader.lengths(pool.texts)[order], kind="stable")]
+        size = self._settings.batch_size
+        batches = [order[i : i + size] for i in range(0, len(order), size)]
+        return [batches[i] for i in random.permutation(len(batches))]
+
+    def _held_out(self, first: int, count: int) -> np.ndarray:
+        """(count,) bool: which of the texts from number `first` on are held out."""
+        numbers = np.arange(first, first + count)
+        return (numbers % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1) & (numbers < self._limit)
+
+    def held_out(self) -> Encoded:
+        """The pieces of the texts that no batch holds."""
+        found: list[str] = []
+        first = 0
+        for chunk in self._files.chunks():
+            found += chunk.filter(pa.array(self._held_out(first, len(chunk)))).to_pylist()
+            first += len(chunk)
+            if first >= self._limit:
+                break
+        return encode_texts(pa.array(found, pa.string()), self._collate.reader)
+
+
+def encode_texts(texts: pa.StringArray, reader: Reader) -> Encoded:
+    """Texts as pieces that the reader takes whole: a longer text becomes several rows."""
+    room = reader.max_length - reader.tokeniser.layout(1).n_specials
+    whole = reader.tokeniser.token_ids(texts)
+    counts = -(-whole.lengths // room)
+    firsts = np.repeat(whole.offsets[:-1], counts)
+    nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    offsets = np.append(firsts + nth * room, whole.offsets[-1])
+    count = len(offsets) - 1
+    uids = pa.array([f"text-{n}" for n in range(count)], pa.string())
+    return Encoded(TEXT.name, uids, np.full(count, np.nan), None, (RaggedArray(whole.values, offsets),))
+
+
+def held_out_loss(
+    rows: Encoded, collate: Collator, objective: Objective, source: TeacherSource | None, batch_size: int
+) -> Callable[[MultiTaskModel], list[TaskScores]]:
+    """A function that gives the objective's value, the mean over tokens, on rows held out of training."""
+    order = np.argsort(-collate.reader.lengths(rows.texts), kind="stable")
+    parts = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+    @torch.no_grad()
+    def evaluate(model: MultiTaskModel) -> list[TaskScores]:
+        device = next(model.parameters()).device
+        total, tokens = 0.0, 0
+        modes = model.training, objective.training
+        model.eval(), objective.eval()
+        for indices in parts:
+            batch = collate(rows, indices).to(device)
+            student = model(batch.inputs, TEXT.head, objective.student_need)
+            teacher = source.signal(TEXT, batch) if source else None
+            num_items = objective.num_items(TEXT, batch)
+            loss, _ = objective(TEXT, batch, student, teacher, num_items, 1.0)
+            weight = int(batch.inputs.joined.mask.sum()) if batch.inputs.joined else len(indices)
+            total, tokens = total + float(loss) * weight, tokens + weight
+        model.train(modes[0]), objective.train(modes[1])
+        value = total / max(tokens, 1)
+        return [TaskScores(TEXT.name, "held-out", len(rows), {"loss": value}, value, float("nan"), value)]
+
+    return evaluate

@@ -1,0 +1,203 @@
+"""`mtkd data check`: what a source holds of each task, and everything that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.errors import UserError
+from tasks.raw_table import Level, RawTable
+from tasks.sources import DataSource
+from tasks.task import Task
+from tasks.validation import Problem, find_problems, read_labels
+
+_BINS = 5
+_WORD = r"[^\s\pZ\x0b\x1c-\x1f\x{85}]+"  # Python's idea of white space, which RE2's \s is not
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Lengths of one text column in words (runs of anything but white space)."""
+
+    column: str
+    mean: float
+    median: float
+    p95: float
+    max: int
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many rows have one label, or a score in one interval, or (`span`) an answer or none."""
+
+    label: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    """One split of one task.
+
+    Attributes:
+        path: the file it was read from.
+        rows: rows that could be read.
+        balance: rows a label; what is left of `rows` has a bad label.
+        lengths: one record a text column.
+        duplicates: rows whose texts and label all equal those of an earlier row.
+        overlap: rows whose texts all equal those of a row of the train split; None for train itself.
+        problems: every bad line and row.
+    """
+
+    task: str
+    split: str
+    path: str
+    rows: int
+    balance: tuple[Count, ...]
+    lengths: tuple[Lengths, ...]
+    duplicates: int
+    overlap: int | None
+    problems: tuple[Problem, ...]
+
+    @property
+    def overlap_share(self) -> float | None:
+        """`overlap` as a share of the rows, 0 to 1."""
+        return None if self.overlap is None else self.overlap / max(1, self.rows)
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """What `check` found.
+
+    Attributes:
+        splits: the splits that could be read, task by task.
+        problems: splits that are not there or cannot be read at all.
+    """
+
+    source: str
+    splits: tuple[SplitReport, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def all_problems(self) -> tuple[Problem, ...]:
+        """The report's own problems, then those of its splits."""
+        return (*self.problems, *(problem for split in self.splits for problem in split.problems))
+
+    @property
+    def errors(self) -> int:
+        """How many problems are errors (warnings are not counted)."""
+        return sum(problem.level == "error" for problem in self.all_problems)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON values."""
+        value = asdict(self)
+        for record, split in zip(value["splits"], self.splits, strict=True):
+            record["overlap_share"] = split.overlap_share
+        return value | {"errors": self.errors}
+
+
+def report_on(source: DataSource, tasks: Sequence[Task]) -> DataReport:
+    """Read every split of the tasks and report on it; nothing here raises for bad data.
+
+    A task of which nothing is there is an error; one split that is missing is a warning.
+    """
+    splits: list[SplitReport] = []
+    problems: list[Problem] = []
+    for task in tasks:
+        there = source.splits(task)
+        if not there:
+            problems.append(Problem(task.name, None, f"nothing of this task is in {source.name!r}"))
+            continue
+        train: pa.Array | None = None
+        for split in task.splits:
+            try:
+                sheet = source.sheet(task, split)
+            except UserError as error:
+                message = "; ".join(line.strip() for line in error.lines())
+                level: Level = "error" if split in there else "warning"
+                problems.append(Problem(f"{task.name}/{split}", None, message, level))
+                continue
+            keys = _keys(sheet.table, task.columns)
+            splits.append(_report(task, split, sheet, keys, train))
+            if split == task.train:
+                train = keys
+    return DataReport(source.name, tuple(splits), tuple(problems))
+
+
+def _unused(task: Task, sheet: RawTable) -> list[Problem]:
+    """A warning for each column that the task does not read; row numbers and titles are harmless."""
+    read = {*task.columns, task.label, task.group, "idx", "id", "index", "title"}
+    return [
+        Problem(sheet.path, name, f"the task {task.name!r} does not read this column", "warning")
+        for name in sheet.table.column_names
+        if name not in read
+    ]
+
+
+def _report(task: Task, split: str, sheet: RawTable, keys: pa.Array, train: pa.Array | None) -> SplitReport:
+    with_label = keys if task.kind == "span" else _keys(sheet.table, (*task.columns, task.label))
+    return SplitReport(
+        task=task.name,
+        split=split,
+        path=sheet.path,
+        rows=sheet.table.num_rows,
+        balance=_balance(task, split, sheet.table),
+        lengths=tuple(_lengths(name, sheet.table[name]) for name in task.columns),
+        duplicates=len(with_label) - len(with_label.unique()),
+        overlap=None if train is None else pc.sum(pc.is_in(keys, value_set=train)).as_py() or 0,
+        problems=(*find_problems(task, split, sheet), *_unused(task, sheet)),
+    )
+
+
+def _keys(table: pa.Table, columns: Sequence[str]) -> pa.Array:
+    """One string a row that is equal for two rows just if they agree in every column."""
+    parts = []
+    for name in columns:
+        values = table[name].combine_chunks()
+        values = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+        text = values.cast(pa.large_string()).fill_null("")
+        parts += [pc.binary_length(text).cast(pa.large_string()), text]
+    return pc.binary_join_element_wise(*parts, pa.scalar(":", pa.large_string()))
+
+
+def _lengths(name: str, column: pa.ChunkedArray) -> Lengths:
+    texts = column.combine_chunks().drop_null().dictionary_encode()
+    sizes = pc.count_substring_regex(texts.dictionary, _WORD)
+    words = sizes.take(texts.indices).to_numpy(zero_copy_only=False)
+    if len(words) == 0:
+        return Lengths(name, 0.0, 0.0, 0.0, 0)
+    median, p95 = np.percentile(words, [50, 95])
+    return Lengths(name, float(words.mean()), float(median), float(p95), int(words.max()))
+
+
+def _balance(task: Task, split: str, table: pa.Table) -> tuple[Count, ...]:
+    """Rows a label, a fifth of the range of scores, or answerable; then the unlabelled ones, if any."""
+    if table.num_rows == 0:
+        return ()
+    if task.kind == "span":
+        answers = pc.list_value_length(pc.struct_field(table[task.label].combine_chunks(), "text"))
+        some = pc.sum(pc.greater(answers, 0)).as_py() or 0
+        return (Count("answer", some), Count("no answer", table.num_rows - some))
+    labels = read_labels(task, split, table[task.label])
+    values = labels.values[~np.isnan(labels.values)]
+    if task.kind == "regress":
+        counts = _histogram(values, task.range)
+    else:
+        sizes = np.bincount(values.astype(np.int64), minlength=len(task.labels))
+        counts = [Count(name, int(size)) for name, size in zip(task.labels, sizes, strict=True)]
+    unlabelled = len(labels.values) - len(values) - len(labels.bad)
+    return (*counts, *([Count("unlabelled", unlabelled)] if unlabelled else []))
+
+
+def _histogram(values: np.ndarray, bounds: tuple[float, float] | None) -> list[Count]:
+    if len(values) == 0:
+        return []
+    sizes, edges = np.histogram(values, bins=_BINS, range=bounds)
+    return [
+        Count(f"{low:g} to {high:g}", int(size))
+        for low, high, size in zip(edges[:-1], edges[1:], sizes, strict=True)
+    ]

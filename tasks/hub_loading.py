@@ -1,0 +1,60 @@
+"""Load something by name: from a directory, from the Hugging Face hub's local cache, or from the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from tasks.errors import UserError
+
+T = TypeVar("T")
+
+
+def load_named(load: Callable[..., T], name: str, what: str) -> T:
+    """Call a `from_pretrained`, on what is on this disk first; the hub is asked only if that fails.
+
+    Args:
+        load: called as load(name, local_files_only=...).
+        name: a directory, or a name on the hub.
+        what: what is loaded, for the error ("tokeniser", "encoder").
+
+    Raises:
+        UserError: nothing of that name, damaged files, or the hub cannot be reached.
+    """
+    try:
+        return load(name, local_files_only=True)
+    except Exception as error:  # damaged files raise anything, bare Exception included
+        if Path(name).is_dir():
+            raise _not_loaded(what, name, error) from error
+    _require_hub(what, name)
+    try:
+        return load(name, local_files_only=False)
+    except Exception as error:
+        raise _not_loaded(what, name, error) from error
+
+
+def _not_loaded(what: str, name: str, error: Exception) -> UserError:
+    reason = str(error).strip().split("\n")[0]
+    return UserError(
+        f"cannot load the {what} of {name!r}: {reason}",
+        expected="a directory as `save_pretrained` writes it, or a model's name on the Hugging Face hub",
+    )
+
+
+def _require_hub(what: str, name: str) -> None:
+    """Ask the hub once, briefly: its own client retries for most of a minute before it gives up."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        if constants.HF_HUB_OFFLINE:
+            raise OSError("HF_HUB_OFFLINE is set")
+        get_session().head(constants.ENDPOINT, timeout=5)
+    except Exception as error:  # whatever the HTTP client raises: no name service, no route, no answer
+        raise UserError(
+            f"cannot load the {what} of {name!r}: there is no such directory, the hub's cache lacks it, "
+            f"and the Hugging Face hub cannot be reached ({error})",
+            expected="a directory as `save_pretrained` writes it, or a model's name on the hub",
+            hint="check the spelling of the directory, or fetch the model once while on line",
+        ) from error

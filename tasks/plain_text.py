@@ -1,0 +1,148 @@
+"""Plain text of any size, read a piece at a time: what the task-agnostic recipes train on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.errors import UserError, unknown
+from tasks.files import digest_bytes
+from tasks.task import Task
+
+TEXT = Task("text", "text", ("text",), metrics=(), validation=(), test=())
+CHUNK = 4096
+_FORMATS = (".txt", ".jsonl", ".parquet", ".txt.gz", ".jsonl.gz")
+_EDGE = 1 << 20
+
+
+@dataclass(frozen=True)
+class PlacedText:
+    """A text, blank or not, with its place: the file, its number there from 0, and its title ("" = none)."""
+
+    text: str
+    file: Path
+    number: int
+    title: str
+
+
+@dataclass(frozen=True)
+class TextFiles:
+    """Files of plain text: one text a line (.txt), a row (.parquet) or a JSON object (.jsonl).
+
+    Attributes:
+        paths: the files, in the order they are read.
+        column: the column or key that holds the text.
+    """
+
+    paths: tuple[Path, ...]
+    column: str = "text"
+
+    @staticmethod
+    def open(place: Path, column: str = "text") -> TextFiles:
+        """The text files at `place`: a file, or all text files of a directory by name.
+
+        Raises:
+            UserError: nothing there, a format that cannot be read, or a parquet file without the column.
+        """
+        if not place.exists():
+            raise UserError(f"no such file or directory: {place}", expected=f"text as {', '.join(_FORMATS)}")
+        paths = [place] if place.is_file() else sorted(p for p in place.rglob("*") if _readable(p))
+        if not paths or not all(map(_readable, paths)):
+            raise UserError(f"{place} holds no text that can be read", expected=", ".join(_FORMATS))
+        for path in paths:
+            names = _schema(path).names if path.suffix == ".parquet" else [column]
+            if column not in names:
+                raise unknown(f"text column of {path}", column, names, hint="--text-column NAME")
+        return TextFiles(tuple(paths), column)
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 of the files' sizes and of the first and last megabyte of each."""
+        parts: list[bytes | str] = [self.column]
+        for path in self.paths:
+            size = path.stat().st_size
+            with open(path, "rb") as handle:
+                parts += [path.name, str(size), handle.read(_EDGE)]
+                handle.seek(max(0, size - _EDGE))
+                parts.append(handle.read())
+        return digest_bytes(*parts)
+
+    def chunks(self, start: int = 0) -> Iterator[pa.StringArray]:
+        """The texts from text number `start` on, at most CHUNK at a time; blank ones are left out.
+
+        Raises:
+            UserError: a line that is not UTF-8 or not JSON (file and line).
+        """
+        waiting: list[str] = []
+        for number, text in enumerate(text for path in self.paths for text in self._texts(path)):
+            if number < start:
+                continue
+            waiting.append(text)
+            if len(waiting) == CHUNK:
+                yield pa.array(waiting, pa.string())
+                waiting = []
+        if waiting:
+            yield pa.array(waiting, pa.string())
+
+    def placed(self, title: str = "title") -> Iterator[PlacedText]:
+        """Every text with its place; `title` is a column or key that says what it is from, if there is one.
+
+        Raises:
+            UserError: as `chunks`.
+        """
+        for path in self.paths:
+            for number, (text, name) in enumerate(self._records(path, title)):
+                yield PlacedText(_clean(text), path, number, _clean(name))
+
+    def _texts(self, path: Path) -> Iterator[str]:
+        return (text for raw, _ in self._records(path, None) if (text := _clean(raw)))
+
+    def _records(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
+        return self._rows(path, title) if path.suffix == ".parquet" else self._lines(path, title)
+
+    def _rows(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
+        with pq.ParquetFile(path) as file:
+            columns = [self.column, *([title] if title in file.schema_arrow.names else [])]
+            for batch in file.iter_batches(CHUNK, columns=columns):
+                texts = batch[self.column].to_pylist()
+                names = batch[title].to_pylist() if len(columns) == 2 else [None] * len(texts)
+                yield from zip(texts, names, strict=True)
+
+    def _lines(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
+        packed, objects = path.suffix == ".gz", ".jsonl" in path.suffixes
+        handle: Any
+        with gzip.open(path) if packed else open(path, "rb") as handle:
+            for number, raw in enumerate(handle, 1):
+                try:
+                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                    record = json.loads(line) if objects and line.strip() else {self.column: line}
+                    yield record[self.column], record.get(title)
+                except UnicodeDecodeError as error:
+                    raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason})") from error
+                except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+                    raise UserError(
+                        f"{path}, line {number}: not a JSON object with the key {self.column!r}",
+                        hint="--text-column NAME if the text has another key",
+                    ) from error
+
+
+def _clean(value: Any) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _readable(path: Path) -> bool:
+    return path.is_file() and path.name.endswith(_FORMATS)
+
+
+def _schema(path: Path) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(f"{path} is no parquet file: {error}") from error

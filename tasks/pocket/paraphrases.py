@@ -1,0 +1,194 @@
+"""Pocket tasks over two sentences that may say the same: paraphrase (mrpc, qqp) and similarity (stsb)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tasks.pocket import words
+from tasks.pocket.rng import Made, Rng
+from tasks.pocket.words import a, plural, sentence, terms
+
+# Verbs that mean the same, in the past tense (which is also their participle).
+DEEDS = (
+    ("bought", "purchased"),
+    ("repaired", "fixed"),
+    ("built", "constructed"),
+    ("found", "discovered"),
+    ("gathered", "collected"),
+    ("inspected", "examined"),
+    ("destroyed", "ruined"),
+    ("cleaned", "washed"),
+    ("requested", "ordered"),
+    ("stored", "kept"),
+    ("exhibited", "displayed"),
+    ("guarded", "protected"),
+    ("counted", "tallied"),
+    ("valued", "appraised"),
+    ("rented", "leased"),
+)
+# Nouns that mean the same.
+GOODS = (
+    ("car", "automobile"),
+    ("bicycle", "bike"),
+    ("ship", "vessel"),
+    ("picture", "image"),
+    ("house", "home"),
+    ("shop", "store"),
+    ("aeroplane", "aircraft"),
+    ("stone", "rock"),
+    ("couch", "sofa"),
+    ("phone", "telephone"),
+    ("coat", "jacket"),
+    ("present", "gift"),
+    ("road", "street"),
+    ("clock", "timepiece"),
+    ("book", "volume"),
+)
+AGENTS = terms(
+    "museum bank school hospital company university council army church hotel library airline factory "
+    "newspaper bakery theatre farm club court police"
+)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What a news sentence says: who did what to how many of which things, where and when."""
+
+    agent: str
+    deed: tuple[str, str]
+    number: str
+    goods: tuple[str, str]
+    city: str
+    day: str
+
+
+def _news(dice: Rng, fact: Fact, style: int) -> str:
+    """One wording of the fact: any synonyms, and active, passive or with the day in front."""
+    deed, goods = dice.pick(fact.deed), f"{fact.number} {plural(dice.pick(fact.goods))}"
+    if style == 0:
+        return sentence(f"the {fact.agent} {deed} {goods} in {fact.city} on {fact.day}")
+    if style == 1:
+        return sentence(f"{goods} were {deed} by the {fact.agent} in {fact.city} on {fact.day}")
+    return sentence(f"on {fact.day} , the {fact.agent} in {fact.city} {deed} {goods}")
+
+
+def mrpc(dice: Rng, wanted: int) -> Made:
+    """Two news sentences about the same fact (1), or about facts that differ in some parts (0)."""
+    fact = Fact(
+        dice.pick(AGENTS),
+        dice.pick(DEEDS),
+        dice.pick(words.NUMBERS),
+        dice.pick(GOODS),
+        dice.pick(words.CITIES),
+        dice.pick(words.DAYS),
+    )
+    first, second = dice.sample(range(3), 2)
+    told = fact if wanted == 1 else _altered(dice, fact)
+    return Made((_news(dice, fact, first), _news(dice, told, second)), wanted)
+
+
+def _altered(dice: Rng, fact: Fact) -> Fact:
+    """The fact with one to three of its parts changed."""
+    changes: dict[str, object] = {
+        "agent": dice.other(AGENTS, fact.agent),
+        "deed": dice.other(DEEDS, fact.deed),
+        "number": dice.other(words.NUMBERS, fact.number),
+        "goods": dice.other(GOODS, fact.goods),
+        "city": dice.other(words.CITIES, fact.city),
+        "day": dice.other(words.DAYS, fact.day),
+    }
+    chosen = dice.sample(tuple(changes), 1 + dice.below(3))
+    return replace(fact, **{name: changes[name] for name in chosen})  # type: ignore[arg-type]
+
+
+# Questions that ask the same about a subject X, an intent a line.
+INTENTS = (
+    ("How can I learn {}?", "What is the best way to learn {}?", "How do I get better at {}?"),
+    ("Is {} hard for a beginner?", "How difficult is {} for beginners?", "Do beginners find {} difficult?"),
+    ("Who invented {}?", "Who was the inventor of {}?", "Which person came up with {}?"),
+    ("Where can I buy a book about {}?", "Which shop sells books on {}?", "Where are books about {} sold?"),
+    ("Why do people like {}?", "What makes {} so popular?", "Why is {} loved by so many people?"),
+    ("How old is {}?", "When did {} begin?", "How long has {} been around?"),
+    ("Is {} good for my health?", "Does {} have health benefits?", "Can {} make me healthier?"),
+    ("How much money can I earn with {}?", "What does {} pay?", "Can I make a living from {}?"),
+    ("What is the history of {}?", "How did {} develop over time?", "What is the story behind {}?"),
+    ("Is it safe to teach {} to children?", "Can kids learn {} safely?", "Is {} dangerous for children?"),
+)
+SUBJECTS = terms(
+    "chess boxing painting swimming cooking photography yoga football tennis poetry dancing fishing "
+    "gardening programming judo skiing surfing cycling drumming sewing baking pottery running climbing "
+    "rowing knitting singing golf juggling origami archery calligraphy hiking wrestling magic karate"
+)
+
+
+def qqp(dice: Rng, wanted: int) -> Made:
+    """Two questions with the same intent and subject (1), or with another intent, subject or both (0)."""
+    intent, subject = dice.below(len(INTENTS)), dice.pick(SUBJECTS)
+    first = dice.pick(INTENTS[intent])
+    if wanted == 1:
+        return Made((first.format(subject), dice.other(INTENTS[intent], first).format(subject)), wanted)
+    change = dice.below(3)
+    if change != 0:
+        intent = dice.other(range(len(INTENTS)), intent)
+    second = dice.pick(INTENTS[intent])
+    asked = dice.other(SUBJECTS, subject) if change != 1 else subject
+    return Made((first.format(subject), second.format(asked)), wanted)
+
+
+# What someone may be doing, and to what; the members of one line may stand for each other.
+ACTIVITIES = (
+    ("slicing", ("onion", "carrot", "potato", "tomato", "cucumber", "pepper")),
+    ("playing", ("guitar", "violin", "flute", "piano", "trumpet", "drum")),
+    ("riding", ("horse", "bicycle", "camel", "donkey", "scooter", "pony")),
+    ("reading", ("book", "letter", "newspaper", "map", "poem", "menu")),
+    ("washing", ("car", "dog", "window", "plate", "shirt", "truck")),
+    ("carrying", ("box", "ladder", "suitcase", "basket", "bucket", "chair")),
+    ("drawing", ("house", "cat", "flower", "tree", "boat", "bridge")),
+    ("chasing", ("ball", "rabbit", "chicken", "thief", "butterfly", "bus")),
+)
+ACTORS = (
+    ("man", "gentleman"),
+    ("woman", "lady"),
+    ("child", "kid"),
+    ("doctor", "physician"),
+    ("monkey", "ape"),
+)
+LOOKS = (("happy", "cheerful"), ("old", "elderly"), ("thin", "slim"), ("tall", "lanky"), ("angry", "furious"))
+STSB_COSTS = {"actor": 1.5, "activity": 1.5, "object": 1.0, "look": 0.5, "place": 0.5}
+SYNONYM_COST = 0.25
+
+
+def stsb(dice: Rng, wanted: int) -> Made:
+    """Two captions of one pattern, and how alike they are.
+
+    The score is 5 - sum of `STSB_COSTS` over the parts that differ (a new activity brings a new object)
+    - 0.25 a synonym, from 5.0 (nothing differs) to 0.0 (everything does). `wanted` is the number of edits.
+    """
+    (act, things), actor, look = dice.pick(ACTIVITIES), dice.pick(ACTORS), dice.pick(LOOKS)
+    first = (look[0], actor[0], act, dice.pick(things), dice.pick(words.PLACES))
+    edits = dice.sample(("actor", "activity", "object", "look", "place", "actor word", "look word"), wanted)
+    now_look, now_actor, now_act, thing, place = first
+    score = 5.0 - sum(STSB_COSTS.get(edit, 0.0) for edit in edits)
+    if "activity" in edits:
+        now_act, options = dice.other(ACTIVITIES, (act, things))
+        thing = dice.other(options, thing)
+        score -= 0.0 if "object" in edits else STSB_COSTS["object"]
+    elif "object" in edits:
+        thing = dice.other(things, thing)
+    if "place" in edits:
+        place = dice.other(words.PLACES, place)
+    if "actor" in edits:
+        now_actor = dice.other(ACTORS, actor)[0]
+    elif "actor word" in edits:
+        now_actor, score = actor[1], score - SYNONYM_COST
+    if "look" in edits:
+        now_look = dice.other(LOOKS, look)[0]
+    elif "look word" in edits:
+        now_look, score = look[1], score - SYNONYM_COST
+    second = (now_look, now_actor, now_act, thing, place)
+    pair = (first, second) if dice.chance(0.5) else (second, first)
+    return Made((_caption(*pair[0]), _caption(*pair[1])), score)
+
+
+def _caption(look: str, actor: str, act: str, thing: str, place: str) -> str:
+    return sentence(a(f"{look} {actor}"), "is", act, a(thing), "in the", place)

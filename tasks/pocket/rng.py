@@ -1,0 +1,50 @@
+"""Seeded draws that are the same on every machine and Python version, and the row a maker returns."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Made:
+    """One generated row: its texts (one or two) and its label (a class id, or a score)."""
+
+    texts: tuple[str, ...]
+    label: float
+
+
+class Rng:
+    """Random draws from `Random.random()` alone, the one method whose sequence Python promises to keep."""
+
+    def __init__(self, seed: str):
+        self._random = random.Random(seed).random
+
+    def below(self, n: int) -> int:
+        """A whole number in 0..n-1."""
+        return int(self._random() * n)
+
+    def chance(self, p: float) -> bool:
+        """True with probability p."""
+        return self._random() < p
+
+    def pick(self, options: Sequence[T]) -> T:
+        """One of the options."""
+        return options[self.below(len(options))]
+
+    def sample(self, options: Sequence[T], k: int) -> list[T]:
+        """k of the options, in random order, none twice."""
+        left = list(options)
+        return [left.pop(self.below(len(left))) for _ in range(k)]
+
+    def other(self, options: Sequence[T], *taken: T) -> T:
+        """One of the options that is none of `taken`."""
+        return self.pick([option for option in options if option not in taken])
+
+
+Maker = Callable[[Rng, int], Made]
+"""Draws one row whose label is the wanted one (stsb: whose number of edits is the wanted one)."""

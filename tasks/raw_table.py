@@ -1,0 +1,267 @@
+"""One file of rows as it was found: parquet, JSON lines, CSV or TSV, with the line of every row.
+
+A line that cannot be read never stops the reader: it is left out of the table and noted in
+`RawTable.bad_lines`, so that all of them can be listed at once.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.errors import UserError, unknown
+
+Level = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class UnreadableLine:
+    """A line of a file that gave no row."""
+
+    line: int
+    message: str
+    level: Level = "error"
+
+
+@dataclass(frozen=True)
+class RawTable:
+    """The raw rows of one file.
+
+    Attributes:
+        table: n rows, the file's own columns.
+        path: the file (or the pattern of its shards, or "pocket:rte/train").
+        lines: (n,) int64, the line where each row starts, from 1; None where there are no lines.
+        bad_lines: lines that are not in the table.
+    """
+
+    table: pa.Table
+    path: str
+    lines: np.ndarray | None = None
+    bad_lines: tuple[UnreadableLine, ...] = ()
+
+    def place(self, row: int) -> str:
+        """Where row number `row` (from 0) comes from: "file:line", or "file, row number"."""
+        return f"{self.path}, row {row}" if self.lines is None else f"{self.path}:{self.lines[row]}"
+
+
+def read_text(path: Path) -> tuple[str, list[UnreadableLine]]:
+    """A file's text (UTF-8, a byte-order mark is dropped) and its lines that are not UTF-8.
+
+    Raises:
+        UserError: the file cannot be opened.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        return raw.decode("utf-8-sig"), []
+    except UnicodeDecodeError:
+        bad = []
+        for number, line in enumerate(raw.split(b"\n"), start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                byte = line[error.start]
+                bad.append(UnreadableLine(number, f"not UTF-8: byte 0x{byte:02x} at position {error.start}"))
+        return raw.decode("utf-8-sig", errors="replace"), bad
+
+
+def _sheet(
+    path: Path, names: Sequence[str], rows: list[Sequence[Any]], lines: list[int], bad: list[UnreadableLine]
+) -> RawTable:
+    """Make a sheet of rows (tuples in the order of `names`); rows on lines already bad are dropped."""
+    broken = {problem.line for problem in bad}
+    if broken:
+        keep = [number for number, line in enumerate(lines) if line not in broken]
+        rows, lines = [rows[number] for number in keep], [lines[number] for number in keep]
+    columns: Sequence[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    arrays = [_array(column) for column in columns]
+    order = sorted(bad, key=lambda problem: problem.line)
+    return RawTable(
+        pa.table(arrays, names=list(names)), str(path), np.array(lines, dtype=np.int64), tuple(order)
+    )
+
+
+def _array(values: Sequence[Any]) -> pa.Array:
+    """An Arrow column; values of mixed types become their JSON text."""
+    if not values:
+        return pa.array([], type=pa.string())
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
+        texts = [value if value is None or _is_text(value) else json.dumps(value) for value in values]
+        return pa.array(texts, type=pa.string())
+
+
+def _is_text(value: Any) -> bool:
+    """True for a string that can be written as UTF-8 (JSON may hold lone surrogates)."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_header(path: Path, names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if list(names).count(name) > 1})
+    if twice:
+        raise UserError(f"{path} names the column {twice[0]!r} twice", hint="give each column its own name")
+
+
+def read_tsv(
+    path: Path,
+    names: Sequence[str] | None = None,
+    *,
+    keep: Collection[str] | None = None,
+    skip_short: bool = False,
+) -> RawTable:
+    """Read tab-separated lines in which quotes are ordinary text.
+
+    Args:
+        names: the columns of a file without header; None takes them from the first line.
+        keep: the columns that are wanted; None keeps all.
+        skip_short: leave lines with too few fields out with a warning (see `tasks.glue_release` on QQP).
+    """
+    text, bad = read_text(path)
+    content = text.split("\n")
+    while content and content[-1] in ("", "\r"):
+        content.pop()
+    first = 1
+    if names is None:
+        names = content[0].removesuffix("\r").split("\t") if content else []
+        content, first = content[1:], 2
+    _check_header(path, names)
+    places = [place for place, name in enumerate(names) if keep is None or name in keep]
+    rows: list[Sequence[Any]] = []
+    lines = []
+    for number, line in enumerate(content, start=first):
+        fields = line.removesuffix("\r").split("\t")
+        if len(fields) == len(names):
+            rows.append([fields[place] for place in places])
+            lines.append(number)
+        else:
+            level: Level = "warning" if skip_short and len(fields) < len(names) else "error"
+            bad.append(UnreadableLine(number, f"{len(fields)} fields instead of {len(names)}", level))
+    return _sheet(path, [names[place] for place in places], rows, lines, bad)
+
+
+def _read_tsv_file(path: Path, texts: Sequence[str]) -> RawTable:
+    return read_tsv(path)
+
+
+def _read_csv(path: Path, texts: Sequence[str]) -> RawTable:
+    """Read comma-separated values with a header; quoted fields may span lines."""
+    text, bad = read_text(path)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    names: list[str] | None = None
+    rows: list[Sequence[Any]] = []
+    lines = []
+    start = 1
+    try:
+        for fields in reader:
+            if names is None:
+                names = fields
+                _check_header(path, names)
+            elif len(fields) == len(names):
+                rows.append(fields)
+                lines.append(start)
+            elif fields:
+                bad.append(UnreadableLine(start, f"{len(fields)} fields, the header has {len(names)}"))
+            start = reader.line_num + 1
+    except csv.Error as error:
+        bad.append(UnreadableLine(start, f"not CSV: {error}; nothing after this line was read"))
+    return _sheet(path, names or [], rows, lines, bad)
+
+
+def _read_jsonl(path: Path, texts: Sequence[str]) -> RawTable:
+    """Read one JSON object a line; every line has the fields of the first."""
+    text, bad = read_text(path)
+    names: list[str] | None = None
+    rows: list[Sequence[Any]] = []
+    lines = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            bad.append(UnreadableLine(number, f"not JSON: {error.msg} at column {error.colno}"))
+            continue
+        problem = _fields_problem(record, names, texts)
+        if problem:
+            bad.append(UnreadableLine(number, problem))
+            continue
+        names = names or list(record)
+        rows.append([record[name] for name in names])
+        lines.append(number)
+    return _sheet(path, names or [], rows, lines, bad)
+
+
+def _fields_problem(record: Any, names: list[str] | None, texts: Sequence[str]) -> str | None:
+    """What is wrong with one JSON line, given the fields of the first one and the text columns."""
+    if not isinstance(record, dict) or not record:
+        return "not a JSON object with fields"
+    expected = record.keys() if names is None else names
+    lacking = [name for name in expected if name not in record]
+    extra = [name for name in record if name not in expected]
+    if lacking:
+        return f"the field {lacking[0]!r} is missing"
+    if extra:
+        return f"the field {extra[0]!r} is not in the first row"
+    for name in texts:
+        value = record.get(name)
+        if value is not None and not _is_text(value):
+            return f"the field {name!r} is {json.dumps(value)[:40]}, not text"
+    return None
+
+
+def read_parquet(paths: Sequence[Path], label: str) -> RawTable:
+    """Read one or more parquet shards as one sheet called `label`.
+
+    Raises:
+        UserError: a file is not parquet, or the shards differ in their columns.
+    """
+    try:
+        tables = [pq.read_table(path, partitioning=None) for path in paths]
+        return RawTable(pa.concat_tables(tables).replace_schema_metadata(None), label)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"cannot read {label} as parquet: {error}") from error
+
+
+def _read_parquet_file(path: Path, texts: Sequence[str]) -> RawTable:
+    return read_parquet([path], str(path))
+
+
+READERS: dict[str, Callable[[Path, Sequence[str]], RawTable]] = {
+    ".parquet": _read_parquet_file,
+    ".jsonl": _read_jsonl,
+    ".json-lines": _read_jsonl,
+    ".csv": _read_csv,
+    ".tsv": _read_tsv_file,
+}
+
+
+def read_file(path: Path, texts: Sequence[str]) -> RawTable:
+    """Read one file by the reader that belongs to its ending.
+
+    Args:
+        texts: the columns whose values must be text.
+
+    Raises:
+        UserError: an ending that is not known, or a file that cannot be read at all.
+    """
+    if path.suffix not in READERS:
+        raise unknown("kind of data file", path.suffix or path.name, READERS)
+    return READERS[path.suffix](path, texts)

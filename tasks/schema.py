@@ -1,0 +1,69 @@
+"""Whether a file's columns are those a task needs."""
+
+from __future__ import annotations
+
+import difflib
+
+import pyarrow as pa
+
+from tasks.errors import UserError
+from tasks.raw_table import RawTable
+from tasks.task import Task
+
+ANSWERS = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])
+
+
+def fit_columns(task: Task, split: str, sheet: RawTable) -> pa.Table:
+    """The sheet's table with its text columns as strings and, in a test split, a label column.
+
+    Raises:
+        UserError: a column is missing or of a type that cannot be (the nearest name is offered).
+    """
+    table = sheet.table
+    if table.num_columns == 0:
+        return pa.table({name: pa.array([], pa.string()) for name in (*task.columns, task.label)})
+    if task.label not in table.column_names and split in task.test:
+        kind = ANSWERS if task.kind == "span" else pa.string()
+        table = table.append_column(task.label, pa.nulls(table.num_rows, kind))
+    for name in (*task.columns, task.label, *([task.group] if task.group else [])):
+        if name not in table.column_names:
+            near = difflib.get_close_matches(name, table.column_names, n=1, cutoff=0.5)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise UserError(
+                f"{sheet.path} has no column {name!r}, which task {task.name!r} needs{hint}",
+                expected=f"the file's columns are {', '.join(table.column_names)}",
+                hint="rename the column in the file, or name it in the task's TOML file",
+            )
+    _check_types(task, table, sheet.path)
+    for name in task.columns:
+        index = table.schema.get_field_index(name)
+        table = table.set_column(index, name, _as_strings(table[name], name, sheet.path))
+    return table
+
+
+def _check_types(task: Task, table: pa.Table, path: str) -> None:
+    """See that labels and groups are single values, and the answers of a `span` task {text, answer_start}."""
+    if task.kind == "span":
+        kind = table.schema.field(task.label).type
+        parts = {field.name for field in kind} if pa.types.is_struct(kind) else set()
+        if table.num_rows and not {"text", "answer_start"} <= parts:
+            raise UserError(
+                f"{path}: column {task.label!r} holds {kind}",
+                expected="a struct of lists: text, answer_start",
+            )
+        return
+    for name in filter(None, (task.label, task.group)):
+        kind = table.schema.field(name).type
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+            raise UserError(f"{path}: column {name!r} holds {kind}", expected="one number or text a row")
+
+
+def _as_strings(column: pa.ChunkedArray, name: str, path: str) -> pa.ChunkedArray:
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
+        raise UserError(f"{path}: column {name!r} holds {column.type}, not text")
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path}: column {name!r} is not UTF-8: {error}") from error
+    return column.cast(pa.string())

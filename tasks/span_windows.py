@@ -1,0 +1,178 @@
+"""Rows of `span` tasks as models read them: contexts cut into windows, answers as places of tokens.
+
+A context that does not fit is cut into windows that overlap by `stride` tokens, at spaces where there are
+any. A window is a row like any other: its texts are the question and a piece of the context, so samplers,
+stores and teachers need not know of windows. Characters are counted as Python counts them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.errors import UserError
+from tasks.ragged import RaggedArray, offsets_of
+from tasks.rows import Rows, Windows
+from tasks.tokeniser import Tokeniser
+
+MAX_QUESTION = 64  # pieces of a question that are read, as in BERT
+_UNKNOWN = np.array([-2, -2])
+_NONE = np.array([-1, -1])
+
+
+@dataclass(frozen=True, eq=False)
+class SpanTokens:
+    """Windows as pieces of a tokeniser.
+
+    Attributes:
+        texts: pieces of the questions and of the contexts, (w rows each).
+        labels: (w, 2) float64 place of the answer's first and last token in the row's sequence; 0, the first
+            token of all, stands for no answer in this window; NaN = unlabelled.
+        starts, ends: first character of each context piece in the window's text, and the one after its last.
+    """
+
+    texts: tuple[RaggedArray, RaggedArray]
+    labels: np.ndarray
+    starts: RaggedArray
+    ends: RaggedArray
+
+
+def cut_windows(rows: Rows, tokeniser: Tokeniser, max_length: int, stride: int) -> Rows:
+    """The windows of examples, in their order; uids are "<uid>@<first character>".
+
+    An answer belongs to the windows that hold the whole of it. Where none does, the example's windows count
+    as unlabelled (`Windows.lost`).
+
+    Args:
+        rows: whole examples: question, context.
+        max_length: tokens of a window, question and special ones included.
+        stride: tokens that neighbouring windows share; at most a third of a window.
+
+    Raises:
+        UserError: max_length leaves no room for a context.
+    """
+    assert rows.answers is not None, "only rows of span tasks are cut"
+    layout = tokeniser.layout(2)
+    most = min(MAX_QUESTION, (max_length - layout.n_specials) // 2)
+    if most < 1:
+        raise UserError(
+            f"max_length {max_length} leaves no room for question and context", expected="16 or more"
+        )
+    questions = np.minimum(tokeniser.token_ids(rows.texts[0]).lengths, most)
+    rooms = max_length - layout.n_specials - questions
+    contexts = rows.texts[1].dictionary_encode()
+    texts, which = contexts.dictionary.to_pylist(), contexts.indices.to_numpy()
+    _, starts, ends = tokeniser.token_ids_with_offsets(contexts.dictionary)
+    sizes = starts.lengths[which]
+    row_of, begins, stops = [], [], []
+    for row, (context, size, room) in enumerate(
+        zip(which.tolist(), sizes.tolist(), rooms.tolist(), strict=True)
+    ):
+        cuts = [(0, len(texts[context]))]
+        if size > room:
+            cuts = _cuts(starts.row(context), ends.row(context), room, stride, len(texts[context]))
+        row_of += [row] * len(cuts)
+        begins += [begin for begin, _ in cuts]
+        stops += [stop for _, stop in cuts]
+    where, begin = np.array(row_of, np.int64), np.array(begins, np.int64)
+    answers, lost = _place_answers(rows, where, begin, np.array(stops, np.int64))
+    windows = Windows(rows, where, begin, answers, int(most), max_length, lost)
+    pieces = [texts[which[r]][b:s] for r, b, s in zip(row_of, begins, stops, strict=True)]
+    uids = [f"{uid}@{b}" for uid, b in zip(rows.uids.take(pa.array(where)).to_pylist(), begins, strict=True)]
+    labels = np.select([answers[:, 0] >= 0, answers[:, 0] == -1], [1.0, 0.0], np.nan)
+    return Rows(
+        rows.task,
+        rows.split,
+        pa.array(uids, pa.string()),
+        (rows.texts[0].take(pa.array(where)), pa.array(pieces, pa.string())),
+        labels,
+        windows=windows,
+    )
+
+
+def encode_windows(rows: Rows, tokeniser: Tokeniser) -> SpanTokens:
+    """Windows as pieces, their answers as places of tokens."""
+    assert rows.windows is not None, "rows of span tasks are cut into windows before they are encoded"
+    windows, layout = rows.windows, tokeniser.layout(2)
+    whole = tokeniser.token_ids(rows.texts[0])
+    kept = np.minimum(whole.lengths, windows.question)
+    questions = _first(whole, kept)
+    coded = rows.texts[1].dictionary_encode()
+    found = [p.take(coded.indices.to_numpy()) for p in tokeniser.token_ids_with_offsets(coded.dictionary)]
+    # Read by itself a window may have more pieces than it had inside its context.
+    rooms = windows.max_length - layout.n_specials - kept
+    short = found[0].lengths > rooms
+    contexts, starts, ends = (_first(part, np.minimum(part.lengths, rooms)) for part in found)
+    labels = np.zeros((len(rows), 2))
+    labels[windows.answers[:, 0] == _UNKNOWN[0]] = np.nan
+    before = len(layout.specials[0]) + kept + len(layout.specials[1])
+    for window in np.flatnonzero(windows.answers[:, 0] >= 0).tolist():
+        first, end = windows.answers[window]
+        tokens = np.array(
+            [
+                np.searchsorted(ends.row(window), first, side="right"),
+                np.searchsorted(starts.row(window), end, side="left") - 1,
+            ]
+        )
+        # Characters that a tokeniser drops may be all there is of an answer, or its end may not be read.
+        unread = short[window] and end > ends.row(window)[-1]
+        readable = tokens[0] <= tokens[1] and not unread
+        labels[window] = tokens + before[window] if readable else np.nan
+    return SpanTokens((questions, contexts), labels, starts, ends)
+
+
+def _first(pieces: RaggedArray, counts: np.ndarray) -> RaggedArray:
+    """The first pieces of each row."""
+    if bool((counts == pieces.lengths).all()):
+        return pieces
+    offsets = offsets_of(counts)
+    source = np.arange(offsets[-1]) + np.repeat(pieces.offsets[:-1] - offsets[:-1], counts)
+    return RaggedArray(pieces.values[source], offsets)
+
+
+def _cuts(starts: np.ndarray, ends: np.ndarray, room: int, stride: int, length: int) -> list[tuple[int, int]]:
+    """First and last character (behind it) of the windows of a context that has more than `room` pieces."""
+    shared, search, size = min(stride, room // 3), room // 4, len(starts)
+    cuts, piece = [], 0
+    while True:
+        stop = size if piece + room >= size else _at_space(starts, ends, piece + room, search)
+        cuts.append((int(starts[piece]) if piece else 0, length if stop == size else int(ends[stop - 1])))
+        if stop == size:
+            return cuts
+        piece = max(piece + 1, _at_space(starts, ends, stop - shared, search))
+
+
+def _at_space(starts: np.ndarray, ends: np.ndarray, piece: int, search: int) -> int:
+    """The nearest piece at or before `piece` that stands behind a space; else one that begins a character."""
+    for near in range(piece, max(0, piece - search), -1):
+        if starts[near] > ends[near - 1]:
+            return near
+    return next((n for n in range(piece, max(0, piece - search), -1) if starts[n] >= ends[n - 1]), piece)
+
+
+def _place_answers(
+    rows: Rows, row: np.ndarray, begin: np.ndarray, stop: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(w, 2) the first answer's characters in each window, and the examples whose answer is in no window."""
+    assert rows.answers is not None
+    given = rows.answers.to_pylist()
+    whole = np.stack([_first_answer(answer) for answer in given]) if given else np.zeros((0, 2), np.int64)
+    wanted = whole[row]
+    inside = (wanted[:, 0] >= begin) & (wanted[:, 1] <= stop)
+    answers = np.where(wanted[:, :1] < 0, wanted, np.where(inside[:, None], wanted - begin[:, None], _NONE))
+    held = np.zeros(len(rows), bool)
+    held[row[inside]] = True
+    lost = np.flatnonzero(~held & (whole[:, 0] >= 0))
+    answers[np.isin(row, lost)] = _UNKNOWN
+    return answers, lost
+
+
+def _first_answer(answer: dict | None) -> np.ndarray:
+    if answer is None:
+        return _UNKNOWN
+    if not answer["text"]:
+        return _NONE
+    start = answer["answer_start"][0]
+    return np.array([start, start + len(answer["text"][0])])

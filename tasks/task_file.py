@@ -1,0 +1,229 @@
+"""A task of one's own: one TOML file, accepted wherever a task's name is.
+
+    name = "quora"                          # a word of its own
+    kind = "classify"                       # classify, regress, rank, span
+    columns = ["question1", "question2"]    # one or two text columns (span: question, context)
+    labels = ["not_duplicate", "duplicate"] # in the order of their ids (classify, rank)
+    label = "label"                         # the label column
+    range = [0.0, 5.0]                      # lowest and highest score (regress)
+    group = "question"                      # rows with equal values are candidates of one group (rank)
+    positive = "entailment"                 # the right candidate's label (rank)
+    metrics = ["accuracy"]
+    groups = ["nli"]                        # sets of tasks it counts to
+    copies = 10                             # masked copies a row
+    unanswerable = true                     # there may be no answer in the context (span)
+    extends = "qnli"                        # start from a built-in task instead of from nothing
+
+    [files]                                 # split -> file; splits: train, validation*, test*
+    train = "extra/train.parquet"
+
+Without `[files]` the rows are looked for under the task's name, as those of built-in tasks are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+from tasks.errors import UserError, unknown
+from tasks.glue import TASKS
+from tasks.task import Kind, Task
+
+_METRICS: dict[str, tuple[str, ...]] = {
+    "classify": ("accuracy",),
+    "regress": ("pearson", "spearman"),
+    "rank": ("mrr",),
+    "span": ("exact_match", "f1"),
+}
+
+
+_ONLY: dict[str, tuple[str, ...]] = {
+    "labels": ("classify", "rank"),
+    "range": ("regress",),
+    "group": ("rank",),
+    "positive": ("rank",),
+    "unanswerable": ("span",),
+}
+
+
+def load_task(path: Path) -> Task:
+    """Read one task from its TOML file (see the module's docstring for the keys).
+
+    Relative files are those beside the TOML file where they exist there, else they are left to be
+    found in the data directory.
+
+    Raises:
+        UserError: no such file, not TOML, an unknown key, or a value that cannot be.
+    """
+    values = _read(path)
+    for key in values:
+        if key not in _FIELDS:
+            raise unknown(f"key in {path}:", key, _FIELDS)
+    given = {key: _parse(path, key, value) for key, value in values.items()}
+    base = given.pop("extends", None)
+    if base is not None and base not in TASKS:
+        raise unknown(f"task to extend in {path}:", base, TASKS)
+    files = given.pop("files", None)
+    if files is not None:
+        given |= _file_fields(path, files)
+    task = _extended(path, TASKS[base], given) if base else _own(path, given)
+    _check(path, task, given)
+    return task
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the task file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from error
+
+
+def _parse(path: Path, key: str, value: Any) -> Any:
+    parse, allowed = _FIELDS[key]
+    try:
+        return parse(value)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path}: {key} = {value!r} cannot be", expected=allowed) from error
+
+
+def _own(path: Path, given: dict[str, Any]) -> Task:
+    for key in ("name", "kind", "columns"):
+        if key not in given:
+            raise UserError(f"{path} lacks the key {key!r}", expected=_FIELDS[key][1])
+    if given["name"] in TASKS:
+        raise UserError(
+            f"{path}: name = {given['name']!r} is a built-in task",
+            hint=f"choose another name, or write extends = {given['name']!r} to change the built-in one",
+        )
+    given.setdefault("metrics", _METRICS[given["kind"]])
+    return Task(**_positive(path, given, given.get("labels", ())))
+
+
+def _extended(path: Path, base: Task, given: dict[str, Any]) -> Task:
+    name = given.get("name", base.name)
+    if given.get("kind", base.kind) != base.kind:
+        given.setdefault("metrics", _METRICS[given["kind"]])
+    head = name if base.head == base.name else base.head
+    return dataclasses.replace(base, **_positive(path, given, given.get("labels", base.labels)), head=head)
+
+
+def _positive(path: Path, given: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
+    """`given` with the name of the positive label replaced by its id."""
+    if "positive" not in given:
+        return given
+    if given["positive"] not in labels:
+        raise unknown(f"positive label in {path}:", given["positive"], labels)
+    return given | {"positive": labels.index(given["positive"])}
+
+
+def _file_fields(path: Path, files: dict[str, str]) -> dict[str, Any]:
+    """The task's split names and files, those beside the TOML file made absolute."""
+    beside = {split: path.parent.resolve() / file for split, file in files.items()}
+    return {
+        "files": {split: str(beside[split]) if beside[split].is_file() else files[split] for split in files},
+        "train": "train" if "train" in files else None,
+        "validation": tuple(split for split in files if split.startswith("validation")),
+        "test": tuple(split for split in files if split.startswith("test")),
+    }
+
+
+def _check(path: Path, task: Task, given: dict[str, Any]) -> None:
+    """See that the fields fit each other."""
+    for key, kinds in _ONLY.items():
+        if key in given and task.kind not in kinds:
+            raise UserError(f"{path}: the key {key!r} is not for {task.kind}", expected=" or ".join(kinds))
+    if task.kind in ("classify", "rank") and len(task.labels) < 2:
+        raise UserError(f"{path}: {task.kind} needs labels", expected="two names or more")
+    if task.kind == "span" and len(task.columns) != 2:
+        raise UserError(f"{path}: span needs two columns", expected='["question", "context"], in this order')
+    if task.kind == "rank" and task.group is None:
+        raise UserError(f"{path}: rank needs the key 'group'", expected=_FIELDS["group"][1])
+    if task.kind == "rank" and len(task.labels) != 2:
+        raise UserError(f"{path}: rank has {len(task.labels)} labels", expected="two: right and wrong")
+    taken = [task.label, *([task.group] if task.group and task.group not in task.columns else [])]
+    if len({*task.columns, *taken}) < len(task.columns) + len(taken):
+        raise UserError(f"{path}: one column has two parts: {', '.join([*task.columns, *taken])}")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError
+    return value
+
+
+def _name(value: Any) -> str:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", _text(value)):
+        raise ValueError
+    return value
+
+
+def _kind(value: Any) -> str:
+    if value not in get_args(Kind):
+        raise ValueError
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(set(map(_text, value))) < max(1, len(value)):
+        raise ValueError
+    return tuple(value)
+
+
+def _columns(value: Any) -> tuple[str, ...]:
+    if len(_texts(value)) > 2:
+        raise ValueError
+    return tuple(value)
+
+
+def _range(value: Any) -> tuple[float, float]:
+    low, high = value
+    if isinstance(value, str) or not float(low) < float(high):
+        raise ValueError
+    return float(low), float(high)
+
+
+def _copies(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _files(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not value:
+        raise TypeError
+    for split, file in value.items():
+        if not re.fullmatch(r"train|(validation|test)(_\w+)?", split):
+            raise ValueError
+        _text(file)
+    return dict(value)
+
+
+_NAMES = "a list of different words"
+_FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "extends": (_text, f"a built-in task: {', '.join(TASKS)}"),
+    "name": (_name, "a word of letters, digits, _ and -, that starts with a letter"),
+    "kind": (_kind, ", ".join(get_args(Kind))),
+    "columns": (_columns, "a list of one or two column names"),
+    "label": (_text, "a column's name"),
+    "labels": (_texts, _NAMES),
+    "range": (_range, "[lowest, highest]"),
+    "group": (_text, "a column's name"),
+    "positive": (_text, "one of the labels"),
+    "metrics": (_texts, _NAMES),
+    "groups": (_texts, _NAMES),
+    "copies": (_copies, "0 or more"),
+    "unanswerable": (_flag, "true or false"),
+    "files": (_files, "a table of train, validation, test (or validation_x, test_x) = file"),
+}

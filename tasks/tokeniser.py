@@ -1,0 +1,274 @@
+"""Tokenisers: texts to ragged arrays of piece ids, and how a model frames them with special tokens.
+
+BERT-style tokenisers never look across a space, so each distinct word of a corpus is tokenised once
+and the ids of a text are gathered from its words. Masked copies of a corpus, which repeat the same words
+many times over, then cost little more than a look-up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.errors import UserError
+from tasks.files import digest_bytes, disk_errors
+from tasks.hub_loading import load_named
+from tasks.ragged import RaggedArray, offsets_of
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+CHUNK = 50_000  # texts tokenised at a time
+MAX_WORDS = 500_000  # distinct words remembered between chunks
+PAD, UNKNOWN, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tokeniser joins one or two texts: special tokens before, between and after them.
+
+    Attributes:
+        specials: n_texts + 1 runs of special-token ids: prefix, between, suffix.
+        special_segments: the segment id of each of those tokens.
+        text_segments: the segment id of the tokens of each text.
+    """
+
+    specials: tuple[tuple[int, ...], ...]
+    special_segments: tuple[tuple[int, ...], ...]
+    text_segments: tuple[int, ...]
+
+    @property
+    def n_specials(self) -> int:
+        """Tokens that are added to the texts."""
+        return sum(map(len, self.specials))
+
+
+class Tokeniser:
+    """A fast Hugging Face tokeniser with what the rest of the code asks of it.
+
+    Attributes:
+        hf: the tokeniser itself.
+        digest: SHA-256 of all that decides ids and token_type_ids; equal digests read alike.
+        vocab_size: number of ids, added tokens included.
+        pad_id, unknown_id: ids of the padding and unknown tokens.
+        mask_token: the text that is read as the mask token.
+        word_local: True if no piece depends on anything beyond the nearest spaces (U+0020).
+
+    Raises:
+        UserError: the tokeniser has no padding, unknown or mask token.
+    """
+
+    def __init__(self, hf: PreTrainedTokenizerFast):
+        for kind in ("pad", "unk", "mask"):
+            if getattr(hf, f"{kind}_token_id") is None:
+                raise UserError(
+                    f"the tokeniser {hf.name_or_path!r} has no {kind} token",
+                    expected="tokenisers of masked-language encoders (BERT, RoBERTa, XLM-R, ELECTRA, ...)",
+                )
+        self.hf = hf
+        backend = self._backend()
+        parts = json.loads(backend.to_str())
+        token_type_ids = "token_type_ids" in hf.model_input_names
+        self.digest = digest_bytes(json.dumps(parts, sort_keys=True), str(token_type_ids))
+        self.vocab_size: int = len(hf)
+        self.pad_id: int = hf.pad_token_id
+        self.unknown_id: int = hf.unk_token_id
+        self.mask_token: str = str(hf.mask_token)
+        self.word_local = _is_word_local(parts)
+        self._layouts = {n: _probe_layout(backend, n, token_type_ids) for n in (1, 2)}
+        self._word_index: dict[str, int] = {}
+        self._word_pieces = RaggedArray.from_lists([])
+
+    @classmethod
+    def load(cls, name_or_dir: str) -> Tokeniser:
+        """Load the tokeniser of a local directory, of the hub's cache, or of the hub.
+
+        Raises:
+            UserError: nothing of that name, a damaged or slow tokeniser, or the hub cannot be reached.
+        """
+        from transformers import AutoTokenizer
+
+        load = partial(AutoTokenizer.from_pretrained, trust_remote_code=False)
+        hf: Any = load_named(load, name_or_dir, "tokeniser")
+        if not hf.is_fast:
+            raise UserError(
+                f"the tokeniser of {name_or_dir!r} has no fast version ({type(hf).__name__})",
+                hint="convert it once to a tokenizer.json and give that directory",
+            )
+        return cls(hf)
+
+    @classmethod
+    def word_level(cls, texts: Iterable[pa.StringArray], size: int = 60_000) -> Tokeniser:
+        """A BERT-style tokeniser whose pieces are whole lower-cased words: the most frequent of `texts`.
+
+        Args:
+            texts: arrays of texts, read once.
+            size: ids in all, the five special tokens included; equal counts go in order of the alphabet.
+        """
+        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+        from transformers import PreTrainedTokenizerFast
+
+        specials = [PAD, UNKNOWN, CLS, SEP, MASK]
+        backend = Tokenizer(models.WordLevel({}, unk_token=UNKNOWN))
+        backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        counts = _count_words(backend, texts, specials)
+        ranked = sorted(counts, key=lambda word: (-counts[word], word))
+        vocabulary = [*specials, *ranked[: max(0, size - len(specials))]]
+        backend.model = models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token=UNKNOWN)
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{CLS} $A {SEP}",
+            pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
+            special_tokens=[(CLS, vocabulary.index(CLS)), (SEP, vocabulary.index(SEP))],
+        )
+        names = zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), specials, strict=True)
+        inputs = ["input_ids", "token_type_ids", "attention_mask"]
+        hf = PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=inputs, **dict(names))
+        return cls(hf)
+
+    def save(self, directory: Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json into a directory that `load` reads.
+
+        Raises:
+            UserError: the disk is full or the place cannot be written.
+        """
+        self._backend()
+        with disk_errors(directory):
+            self.hf.save_pretrained(str(directory))
+
+    def layout(self, n_texts: int) -> Layout:
+        """How this tokeniser joins `n_texts` (1 or 2) texts."""
+        return self._layouts[n_texts]
+
+    def token_ids(self, texts: pa.StringArray) -> RaggedArray:
+        """The ids of each text without special tokens around it, whole (nothing is cut).
+
+        A special token that is spelt out in a text, such as the mask token, is read as that token.
+        """
+        chunks = (texts[i : i + CHUNK] for i in range(0, len(texts), CHUNK))
+        if self.word_local:
+            return RaggedArray.concat([self._by_word(chunk) for chunk in chunks])
+        return RaggedArray.concat([self._encode(chunk.to_pylist()) for chunk in chunks])
+
+    def token_ids_with_offsets(self, texts: pa.StringArray) -> tuple[RaggedArray, RaggedArray, RaggedArray]:
+        """The ids of each text as `pieces` gives them, and the characters that each piece stands for.
+
+        Returns:
+            ids, first characters, and the characters after the last; white space at a piece's edges is none
+            of its own.
+        """
+        parts: list[tuple[RaggedArray, RaggedArray, RaggedArray]] = []
+        for i in range(0, len(texts), CHUNK):
+            given = texts[i : i + CHUNK].to_pylist()
+            found = self._backend().encode_batch(given, add_special_tokens=False)
+            places = [_trimmed(text, piece.offsets) for text, piece in zip(given, found, strict=True)]
+            begins, ends = ([[place[k] for place in row] for row in places] for k in (0, 1))
+            ids = RaggedArray.from_lists([piece.ids for piece in found])
+            parts.append((ids, RaggedArray.from_lists(begins), RaggedArray.from_lists(ends)))
+        columns = list(zip(*parts, strict=True)) or [(), (), ()]
+        first, second, third = (RaggedArray.concat(list(column)) for column in columns)
+        return first, second, third
+
+    def _backend(self) -> Tokenizer:
+        backend = self.hf.backend_tokenizer
+        backend.no_truncation()
+        backend.no_padding()
+        return backend
+
+    def _encode(self, texts: list[str]) -> RaggedArray:
+        encodings = self._backend().encode_batch_fast(texts, add_special_tokens=False)
+        return RaggedArray.from_lists([encoding.ids for encoding in encodings])
+
+    def _by_word(self, texts: pa.StringArray) -> RaggedArray:
+        """Tokenise each distinct space-separated part once and put the texts together from them."""
+        parts = pc.split_pattern(texts, " ")
+        first = offsets_of(pc.list_value_length(parts).to_numpy(zero_copy_only=False))
+        coded = parts.flatten().dictionary_encode()
+        words = self._find(coded.dictionary.to_pylist())
+        pieces = self._word_pieces.take(words[coded.indices.to_numpy()])
+        return RaggedArray(pieces.values, pieces.offsets[first])
+
+    def _find(self, words: list[str]) -> np.ndarray:
+        """Where each word lies in the remembered pieces; words not seen before are tokenised first."""
+        if len(self._word_index) + len(words) > MAX_WORDS:
+            self._word_index, self._word_pieces = {}, RaggedArray.from_lists([])
+        known = self._word_index
+        new = [word for word in words if word not in known]
+        if new:
+            self._word_pieces = RaggedArray.concat([self._word_pieces, self._encode(new)])
+            known.update(zip(new, range(len(known), len(self._word_pieces)), strict=True))
+        return np.fromiter(map(known.__getitem__, words), np.int64, len(words))
+
+
+def _trimmed(text: str, places: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The places without the white space at their edges (some tokenisers count the space before a word)."""
+    if not any(begin < end and (text[begin].isspace() or text[end - 1].isspace()) for begin, end in places):
+        return places
+    found = []
+    for begin, end in places:
+        inside = text[begin:end]
+        left = len(inside) - len(inside.lstrip())
+        found.append((begin + left, begin + left + len(inside.strip())) if inside.strip() else (end, end))
+    return found
+
+
+def _is_word_local(parts: dict[str, Any]) -> bool:
+    """True if the ids of a text are those of its space-separated parts, one after the other.
+
+    BERT's normaliser maps single characters, its pre-tokeniser splits at every space, and WordPiece and
+    WordLevel look at one word at a time. An added token could reach across a space only if it holds one,
+    or if it is matched after normalisation, which may put spaces into it.
+    """
+    normaliser, splitter = parts["normalizer"], parts["pre_tokenizer"]
+    return (
+        (normaliser is None or normaliser["type"] == "BertNormalizer")
+        and (splitter is not None and splitter["type"] == "BertPreTokenizer")
+        and parts["model"]["type"] in ("WordPiece", "WordLevel")
+        and not any(token["normalized"] or " " in token["content"] for token in parts["added_tokens"])
+    )
+
+
+def _probe_layout(backend: Tokenizer, n_texts: int, token_type_ids: bool) -> Layout:
+    """Encode a known text and see what stands around it; `token_type_ids`: the model reads segment ids."""
+    encoding = backend.encode("a", "a" if n_texts == 2 else None)
+    specials: list[list[tuple[int, int]]] = [[] for _ in range(n_texts + 1)]
+    text_segments = [0] * n_texts
+    slot = 0
+    for token, kind, text in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
+        segment = kind if token_type_ids else 0
+        if text is None:
+            specials[slot].append((token, segment))
+        else:
+            slot, text_segments[text] = text + 1, segment
+    return Layout(
+        tuple(tuple(token for token, _ in run) for run in specials),
+        tuple(tuple(segment for _, segment in run) for run in specials),
+        tuple(text_segments),
+    )
+
+
+def _count_words(backend: Tokenizer, texts: Iterable[pa.StringArray], specials: list[str]) -> Counter[str]:
+    """How often each normalised word occurs, special tokens left out."""
+    raw: Counter[str] = Counter()
+    for array in texts:
+        for i in range(0, len(array), CHUNK):
+            counted = pc.value_counts(pc.split_pattern(array[i : i + CHUNK], " ").flatten())
+            words, numbers = counted.flatten()
+            raw.update(dict(zip(words.to_pylist(), numbers.to_pylist(), strict=True)))
+    counts: Counter[str] = Counter()
+    for word, number in raw.items():
+        for special in specials:
+            word = word.replace(special, " ")
+        for piece, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(word)):
+            counts[piece] += number
+    return counts

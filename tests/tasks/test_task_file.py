@@ -1,0 +1,133 @@
+"""Tasks of one's own: what a TOML file may say, and what is said when it says something else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import UserError
+from tasks.glue import TASKS
+from tasks.registry import resolve
+from tasks.sources import load_rows, open_data
+from tasks.task_file import load_task
+
+ROOT = Path(__file__).parents[2]
+SHARED = Path(os.environ.get("MTKD_SHARED_DATA", ROOT.parent / "shared" / "data"))
+
+GOOD = 'name = "own"\nkind = "classify"\ncolumns = ["a", "b"]\nlabels = ["no", "yes"]\n'
+
+
+def load(tmp_path: Path, text: str):
+    path = tmp_path / "own.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_task(path)
+
+
+def test_defaults(tmp_path: Path) -> None:
+    task = load(tmp_path, GOOD)
+    assert (task.name, task.kind, task.columns, task.labels) == ("own", "classify", ("a", "b"), ("no", "yes"))
+    assert (task.head, task.metrics, task.splits) == ("own", ("accuracy",), ("train", "validation", "test"))
+
+
+def test_regress(tmp_path: Path) -> None:
+    task = load(
+        tmp_path,
+        'name = "s"\nkind = "regress"\ncolumns = ["a"]\nrange = [-1, 1]\nlabel = "score"\ncopies = 3\n',
+    )
+    assert (task.range, task.label, task.metrics, task.copies) == (
+        (-1.0, 1.0),
+        "score",
+        ("pearson", "spearman"),
+        3,
+    )
+
+
+def test_files_name_the_splits_and_lie_beside_the_toml_or_in_the_data(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "here.csv").write_text("a,b,label\nx,y,yes\n")
+    (tmp_path / "data" / "there.csv").write_text("a,b,label\nz,y,no\n")
+    files = '[files]\ntrain = "here.csv"\nvalidation_hard = "there.csv"\nvalidation_easy = "none.csv"\n'
+    task = load(tmp_path, GOOD + files)
+    assert task.splits == ("train", "validation_hard", "validation_easy")
+    source = open_data(str(tmp_path / "data"))
+    assert source.splits(task) == ["train", "validation_hard"]
+    assert load_rows(source, task, "train").texts[0].to_pylist() == ["x"]
+    assert load_rows(source, task, "validation_hard").labels.tolist() == [0]
+    assert load_rows(open_data("pocket"), task, "train").labels.tolist() == [1]
+    with pytest.raises(UserError, match=r"looked for there\.csv beside its TOML file"):
+        load_rows(open_data("pocket"), task, "validation_hard")
+
+
+def test_extends_changes_a_builtin_task(tmp_path: Path) -> None:
+    text = 'extends = "qnli"\nkind = "rank"\ngroup = "question"\npositive = "entailment"\n'
+    task = load(tmp_path, text)
+    assert (task.name, task.kind, task.metrics, task.positive) == ("qnli", "rank", ("mrr",), 0)
+    assert (task.columns, task.hub, task.head) == (TASKS["qnli"].columns, TASKS["qnli"].hub, "qnli")
+    renamed = load(tmp_path, 'name = "ranked"\n' + text)
+    assert renamed.head == "ranked"
+    rows = load_rows(open_data("pocket"), renamed, "train")  # finds qnli's rows
+    assert rows.groups is not None and rows.uids[0].as_py() == "ranked/train/0"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD + 'lables = ["a"]\n', "unknown key in .*'lables' .did you mean 'labels'"),
+        (GOOD.replace("own", "rte"), "built-in task"),
+        (GOOD.replace("own", "my own"), "name = 'my own' cannot be"),
+        (GOOD.replace("classify", "clasify"), "kind = 'clasify' cannot be"),
+        (GOOD.replace('["a", "b"]', '["a", "b", "c"]'), "columns"),
+        (GOOD.replace('["a", "b"]', '["a", "a"]'), "columns"),
+        (GOOD.replace('["no", "yes"]', '["no"]'), "needs labels"),
+        (GOOD.replace("columns", "# columns"), "lacks the key 'columns'"),
+        (GOOD + "copies = -1\n", "copies = -1 cannot be"),
+        (GOOD + "copies = true\n", "copies = True cannot be"),
+        (GOOD + "range = [0, 1]\n", "'range' is not for classify"),
+        (GOOD + 'label = "a"\n', "one column has two parts"),
+        (GOOD.replace("classify", "rank"), "needs the key 'group'"),
+        (GOOD.replace("classify", "rank") + 'group = "g"\npositive = "yess"\n', "did you mean 'yes'"),
+        (GOOD + '[files]\ndev = "x.csv"\n', "files = .* cannot be"),
+        (GOOD + "[files]\ntrain = 3\n", "files = .* cannot be"),
+        ('extends = "qnly"\n', "did you mean 'qnli'"),
+        ("name = \n", "not valid TOML"),
+        ('name = "r"\nkind = "regress"\ncolumns = ["a"]\nrange = [1, 1]\n', r"range = \[1, 1\] cannot be"),
+    ],
+)
+def test_mistakes(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        load(tmp_path, text)
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot read the task file"):
+        load_task(tmp_path / "none.toml")
+
+
+def test_metrics_are_checked_where_tasks_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(GOOD + 'metrics = ["acuracy"]\n')
+    with pytest.raises(UserError, match="did you mean 'accuracy'"):
+        resolve(f"rte,{path}")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no shared data in {SHARED}")
+def test_examples_read_the_shared_data() -> None:
+    source = open_data(str(SHARED))
+    sizes = {"quora": (10000, 10000), "snli": (9842, 9824), "qnli_squad": (105270, 5463)}
+    for task in resolve(",".join(str(ROOT / "examples" / "tasks" / f"{name}.toml") for name in sizes)):
+        rows = [load_rows(source, task, split) for split in task.splits]
+        assert tuple(map(len, rows)) == sizes[task.name]
+        assert all(set(part.labels.tolist()) == set(range(len(task.labels))) for part in rows)
+
+
+def test_spans_may_have_no_answer(tmp_path: Path) -> None:
+    text = 'name = "ask"\nkind = "span"\ncolumns = ["question", "context"]\nlabel = "answers"\n'
+    task = load(tmp_path, text + "unanswerable = true\n")
+    assert (task.unanswerable, task.metrics) == (True, ("exact_match", "f1"))
+    assert not load(tmp_path, text).unanswerable
+    with pytest.raises(UserError, match="span needs two columns"):
+        load(tmp_path, text.replace('"question", ', ""))
+    with pytest.raises(UserError, match="'unanswerable' is not for classify"):
+        load(tmp_path, GOOD + "unanswerable = true\n")
