@@ -8,19 +8,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, PositiveInt, SerializeAsAny, ValidationError
+from pydantic_core import PydanticCustomError
 
-from mtkd.losses.settings import (
-    LOSS_NAMES,
-    TERM_KEYS,
-    AnyTermSettings,
-    LabelsSettings,
-    Strict,
-    TermSettings,
-    is_zero,
-)
+from mtkd.losses.term_settings import Strict, TermSettings, is_zero
 from tasks.errors import UserError, unknown
 from tasks.sampler import Mixing
 
@@ -188,8 +181,27 @@ class Stage:
     """A stage with everything settled; `name` is "" where a recipe has only one."""
 
     name: str
-    terms: dict[str, AnyTermSettings]
+    terms: dict[str, TermSettings]
     train: TrainSettings
+
+
+def _of_its_loss(given: Any) -> Any:
+    """The settings of a term, validated by its loss."""
+    if not isinstance(given, dict) or not isinstance(given.get("loss"), str):
+        return given if isinstance(given, TermSettings) else TermSettings.model_validate(given)
+    return _loss_settings(given["loss"]).model_validate(given)
+
+
+def _loss_settings(loss: str) -> type[TermSettings]:
+    from mtkd.losses.registry import find_loss
+
+    found = find_loss(loss)
+    if found is None:
+        raise PydanticCustomError("unknown_loss", "there is no such loss")
+    return found.Settings
+
+
+AnyTermSettings = Annotated[SerializeAsAny[TermSettings], BeforeValidator(_of_its_loss)]
 
 
 class DistillSettings(Strict):
@@ -213,7 +225,7 @@ class DistillSettings(Strict):
     source: str
     supervision: Literal["teacher", "labels"] = "teacher"
     student: StudentSettings = StudentSettings()
-    terms: dict[str, TermSettings]
+    terms: dict[str, AnyTermSettings]
     stages: dict[str, StageSettings] = Field(default_factory=dict)
     one_stage: bool = False
     run_stages: list[str] = Field(default_factory=list)
@@ -230,7 +242,7 @@ class DistillSettings(Strict):
         """
         used = {name: term for name, term in self.terms.items() if not is_zero(term.weight)}
         if self.supervision == "labels":
-            used = {"labels": LabelsSettings(loss="labels")}
+            used = {"labels": TermSettings(loss="labels")}
         for name in self.run_stages:
             if name not in self.stages:
                 raise unknown("stage (run_stages)", name, self.stages)
@@ -312,22 +324,24 @@ def validate(model: type[Strict], values: Mapping[str, Any]) -> Any:
 
 def _explain(model: type[BaseModel], given: Mapping[str, Any], error: ValidationError) -> UserError:
     first = error.errors()[0]
-    # A union's error also names the member it took, here the loss.
-    terms = given.get("terms")
-    losses = [t.get("loss") for t in terms.values() if isinstance(t, dict)] if isinstance(terms, dict) else []
-    # and so do those of values that may be of several types ("float", "list[...]").
-    where = [str(p) for p in first["loc"] if p not in (*losses, "float", "str") and "[" not in str(p)]
+    # An error in a value that may be of several types also names the type ("float", "list[...]").
+    where = [str(p) for p in first["loc"] if p not in ("float", "str") and "[" not in str(p)]
     key = ".".join(where)
     if first["type"] == "extra_forbidden":
         section = ".".join(where[:-1])
+        if where[0] == "terms" and len(where) == 3:
+            fields = _loss_settings(given["terms"][where[1]]["loss"]).model_fields
+            return unknown("setting", key, [f"{section}.{field}" for field in fields])
         known = [name for name in _keys(model) if name not in _NOT_SET]
         beside = [name for name in known if name.startswith(f"{section}.")] if section else known
         near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known
         return unknown("setting", key, near, hint="mtkd recipes show NAME --all prints the settings")
     if first["type"] == "missing":
         return UserError(f"the setting {key!r} is missing", hint=f"add --set {key}=...")
-    if first["type"] == "union_tag_invalid":
-        return unknown(f"loss of {key}", str(first.get("input", {}).get("loss")), LOSS_NAMES)
+    if first["type"] == "unknown_loss":
+        from mtkd.losses.registry import loss_classes
+
+        return unknown(f"loss of {key}", first["input"]["loss"], loss_classes())
     return UserError(f"setting {key} = {first.get('input')!r}: {first['msg']}", hint=f"--set {key}=...")
 
 
@@ -342,7 +356,7 @@ def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             found += _keys(inner, f"{prefix}{name}.")
         elif name == "terms":
-            found += [f"terms.NAME.{field}" for field in TERM_KEYS]
+            found += [f"terms.NAME.{field}" for field in _term_keys()]
         elif name == "stages":
             found += [
                 "stages.NAME.terms",
@@ -351,3 +365,10 @@ def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
         else:
             found.append(prefix + name)
     return found
+
+
+def _term_keys() -> list[str]:
+    """The settings of all losses."""
+    from mtkd.losses.registry import loss_classes
+
+    return list(dict.fromkeys(key for loss in loss_classes().values() for key in loss.Settings.model_fields))

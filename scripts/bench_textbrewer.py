@@ -50,8 +50,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import BertConfig, BertModel
 
-from mtkd.losses.build_objective import build_objective
 from mtkd.losses.layer_maps import spread
+from mtkd.losses.objective import build_objective
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import ModelInfo, MultiTaskModel

@@ -21,7 +21,7 @@ import click
 import numpy as np
 import torch
 
-from mtkd.losses.build_objective import labels_objective
+from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import ModelInfo, MultiTaskModel

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field, PositiveInt
 
-from mtkd.losses.settings import Strict
+from mtkd.losses.term_settings import Strict
 from mtkd.recipes import load_settings
 from mtkd.settings import validate
 from tasks.errors import UserError, unknown

@@ -13,6 +13,7 @@ from mtkd.jobs.common import Request, begin, scores_record
 from mtkd.jobs.prepare import PreparedRun, prepare_run, validate_run
 from mtkd.jobs.stages import StageInputs, run_stages
 from mtkd.losses.objective import Objective
+from mtkd.losses.registry import loss_class
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.outputs import OutputSpec
@@ -95,9 +96,6 @@ def run(
     return run
 
 
-_OF_TASKS = ("labels", "logits_mse", "soft_labels", "sample_contrastive")
-
-
 def _general(settings: DistillSettings, teacher: str | None) -> tuple[DistillSettings, list[str]]:
     """The recipe without the stages that need a task, and what was left out.
 
@@ -114,7 +112,7 @@ def _general(settings: DistillSettings, teacher: str | None) -> tuple[DistillSet
         stage.name: f"{name} ({term.loss})"
         for stage in stages
         for name, term in stage.terms.items()
-        if term.loss in _OF_TASKS
+        if loss_class(term.loss).needs_task()
     }
     general = [stage.name for stage in stages if stage.name not in needy]
     if not general:

@@ -20,7 +20,7 @@ from mtkd.jobs.common import (
     scores_record,
 )
 from mtkd.jobs.training_data import TrainingData, load_training_data, trainable_tasks
-from mtkd.losses.build_objective import labels_objective
+from mtkd.losses.objective import labels_objective
 from mtkd.models.multitask import MultiTaskModel, digest_model
 from mtkd.models.parameter_count import count_parameters
 from mtkd.settings import FinetuneSettings

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import torch
 
-from mtkd.losses.build_objective import build_objective
-from mtkd.losses.objective import Objective
+from mtkd.losses.objective import Objective, build_objective
+from mtkd.losses.registry import loss_class
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, locate
 from mtkd.models.init import InitContext, InitSpec, build_student, student_config
 from mtkd.models.multitask import ModelInfo, MultiTaskModel, require_heads
@@ -97,8 +97,8 @@ def validate_run(
         UserError: a term that does not fit, sizes that do not, no such teacher, a store that lacks something.
     """
     stages = settings.resolved_stages()
-    losses = [term.loss for stage in stages for term in stage.terms.values()]
-    heads = any(loss in ("logits_mse", "soft_labels") for loss in losses)
+    losses = [loss_class(term.loss) for stage in stages for term in stage.terms.values()]
+    heads = any(loss.teacher_need.logits for loss in losses)
     reference = None
     if store is not None:
         reference = _of_store(store, teacher, heads)

@@ -15,7 +15,7 @@ from mtkd.jobs.common import (
     scores_record,
 )
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
-from mtkd.losses.build_objective import labels_objective
+from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import ModelInfo, MultiTaskModel

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import torch
 from torch import Tensor
 
-from mtkd.losses.base import TermInput, full_precision
+from mtkd.losses.base import ModelPair, TermInput, full_precision
+from mtkd.losses.compatibility import pairs_of, require_same_heads
 from mtkd.losses.layer_maps import Pairs
 from mtkd.losses.layered import LayeredTerm, mask_of
 from mtkd.losses.relations import relation_kl
+from mtkd.losses.term_settings import LayerMap, TermSettings
 
 
 @full_precision
@@ -65,23 +69,42 @@ def _pairs(mask: Tensor) -> Tensor:
     return (mask.unsqueeze(1) & mask.unsqueeze(2)).unsqueeze(1)
 
 
-class ScoreMSE(LayeredTerm):
-    """`score_mse`: MSE of attention scores, summed over layers; unit: a real token."""
+class ScoreTerm(LayeredTerm):
+    """A term on attention scores of models with the same number of heads; item: a real token."""
 
     def __init__(self, layers: Pairs, flow: bool = False):
         super().__init__(layers, ["scores"], flow)
 
-    def pair_loss(self, given: TermInput, number: int, mine: int, theirs: int) -> Tensor:
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
+        pairs = pairs_of(name, settings.layers, models)
+        require_same_heads(name, models)
+        return cls(pairs, settings.layers == "emd")
+
+
+class ScoreMSE(ScoreTerm):
+    """`score_mse`: MSE of attention scores before the softmax (TinyBERT), summed over layers."""
+
+    class Settings(TermSettings):
+        """The layer map."""
+
+        layers: LayerMap = "uniform"
+
+    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
-        return score_mse(given.student.scores[mine], given.teacher_signal.scores[theirs], mask_of(given))
+        return score_mse(given.student.scores[layer_s], given.teacher_signal.scores[layer_t], mask_of(given))
 
 
-class AttentionKL(LayeredTerm):
-    """`attention_kl`: KL of attention distributions, summed over layers; unit: a real token."""
+class AttentionKL(ScoreTerm):
+    """`attention_kl`: KL of attention distributions (MiniLM), summed over layers."""
 
-    def __init__(self, layers: Pairs, flow: bool = False):
-        super().__init__(layers, ["scores"], flow)
+    class Settings(TermSettings):
+        """The layer map."""
 
-    def pair_loss(self, given: TermInput, number: int, mine: int, theirs: int) -> Tensor:
+        layers: LayerMap = "auto"
+
+    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
-        return attention_kl(given.student.scores[mine], given.teacher_signal.scores[theirs], mask_of(given))
+        return attention_kl(
+            given.student.scores[layer_s], given.teacher_signal.scores[layer_t], mask_of(given)
+        )

@@ -1,18 +1,19 @@
-"""What a loss term is."""
+"""The loss term: what every loss is a subclass of."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from mtkd.outputs import ModelOutput, OutputSpec
+from mtkd.losses.term_settings import Points, TermSettings
+from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
 from tasks.batching import Batch
-from tasks.task import Task
+from tasks.task import Kind, Task
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -41,36 +42,82 @@ class TermInput:
         return self.teacher
 
 
+@dataclass(frozen=True)
+class ModelPair:
+    """The sizes of student and teacher, and the tasks that they are trained on."""
+
+    student: EncoderSpec
+    teacher: EncoderSpec
+    tasks: tuple[Task, ...]
+
+
 class LossTerm(nn.Module):
-    """A term of the objective.
+    """One term of the objective.
 
     It states what it needs of student and teacher, owns its projections (which are never exported),
-    says how many units (rows, tokens) a batch has for it, and returns the sum over those units:
+    says over how many items (rows, tokens) of a batch it sums, and returns that sum:
     `forward(given: TermInput) -> Tensor` (scalar). The objective divides.
 
     Attributes:
-        compared: (student layer, teacher layer) pairs that can be switched on one after the other; a term
-            without starts after all of them (slow build).
+        Settings: what a recipe can set; loss classes with settings of their own have a subclass here.
+        student_need, teacher_need: the outputs it needs of each model. Layers may be set in `__init__`, but
+            logits must be stated by the class: whether a teacher needs task heads is known from the class.
+        needs_labels: True if it has no value for rows without labels.
+        without_layers: whether it works for models without Transformer layers, such as a BiLSTM; a dict
+            holds the settings with which it does. Error messages list the losses by this.
+        with_strides: the same for students whose states stand for several tokens, such as WaLDORf.
+        compared: (student layer, teacher layer) pairs that are switched on one after the other by slow
+            build; a term without pairs starts after all of them.
+        weight: its factor in the objective, or points over the steps (`mtkd/losses/term_settings.py`).
+        kinds: the kinds of task that it applies to; None = all.
     """
+
+    Settings: ClassVar[type[TermSettings]] = TermSettings
+    needs_labels: ClassVar[bool] = False
+    without_layers: ClassVar[bool | dict[str, Any]] = True
+    with_strides: ClassVar[bool | dict[str, Any]] = True
 
     student_need: OutputSpec = OutputSpec()
     teacher_need: OutputSpec = OutputSpec()
     compared: Sequence[tuple[int, int]] = ()
+    weight: float | Points = 1.0
+    kinds: Sequence[Kind] | None = None
 
-    def pairs_on(self, on: frozenset[int] | None) -> list[tuple[int, tuple[int, int]]]:
-        """Number and pair of what is compared of the student's layers `on`; None = of all."""
-        return [(n, pair) for n, pair in enumerate(self.compared) if on is None or pair[0] in on]
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
+        """Build the term; what can be checked from sizes is checked here, before any weight is loaded.
+
+        By default, the settings that are not common to all losses are passed to `__init__` by name.
+
+        Args:
+            name: of the term, for error messages.
+            settings: an instance of `cls.Settings`.
+
+        Raises:
+            UserError: the term does not fit the models or tasks.
+        """
+        common = TermSettings.model_fields
+        return cls(**{key: getattr(settings, key) for key in cls.Settings.model_fields if key not in common})
+
+    @classmethod
+    def needs_task(cls) -> bool:
+        """True if it cannot be used on plain text, which has neither task heads nor labels."""
+        return cls.needs_labels or cls.student_need.logits or cls.teacher_need.logits
+
+    def pairs_on(self, on: frozenset[int] | None) -> list[tuple[int, int]]:
+        """The compared pairs whose student layer is in `on`; None = all pairs."""
+        return [pair for pair in self.compared if on is None or pair[0] in on]
 
     def needs(self, on: frozenset[int]) -> tuple[OutputSpec, OutputSpec]:
         """What it needs of student and teacher while only these of the student's layers are on."""
-        pairs = [pair for _, pair in self.pairs_on(on)]
+        pairs = self.pairs_on(on)
         if not pairs:
             return OutputSpec(), OutputSpec()
-        mine, theirs = (frozenset(layers) for layers in zip(*pairs, strict=True))
-        return self.student_need.within(mine), self.teacher_need.within(theirs)
+        student_layers, teacher_layers = (frozenset(layers) for layers in zip(*pairs, strict=True))
+        return self.student_need.within(student_layers), self.teacher_need.within(teacher_layers)
 
     def num_items(self, task: Task, batch: Batch) -> int:
-        """How many units the term's sum is over; rows unless it says otherwise."""
+        """The number of items that the term sums over; rows unless a subclass says otherwise."""
         return len(batch)
 
 

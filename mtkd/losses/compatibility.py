@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from mtkd.losses.base import ModelPair
 from mtkd.losses.layer_maps import Pairs, layer_pairs
 from mtkd.losses.layered import Projections
-from mtkd.outputs import EncoderSpec
+from mtkd.losses.registry import losses_for
 from tasks.errors import UserError
-from tasks.task import Task
-
-# What a student without layers and heads can learn from,
-_OF_ANY_STUDENT = (
-    "logits_mse, soft_labels, labels, and sample_similarity or sample_contrastive with vector=pooled"
-)
-# and one of which a state stands for several tokens.
-_OF_STRIDES = (
-    "pooled_hidden_mse and pooled_score_mse; of the embeddings (layers = [[0, 0]]) hidden_mse, hidden_cosine "
-    f"and token_similarity; {_OF_ANY_STUDENT}"
-)
-
-
-@dataclass(frozen=True)
-class ModelPair:
-    """Who learns from whom, and the tasks they meet on."""
-
-    student: EncoderSpec
-    teacher: EncoderSpec
-    tasks: tuple[Task, ...]
 
 
 def pairs_of(name: str, spec: str | Pairs, models: ModelPair, pooled: bool = False) -> Pairs:
@@ -45,7 +24,7 @@ def pairs_of(name: str, spec: str | Pairs, models: ModelPair, pooled: bool = Fal
             raise UserError(
                 f"the term {name!r} compares Transformer layers, and the {who} ({shape.family}) has "
                 "neither layers nor attention heads",
-                expected=f"for such a {who}: {_OF_ANY_STUDENT}",
+                expected=f"for such a {who}: {losses_for('without_layers')}",
                 hint=f"drop the term with --set terms.{name}.weight=0, or --set student.kind=transformer",
             )
     pairs = layer_pairs(spec, models.student, models.teacher)
@@ -55,11 +34,11 @@ def pairs_of(name: str, spec: str | Pairs, models: ModelPair, pooled: bool = Fal
 
 def _require_tokens(name: str, models: ModelPair, pairs: Pairs) -> None:
     """Refuse layers whose states stand for several tokens."""
-    if models.student.stride > 1 and any(mine for mine, _ in pairs):
+    if models.student.stride > 1 and any(layer for layer, _ in pairs):
         raise UserError(
             f"the term {name!r} compares layers token by token, and above the embeddings a state of the "
             f"student ({models.student.family}) stands for {models.student.stride} tokens",
-            expected=f"for such a student: {_OF_STRIDES}",
+            expected=f"for such a student: {losses_for('with_strides')}",
             hint=f"--set terms.{name}.loss=pooled_hidden_mse or pooled_score_mse, "
             f"or drop the term with --set terms.{name}.weight=0",
         )
@@ -68,7 +47,7 @@ def _require_tokens(name: str, models: ModelPair, pairs: Pairs) -> None:
 
 def _require_windows(name: str, models: ModelPair, pairs: Pairs) -> None:
     """Refuse embeddings, of which there is one a token."""
-    if models.student.stride > 1 and any(mine == 0 for mine, _ in pairs):
+    if models.student.stride > 1 and any(layer == 0 for layer, _ in pairs):
         raise UserError(
             f"the term {name!r} takes a state of the student for {models.student.stride} tokens, and its "
             "layer 0 (embeddings) has one for each",
@@ -79,11 +58,11 @@ def _require_windows(name: str, models: ModelPair, pairs: Pairs) -> None:
 
 
 def _require_teacher(name: str, models: ModelPair, pairs: Pairs) -> None:
-    if models.teacher.stride > 1 and any(theirs for _, theirs in pairs):
+    if models.teacher.stride > 1 and any(layer for _, layer in pairs):
         raise UserError(
             f"the term {name!r} compares layers, and above the embeddings a state of the teacher "
             f"({models.teacher.family}) stands for {models.teacher.stride} tokens",
-            expected=f"from such a teacher: {_OF_ANY_STUDENT}",
+            expected=f"from such a teacher: {losses_for('without_layers')}",
             hint=f"drop the term with --set terms.{name}.weight=0, or choose another teacher",
         )
 
@@ -95,8 +74,15 @@ def widths_of(models: ModelPair, of: str) -> tuple[int, int]:
 
 def hidden_widths(models: ModelPair, pairs: Pairs) -> tuple[int, int]:
     """Widths of hidden states; embeddings of another width are compared alone, or refused by `pairs_of`."""
-    mine, theirs = pairs[0]
-    return models.student.width_of(mine), models.teacher.width_of(theirs)
+    layer_s, layer_t = pairs[0]
+    return models.student.width_of(layer_s), models.teacher.width_of(layer_t)
+
+
+def vector_layers(name: str, vector: str, models: ModelPair) -> tuple[int, int]:
+    """The last layers, whose first tokens a SampleTerm compares; (0, 0) if it compares pooled vectors."""
+    if vector == "pooled":
+        return 0, 0
+    return pairs_of(name, [(models.student.layers, models.teacher.layers)], models)[0]
 
 
 def projections_of(name: str, kind: str, pairs: Pairs, widths: tuple[int, int]) -> Projections:
@@ -119,13 +105,13 @@ def require_same_heads(name: str, models: ModelPair) -> None:
     Raises:
         UserError: the numbers, and how to mend it.
     """
-    mine, theirs = models.student.heads, models.teacher.heads
-    if mine and theirs and mine != theirs:
+    heads_s, heads_t = models.student.heads, models.teacher.heads
+    if heads_s and heads_t and heads_s != heads_t:
         other = "" if models.student.stride > 1 else ", or the loss 'relation', which takes any number"
         kind = "waldorf" if models.student.stride > 1 else "transformer"
         raise UserError(
             f"the term {name!r} compares attention head by head: "
-            f"the student has {mine}, the teacher {theirs}",
-            expected=f"{theirs} heads{other}",
-            hint=f"--set student.{kind}.heads={theirs}, or --set terms.{name}.weight=0",
+            f"the student has {heads_s}, the teacher {heads_t}",
+            expected=f"{heads_t} heads{other}",
+            hint=f"--set student.{kind}.heads={heads_t}, or --set terms.{name}.weight=0",
         )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, Self
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from mtkd.losses.base import TermInput, full_precision
+from mtkd.losses.base import ModelPair, TermInput, full_precision
+from mtkd.losses.compatibility import vector_layers, widths_of
 from mtkd.losses.hidden import unit
-from mtkd.losses.layered import Projections, SampleTerm
+from mtkd.losses.layered import Projections, RowVector, SampleTerm
+from mtkd.losses.term_settings import TermSettings
 from tasks.batching import Batch
+from tasks.errors import UserError
 from tasks.task import Task
 
 
@@ -42,29 +48,55 @@ def sample_contrastive(
 
 
 class SampleContrastive(SampleTerm):
-    """`sample_contrastive`: rows of one class together, others apart; unit: a labelled row.
+    """`sample_contrastive`: rows of one class together, others apart (MLKD-BERT); item: a labelled row.
 
     Args:
-        vector, mine, theirs: see SampleTerm.
+        vector, layer_s, layer_t: see SampleTerm.
         projection: from student to teacher width (W_g).
         bins: classes that scores are sorted into; None for tasks with classes.
     """
 
+    class Settings(TermSettings):
+        """Supervised contrast between rows of student and teacher.
+
+        Attributes:
+            vector: a row's vector: the last layer's first token (`cls`), or what the heads read (`pooled`).
+            normalize: False keeps the vectors' lengths.
+            bins: classes that the scores of a `regress` task are sorted into; None refuses such tasks.
+        """
+
+        vector: RowVector = "cls"
+        temperature: float = Field(0.07, gt=0)
+        normalize: bool = True
+        bins: int | None = Field(None, gt=1)
+
+    needs_labels: ClassVar[bool] = True
     what = "a contrast between rows"
 
     def __init__(
         self,
         vector: str,
-        mine: int,
-        theirs: int,
+        layer_s: int,
+        layer_t: int,
         projection: Projections,
         temperature: float,
         normalize: bool,
         bins: int | None,
     ):
-        super().__init__(vector, mine, theirs)
+        super().__init__(vector, layer_s, layer_t)
         self.projection = projection
         self._temperature, self._normalize, self._bins = temperature, normalize, bins
+
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
+        for task in models.tasks:
+            if settings.kinds is None or task.kind in settings.kinds:
+                _require_classes(name, task, settings.bins)
+        widths = widths_of(models, "pooled" if settings.vector == "pooled" else "width")
+        layers = vector_layers(name, settings.vector, models)
+        projection = Projections("shared", [layers], *widths)
+        s = settings
+        return cls(s.vector, *layers, projection, s.temperature, s.normalize, s.bins)
 
     def num_items(self, task: Task, batch: Batch) -> int:
         """Labelled rows, if there are two or more."""
@@ -80,3 +112,15 @@ class SampleContrastive(SampleTerm):
         projected = self.projection(student, 0)
         loss = sample_contrastive(projected, teacher, labels, self._temperature, self._normalize)
         return loss * self.num_items(given.task, given.batch)
+
+
+def _require_classes(name: str, task: Task, bins: int | None) -> None:
+    """Refuse a task whose labels are not classes and are not sorted into any."""
+    if task.kind == "span" or (task.kind == "regress" and bins is None):
+        has = "places in a text" if task.kind == "span" else "scores"
+        binned = f"--set terms.{name}.bins=5 sorts the scores into classes; "
+        raise UserError(
+            f"the term {name!r} contrasts classes, and {task.name!r} has {has}",
+            hint=("" if task.kind == "span" else binned)
+            + f'--set \'terms.{name}.kinds=["classify", "rank"]\' leaves such tasks out of the term',
+        )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, Literal, Self
+
 import torch
 from torch import Tensor
 
-from mtkd.losses.base import LossTerm, TermInput, full_precision
+from mtkd.losses.base import LossTerm, ModelPair, TermInput, full_precision
+from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of, widths_of
 from mtkd.losses.layer_maps import Pairs
 from mtkd.losses.layered import LayeredTerm, Projections, mask_of
+from mtkd.losses.term_settings import LayerMap, Projection, TermSettings
 from mtkd.outputs import OutputSpec
+from tasks.errors import UserError
 
 
 @full_precision
@@ -53,7 +58,7 @@ def unit(x: Tensor) -> Tensor:
 
 
 class HiddenMSE(LayeredTerm):
-    """`hidden_mse`: MSE(H_S W, H_T), summed over layers; unit: a real token (MLKD-BERT Eq. 11, TinyBERT 8-9).
+    """`hidden_mse`: MSE(H_S W, H_T), summed over layers; item: a real token (MLKD-BERT Eq. 11, TinyBERT 8-9).
 
     Args:
         layers: (student layer, teacher layer).
@@ -61,40 +66,105 @@ class HiddenMSE(LayeredTerm):
         projection: W, without bias.
     """
 
+    class Settings(TermSettings):
+        """MSE of hidden states, summed over the map's layers (TinyBERT, MLKD-BERT, BERT-EMD).
+
+        Attributes:
+            of: `hidden` states, or the attention heads' `context` vectors.
+            projection: one matrix for all layers (`shared`), one each (`per-layer`), or `none`.
+        """
+
+        of: Literal["hidden", "context"] = "hidden"
+        layers: LayerMap = "uniform"
+        projection: Projection = "shared"
+
+    with_strides: ClassVar[bool | dict[str, Any]] = {"layers": [[0, 0]]}
+
     def __init__(self, layers: Pairs, of: str, projection: Projections, flow: bool = False):
         super().__init__(layers, [of], flow)
         self._of, self.projection = of, projection
 
-    def pair_loss(self, given: TermInput, number: int, mine: int, theirs: int) -> Tensor:
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
+        s, pairs = settings, pairs_of(name, settings.layers, models)
+        widths = widths_of(models, "attention") if s.of == "context" else hidden_widths(models, pairs)
+        return cls(pairs, s.of, projections_of(name, s.projection, pairs, widths), s.layers == "emd")
+
+    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
-        projected = self.projection(getattr(given.student, self._of)[mine], mine)
-        return masked_mse(projected, getattr(given.teacher_signal, self._of)[theirs], mask_of(given))
+        projected = self.projection(getattr(given.student, self._of)[layer_s], layer_s)
+        return masked_mse(projected, getattr(given.teacher_signal, self._of)[layer_t], mask_of(given))
 
 
 class HiddenCosine(LayeredTerm):
-    """`hidden_cosine`: 1 - cosine of hidden states, summed over layers (DistilBERT); unit: a real token."""
+    """`hidden_cosine`: 1 - cosine of hidden states, summed over layers (DistilBERT); item: a real token."""
+
+    class Settings(TermSettings):
+        """1 - cosine of hidden states, summed over the map's layers."""
+
+        layers: LayerMap = "auto"
+        projection: Projection = "none"
+
+    with_strides: ClassVar[bool | dict[str, Any]] = {"layers": [[0, 0]]}
 
     def __init__(self, layers: Pairs, projection: Projections, flow: bool = False):
         super().__init__(layers, ["hidden"], flow)
         self.projection = projection
 
-    def pair_loss(self, given: TermInput, number: int, mine: int, theirs: int) -> Tensor:
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
+        pairs = pairs_of(name, settings.layers, models)
+        projection = projections_of(name, settings.projection, pairs, hidden_widths(models, pairs))
+        return cls(pairs, projection, settings.layers == "emd")
+
+    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
-        projected = self.projection(given.student.hidden[mine], mine)
-        return cosine(projected, given.teacher_signal.hidden[theirs], mask_of(given))
+        projected = self.projection(given.student.hidden[layer_s], layer_s)
+        return cosine(projected, given.teacher_signal.hidden[layer_t], mask_of(given))
 
 
 class ClsMSE(LossTerm):
-    """`cls_mse`: MSE of normalised [CLS] vectors, the mean over layers (BERT-PKD Eq. 7); unit: a row."""
+    """`cls_mse`: MSE of normalised [CLS] vectors, the mean over layers (BERT-PKD Eq. 7); item: a row."""
+
+    class Settings(TermSettings):
+        """MSE of normalised first-token vectors.
+
+        Attributes:
+            include_last: False leaves the student's last layer out, as the paper does.
+        """
+
+        layers: LayerMap = "skip"
+        include_last: bool = False
+        projection: Projection = "none"
+
+    without_layers: ClassVar[bool | dict[str, Any]] = False
+    with_strides: ClassVar[bool | dict[str, Any]] = False
 
     def __init__(self, layers: Pairs, projection: Projections):
         super().__init__()
         self.compared, self.projection = layers, projection
-        self.student_need = OutputSpec(cls=frozenset(mine for mine, _ in layers))
-        self.teacher_need = OutputSpec(cls=frozenset(theirs for _, theirs in layers))
+        student_layers, teacher_layers = (frozenset(side) for side in zip(*layers, strict=True))
+        self.student_need, self.teacher_need = OutputSpec(cls=student_layers), OutputSpec(cls=teacher_layers)
+
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
+        if settings.layers == "emd":
+            raise UserError(
+                f"the term {name!r} (cls_mse) cannot weigh layers by the earth mover's distance",
+                expected="uniform, skip, last, first, top:L, auto, or pairs",
+            )
+        pairs = pairs_of(name, settings.layers, models)
+        if not settings.include_last:
+            pairs = [pair for pair in pairs if pair[0] != models.student.layers]
+        if not pairs:
+            raise UserError(
+                f"the term {name!r} leaves out the student's last layer, and it has no other",
+                hint=f"--set terms.{name}.include_last=true, or a deeper student",
+            )
+        return cls(pairs, projections_of(name, settings.projection, pairs, widths_of(models, "width")))
 
     def forward(self, given: TermInput) -> Tensor:
-        pairs = [pair for _, pair in self.pairs_on(given.on)]
-        student = torch.stack([self.projection(given.student.cls[mine], mine) for mine, _ in pairs], 1)
-        teacher = torch.stack([given.teacher_signal.cls[theirs] for _, theirs in pairs], 1)
+        pairs = self.pairs_on(given.on)
+        student = torch.stack([self.projection(given.student.cls[layer], layer) for layer, _ in pairs], 1)
+        teacher = torch.stack([given.teacher_signal.cls[layer] for _, layer in pairs], 1)
         return patient_cls_mse(student, teacher) * len(student)

@@ -45,12 +45,12 @@ def layer_pairs(spec: str | Pairs, student: EncoderSpec, teacher: EncoderSpec) -
         UserError: a layer that is not there.
     """
     if not isinstance(spec, str):
-        for mine, theirs in spec:
-            for who, layer, there in (("student", mine, student.layers), ("teacher", theirs, teacher.layers)):
-                if not 0 <= layer <= there:
+        for pair in spec:
+            for who, layer, model in zip(("student", "teacher"), pair, (student, teacher), strict=True):
+                if not 0 <= layer <= model.layers:
                     raise UserError(
-                        f"the layer map {spec} names layer {layer} of the {who}, which has {there}",
-                        expected=f"0 (embeddings) to {there}",
+                        f"the layer map {spec} names layer {layer} of the {who}, which has {model.layers}",
+                        expected=f"0 (embeddings) to {model.layers}",
                     )
         return list(spec)
     if spec == "auto":

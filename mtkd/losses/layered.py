@@ -1,11 +1,11 @@
-"""What loss terms share: items, layer maps, projections, vectors of rows."""
+"""Base classes of loss terms: on tokens, on pairs of layers, on rows; projections."""
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,10 @@ from tasks.task import Task
 
 
 class TokenTerm(LossTerm):
-    """A term whose unit is a real token."""
+    """A term whose items are real tokens."""
+
+    without_layers: ClassVar[bool | dict[str, Any]] = False
+    with_strides: ClassVar[bool | dict[str, Any]] = False
 
     def num_items(self, task: Task, batch: Batch) -> int:
         """Real tokens of the batch."""
@@ -47,29 +50,29 @@ class LayeredTerm(TokenTerm, ABC):
         super().__init__()
         self.pairs, self._flow = pairs, flow
         self.compared = () if flow else pairs
-        mine, theirs = (frozenset(layers) for layers in zip(*pairs, strict=True))
-        self.student_need, self.teacher_need = (spec_of(kinds, layers) for layers in (mine, theirs))
+        sides = [frozenset(layers) for layers in zip(*pairs, strict=True)]
+        self.student_need, self.teacher_need = (spec_of(kinds, layers) for layers in sides)
         if flow:
-            for name, layers in (("student_weights", mine), ("teacher_weights", theirs)):
+            for name, layers in zip(("student_weights", "teacher_weights"), sides, strict=True):
                 self.register_buffer(name, torch.full((len(layers),), 1 / len(layers)))
 
     @abstractmethod
-    def pair_loss(self, given: TermInput, number: int, mine: int, theirs: int) -> Tensor:
-        """The loss of pair `number`: student layer `mine`, teacher layer `theirs`."""
+    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
+        """The loss of student layer `layer_s` against teacher layer `layer_t`."""
 
     def forward(self, given: TermInput) -> Tensor:
         """The sum over items and pairs."""
-        pairs = enumerate(self.pairs) if self._flow else self.pairs_on(given.on)
-        losses = torch.stack([self.pair_loss(given, number, *pair) for number, pair in pairs])
+        pairs = self.pairs if self._flow else self.pairs_on(given.on)
+        losses = torch.stack([self.pair_loss(given, *pair) for pair in pairs])
         num_items = self.num_items(given.task, given.batch)
         if not self._flow:
             return losses.sum() * num_items
         cost = losses.view(len(self.student_weights), len(self.teacher_weights))
         flow = emd(cost.detach(), self.student_weights, self.teacher_weights).to(cost.device)
         if self.training:
-            mine, theirs = emd_weights(cost.detach(), flow)
-            self.student_weights.copy_(mine)
-            self.teacher_weights.copy_(theirs)
+            student_weights, teacher_weights = emd_weights(cost.detach(), flow)
+            self.student_weights.copy_(student_weights)
+            self.teacher_weights.copy_(teacher_weights)
         return (flow * cost).sum() / flow.sum() * num_items
 
 
@@ -89,7 +92,7 @@ class Projections(nn.Module):
     def __init__(self, kind: str, pairs: Pairs, student: int, teacher: int):
         super().__init__()
         self._kind = kind
-        names = {"shared": {"all"}, "per-layer": {str(mine) for mine, _ in pairs}, "none": set()}[kind]
+        names = {"shared": {"all"}, "per-layer": {str(layer) for layer, _ in pairs}, "none": set()}[kind]
         self.maps = nn.ModuleDict({n: nn.Linear(student, teacher, bias=False) for n in sorted(names)})
 
     def forward(self, values: Tensor, layer: int) -> Tensor:
@@ -106,24 +109,29 @@ def mask_of(given: TermInput) -> Tensor:
     return given.student.mask
 
 
+RowVector = Literal["cls", "pooled"]
+
+
 class SampleTerm(LossTerm):
     """A term on relations between the rows of a batch (of a micro-batch or a process's share, if there are).
 
     Args:
         vector: `cls`: the first token of a layer; `pooled`: what the heads read.
-        mine, theirs: the layers of `cls`.
+        layer_s, layer_t: the layers of `cls`, of student and teacher.
     """
 
+    without_layers: ClassVar[bool | dict[str, Any]] = {"vector": "pooled"}
+    with_strides: ClassVar[bool | dict[str, Any]] = {"vector": "pooled"}
     what = "relations between rows"
 
-    def __init__(self, vector: str, mine: int, theirs: int):
+    def __init__(self, vector: str, layer_s: int, layer_t: int):
         super().__init__()
-        self._vector, self._layers, self._said = vector, (mine, theirs), False
+        self._vector, self._layers, self._said = vector, (layer_s, layer_t), False
         if vector == "pooled":
             self.student_need = self.teacher_need = OutputSpec(pooled=True)
         else:
             self.student_need, self.teacher_need = (
-                OutputSpec(cls=frozenset({layer})) for layer in (mine, theirs)
+                OutputSpec(cls=frozenset({layer})) for layer in self._layers
             )
 
     def num_items(self, task: Task, batch: Batch) -> int:
@@ -143,5 +151,5 @@ class SampleTerm(LossTerm):
                 "stated as needed, so always there"
             )
             return student.pooled, teacher.pooled
-        mine, theirs = self._layers
-        return student.cls[mine], teacher.cls[theirs]
+        layer_s, layer_t = self._layers
+        return student.cls[layer_s], teacher.cls[layer_t]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor, log_softmax
 from torch.nn import functional
 
 from mtkd.losses.base import LossTerm, TermInput, full_precision
-from mtkd.losses.settings import Points, value_at
+from mtkd.losses.term_settings import Points, Temperature, TermSettings, value_at
 from mtkd.outputs import LOGITS
 from tasks.batching import Batch
 from tasks.task import Task
@@ -40,7 +42,8 @@ def soft_label_kl(z_s: Tensor, z_t: Tensor, temperature: float = 1.0) -> Tensor:
     return functional.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
 
 
-def _both_logits(given: TermInput) -> tuple[Tensor, Tensor]:
+def both_logits(given: TermInput) -> tuple[Tensor, Tensor]:
+    """The logits of student and teacher, for terms that stated both as needed."""
     student, teacher = given.student.logits, given.teacher_signal.logits
     assert student is not None and teacher is not None, "stated as needed, so always there"
     return student, teacher
@@ -52,13 +55,18 @@ class LogitsMSE(LossTerm):
     student_need = teacher_need = LOGITS
 
     def forward(self, given: TermInput) -> Tensor:
-        student, teacher = _both_logits(given)
+        student, teacher = both_logits(given)
         mask = given.student.mask if student.dim() == 3 else None
         return logits_mse(student, teacher, mask) * len(student)
 
 
 class SoftLabels(LossTerm):
     """`soft_labels`: KL with the teacher's softened probabilities; MSE where the task is a score."""
+
+    class Settings(TermSettings):
+        """T² KL of softened probabilities."""
+
+        temperature: Temperature = 1.0
 
     student_need = teacher_need = LOGITS
 
@@ -67,7 +75,7 @@ class SoftLabels(LossTerm):
         self._temperature = temperature
 
     def forward(self, given: TermInput) -> Tensor:
-        student, teacher = _both_logits(given)
+        student, teacher = both_logits(given)
         if student.shape[1] == 1:
             return logits_mse(student, teacher) * len(student)
         return soft_label_kl(student, teacher, value_at(self._temperature, given.progress)) * len(student)
@@ -76,6 +84,7 @@ class SoftLabels(LossTerm):
 class Labels(LossTerm):
     """`labels`: the task's own loss on rows that have a label (no teacher)."""
 
+    needs_labels: ClassVar[bool] = True
     student_need = LOGITS
 
     def num_items(self, task: Task, batch: Batch) -> int:

@@ -1,19 +1,22 @@
-"""The weighted sum of loss terms: the only place that divides sums by counts."""
+"""The weighted sum of loss terms: built from settings or ready-made terms; only here sums are divided."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 
 import torch
 from torch import Tensor, nn
 
-from mtkd.losses.base import LossTerm, TermInput
-from mtkd.losses.settings import Term, value_at
+from mtkd.losses.base import LossTerm, ModelPair, TermInput
+from mtkd.losses.logits import Labels
+from mtkd.losses.registry import loss_class
 from mtkd.losses.slow_build import SlowBuild
-from mtkd.outputs import BY_LAYER, ModelOutput, OutputSpec
+from mtkd.losses.term_settings import TermSettings, value_at
+from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
 from tasks.batching import Batch
+from tasks.errors import UserError
 from tasks.task import Task
 
 
@@ -24,15 +27,13 @@ class Objective(nn.Module):
     splitting a batch changes nothing.
 
     Args:
-        terms: name -> term.
-        settings: name -> its weight (over the steps) and the kinds of task it is for.
+        terms: name -> term, which has its weight and the kinds of task that it applies to.
         slow_build: share of the steps in which layers are switched on one after the other.
     """
 
-    def __init__(self, terms: Mapping[str, LossTerm], settings: Mapping[str, Term], slow_build: float = 0.0):
+    def __init__(self, terms: Mapping[str, LossTerm], slow_build: float = 0.0):
         super().__init__()
         self.terms = nn.ModuleDict(terms)
-        self._settings = dict(settings)
         self.slow_build = SlowBuild.of(slow_build, terms.values())
 
     def _terms(self) -> list[tuple[str, LossTerm]]:
@@ -59,12 +60,9 @@ class Objective(nn.Module):
     def num_items(self, task: Task, batch: Batch) -> list[int]:
         """How many items each term sums over in this batch; 0 for a term that is not for this task."""
         return [
-            term.num_items(task, batch) if self._concerns(name, task) else 0 for name, term in self._terms()
+            term.num_items(task, batch) if term.kinds is None or task.kind in term.kinds else 0
+            for _, term in self._terms()
         ]
-
-    def _concerns(self, name: str, task: Task) -> bool:
-        kinds = self._settings[name].kinds
-        return kinds is None or task.kind in kinds
 
     def forward(
         self,
@@ -88,8 +86,8 @@ class Objective(nn.Module):
         given = TermInput(task, batch, student, teacher, progress, on)
         loss = _nothing(student)
         values = []
-        for (name, term), count in zip(self._terms(), num_items, strict=True):
-            weight = value_at(self._settings[name].weight, progress)
+        for (_, term), count in zip(self._terms(), num_items, strict=True):
+            weight = value_at(term.weight, progress)
             live = on is None or term.pairs_on(on)
             value = term(given) / count if count and weight and live else loss.new_zeros(())
             values.append(value.detach().float())
@@ -105,3 +103,72 @@ def _nothing(student: ModelOutput) -> Tensor:
         found = next(tensor for kind in BY_LAYER for tensor in getattr(student, kind).values())
     assert found is not None
     return found.float().flatten()[:1].sum() * 0.0
+
+
+def build_objective(
+    terms: Mapping[str, TermSettings | LossTerm] | Sequence[LossTerm],
+    student: EncoderSpec,
+    teacher: EncoderSpec | None,
+    tasks: Iterable[Task],
+    slow_build: float = 0.0,
+) -> Objective:
+    """The objective of a stage; projections are drawn in the order of the terms, the caller seeds torch.
+
+    Args:
+        terms: name -> settings of a term or a ready-made term; or ready-made terms, named by their class.
+        teacher: None where there is none.
+        tasks: all that the stage trains on.
+        slow_build: see DistillSettings.
+
+    Raises:
+        UserError: a term does not fit the sizes of student and teacher, needs an output that one of them does
+            not have, or has the name of another.
+    """
+    models = ModelPair(student, teacher or _NO_TEACHER, tuple(tasks))
+    named = terms if isinstance(terms, Mapping) else _named(terms)
+    built = {name: _build(name, term, models) for name, term in named.items()}
+    for name, term in built.items():
+        _require_offered(name, term, models)
+    return Objective(built, slow_build)
+
+
+def labels_objective() -> Objective:
+    """The tasks' own losses on labels, and nothing else."""
+    return Objective({"labels": Labels()})
+
+
+_NO_TEACHER = EncoderSpec("none", 0, 0, 0, 0, 0, OutputSpec())
+
+
+def _named(terms: Sequence[LossTerm]) -> dict[str, LossTerm]:
+    named = {type(term).__name__: term for term in terms}
+    if len(named) < len(terms):
+        raise UserError(
+            f"two of {len(terms)} losses have the same class, which names them: {', '.join(named)}",
+            hint="pass a dict from names to losses",
+        )
+    return named
+
+
+def _build(name: str, term: TermSettings | LossTerm, models: ModelPair) -> LossTerm:
+    if isinstance(term, LossTerm):
+        return term
+    built = loss_class(term.loss).from_settings(name, term, models)
+    built.weight, built.kinds = term.weight, term.kinds
+    return built
+
+
+def _require_offered(name: str, term: LossTerm, models: ModelPair) -> None:
+    """Refuse a term that needs an output that a model does not have."""
+    for who, need, model in (
+        ("student", term.student_need, models.student),
+        ("teacher", term.teacher_need, models.teacher),
+    ):
+        # Logits come from task heads, which are checked where they are known.
+        missing = need.raw.missing_from(model.offers | OutputSpec(logits=True))
+        if missing:
+            raise UserError(
+                f"the term {name!r} needs {', '.join(missing)} of the {who} ({model.family}), "
+                "which it does not give",
+                hint=f"drop the term with --set terms.{name}.weight=0, or choose another {who}",
+            )

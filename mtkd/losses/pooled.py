@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar, Self
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mtkd.losses.base import TermInput, full_precision
+from mtkd.losses.base import ModelPair, TermInput, full_precision
+from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of, require_same_heads
 from mtkd.losses.hidden import masked_mse
 from mtkd.losses.layer_maps import Pairs
 from mtkd.losses.layered import LayeredTerm, Projections, mask_of
+from mtkd.losses.term_settings import LayerMap, Projection, TermSettings
 from tasks.batching import Batch
 from tasks.task import Task
 
@@ -86,7 +90,9 @@ def pooled_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor, stride: i
 
 
 class PooledTerm(LayeredTerm):
-    """A term on windows of `stride` tokens; unit: a window with a real token."""
+    """A term on windows of `stride` tokens; item: a window with a real token."""
+
+    with_strides: ClassVar[bool | dict[str, Any]] = True
 
     def __init__(self, layers: Pairs, kind: str, stride: int, flow: bool = False):
         super().__init__(layers, [kind], flow)
@@ -105,24 +111,47 @@ class PooledHiddenMSE(PooledTerm):
         projection: W, without bias.
     """
 
+    class Settings(TermSettings):
+        """MSE with the mean of the teacher's hidden states over the tokens of a window (WaLDORf)."""
+
+        layers: LayerMap = "uniform"
+        projection: Projection = "shared"
+
     def __init__(self, layers: Pairs, stride: int, projection: Projections, flow: bool = False):
         super().__init__(layers, "hidden", stride, flow)
         self.projection = projection
 
-    def pair_loss(self, given: TermInput, number: int, mine: int, theirs: int) -> Tensor:
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
+        pairs = pairs_of(name, settings.layers, models, pooled=True)
+        projection = projections_of(name, settings.projection, pairs, hidden_widths(models, pairs))
+        return cls(pairs, models.student.stride, projection, settings.layers == "emd")
+
+    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over windows for one pair of layers."""
-        projected = self.projection(given.student.hidden[mine], mine)
-        hidden = given.teacher_signal.hidden[theirs]
+        projected = self.projection(given.student.hidden[layer_s], layer_s)
+        hidden = given.teacher_signal.hidden[layer_t]
         return pooled_hidden_mse(projected, hidden, mask_of(given), self._stride)
 
 
 class PooledScoreMSE(PooledTerm):
     """`pooled_score_mse`: the student's scores against the teacher's largest, summed over layers."""
 
+    class Settings(TermSettings):
+        """MSE with the teacher's largest attention score of a window (WaLDORf); equal numbers of heads."""
+
+        layers: LayerMap = "uniform"
+
     def __init__(self, layers: Pairs, stride: int, flow: bool = False):
         super().__init__(layers, "scores", stride, flow)
 
-    def pair_loss(self, given: TermInput, number: int, mine: int, theirs: int) -> Tensor:
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
+        pairs = pairs_of(name, settings.layers, models, pooled=True)
+        require_same_heads(name, models)
+        return cls(pairs, models.student.stride, settings.layers == "emd")
+
+    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over windows for one pair of layers."""
-        scores = given.teacher_signal.scores[theirs]
-        return pooled_score_mse(given.student.scores[mine], scores, mask_of(given), self._stride)
+        scores = given.teacher_signal.scores[layer_t]
+        return pooled_score_mse(given.student.scores[layer_s], scores, mask_of(given), self._stride)

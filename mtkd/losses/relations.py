@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mtkd.losses.base import TermInput, full_precision
+from mtkd.losses.base import ModelPair, TermInput, full_precision
+from mtkd.losses.compatibility import pairs_of, vector_layers
 from mtkd.losses.layer_maps import Pairs
-from mtkd.losses.layered import LayeredTerm, SampleTerm, TokenTerm, mask_of
+from mtkd.losses.layered import LayeredTerm, RowVector, SampleTerm, TokenTerm, mask_of
+from mtkd.losses.term_settings import LayerMap, TermSettings
 from mtkd.outputs import OutputSpec
+from tasks.errors import UserError
 
 # Elements of one (heads, n, n) matrix that is worked on at a time: what a CPU's cache holds, and on other
 # devices what keeps memory flat.
@@ -172,7 +176,7 @@ VECTORS = {"q": "query", "k": "key", "v": "value", "o": "context", "h": "hidden"
 
 
 class Relation(LayeredTerm):
-    """`relation`: `relation_kl` of pairs of vectors, summed over pairs and layers; unit: a real token.
+    """`relation`: `relation_kl` of pairs of vectors, summed over pairs and layers; item: a real token.
 
     Args:
         layers: (student layer, teacher layer).
@@ -181,6 +185,23 @@ class Relation(LayeredTerm):
         heads: how the teacher's attention heads become splits (`regroup_heads`).
         teacher_heads: the teacher's attention heads.
     """
+
+    class Settings(TermSettings):
+        """KL of scaled dot-product relations between vectors of all heads, summed over pairs and layers.
+
+        Attributes:
+            pairs: of q(uery), k(ey), v(alue), o (context vectors) and h(idden states).
+            splits: relation heads; None = the student's attention heads.
+            heads: how the teacher's attention heads become splits: side by side (`concat-split`), their
+                `average`, or one at `random` (MLKD-BERT table 5).
+        """
+
+        pairs: list[Annotated[str, Field(pattern=r"^[qkvoh]-[qkvoh]$")]] = Field(
+            ["q-q", "k-k", "v-v"], min_length=1
+        )
+        splits: PositiveInt | None = None
+        layers: LayerMap = "auto"
+        heads: Literal["concat-split", "average", "random"] = "concat-split"
 
     def __init__(
         self,
@@ -196,11 +217,18 @@ class Relation(LayeredTerm):
         self._of = [tuple(VECTORS[letter] for letter in pair.split("-")) for pair in of]
         self._splits, self._heads, self._teacher_heads = splits, heads, teacher_heads
 
-    def pair_loss(self, given: TermInput, number: int, mine: int, theirs: int) -> Tensor:
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
+        s, pairs = settings, pairs_of(name, settings.layers, models)
+        splits = s.splits or models.student.heads
+        _require_divisible(name, set("".join(s.pairs)) - {"-"}, splits, s.heads != "concat-split", models)
+        return cls(pairs, s.pairs, splits, s.heads, models.teacher.heads, s.layers == "emd")
+
+    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The sum over pairs of vectors."""
         kinds = {kind for pair in self._of for kind in pair}
-        student = {kind: getattr(given.student, kind)[mine] for kind in kinds}
-        teacher = {kind: self._regroup(getattr(given.teacher_signal, kind)[theirs]) for kind in kinds}
+        student = {kind: getattr(given.student, kind)[layer_s] for kind in kinds}
+        teacher = {kind: self._regroup(getattr(given.teacher_signal, kind)[layer_t]) for kind in kinds}
         return torch.stack(
             [
                 relation_kl(student[a], student[b], teacher[a], teacher[b], mask_of(given), self._splits)
@@ -210,6 +238,24 @@ class Relation(LayeredTerm):
 
     def _regroup(self, vectors: Tensor) -> Tensor:
         return regroup_heads(vectors, self._teacher_heads, self._splits, self._heads)
+
+
+def _require_divisible(name: str, letters: set[str], splits: int, regrouped: bool, models: ModelPair) -> None:
+    """Refuse a number of relation heads that does not divide a width, or the teacher's heads if regrouped."""
+    for who, model in (("student", models.student), ("teacher", models.teacher)):
+        by_head = regrouped and model is models.teacher
+        for letter in letters:
+            width = model.width if letter == "h" else model.attention
+            if by_head:
+                width = model.heads if letter != "h" else 0
+            if not width or width % splits:
+                divisors = [str(n) for n in range(1, width + 1) if width % n == 0]
+                raise UserError(
+                    f"the term {name!r} splits vectors into {splits} relation heads, "
+                    f"and the {who} has {'attention heads' if by_head else 'a width'} of {width}",
+                    expected=f"a number that divides it: {', '.join(divisors) or 'none'}",
+                    hint=f"--set terms.{name}.splits=N",
+                )
 
 
 def regroup_heads(vectors: Tensor, heads: int, splits: int, how: str) -> Tensor:
@@ -231,10 +277,16 @@ def regroup_heads(vectors: Tensor, heads: int, splits: int, how: str) -> Tensor:
 
 
 class TokenSimilarity(TokenTerm):
-    """`token_similarity`: similarities of the embedding layer's tokens; unit: a real token."""
+    """`token_similarity`: similarities of the embedding layer's tokens (MLKD-BERT); item: a real token."""
 
+    with_strides: ClassVar[bool | dict[str, Any]] = True
     student_need = teacher_need = OutputSpec(hidden=frozenset({0}))
     compared = ((0, 0),)
+
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
+        pairs_of(name, [(0, 0)], models)
+        return cls()
 
     def forward(self, given: TermInput) -> Tensor:
         mask = mask_of(given)
@@ -243,9 +295,22 @@ class TokenSimilarity(TokenTerm):
 
 
 class SampleSimilarity(SampleTerm):
-    """`sample_similarity`: similarities of a batch's rows; unit: a row."""
+    """`sample_similarity`: similarities of a batch's rows (MLKD-BERT); item: a row."""
+
+    class Settings(TermSettings):
+        """KL of the similarities between a batch's rows.
+
+        Attributes:
+            vector: a row's vector: the last layer's first token (`cls`), or what the heads read (`pooled`).
+        """
+
+        vector: RowVector = "cls"
 
     what = "similarities between rows"
+
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
+        return cls(settings.vector, *vector_layers(name, settings.vector, models))
 
     def forward(self, given: TermInput) -> Tensor:
         student, teacher = self.vectors(given)

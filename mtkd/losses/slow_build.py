@@ -28,7 +28,7 @@ class SlowBuild:
     @classmethod
     def of(cls, share: float, terms: Iterable[LossTerm]) -> SlowBuild:
         """That of some terms; where none of them compares layers there is nothing to build."""
-        layers = sorted({mine for term in terms for mine, _ in term.compared})
+        layers = sorted({layer for term in terms for layer, _ in term.compared})
         return cls(share, tuple(layers)) if layers else cls()
 
     def done(self, progress: float) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mtkd.losses.build_objective import labels_objective
+from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance, layer_parts

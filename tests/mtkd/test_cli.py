@@ -130,10 +130,10 @@ def test_a_teacher_without_the_head_is_refused(mtkd: Callable, tiny_teacher: Pat
         (["student.kind=transformer", "student.vocabulary=word"], ["vocabulary is not the teacher's"]),
         (["student.kind=transformer", "student.transformer.layers=9"], ["cannot have layers 9 (there 3)"]),
         (["terms.h.loss=hidden_mze"], ["hidden_mze", "did you mean 'hidden_mse'"]),
-        (["terms.h.loss=hidden_mse", "terms.h.layer=1"], ["terms.h.layer", "terms.NAME.layers"]),
+        (["terms.h.loss=hidden_mse", "terms.h.layer=1"], ["terms.h.layer", "did you mean 'terms.h.layers'"]),
         (
             ["terms.h.loss=hidden_mse"],
-            ["neither layers nor attention heads", "logits_mse, soft_labels, labels"],
+            ["neither layers nor attention heads", "labels, logits_mse, sample_contrastive (with vector ="],
         ),
         (
             [

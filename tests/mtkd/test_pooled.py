@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from mtkd.losses.build_objective import build_objective
-from mtkd.losses.objective import Objective
+from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.pooled import pooled_hidden_mse, pooled_score_mse
 from mtkd.models.encoders.waldorf import WaldorfConfig
 from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec

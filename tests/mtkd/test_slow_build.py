@@ -12,8 +12,7 @@ import torch
 from mtkd.jobs import distill
 from mtkd.jobs.common import Request
 from mtkd.losses.base import TermInput
-from mtkd.losses.build_objective import build_objective
-from mtkd.losses.objective import Objective
+from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.slow_build import SlowBuild
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
@@ -96,7 +95,7 @@ def test_each_term_counts_what_is_on() -> None:
     assert {name for name, value in at(0.59).items() if value} == {"emb", "hid", "cls"}
     given = TermInput(RTE, batch, student, teacher)
     hid = slow.terms["hid"]
-    pairs = [hid.pair_loss(given, n, *pair).item() for n, pair in enumerate(hid.pairs)]
+    pairs = [hid.pair_loss(given, *pair).item() for pair in hid.pairs]
     assert at(0.2)["hid"] == pytest.approx(pairs[0], rel=1e-5)
     assert at(0.4)["hid"] == pytest.approx(sum(pairs), rel=1e-5) == pytest.approx(whole["hid"])
     assert at(0.4)["cls"] == pytest.approx(whole["cls"], rel=1e-5)

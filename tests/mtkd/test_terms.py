@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from mtkd.losses.base import TermInput
-from mtkd.losses.build_objective import build_objective
 from mtkd.losses.contrastive import sample_contrastive
 from mtkd.losses.emd import emd
 from mtkd.losses.hidden import masked_mse
 from mtkd.losses.layer_maps import layer_pairs, spread
-from mtkd.losses.objective import Objective
+from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.relations import regroup_heads, relation_kl
-from mtkd.losses.settings import value_at
+from mtkd.losses.term_settings import value_at
 from mtkd.models.encoders.bilstm import BiLSTMConfig
 from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.settings import DistillSettings, validate

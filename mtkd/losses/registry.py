@@ -1,0 +1,86 @@
+"""The losses by name: those of mtkd, and those of installed plugins."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import import_module
+from typing import Literal
+
+from mtkd.losses.base import LossTerm
+from tasks.errors import unknown
+from tasks.plugins import load_plugins
+
+PLUGINS = "mtkd.losses"  # the entry point group
+
+# The name that recipes use, and the file of this package and the class that it stands for. A file is imported
+# when a loss of it is used: loss files import this one to list in an error message what else could be used.
+BUILT_IN = {
+    "attention_kl": "attention.AttentionKL",
+    "cls_mse": "hidden.ClsMSE",
+    "hidden_cosine": "hidden.HiddenCosine",
+    "hidden_knowledge": "hidden_knowledge.HiddenKnowledge",
+    "hidden_mse": "hidden.HiddenMSE",
+    "labels": "logits.Labels",
+    "logits_mse": "logits.LogitsMSE",
+    "pooled_hidden_mse": "pooled.PooledHiddenMSE",
+    "pooled_score_mse": "pooled.PooledScoreMSE",
+    "relation": "relations.Relation",
+    "sample_contrastive": "contrastive.SampleContrastive",
+    "sample_similarity": "relations.SampleSimilarity",
+    "score_mse": "attention.ScoreMSE",
+    "soft_labels": "logits.SoftLabels",
+    "token_similarity": "relations.TokenSimilarity",
+}
+
+
+def find_loss(name: str) -> type[LossTerm] | None:
+    """The class of a loss; None if there is none of that name.
+
+    Raises:
+        UserError: it is not one of mtkd's, and an installed plugin cannot be loaded.
+    """
+    if name in BUILT_IN:
+        file, _, loss = BUILT_IN[name].partition(".")
+        found: type[LossTerm] = getattr(import_module(f"mtkd.losses.{file}"), loss)
+        return found
+    return _plugins().get(name)
+
+
+def loss_class(name: str) -> type[LossTerm]:
+    """The class of a loss.
+
+    Raises:
+        UserError: there is no loss of that name, or a plugin cannot be loaded.
+    """
+    found = find_loss(name)
+    if found is None:
+        raise unknown("loss", name, loss_classes())
+    return found
+
+
+def loss_classes() -> dict[str, type[LossTerm]]:
+    """All losses by name: mtkd's, then those of plugins.
+
+    Raises:
+        UserError: a plugin cannot be loaded.
+    """
+    return {name: loss_class(name) for name in BUILT_IN} | _plugins()
+
+
+def losses_for(fact: Literal["without_layers", "with_strides"]) -> str:
+    """The losses for which a fact of LossTerm holds, for an error message."""
+    names = []
+    for name, loss in loss_classes().items():
+        holds = getattr(loss, fact)
+        if isinstance(holds, dict):
+            needed = (f"{key} = {json.dumps(value)}" for key, value in holds.items())
+            names.append(f"{name} (with {', '.join(needed)})")
+        elif holds:
+            names.append(name)
+    return ", ".join(names)
+
+
+@cache
+def _plugins() -> dict[str, type[LossTerm]]:
+    return load_plugins(PLUGINS, BUILT_IN, LossTerm)

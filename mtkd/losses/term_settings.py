@@ -1,0 +1,83 @@
+"""What the settings of all losses share: their base class, schedules, layer maps and projections."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+
+from tasks.task import Kind
+
+
+class Strict(BaseModel):
+    """Settings in which an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+# Points [share of the stage's steps, value], interpolated linearly; two points at one share are a jump.
+Points = list[tuple[float, float]]
+
+
+def _weight(value: float | Points) -> float | Points:
+    points = [(0.0, value)] if isinstance(value, int | float) else value
+    if not points or any(y < 0 for _, y in points):
+        raise ValueError("a number of 0 or more, or points [share of the steps, value]")
+    if any(not 0 <= x <= 1 for x, _ in points) or any(a > b for (a, _), (b, _) in pairwise(points)):
+        raise ValueError("points are [share of the steps, value], the shares rising from 0 to 1")
+    return value
+
+
+def _temperature(value: float | Points) -> float | Points:
+    if value == 0 or (not isinstance(value, int | float) and any(y == 0 for _, y in value)):
+        raise ValueError("a temperature is above 0")
+    return _weight(value)
+
+
+def _layers(value: str | list[tuple[int, int]]) -> str | list[tuple[int, int]]:
+    if not value or (isinstance(value, str) and not re.fullmatch(_LAYER_MAPS, value)):
+        raise ValueError("uniform, skip, last, first, top:L, auto, emd, or pairs such as [[1, 3], [2, 6]]")
+    return value
+
+
+_LAYER_MAPS = r"uniform|skip|last|first|auto|emd|top:\d+"
+Schedule = Annotated[float | Points, AfterValidator(_weight)]
+Temperature = Annotated[float | Points, AfterValidator(_temperature)]
+LayerMap = Annotated[str | list[tuple[int, int]], AfterValidator(_layers)]
+# `--set terms.X.projection=none` arrives as None.
+Projection = Annotated[
+    Literal["shared", "per-layer", "none"], BeforeValidator(lambda value: "none" if value is None else value)
+]
+
+
+def value_at(schedule: float | Points, share: float) -> float:
+    """The value of a schedule once `share` (0 to 1) of the steps is done."""
+    if isinstance(schedule, int | float):
+        return float(schedule)
+    before = [point for point in schedule if point[0] <= share]
+    after = [point for point in schedule if point[0] > share]
+    if not before or not after:
+        return (before or after)[-1 if before else 0][1]
+    (x0, y0), (x1, y1) = before[-1], after[0]
+    return y0 + (y1 - y0) * (share - x0) / (x1 - x0)
+
+
+def is_zero(schedule: float | Points) -> bool:
+    """True if the value is 0 all the time."""
+    return not schedule if isinstance(schedule, int | float) else not any(value for _, value in schedule)
+
+
+class TermSettings(Strict):
+    """The settings that every loss has; a loss with more of its own has a subclass of this as `Settings`.
+
+    Attributes:
+        weight: factor in the objective, or points over the steps.
+        kinds: the kinds of task that the term applies to; None = all.
+        loss: the name of the loss.
+    """
+
+    weight: Schedule = 1.0
+    kinds: list[Kind] | None = None
+    loss: str
