@@ -45,19 +45,17 @@ def recipes(ctx: click.Context, json_file: str | None) -> None:
     """The recipes there are; `mtkd recipes show NAME` prints one."""
     if ctx.invoked_subcommand:
         return
-    from mtkd.recipes import load_settings, recipe_names
+    from mtkd.recipes import load_settings, recipe_names, recipe_summary
     from mtkd.settings import STAGES
 
-    found = [
-        (name, stage, load_settings(name, stage, {})) for stage in STAGES for name in recipe_names(stage)
-    ]
+    found = [(name, stage) for stage in STAGES for name in recipe_names(stage)]
 
     def draw() -> None:
-        table(
-            ("recipe", "for", "what it is"), [(n, f"mtkd {s}", settings.summary) for n, s, settings in found]
-        )
+        table(("recipe", "for", "what it is"), [(n, f"mtkd {s}", recipe_summary(n)) for n, s in found])
 
-    show([{"name": n, "stage": s, **settings.model_dump()} for n, s, settings in found], json_file, draw)
+    # Loading settings imports torch for the losses, which takes seconds.
+    every = [{"name": n, "stage": s, **load_settings(n, s, {}).model_dump()} for n, s in found if json_file]
+    show(every, json_file, draw)
 
 
 @recipes.command("show")
@@ -69,7 +67,7 @@ def show_recipe(name: str, complete: bool, json_file: str | None) -> None:
     from mtkd.recipes import load_settings, recipe_stage, recipe_text
 
     text, stage = recipe_text(name), recipe_stage(name)
-    settings = load_settings(name, stage, {}).model_dump()
+    settings = load_settings(name, stage, {}).model_dump() if complete or json_file else {}
 
     def draw() -> None:
         if not complete:

@@ -32,6 +32,11 @@ def recipe_stage(name: str) -> str:
     return _read(name)["stage"]
 
 
+def recipe_summary(name: str) -> str:
+    """What a recipe says of itself, in one line; torch is not imported."""
+    return _read(name)["summary"]
+
+
 def load_settings(name: str, stage: str, overrides: Mapping[str, Any], task: str = "") -> Any:
     """A recipe with overrides applied and everything checked.
 
