@@ -83,10 +83,10 @@ class ScoreTerm(LayeredTerm):
 
 
 class ScoreMSE(ScoreTerm):
-    """`score_mse`: MSE of attention scores before the softmax (TinyBERT), summed over layers."""
+    """`score_mse`: MSE of attention scores, summed over layers."""
 
     class Settings(TermSettings):
-        """The layer map."""
+        """MSE of attention scores before the softmax (TinyBERT); equal numbers of heads."""
 
         layers: LayerMap = "uniform"
 
@@ -96,10 +96,10 @@ class ScoreMSE(ScoreTerm):
 
 
 class AttentionKL(ScoreTerm):
-    """`attention_kl`: KL of attention distributions (MiniLM), summed over layers."""
+    """`attention_kl`: KL of attention distributions, summed over layers."""
 
     class Settings(TermSettings):
-        """The layer map."""
+        """KL of attention distributions (MiniLM); equal numbers of heads."""
 
         layers: LayerMap = "auto"
 

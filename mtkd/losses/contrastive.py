@@ -57,7 +57,7 @@ class SampleContrastive(SampleTerm):
     """
 
     class Settings(TermSettings):
-        """Supervised contrast between rows of student and teacher.
+        """Supervised contrast between rows of student and teacher (MLKD-BERT).
 
         Attributes:
             vector: a row's vector: the last layer's first token (`cls`), or what the heads read (`pooled`).

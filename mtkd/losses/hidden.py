@@ -100,7 +100,7 @@ class HiddenCosine(LayeredTerm):
     """`hidden_cosine`: 1 - cosine of hidden states, summed over layers (DistilBERT); item: a real token."""
 
     class Settings(TermSettings):
-        """1 - cosine of hidden states, summed over the map's layers."""
+        """1 - cosine of hidden states, summed over the map's layers (DistilBERT)."""
 
         layers: LayerMap = "auto"
         projection: Projection = "none"
@@ -127,7 +127,7 @@ class ClsMSE(LossTerm):
     """`cls_mse`: MSE of normalised [CLS] vectors, the mean over layers (BERT-PKD Eq. 7); item: a row."""
 
     class Settings(TermSettings):
-        """MSE of normalised first-token vectors.
+        """MSE of normalised first-token vectors (BERT-PKD).
 
         Attributes:
             include_last: False leaves the student's last layer out, as the paper does.

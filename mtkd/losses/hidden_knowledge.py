@@ -46,7 +46,7 @@ class HiddenKnowledge(LayeredTerm):
     """
 
     class Settings(TermSettings):
-        """MSE of the part of the teacher's hidden states that is kept, summed over layers.
+        """MSE of the part of the teacher's hidden states that is kept (Liu et al. 2021), summed over layers.
 
         Attributes:
             top: L_top, the teacher layer that the student's last looks at; None = the last. The others are

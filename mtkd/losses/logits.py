@@ -64,7 +64,7 @@ class SoftLabels(LossTerm):
     """`soft_labels`: KL with the teacher's softened probabilities; MSE where the task is a score."""
 
     class Settings(TermSettings):
-        """T² KL of softened probabilities."""
+        """T² KL of softened probabilities; MSE where the task is a score."""
 
         temperature: Temperature = 1.0
 

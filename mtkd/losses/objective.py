@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
@@ -121,15 +122,28 @@ def build_objective(
         slow_build: see DistillSettings.
 
     Raises:
-        UserError: a term does not fit the sizes of student and teacher, needs an output that one of them does
-            not have, or has the name of another.
+        UserError: there is no term, or one does not fit the sizes of student and teacher, or needs an output
+            that one of them does not have.
     """
     models = ModelPair(student, teacher or _NO_TEACHER, tuple(tasks))
-    named = terms if isinstance(terms, Mapping) else _named(terms)
+    named = terms if isinstance(terms, Mapping) else named_losses(terms)
+    if not named:
+        raise UserError("there is no loss to train on", hint="pass one or more losses")
     built = {name: _build(name, term, models) for name, term in named.items()}
     for name, term in built.items():
         _require_offered(name, term, models)
     return Objective(built, slow_build)
+
+
+def named_losses(losses: Sequence[LossTerm]) -> dict[str, LossTerm]:
+    """Ready-made terms by the name of their class; a second one of a class is `NAME-2`, and so on."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for term in losses:
+        name = type(term).__name__
+        seen[name] += 1
+        found[name if seen[name] == 1 else f"{name}-{seen[name]}"] = term
+    return found
 
 
 def labels_objective() -> Objective:
@@ -138,16 +152,6 @@ def labels_objective() -> Objective:
 
 
 _NO_TEACHER = EncoderSpec("none", 0, 0, 0, 0, 0, OutputSpec())
-
-
-def _named(terms: Sequence[LossTerm]) -> dict[str, LossTerm]:
-    named = {type(term).__name__: term for term in terms}
-    if len(named) < len(terms):
-        raise UserError(
-            f"two of {len(terms)} losses have the same class, which names them: {', '.join(named)}",
-            hint="pass a dict from names to losses",
-        )
-    return named
 
 
 def _build(name: str, term: TermSettings | LossTerm, models: ModelPair) -> LossTerm:

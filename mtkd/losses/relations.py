@@ -298,7 +298,7 @@ class SampleSimilarity(SampleTerm):
     """`sample_similarity`: similarities of a batch's rows (MLKD-BERT); item: a row."""
 
     class Settings(TermSettings):
-        """KL of the similarities between a batch's rows.
+        """KL of the similarities between a batch's rows (MLKD-BERT).
 
         Attributes:
             vector: a row's vector: the last layer's first token (`cls`), or what the heads read (`pooled`).

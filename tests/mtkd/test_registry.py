@@ -1,0 +1,203 @@
+"""The registry of losses: what each declares, plugins, and losses given as objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mtkd.losses import registry
+from mtkd.losses.base import LossTerm, ModelPair, TermInput
+from mtkd.losses.logits import LogitsMSE, SoftLabels
+from mtkd.losses.objective import Objective, build_objective
+from mtkd.losses.registry import BUILT_IN, loss_class, losses_for
+from mtkd.losses.term_settings import TermSettings
+from mtkd.models.encoders.bilstm import BiLSTMConfig
+from mtkd.models.encoders.waldorf import WaldorfConfig
+from mtkd.outputs import BY_LAYER, LOGITS, EncoderSpec, ModelOutput, OutputSpec
+from mtkd.settings import DistillSettings, validate
+from tasks.batching import Batch
+from tasks.errors import UserError
+from tasks.glue import TASKS
+
+RTE = TASKS["rte"]
+LSTM = BiLSTMConfig(vocab_size=10).shape
+WALDORF = WaldorfConfig(vocab_size=10, layers=2, hidden_size=6, heads=2, head_size=3, output_size=5).shape
+EVERY = frozenset(range(4))
+BERT = EncoderSpec("bert", 3, 8, 8, 2, 8, OutputSpec(True, True, True, **dict.fromkeys(BY_LAYER, EVERY)))
+RED = """
+from torch import Tensor
+from mtkd.losses.base import LossTerm
+from mtkd.losses.term_settings import TermSettings
+from mtkd.outputs import LOGITS
+
+class Absolute(LossTerm):
+    class Settings(TermSettings):
+        scale: float = 1.0
+
+    student_need = teacher_need = LOGITS
+
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, given):
+        return self.scale * (given.student.logits - given.teacher_signal.logits).abs().mean(1).sum()
+"""
+
+
+@pytest.fixture(autouse=True)
+def forget_plugins() -> Iterator[None]:
+    """What a test installs is not there in the next."""
+    registry._plugins.cache_clear()
+    yield
+    registry._plugins.cache_clear()
+
+
+def settings_of(**terms: dict) -> dict[str, TermSettings]:
+    values = {"name": "", "summary": "", "source": "", "terms": terms}
+    found: dict[str, TermSettings] = validate(DistillSettings, values).terms
+    return found
+
+
+def term(name: str, student: EncoderSpec = BERT, **settings: Any) -> LossTerm:
+    """A loss with a projection, where it can have one."""
+    if "projection" in loss_class(name).Settings.model_fields:
+        settings["projection"] = "shared"
+    if "include_last" in loss_class(name).Settings.model_fields:
+        settings["include_last"] = True
+    given = loss_class(name).Settings(loss=name, **settings)
+    return loss_class(name).from_settings("t", given, ModelPair(student, BERT, (RTE,)))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_loss_declares_its_logits_and_settings(name: str) -> None:
+    loss, built = loss_class(name), term(name)
+    assert type(built) is loss and f"`{name}`" in (loss.__doc__ or "")
+    assert (built.student_need.logits, built.teacher_need.logits) == (
+        loss.student_need.logits,
+        loss.teacher_need.logits,
+    )
+    with pytest.raises(ValueError, match="Extra inputs"):
+        loss.Settings(loss=name, colour="red")
+
+
+@pytest.mark.parametrize(("fact", "student"), [("without_layers", LSTM), ("with_strides", WALDORF)])
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_students_that_a_loss_declares_are_those_it_is_built_for(
+    name: str, fact: str, student: EncoderSpec
+) -> None:
+    declared = getattr(loss_class(name), fact)
+    listed = losses_for(fact)  # type: ignore[arg-type]
+    assert (name in listed.replace(" (with", ",").split(", ")) == bool(declared)
+    if declared:
+        term(name, student, **(declared if isinstance(declared, dict) else {}))
+    if declared is not True:
+        with pytest.raises(UserError, match=r"neither layers nor attention heads|stands for 4 tokens"):
+            term(name, student)
+
+
+def test_what_needs_a_task_is_known_before_it_is_built() -> None:
+    needy = ("labels", "logits_mse", "soft_labels", "sample_contrastive")
+    assert all(loss_class(name).needs_task() for name in needy)
+    general = ("relation", "hidden_mse", "attention_kl", "sample_similarity", "pooled_score_mse")
+    assert not any(loss_class(name).needs_task() for name in general)
+
+
+def test_a_recipe_trains_on_a_loss_of_a_plugin(
+    install_plugin: Callable, mtkd: Callable, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    install_plugin("colours", "mtkd.losses", RED, "absolute = {module}:Absolute")
+    sets = [
+        "terms.mean.loss=absolute",
+        "terms.mean.scale=0.5",
+        "terms.logits.weight=0",
+        "student.kind=bilstm",
+    ]
+    small = [
+        "student.bilstm.hidden_size=8",
+        "student.bilstm.output_size=8",
+        "student.bilstm.embedding_size=8",
+    ]
+    words = ["distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte", "--teacher", tiny_teacher]
+    words += ["--limit", 32, "--eval-limit", 16, "--epochs", 1, "--batch", 16, "--quiet"]
+    words += [word for setting in sets + small for word in ("--set", setting)]
+    answered = mtkd(*words, "--out", tmp_path / "run")
+    assert answered.code == 0, answered.err
+    logged = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    steps = [line for line in logged if "loss/mean" in line]
+    assert steps and all(line["loss/mean"] == pytest.approx(line["loss"]) for line in steps)
+    refused = mtkd(*words, "--set", "terms.mean.scal=1", "--out", tmp_path / "no")
+    assert refused.code == 2 and "did you mean 'terms.mean.scale'" in refused.err
+
+
+def test_plugins_are_imported_only_when_a_name_is_not_one_of_ours(install_plugin: Callable) -> None:
+    install_plugin("broken", "mtkd.losses", "1 / 0", "absolute = {module}:Absolute")
+    assert settings_of(t={"loss": "logits_mse"})["t"].loss == "logits_mse"
+    with pytest.raises(UserError, match=r"absolute = .* of the package broken .* ZeroDivisionError"):
+        settings_of(t={"loss": "absolute"})
+
+
+def test_a_plugin_cannot_take_the_name_of_one_of_ours(install_plugin: Callable) -> None:
+    install_plugin("greedy", "mtkd.losses", RED, "logits_mse = {module}:Absolute")
+    with pytest.raises(UserError, match=r"package greedy .*'logits_mse' is already taken"):
+        settings_of(t={"loss": "absolut"})
+
+
+def test_an_unknown_loss_lists_those_of_plugins(install_plugin: Callable) -> None:
+    install_plugin("colours", "mtkd.losses", RED, "absolute = {module}:Absolute")
+    with pytest.raises(UserError, match=r"unknown loss of terms.t 'absolut' \(did you mean 'absolute'\?\)"):
+        settings_of(t={"loss": "absolut"})
+    assert ", absolute" in losses_for("without_layers")
+
+
+class Distance(LossTerm):
+    """A loss as in a notebook: the mean absolute difference of logits."""
+
+    student_need = teacher_need = LOGITS
+
+    def forward(self, given: TermInput) -> Tensor:
+        assert given.student.logits is not None and given.teacher_signal.logits is not None
+        return (given.student.logits - given.teacher_signal.logits).abs().mean(1).sum()
+
+
+class Deep(LossTerm):
+    """A loss on a layer that no model has."""
+
+    teacher_need = OutputSpec(hidden=frozenset({9}))
+
+
+def value_of(objective: Objective) -> tuple[float, list[float]]:
+    student, teacher = (ModelOutput(logits=torch.tensor(z)) for z in ([[1.0, 2.0]] * 3, [[2.0, 4.0]] * 3))
+    batch = Batch("rte", np.arange(3), torch.zeros(3), None, None, None)  # type: ignore[arg-type]
+    loss, values = objective(RTE, batch, student, teacher, objective.num_items(RTE, batch))
+    return loss.item(), values.tolist()
+
+
+def test_losses_can_be_given_as_objects() -> None:
+    assert value_of(build_objective([Distance()], BERT, BERT, [RTE])) == (1.5, [1.5])
+    half = Distance()
+    half.weight = 0.5
+    mixed = build_objective({"mine": half, **settings_of(mse={"loss": "logits_mse"})}, BERT, BERT, [RTE])
+    assert value_of(mixed) == (0.5 * 1.5 + 2.5, [1.5, 2.5])
+    only = Distance()
+    only.kinds = ["regress"]
+    assert value_of(build_objective([only, LogitsMSE()], BERT, BERT, [RTE])) == (2.5, [0.0, 2.5])
+
+
+def test_objects_are_named_after_their_class() -> None:
+    found = build_objective([Distance(), SoftLabels(), Distance()], BERT, BERT, [RTE])
+    assert list(found.terms) == ["Distance", "SoftLabels", "Distance-2"]
+
+
+def test_objects_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UserError, match=r"'Deep' needs hidden states of layer 9 of the teacher \(bert\)"):
+        build_objective([Deep()], BERT, BERT, [RTE])
+    with pytest.raises(UserError, match="no loss"):
+        build_objective([], BERT, BERT, [RTE])
