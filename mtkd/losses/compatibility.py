@@ -122,10 +122,9 @@ def require_same_heads(name: str, models: ModelPair) -> None:
     mine, theirs = models.student.heads, models.teacher.heads
     if mine and theirs and mine != theirs:
         other = "" if models.student.stride > 1 else ", or the loss 'relation', which takes any number"
-        kind = "waldorf" if models.student.stride > 1 else "transformer"
         raise UserError(
             f"the term {name!r} compares attention head by head: "
             f"the student has {mine}, the teacher {theirs}",
             expected=f"{theirs} heads{other}",
-            hint=f"--set student.{kind}.heads={theirs}, or --set terms.{name}.weight=0",
+            hint=f"--set student.{models.student.table}.heads={theirs}, or --set terms.{name}.weight=0",
         )

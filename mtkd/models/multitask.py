@@ -10,9 +10,10 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from mtkd.models.encoders.base import AnyEncoder, EncoderConfig
 from mtkd.models.encoders.pretrained_config import locate
+from mtkd.models.encoders.registry import config_from_json, encoder_from_config
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.init import AnyConfig, AnyEncoder, config_from_json, encoder_from_json
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from tasks.batching import ModelInputs
 from tasks.errors import UserError
@@ -69,7 +70,7 @@ class MultiTaskModel(nn.Module):
         Raises:
             UserError: the encoder has fewer positions.
         """
-        longest = getattr(self.encoder, "positions", max_length)
+        longest = self.encoder.positions or max_length
         if max_length > longest:
             raise UserError(
                 f"max_length {max_length} is more than the {longest} positions that the encoder has",
@@ -213,10 +214,10 @@ class SavedModel:
 
     def encoder(self) -> AnyEncoder:
         """Its encoder, with fresh weights."""
-        return encoder_from_json(self.encoder_json)
+        return encoder_from_config(self.config)
 
     @property
-    def config(self) -> AnyConfig:
+    def config(self) -> EncoderConfig:
         """Its encoder's configuration."""
         return config_from_json(self.encoder_json)
 
@@ -230,7 +231,7 @@ def read_saved(directory: Path) -> SavedModel:
     return saved_in(model_directory(directory))
 
 
-def write_description(place: Path, config: AnyConfig, tasks: Iterable[Task], info: ModelInfo) -> None:
+def write_description(place: Path, config: EncoderConfig, tasks: Iterable[Task], info: ModelInfo) -> None:
     """Write what a model says of itself; `saved_in` reads it."""
     said = {"format": FORMAT, "encoder": config.model_dump(), "tasks": [task.to_json() for task in tasks]}
     write_json(place / "model.json", said | vars(info))

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mtkd.models.encoders.pretrained_config import (
-    TransformerConfig,
-    digest_encoder,
-    locate,
-    pretrained_config,
-)
-from mtkd.models.init import AnyConfig, InitSpec
+from mtkd.models.encoders.base import EncoderConfig
+from mtkd.models.encoders.pretrained_config import digest_encoder, locate, pretrained_config
+from mtkd.models.init import InitSpec
 from mtkd.models.multitask import (
     ModelInfo,
     MultiTaskModel,
@@ -41,7 +37,7 @@ class TeacherRef:
 
     name: str
     saved: SavedModel | None
-    config: AnyConfig
+    config: EncoderConfig
     store: Path | None = None
     manifest: StoreManifest | None = None
 
@@ -109,7 +105,7 @@ class TeacherRef:
         if self.saved is None:
             return MultiTaskModel.without_heads(self.name, max_length or 128)
         model = MultiTaskModel.load(Path(self.name))
-        if max_length is not None and isinstance(self.config, TransformerConfig):
+        if max_length is not None and self.config.input_format == "joined":
             model.read_at_most(max_length)
         return model
 

@@ -17,11 +17,11 @@ from mtkd.models.encoders.pretrained_config import (
     pretrained_config,
     with_sizes,
 )
+from mtkd.models.encoders.registry import build_student, student_settings
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.init import InitContext, InitSpec, build_student
+from mtkd.models.init import InitContext, InitSpec
 from mtkd.models.multitask import ModelInfo, MultiTaskModel
 from mtkd.outputs import OutputSpec
-from mtkd.settings import StudentSettings
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.glue import TASKS
@@ -159,7 +159,7 @@ def test_an_encoder_whose_attention_cannot_be_seen_offers_states_only() -> None:
 
 @pytest.mark.parametrize(("take", "layers"), [("first", [1, 2]), ("last", [2, 3]), ([1, 3], [1, 3])])
 def test_a_student_takes_layers(take: object, layers: list[int], tiny_encoder: Path) -> None:
-    settings = StudentSettings.model_validate(
+    settings = student_settings(
         {
             "kind": "transformer",
             "transformer": {"layers": 2, "heads": 4, "init": str(tiny_encoder), "take": take},
@@ -190,9 +190,7 @@ def test_a_student_takes_layers(take: object, layers: list[int], tiny_encoder: P
     ],
 )
 def test_a_checkpoint_of_another_shape_is_refused(sizes: dict, complaint: str, tiny_encoder: Path) -> None:
-    settings = StudentSettings.model_validate(
-        {"kind": "transformer", "transformer": {"init": str(tiny_encoder), **sizes}}
-    )
+    settings = student_settings({"kind": "transformer", "transformer": {"init": str(tiny_encoder), **sizes}})
     tokeniser = Tokeniser.load(str(tiny_encoder))
     with pytest.raises(UserError, match=complaint):
         build_student(settings, InitContext(tokeniser, None, tokeniser, InitSpec(None, None)))
