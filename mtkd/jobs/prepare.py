@@ -147,8 +147,7 @@ def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
         raise UserError(
             f"the task {spans[0]!r} asks for a place in the context, and the student ({student.family}) "
             "has no vector for each token",
-            expected="students "
-            + ", ".join(k for k, e in encoder_classes().items() if e.Config.gives_sequence),
+            expected=f"students {', '.join(fitting)}",
             hint="--set student.kind=transformer, or another recipe (mtkd recipes)",
         )
 

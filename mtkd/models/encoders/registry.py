@@ -35,7 +35,7 @@ def encoder_classes() -> dict[str, type[AnyEncoder]]:
     found: dict[str, type[AnyEncoder]] = {
         kind: EntryPoint(kind, place, GROUP).load() for kind, place in ENCODERS.items()
     }
-    return found | load_plugins(GROUP, ENCODERS, Encoder)
+    return found | load_plugins(GROUP, ENCODERS, Encoder)  # type: ignore[type-abstract]
 
 
 def encoder_class(kind: str) -> type[AnyEncoder]:
