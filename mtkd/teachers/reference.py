@@ -16,6 +16,7 @@ from mtkd.models.multitask import (
     is_saved_model,
     read_saved,
     saved_in,
+    saved_tokeniser,
     write_description,
 )
 from mtkd.store.store_manifest import StoreManifest
@@ -89,7 +90,7 @@ class TeacherRef:
         place = self.store / "teacher" if self.store else Path(self.name)
         if not self.saved and not self.store:
             return Tokeniser.load(locate(self.name))
-        return Tokeniser.load(str(place if (place / "model.json").is_file() else place / "model"))
+        return saved_tokeniser(place if (place / "model.json").is_file() else place / "model")
 
     def load(self, max_length: int | None) -> MultiTaskModel:
         """The teacher itself.

@@ -20,8 +20,9 @@ from mtkd.models.encoders.pretrained_config import (
 from mtkd.models.encoders.registry import build_student, student_settings
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.init import InitContext, InitSpec
-from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.models.multitask import ModelInfo, MultiTaskModel, read_saved
 from mtkd.outputs import OutputSpec
+from mtkd.teachers.reference import TeacherRef
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.glue import TASKS
@@ -250,6 +251,38 @@ def test_a_model_is_the_same_after_saving(tmp_path: Path, tiny_encoder: Path) ->
     (tmp_path / "model" / "model.safetensors").write_bytes(b"cut short")
     with pytest.raises(UserError, match="damaged"):
         MultiTaskModel.load(tmp_path / "model")
+
+
+@pytest.fixture
+def saved(tmp_path: Path, tiny_encoder: Path) -> Path:
+    """A model of one task, saved."""
+    encoder = TransformerEncoder.pretrained(str(tiny_encoder), "cls")
+    place = tmp_path / "saved"
+    MultiTaskModel(encoder, [TASKS["rte"]], Tokeniser.load(str(tiny_encoder)), ModelInfo(32, 0)).save(place)
+    return place
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_transformers_does_not_answer_with_a_random_head(saved: Path) -> None:
+    from transformers import AutoConfig, AutoModelForSequenceClassification, pipeline
+
+    config = AutoConfig.from_pretrained(saved)
+    assert config.architectures == ["BertModel"] and not config.id2label
+    for task in ("text-classification", "token-classification"):
+        with pytest.raises(ValueError, match=r"empty sequence|zero-size array"):
+            pipeline(task, model=str(saved))("a cat")
+    tuned = AutoModelForSequenceClassification.from_pretrained(saved, num_labels=3)
+    assert tuned.classifier.out_features == 3, "fine-tuning the encoder with transformers"
+    assert read_saved(saved).tasks[0].labels == TASKS["rte"].labels
+    assert "heads.safetensors: one head per task: rte" in (saved / "README.md").read_text()
+
+
+def test_a_model_without_its_tokeniser_is_refused(saved: Path) -> None:
+    (saved / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"lacks tokenizer\.json"):
+        MultiTaskModel.load(saved)
+    with pytest.raises(UserError, match=r"lacks tokenizer\.json"):
+        TeacherRef.find(str(saved), heads=True).tokeniser()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -35,6 +35,7 @@ from mtkd.models.pruning import FactorisedEmbedding, prune_into, resize_heads
 from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.batching import ModelInputs
 from tasks.errors import UserError
+from tasks.files import read_json, write_json
 from tasks.hub_loading import load_named
 
 
@@ -243,9 +244,15 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         return EncoderOutput(pooled=vector, sequence=sequence, mask=tokens.mask, **kept)
 
     def save_weights(self, path: Path) -> None:
-        """Write weights and config.json into the path's directory, as transformers does."""
+        """Write weights and config.json into the path's directory, as transformers does.
+
+        The task heads are not in these files. A configuration with no labels makes a pipeline of transformers
+        fail where it would otherwise answer with a new, random head.
+        """
         quieten()
         self.body.save_pretrained(path.parent)  # type: ignore[operator]
+        config = path.parent / "config.json"
+        write_json(config, read_json(config) | {"id2label": {}, "label2id": {}})
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Take the weights that `save_weights` wrote."""
