@@ -190,6 +190,7 @@ class EncoderSpec:
         offers: what can be asked of it.
         stride: tokens that a state of layer 1 and above stands for.
         embedding: width of layer 0 where it is not `width`.
+        table: the table of a recipe in which a student's sizes are set: `student.<table>`.
     """
 
     family: str
@@ -201,6 +202,7 @@ class EncoderSpec:
     offers: OutputSpec
     stride: int = 1
     embedding: int | None = None
+    table: str = "transformer"
 
     def width_of(self, layer: int) -> int:
         """Width of a layer's hidden states."""

@@ -10,108 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, PositiveInt, SerializeAsAny, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny, ValidationError
 from pydantic_core import PydanticCustomError
 
 from mtkd.losses.term_settings import Strict, TermSettings, is_zero
+from mtkd.models.encoders.base import StudentSettings
+from mtkd.models.encoders.registry import settings_class, student_settings
 from tasks.errors import UserError, unknown
 from tasks.sampler import Mixing
 
-
-class BiLSTMSettings(Strict):
-    """The student's sizes where it is a BiLSTM; the defaults are MKD's where the paper gives them.
-
-    With seven task heads of 512 units the default has 9.9M parameters without the embeddings (the paper
-    reports 10.2M; it leaves the sizes of embeddings, feed-forward and output open).
-
-    Attributes:
-        embedding_size: width of the word embeddings.
-        projection_size: units of the feed-forward layer between embeddings and first BiLSTM.
-        hidden_size: units of a BiLSTM in one direction.
-        output_size: width of the pooled vector that the task heads read.
-    """
-
-    embedding_size: PositiveInt = 300
-    projection_size: PositiveInt = 256
-    hidden_size: PositiveInt = 256
-    output_size: PositiveInt = 768
-
-
-class TransformerSettings(Strict):
-    """The student where it is a Transformer; a size that is None is that of what it starts from.
-
-    Attributes:
-        layers, hidden_size, heads, intermediate_size: as in BERT; intermediate_size is the feed-forward
-            layer's.
-        embedding_size: rank of factorised embeddings, with a projection up to hidden_size.
-        init: "base" starts from the pretrained encoder that the teacher was refined from, "teacher" from the
-            teacher itself, "random" from nothing but the shape; anything else is a hub name, a directory
-            of transformers, or a run of mtkd.
-        take: which of its layers: "first", "last", "uniform", "skip", or a list of layers from 1; where it
-            is pruned also "importance".
-        prune: cut the student out of the teacher: the most important heads and feed-forward units of each
-            layer, embeddings of rank `embedding_size` by SVD (ROSITA); with init = "teacher".
-        dropout: inside the encoder, of attention and hidden states alike.
-        pooling: the row's vector: see `mtkd.models.encoders.transformer.TransformerConfig`.
-    """
-
-    layers: int | None = Field(None, gt=0)
-    hidden_size: int | None = Field(None, gt=0)
-    heads: int | None = Field(None, gt=0)
-    intermediate_size: int | None = Field(None, gt=0)
-    embedding_size: int | None = Field(None, gt=0)
-    init: str = "base"
-    take: Literal["first", "last", "uniform", "skip", "importance"] | list[int] = "first"
-    prune: bool = False
-    dropout: float | None = Field(None, ge=0, lt=1)
-    pooling: Literal["cls", "mean", "cls-of-layers"] = "cls"
-
-
-class WaldorfSettings(Strict):
-    """The student's sizes where it is a WaLDORf.
-
-    The text of the paper that we have gives the numbers of blocks and heads, and "a bit less than a
-    quarter" of BERT-base's weights; the others are ours, ALBERT's for the embeddings, and come to a fifth.
-
-    Attributes:
-        embedding_size: width of embeddings and lower convolutions.
-        kernel_size: tokens (or states) that a convolution sees.
-        layers, hidden_size, heads, intermediate_size: of the Transformer blocks.
-        head_size: width of an attention head; heads times it need not be hidden_size.
-        output_size: width of the vectors that the task heads read, and of the upper convolutions.
-        positions: the longest sequence.
-    """
-
-    embedding_size: PositiveInt = 128
-    kernel_size: Literal[1, 3, 5, 7] = 3
-    layers: PositiveInt = 8
-    hidden_size: PositiveInt = 512
-    heads: PositiveInt = 16
-    head_size: PositiveInt = 32
-    intermediate_size: PositiveInt = 1024
-    output_size: PositiveInt = 256
-    positions: PositiveInt = 512
-
-
-class StudentSettings(Strict):
-    """Which student, how it reads text, and how its embeddings start.
-
-    `vocabulary`: "wordpiece" is the teacher's own tokeniser; "word" builds a word-level vocabulary of at
-    most `vocabulary_size` words from the training text. `stride`: tokens that neighbouring windows of a long
-    context share (span tasks).
-    """
-
-    kind: Literal["bilstm-biattention", "bilstm", "transformer", "waldorf"] = "bilstm-biattention"
-    vocabulary: Literal["wordpiece", "word"] = "wordpiece"
-    vocabulary_size: int = Field(60_000, gt=10)
-    embeddings: Literal["random", "teacher"] = "random"
-    max_length: int = Field(128, ge=8)
-    stride: int = Field(128, ge=0)
-    head_hidden: int = Field(512, ge=0)
-    dropout: float = Field(0.1, ge=0, lt=1)
-    bilstm: BiLSTMSettings = BiLSTMSettings()
-    transformer: TransformerSettings = TransformerSettings()
-    waldorf: WaldorfSettings = WaldorfSettings()
+# Settings of the student's kind, chosen by `student.kind`.
+Student = SerializeAsAny[Annotated[StudentSettings, BeforeValidator(student_settings)]]
 
 
 class TrainSettings(Strict):
@@ -224,7 +133,7 @@ class DistillSettings(Strict):
     summary: str
     source: str
     supervision: Literal["teacher", "labels"] = "teacher"
-    student: StudentSettings = StudentSettings()
+    student: Student = Field(default_factory=lambda: student_settings({}))
     terms: dict[str, AnyTermSettings]
     stages: dict[str, StageSettings] = Field(default_factory=dict)
     one_stage: bool = False
@@ -332,7 +241,7 @@ def _explain(model: type[BaseModel], given: Mapping[str, Any], error: Validation
         if where[0] == "terms" and len(where) == 3:
             fields = _loss_settings(given["terms"][where[1]]["loss"]).model_fields
             return unknown("setting", key, [f"{section}.{field}" for field in fields])
-        known = [name for name in _keys(model) if name not in _NOT_SET]
+        known = [name for name in _keys(model, given) if name not in _NOT_SET]
         beside = [name for name in known if name.startswith(f"{section}.")] if section else known
         near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known
         return unknown("setting", key, near, hint="mtkd recipes show NAME --all prints the settings")
@@ -348,13 +257,13 @@ def _explain(model: type[BaseModel], given: Mapping[str, Any], error: Validation
 _NOT_SET = ("name", "summary", "source")
 
 
-def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Every dotted key of a settings model."""
+def _keys(model: type[BaseModel], given: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Every dotted key of a settings model; those of `student` by the kind that was given."""
     found = []
     for name, item in model.model_fields.items():
-        inner = item.annotation
+        inner = settings_class(given.get(name)) if name == "student" else item.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            found += _keys(inner, f"{prefix}{name}.")
+            found += _keys(inner, {}, f"{prefix}{name}.")
         elif name == "terms":
             found += [f"terms.NAME.{field}" for field in _term_keys()]
         elif name == "stages":

@@ -205,7 +205,7 @@ def _check_device(device: str) -> None:
 
 def _check_length(name: str, model: MultiTaskModel, settings: BenchSettings) -> None:
     """Refuse more tokens than the encoder has positions, if it has any."""
-    positions = getattr(model.encoder, "positions", settings.seq_len)
+    positions = model.encoder.positions or settings.seq_len
     if settings.seq_len > positions:
         raise UserError(
             f"{name} cannot read {settings.seq_len} tokens",

@@ -86,7 +86,7 @@ def run(
         rows = {part.task.name: Encoded.encode(part.train, model.tokeniser) for part in read.parts}
         return measure_importance(model.to(accelerator.device), data.tasks, rows)
 
-    prepared = prepare_run(validated, (text for part in data.parts for text in part.train.texts), importance)
+    prepared = prepare_run(validated, [text for part in data.parts for text in part.train.texts], importance)
     if corpus:
         check_mask(corpus, {"teacher": prepared.teacher, "student": prepared.student})
     data = data.as_read(prepared.student.reader)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,8 @@ import torch
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.registry import loss_class
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, locate
-from mtkd.models.init import InitContext, InitSpec, build_student, student_config
+from mtkd.models.encoders.registry import build_student, encoder_classes, student_config
+from mtkd.models.init import InitContext, InitSpec
 from mtkd.models.multitask import ModelInfo, MultiTaskModel, require_heads
 from mtkd.models.pruning import Importance
 from mtkd.outputs import EncoderSpec, OutputSpec
@@ -142,10 +143,11 @@ def validate_run(
 def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
     spans = [task.name for task in tasks if task.kind == "span"]
     if spans and not student.offers.sequence:
+        fitting = [kind for kind, encoder in encoder_classes().items() if encoder.Config.gives_sequence]
         raise UserError(
             f"the task {spans[0]!r} asks for a place in the context, and the student ({student.family}) "
             "has no vector for each token",
-            expected="students transformer, waldorf",
+            expected=f"students {', '.join(fitting)}",
             hint="--set student.kind=transformer, or another recipe (mtkd recipes)",
         )
 
@@ -194,13 +196,13 @@ def _check_store(validated: ValidatedRun, store: Path, manifest: StoreManifest) 
 
 def prepare_run(
     validated: ValidatedRun,
-    texts: Iterable[pa.StringArray] = (),
+    texts: Sequence[pa.StringArray] = (),
     importance: Callable[[MultiTaskModel], Importance] | None = None,
 ) -> PreparedRun:
     """Load the teacher and make the student.
 
     Args:
-        texts: what a word-level vocabulary is built from.
+        texts: the training texts, one array per column: what a word-level vocabulary is built from.
         importance: says what of the teacher matters, for a student that is cut out of it.
 
     Raises:
@@ -209,8 +211,7 @@ def prepare_run(
     settings, wanted = validated.settings, validated.settings.student
     aligned = validated.aligned
     teacher = None
-    from_weights = wanted.embeddings == "teacher" or wanted.transformer.init == "teacher"
-    if validated.teacher and (not validated.manifest or from_weights):
+    if validated.teacher and (not validated.manifest or wanted.needs_teacher_weights):
         teacher = validated.teacher.load(wanted.max_length if aligned else None)
     if teacher or not validated.teacher:
         own = teacher.tokeniser if teacher else Tokeniser.load(locate(DEFAULT_TEACHER))
@@ -220,7 +221,7 @@ def prepare_run(
     torch.manual_seed(settings.train.seed)
     init_spec = validated.teacher.init_spec if validated.teacher else InitSpec(None, None)
     weighed = None
-    if wanted.transformer.prune and wanted.kind == "transformer":
+    if wanted.needs_importance:
         if importance is None or teacher is None:
             raise UserError(
                 "a student is cut out of its teacher by the loss on labels, and plain text has none",
@@ -228,10 +229,11 @@ def prepare_run(
             )
         weighed = importance(teacher)
         torch.manual_seed(settings.train.seed)
-    origin = InitContext(tokeniser, teacher.encoder if teacher else None, own, init_spec, weighed)
+    encoder = teacher.encoder if teacher else None
+    context = InitContext(tokeniser, encoder, own, init_spec, weighed, texts)
     info = ModelInfo(wanted.max_length, wanted.head_hidden, wanted.dropout, stride=wanted.stride)
     tasks = [task for task in validated.tasks if task.kind != "text"]
-    student = MultiTaskModel(build_student(wanted, origin), tasks, tokeniser, info)
+    student = MultiTaskModel(build_student(wanted, context), tasks, tokeniser, info)
     if weighed and teacher:
         _take_heads(student, teacher)
     theirs = teacher.reader if teacher else None

@@ -108,10 +108,9 @@ def require_same_heads(name: str, models: ModelPair) -> None:
     heads_s, heads_t = models.student.heads, models.teacher.heads
     if heads_s and heads_t and heads_s != heads_t:
         other = "" if models.student.stride > 1 else ", or the loss 'relation', which takes any number"
-        kind = "waldorf" if models.student.stride > 1 else "transformer"
         raise UserError(
             f"the term {name!r} compares attention head by head: "
             f"the student has {heads_s}, the teacher {heads_t}",
             expected=f"{heads_t} heads{other}",
-            hint=f"--set student.{kind}.heads={heads_t}, or --set terms.{name}.weight=0",
+            hint=f"--set student.{models.student.table}.heads={heads_t}, or --set terms.{name}.weight=0",
         )

@@ -10,9 +10,10 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from mtkd.models.encoders.base import AnyEncoder, EncoderConfig
 from mtkd.models.encoders.pretrained_config import locate
+from mtkd.models.encoders.registry import config_from_json, encoder_from_config
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.init import AnyConfig, AnyEncoder, config_from_json, encoder_from_json
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from tasks.batching import ModelInputs
 from tasks.errors import UserError
@@ -24,6 +25,22 @@ from tasks.tokeniser import Tokeniser
 
 FORMAT = 2
 WEIGHTS, HEADS = "model.safetensors", "heads.safetensors"
+TOKENISER = "tokenizer.json"
+README = """\
+# A model of mtkd
+
+Answers: `mtkd predict --model DIR`, or `mtkd.models.multitask.MultiTaskModel.load(DIR)` in Python.
+
+- model.json: the encoder's configuration, and each task with its labels in the order of the logits
+- {weights}: the encoder
+- {heads}: one head per task: {tasks}
+- tokenizer.json, tokenizer_config.json: the tokeniser
+
+If there is a config.json, `AutoModel.from_pretrained(DIR)` of transformers reads the encoder without heads.
+A classifier of transformers (`AutoModelForSequenceClassification`, `pipeline("text-classification")`) would
+put a new, random head on it. config.json therefore declares no labels, which makes a pipeline fail. To
+fine-tune the encoder with transformers, pass `num_labels`.
+"""
 
 
 @dataclass
@@ -69,7 +86,7 @@ class MultiTaskModel(nn.Module):
         Raises:
             UserError: the encoder has fewer positions.
         """
-        longest = getattr(self.encoder, "positions", max_length)
+        longest = self.encoder.positions or max_length
         if max_length > longest:
             raise UserError(
                 f"max_length {max_length} is more than the {longest} positions that the encoder has",
@@ -134,7 +151,7 @@ class MultiTaskModel(nn.Module):
         """Write the model atomically: `model.json`, the encoder's and the heads' weights, and the tokeniser.
 
         A Transformer's directory is also one as transformers writes it: `AutoModel.from_pretrained` reads
-        the encoder from it, without heads.
+        the encoder from it, without heads. The README.md inside says so.
         """
         info = self.info
         with atomic_directory(directory) as place:
@@ -142,17 +159,20 @@ class MultiTaskModel(nn.Module):
             save_file(_plain(self.heads), place / HEADS)
             self.tokeniser.save(place)
             write_description(place, self.encoder.config, self.tasks.values(), info)
+            tasks = ", ".join(self.tasks) or "none"
+            note = README.format(weights=WEIGHTS, heads=HEADS, tasks=tasks)
+            (place / "README.md").write_text(note, encoding="utf-8")
 
     @classmethod
     def load(cls, directory: Path) -> MultiTaskModel:
         """Read a model written by `save`, from its directory or from the run directory that holds it.
 
         Raises:
-            UserError: there is no model there, or a newer version wrote it.
+            UserError: there is no model there, a file is missing or damaged, or another version wrote it.
         """
         place = model_directory(directory)
         saved = read_saved(directory)
-        model = cls(saved.encoder(), saved.tasks, Tokeniser.load(str(place)), saved.info)
+        model = cls(saved.encoder(), saved.tasks, saved_tokeniser(place), saved.info)
         try:
             model.encoder.load_weights(load_file(place / WEIGHTS))
             model.heads.load_state_dict(load_file(place / HEADS))
@@ -213,10 +233,10 @@ class SavedModel:
 
     def encoder(self) -> AnyEncoder:
         """Its encoder, with fresh weights."""
-        return encoder_from_json(self.encoder_json)
+        return encoder_from_config(self.config)
 
     @property
-    def config(self) -> AnyConfig:
+    def config(self) -> EncoderConfig:
         """Its encoder's configuration."""
         return config_from_json(self.encoder_json)
 
@@ -230,7 +250,7 @@ def read_saved(directory: Path) -> SavedModel:
     return saved_in(model_directory(directory))
 
 
-def write_description(place: Path, config: AnyConfig, tasks: Iterable[Task], info: ModelInfo) -> None:
+def write_description(place: Path, config: EncoderConfig, tasks: Iterable[Task], info: ModelInfo) -> None:
     """Write what a model says of itself; `saved_in` reads it."""
     said = {"format": FORMAT, "encoder": config.model_dump(), "tasks": [task.to_json() for task in tasks]}
     write_json(place / "model.json", said | vars(info))
@@ -251,6 +271,20 @@ def saved_in(place: Path) -> SavedModel:
         )
     encoder, tasks = said.pop("encoder"), [Task.from_json(value) for value in said.pop("tasks")]
     return SavedModel(encoder, tasks, ModelInfo(**said))
+
+
+def saved_tokeniser(place: Path) -> Tokeniser:
+    """The tokeniser that was saved beside a model, or beside the description of one.
+
+    Raises:
+        UserError: its file is missing or damaged.
+    """
+    if not (place / TOKENISER).is_file():  # transformers would make up an empty one
+        raise UserError(
+            f"{place} lacks {TOKENISER}, without which no text can be read",
+            hint="copy it from where the model was trained; it belongs to the weights",
+        )
+    return Tokeniser.load(str(place))
 
 
 def is_saved_model(directory: Path) -> bool:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mtkd.models.encoders.pretrained_config import (
-    TransformerConfig,
-    digest_encoder,
-    locate,
-    pretrained_config,
-)
-from mtkd.models.init import AnyConfig, InitSpec
+from mtkd.models.encoders.base import EncoderConfig
+from mtkd.models.encoders.pretrained_config import digest_encoder, locate, pretrained_config
+from mtkd.models.init import InitSpec
 from mtkd.models.multitask import (
     ModelInfo,
     MultiTaskModel,
@@ -20,6 +16,7 @@ from mtkd.models.multitask import (
     is_saved_model,
     read_saved,
     saved_in,
+    saved_tokeniser,
     write_description,
 )
 from mtkd.store.store_manifest import StoreManifest
@@ -41,7 +38,7 @@ class TeacherRef:
 
     name: str
     saved: SavedModel | None
-    config: AnyConfig
+    config: EncoderConfig
     store: Path | None = None
     manifest: StoreManifest | None = None
 
@@ -93,7 +90,7 @@ class TeacherRef:
         place = self.store / "teacher" if self.store else Path(self.name)
         if not self.saved and not self.store:
             return Tokeniser.load(locate(self.name))
-        return Tokeniser.load(str(place if (place / "model.json").is_file() else place / "model"))
+        return saved_tokeniser(place if (place / "model.json").is_file() else place / "model")
 
     def load(self, max_length: int | None) -> MultiTaskModel:
         """The teacher itself.
@@ -109,7 +106,7 @@ class TeacherRef:
         if self.saved is None:
             return MultiTaskModel.without_heads(self.name, max_length or 128)
         model = MultiTaskModel.load(Path(self.name))
-        if max_length is not None and isinstance(self.config, TransformerConfig):
+        if max_length is not None and self.config.input_format == "joined":
             model.read_at_most(max_length)
         return model
 

@@ -17,11 +17,12 @@ from mtkd.models.encoders.pretrained_config import (
     pretrained_config,
     with_sizes,
 )
+from mtkd.models.encoders.registry import build_student, student_settings
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.init import InitContext, InitSpec, build_student
-from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.models.init import InitContext, InitSpec
+from mtkd.models.multitask import ModelInfo, MultiTaskModel, read_saved
 from mtkd.outputs import OutputSpec
-from mtkd.settings import StudentSettings
+from mtkd.teachers.reference import TeacherRef
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.glue import TASKS
@@ -159,7 +160,7 @@ def test_an_encoder_whose_attention_cannot_be_seen_offers_states_only() -> None:
 
 @pytest.mark.parametrize(("take", "layers"), [("first", [1, 2]), ("last", [2, 3]), ([1, 3], [1, 3])])
 def test_a_student_takes_layers(take: object, layers: list[int], tiny_encoder: Path) -> None:
-    settings = StudentSettings.model_validate(
+    settings = student_settings(
         {
             "kind": "transformer",
             "transformer": {"layers": 2, "heads": 4, "init": str(tiny_encoder), "take": take},
@@ -190,9 +191,7 @@ def test_a_student_takes_layers(take: object, layers: list[int], tiny_encoder: P
     ],
 )
 def test_a_checkpoint_of_another_shape_is_refused(sizes: dict, complaint: str, tiny_encoder: Path) -> None:
-    settings = StudentSettings.model_validate(
-        {"kind": "transformer", "transformer": {"init": str(tiny_encoder), **sizes}}
-    )
+    settings = student_settings({"kind": "transformer", "transformer": {"init": str(tiny_encoder), **sizes}})
     tokeniser = Tokeniser.load(str(tiny_encoder))
     with pytest.raises(UserError, match=complaint):
         build_student(settings, InitContext(tokeniser, None, tokeniser, InitSpec(None, None)))
@@ -252,6 +251,38 @@ def test_a_model_is_the_same_after_saving(tmp_path: Path, tiny_encoder: Path) ->
     (tmp_path / "model" / "model.safetensors").write_bytes(b"cut short")
     with pytest.raises(UserError, match="damaged"):
         MultiTaskModel.load(tmp_path / "model")
+
+
+@pytest.fixture
+def saved(tmp_path: Path, tiny_encoder: Path) -> Path:
+    """A model of one task, saved."""
+    encoder = TransformerEncoder.pretrained(str(tiny_encoder), "cls")
+    place = tmp_path / "saved"
+    MultiTaskModel(encoder, [TASKS["rte"]], Tokeniser.load(str(tiny_encoder)), ModelInfo(32, 0)).save(place)
+    return place
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_transformers_does_not_answer_with_a_random_head(saved: Path) -> None:
+    from transformers import AutoConfig, AutoModelForSequenceClassification, pipeline
+
+    config = AutoConfig.from_pretrained(saved)
+    assert config.architectures == ["BertModel"] and not config.id2label
+    for task in ("text-classification", "token-classification"):
+        with pytest.raises(ValueError, match=r"empty sequence|zero-size array"):
+            pipeline(task, model=str(saved))("a cat")
+    tuned = AutoModelForSequenceClassification.from_pretrained(saved, num_labels=3)
+    assert tuned.classifier.out_features == 3, "fine-tuning the encoder with transformers"
+    assert read_saved(saved).tasks[0].labels == TASKS["rte"].labels
+    assert "heads.safetensors: one head per task: rte" in (saved / "README.md").read_text()
+
+
+def test_a_model_without_its_tokeniser_is_refused(saved: Path) -> None:
+    (saved / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"lacks tokenizer\.json"):
+        MultiTaskModel.load(saved)
+    with pytest.raises(UserError, match=r"lacks tokenizer\.json"):
+        TeacherRef.find(str(saved), heads=True).tokeniser()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -13,12 +13,12 @@ from torch.nn import functional
 
 from mtkd.evaluation.inference_bench import BenchSettings, batch_runner, bench_inference
 from mtkd.models.encoders.pretrained_config import locate
+from mtkd.models.encoders.registry import build_student, student_settings
 from mtkd.models.encoders.waldorf import WaldorfConfig, WaldorfEncoder
-from mtkd.models.init import InitContext, InitSpec, build_student
+from mtkd.models.init import InitContext, InitSpec
 from mtkd.models.multitask import ModelInfo, MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.outputs import OutputSpec
-from mtkd.settings import StudentSettings
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.glue import TASKS
@@ -200,7 +200,7 @@ def test_a_student_of_the_papers_shape() -> None:
 
 def test_embeddings_of_the_teachers_are_refused() -> None:
     tokeniser = Tokeniser.load(locate("minilm"))
-    settings = StudentSettings(kind="waldorf", embeddings="teacher")
+    settings = student_settings({"kind": "waldorf", "embeddings": "teacher"})
     with pytest.raises(UserError, match="embeddings are smaller"):
         build_student(settings, InitContext(tokeniser, None, tokeniser, InitSpec(None, None)))
 

@@ -9,25 +9,52 @@ Inside, sequences are time-major, (L, B, d): nn.LSTM then works without copying,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveInt
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from mtkd.losses.term_settings import Strict
+from mtkd.models.encoders.base import Encoder, EncoderConfig, StudentSettings
+from mtkd.models.init import InitContext, InitSpec, teacher_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
-from mtkd.settings import BiLSTMSettings
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
+from tasks.reader import InputFormat
 
 POOLED = OutputSpec(pooled=True)
+Kind = Literal["bilstm-biattention", "bilstm"]
 
 
-class BiLSTMConfig(BiLSTMSettings):
+class BiLSTMSettings(Strict):
+    """The table `student.bilstm`: the sizes; the defaults are MKD's where the paper gives them.
+
+    With seven task heads of 512 units the default has 9.9M parameters without the embeddings (the paper
+    reports 10.2M; it leaves the sizes of embeddings, feed-forward and output open).
+
+    Attributes:
+        embedding_size: width of the word embeddings.
+        projection_size: units of the feed-forward layer between embeddings and first BiLSTM.
+        hidden_size: units of a BiLSTM in one direction.
+        output_size: width of the pooled vector that the task heads read.
+    """
+
+    embedding_size: PositiveInt = 300
+    projection_size: PositiveInt = 256
+    hidden_size: PositiveInt = 256
+    output_size: PositiveInt = 768
+
+
+class BiLSTMStudentSettings(StudentSettings):
+    """What a recipe may set of a BiLSTM student; `kind` as in BiLSTMConfig."""
+
+    kind: Kind = "bilstm-biattention"
+    bilstm: BiLSTMSettings = BiLSTMSettings()
+
+
+class BiLSTMConfig(BiLSTMSettings, EncoderConfig):
     """How a BiLSTM student is built: its sizes, and what a recipe does not say of it.
 
     Attributes:
@@ -36,7 +63,8 @@ class BiLSTMConfig(BiLSTMSettings):
         dropout: after the feed-forward layer and before the fully-connected one.
     """
 
-    kind: Literal["bilstm-biattention", "bilstm"] = "bilstm-biattention"
+    input_format: ClassVar[InputFormat] = "separate"
+    kind: Kind = "bilstm-biattention"
     vocab_size: PositiveInt
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
@@ -61,7 +89,7 @@ class _Text:
     order: Tensor
 
 
-class BiLSTMEncoder(nn.Module):
+class BiLSTMEncoder(Encoder[BiLSTMStudentSettings, BiLSTMConfig]):
     """A BiLSTM student that gives one vector a row; what it gives does not depend on the padding.
 
     Every text has at least one token, and its padding at the end (`tasks.batching.Reader`).
@@ -70,24 +98,16 @@ class BiLSTMEncoder(nn.Module):
         config: sizes and kind.
         embeddings: (vocab_size, embedding_size) to start the word embeddings from; None = random.
 
-    Attributes:
-        input_format: "separate": the texts of a row in sequences of their own.
-        width: D of the pooled vector.
-        n_layers: 0: no hidden states to ask for, there is no one sequence to compare with a teacher's.
-
     Raises:
         UserError: `embeddings` has another shape.
     """
 
-    input_format: Literal["separate"] = "separate"
-    n_layers = 0
+    Settings = BiLSTMStudentSettings
+    Config = BiLSTMConfig
 
     def __init__(self, config: BiLSTMConfig, embeddings: Tensor | None = None):
-        super().__init__()
+        super().__init__(config)
         hidden = config.hidden_size
-        self.config = config
-        self.shape = config.shape
-        self.width, self.offers = self.shape.pooled, self.shape.offers
         self.embeddings = nn.Embedding(config.vocab_size, config.embedding_size)
         self.projection = nn.Linear(config.embedding_size, config.projection_size)
         self.lstm = _BiLSTM(config.projection_size, hidden)
@@ -95,6 +115,33 @@ class BiLSTMEncoder(nn.Module):
         self.output = nn.Linear(self.compare.factor * hidden, config.output_size)
         self.dropout = nn.Dropout(config.dropout)
         self._initialise(embeddings)
+
+    @classmethod
+    def config_from_settings(
+        cls, settings: BiLSTMStudentSettings, init_spec: InitSpec, vocab_size: int
+    ) -> BiLSTMConfig:
+        """The sizes of a recipe's student."""
+        fixed = {"kind": settings.kind, "vocab_size": vocab_size, "dropout": settings.dropout}
+        return BiLSTMConfig.model_validate(settings.bilstm.model_dump() | fixed)
+
+    @classmethod
+    def build(cls, settings: BiLSTMStudentSettings, context: InitContext) -> BiLSTMEncoder:
+        """A student with random weights, on request with the teacher's word embeddings.
+
+        Raises:
+            UserError: there is no teacher, its vocabulary is another, or its embeddings have another width.
+        """
+        config = cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size)
+        if settings.embeddings == "random":
+            return cls(config)
+        table = teacher_embeddings(context)
+        width = table.shape[1]
+        if "embedding_size" in settings.bilstm.model_fields_set and config.embedding_size != width:
+            raise UserError(
+                f"student embeddings are {config.embedding_size} wide, the teacher's {width}",
+                hint=f"--set student.bilstm.embedding_size={width}, or student.embeddings=random",
+            )
+        return cls(config.model_copy(update={"embedding_size": width}), table)
 
     def _initialise(self, embeddings: Tensor | None) -> None:
         for layer in (self.projection, self.output):
@@ -126,14 +173,6 @@ class BiLSTMEncoder(nn.Module):
         texts = [self._read(tokens) for tokens in inputs.texts]
         features = self.compare(texts[0], texts[-1])
         return EncoderOutput(pooled=torch.relu(self.output(self.dropout(features))))
-
-    def save_weights(self, path: Path) -> None:
-        """Write the weights as one safetensors file."""
-        save_file({name: w.detach().cpu().contiguous() for name, w in self.state_dict().items()}, path)
-
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take the weights that `save_weights` wrote."""
-        self.load_state_dict(weights)
 
     def _read(self, tokens: Tokens) -> _Text:
         """Embedding, feed-forward layer with ReLU, BiLSTM."""

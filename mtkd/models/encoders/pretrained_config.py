@@ -6,10 +6,9 @@ import importlib.metadata
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from mtkd.models.encoders.base import EncoderConfig
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.errors import UserError
 from tasks.files import digest_file, read_json
@@ -25,7 +24,7 @@ _OTHER_NAMES = {
 Pooling = Literal["cls", "mean", "cls-of-layers"]
 
 
-class TransformerConfig(BaseModel):
+class TransformerConfig(EncoderConfig):
     """How a Transformer encoder is built.
 
     Attributes:
@@ -36,7 +35,7 @@ class TransformerConfig(BaseModel):
         embedding_rank: of a factorised word embedding table; None = it is whole.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    gives_sequence: ClassVar[bool] = True
     kind: Literal["transformer"] = "transformer"
     hf: dict[str, Any]
     pooling: Pooling = "cls"

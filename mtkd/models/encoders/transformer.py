@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from pydantic import Field
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mtkd.models.capture import Capture, find_layers, watch
+from mtkd.losses.term_settings import Strict
+from mtkd.models.capture import Capture, watch
+from mtkd.models.encoders.base import Encoder, StudentSettings
 from mtkd.models.encoders.pretrained_config import (
     Pooling,
     TransformerConfig,
@@ -21,30 +24,78 @@ from mtkd.models.encoders.pretrained_config import (
     quieten,
     with_sizes,
 )
-from mtkd.models.pruning import FactorisedEmbedding, resize_heads
+from mtkd.models.encoders.transformer_init import (
+    require_teacher_vocabulary,
+    source_name,
+    student_transformer,
+    taken_layers,
+)
+from mtkd.models.init import InitContext, InitSpec, copy_layers, refuse_teacher_embeddings
+from mtkd.models.pruning import FactorisedEmbedding, prune_into, resize_heads
 from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.batching import ModelInputs
 from tasks.errors import UserError
+from tasks.files import read_json, write_json
 from tasks.hub_loading import load_named
 
 
-class TransformerEncoder(nn.Module):
-    """A Hugging Face encoder that gives one vector a row, and whatever else of its inside is asked for.
+class TransformerSettings(Strict):
+    """The table `student.transformer`; a size that is None is that of what it starts from.
 
     Attributes:
-        input_format: "joined": both texts in one sequence.
-        shape: sizes, and what can be asked for.
-        width: D of the pooled vector, the hidden size.
-        n_layers: hidden states 0 (embeddings) to n_layers can be asked for.
+        layers, hidden_size, heads, intermediate_size: as in BERT; intermediate_size is the feed-forward
+            layer's.
+        embedding_size: rank of factorised embeddings, with a projection up to hidden_size.
+        init: "base" starts from the pretrained encoder that the teacher was refined from, "teacher" from the
+            teacher itself, "random" from nothing but the shape; anything else is a hub name, a directory
+            of transformers, or a run of mtkd.
+        take: which of its layers: "first", "last", "uniform", "skip", or a list of layers from 1; where it
+            is pruned also "importance".
+        prune: cut the student out of the teacher: the most important heads and feed-forward units of each
+            layer, embeddings of rank `embedding_size` by SVD (ROSITA); with init = "teacher".
+        dropout: inside the encoder, of attention and hidden states alike.
+        pooling: the row's vector: see `mtkd.models.encoders.transformer.TransformerConfig`.
     """
 
-    input_format: Literal["joined"] = "joined"
+    layers: int | None = Field(None, gt=0)
+    hidden_size: int | None = Field(None, gt=0)
+    heads: int | None = Field(None, gt=0)
+    intermediate_size: int | None = Field(None, gt=0)
+    embedding_size: int | None = Field(None, gt=0)
+    init: str = "base"
+    take: Literal["first", "last", "uniform", "skip", "importance"] | list[int] = "first"
+    prune: bool = False
+    dropout: float | None = Field(None, ge=0, lt=1)
+    pooling: Literal["cls", "mean", "cls-of-layers"] = "cls"
+
+
+class TransformerStudentSettings(StudentSettings):
+    """What a recipe may set of a Transformer student."""
+
+    kind: Literal["transformer"] = "transformer"
+    transformer: TransformerSettings = TransformerSettings()
+
+    @property
+    def needs_teacher_weights(self) -> bool:
+        """True if its layers start from the teacher's."""
+        return super().needs_teacher_weights or self.transformer.init == "teacher"
+
+    @property
+    def needs_importance(self) -> bool:
+        """True if it is cut out of the teacher."""
+        return self.transformer.prune
+
+
+class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig]):
+    """A Hugging Face encoder that gives one vector a row, and whatever else of its inside is asked for."""
+
+    Settings = TransformerStudentSettings
+    Config = TransformerConfig
 
     def __init__(self, config: TransformerConfig, body: nn.Module | None = None):
-        super().__init__()
+        super().__init__(config)
         from transformers import AutoModel
 
-        self.config = config
         if body is None:
             hf_config = config.build_hf()
             body = _without_pooler(lambda **more: AutoModel.from_config(hf_config, **more))
@@ -55,10 +106,56 @@ class TransformerEncoder(nn.Module):
             table = FactorisedEmbedding(words, config.embedding_rank, config.shape.width)
             body.set_input_embeddings(table)  # type: ignore[operator]
         self.body = body
-        self.shape = config.shape
-        self.width, self.n_layers, self.offers = self.shape.width, self.shape.layers, self.shape.offers
         self._segments = getattr(body.config, "type_vocab_size", 0) > 1
         self._watched = watch(body, self.n_layers)
+
+    @classmethod
+    def config_from_settings(
+        cls, settings: TransformerStudentSettings, init_spec: InitSpec, vocab_size: int = 1
+    ) -> TransformerConfig:
+        """The configuration of what the student starts from, vocabulary included, in the sizes asked for.
+
+        Raises:
+            UserError: sizes that do not go together, or not with what the student starts from.
+        """
+        return student_transformer(settings.transformer, init_spec)
+
+    @classmethod
+    def build(cls, settings: TransformerStudentSettings, context: InitContext) -> TransformerEncoder:
+        """A student with random weights, with layers of a pretrained encoder, or cut out of the teacher.
+
+        Raises:
+            UserError: sizes or a vocabulary that differ from those of what it starts from.
+        """
+        wanted = settings.transformer
+        refuse_teacher_embeddings(
+            settings,
+            "student.embeddings=teacher is for students that are not Transformers",
+            "--set student.transformer.init=teacher takes the teacher's embeddings and first layers",
+        )
+        require_teacher_vocabulary(wanted, context)
+        config = cls.config_from_settings(settings, context.init_spec)
+        if context.own_vocabulary:
+            config = with_sizes(config, vocab_size=context.tokeniser.vocab_size)
+        student = cls(config)
+        if wanted.init == "random":
+            return student
+        if wanted.init == "teacher":
+            assert isinstance(context.teacher, TransformerEncoder), "the configuration refuses others"
+            source = context.teacher
+        else:
+            source = cls.pretrained(source_name(wanted, context.init_spec.base))
+        models = student.body, student.n_layers, source.body, source.n_layers
+        if not wanted.prune:
+            copy_layers(*models, taken_layers(wanted, student.n_layers, source.n_layers))
+            return student
+        assert context.importance is not None and config.head_size, "measured before a student is pruned"
+        if wanted.take == "importance":
+            layers = context.importance.best_layers(student.n_layers)
+        else:
+            layers = taken_layers(wanted, student.n_layers, source.n_layers)
+        prune_into(*models, layers, context.importance, config.head_size)
+        return student
 
     @classmethod
     def pretrained(
@@ -147,9 +244,15 @@ class TransformerEncoder(nn.Module):
         return EncoderOutput(pooled=vector, sequence=sequence, mask=tokens.mask, **kept)
 
     def save_weights(self, path: Path) -> None:
-        """Write weights and config.json into the path's directory, as transformers does."""
+        """Write weights and config.json into the path's directory, as transformers does.
+
+        The task heads are not in these files. A configuration with no labels makes a pipeline of transformers
+        fail where it would otherwise answer with a new, random head.
+        """
         quieten()
         self.body.save_pretrained(path.parent)  # type: ignore[operator]
+        config = path.parent / "config.json"
+        write_json(config, read_json(config) | {"id2label": {}, "label2id": {}})
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Take the weights that `save_weights` wrote."""
@@ -184,32 +287,3 @@ def _without_pooler(build: Any) -> nn.Module:
         return build(add_pooling_layer=False)
     except TypeError:
         return build()
-
-
-def copy_layers(student: TransformerEncoder, source: TransformerEncoder, layers: Sequence[int]) -> None:
-    """Give a student the source's embeddings and some of its layers.
-
-    Args:
-        layers: for each layer of the student the source's layer, both from 1.
-
-    Raises:
-        UserError: a weight has another shape.
-    """
-    places = find_layers(student.body, student.n_layers), find_layers(source.body, source.n_layers)
-    mine, theirs = (f"{place[0]}." if place else None for place in places)
-    weights = source.body.state_dict()
-    taken = {}
-    for name, weight in student.body.state_dict().items():
-        origin = name
-        if mine and theirs and name.startswith(mine):
-            number, _, rest = name.removeprefix(mine).partition(".")
-            origin = f"{theirs}{layers[int(number)] - 1}.{rest}"
-        there = tuple(weights[origin].shape) if origin in weights else "none"
-        if there != tuple(weight.shape):
-            raise UserError(
-                f"the student's {name} is {tuple(weight.shape)}, there {there} in the encoder it starts from",
-                expected="the sizes of the encoder it starts from, but for layers and heads",
-                hint="leave out the student's sizes, or --set student.transformer.init=random",
-            )
-        taken[name] = weights[origin]
-    student.body.load_state_dict(taken)

@@ -6,25 +6,57 @@ Small embeddings, two [convolution, max-pool 2], a Linear up, Transformer blocks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveInt
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mtkd.losses.term_settings import Strict
+from mtkd.models.encoders.base import Encoder, EncoderConfig, StudentSettings
+from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
-from mtkd.settings import StudentSettings, WaldorfSettings
 from tasks.batching import ModelInputs, Tokens
 
 STRIDE = 4  # tokens that a block's state stands for: two poolings by 2
 SEGMENTS = 2
 
 
-class WaldorfConfig(WaldorfSettings):
+class WaldorfSettings(Strict):
+    """The table `student.waldorf`: the sizes.
+
+    The text of the paper that we have gives the numbers of blocks and heads, and "a bit less than a
+    quarter" of BERT-base's weights; the others are ours, ALBERT's for the embeddings, and come to a fifth.
+
+    Attributes:
+        embedding_size: width of embeddings and lower convolutions.
+        kernel_size: tokens (or states) that a convolution sees.
+        layers, hidden_size, heads, intermediate_size: of the Transformer blocks.
+        head_size: width of an attention head; heads times it need not be hidden_size.
+        output_size: width of the vectors that the task heads read, and of the upper convolutions.
+        positions: the longest sequence.
+    """
+
+    embedding_size: PositiveInt = 128
+    kernel_size: Literal[1, 3, 5, 7] = 3
+    layers: PositiveInt = 8
+    hidden_size: PositiveInt = 512
+    heads: PositiveInt = 16
+    head_size: PositiveInt = 32
+    intermediate_size: PositiveInt = 1024
+    output_size: PositiveInt = 256
+    positions: PositiveInt = 512
+
+
+class WaldorfStudentSettings(StudentSettings):
+    """What a recipe may set of a WaLDORf student."""
+
+    kind: Literal["waldorf"] = "waldorf"
+    waldorf: WaldorfSettings = WaldorfSettings()
+
+
+class WaldorfConfig(WaldorfSettings, EncoderConfig):
     """How a WaLDORf student is built: its sizes, and what a recipe does not say of it.
 
     Attributes:
@@ -32,15 +64,10 @@ class WaldorfConfig(WaldorfSettings):
         dropout: behind embeddings, attention and feed-forward layers.
     """
 
+    gives_sequence: ClassVar[bool] = True
     kind: Literal["waldorf"] = "waldorf"
     vocab_size: PositiveInt
     dropout: float = Field(default=0.1, ge=0, lt=1)
-
-    @classmethod
-    def of(cls, settings: StudentSettings, vocab_size: int) -> WaldorfConfig:
-        """That of a recipe's student."""
-        fixed = {"vocab_size": vocab_size, "dropout": settings.dropout}
-        return cls.model_validate(settings.waldorf.model_dump() | fixed)
 
     @property
     def shape(self) -> EncoderSpec:
@@ -56,28 +83,23 @@ class WaldorfConfig(WaldorfSettings):
             offers=OutputSpec(pooled=True, sequence=True, hidden=blocks | {0}, scores=blocks),
             stride=STRIDE,
             embedding=self.embedding_size,
+            table="waldorf",
         )
 
 
-class WaldorfEncoder(nn.Module):
+class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
     """Gives a vector a token (`sequence`), from the upper convolutions, and a vector a row (`pooled`).
 
     The row's vector is tanh(W m) of the mean m of the last block's states, so that tasks of rows do not run
-    the upper convolutions.
-
-    Attributes:
-        input_format: "joined": both texts in one sequence.
-        shape: sizes, and what can be asked for; `hidden` 0 is the embeddings' output at full length.
-        width: D of both vectors.
+    the upper convolutions. `hidden` 0 is the embeddings' output at full length.
     """
 
-    input_format: Literal["joined"] = "joined"
+    Settings = WaldorfStudentSettings
+    Config = WaldorfConfig
 
     def __init__(self, config: WaldorfConfig):
-        super().__init__()
+        super().__init__(config)
         small, hidden, out = config.embedding_size, config.hidden_size, config.output_size
-        self.config, self.shape = config, config.shape
-        self.width, self.n_layers, self.offers = out, config.layers, self.shape.offers
         self.embeddings = nn.Embedding(config.vocab_size, small)
         self.place = nn.Embedding(config.positions, small)
         self.segment = nn.Embedding(SEGMENTS, small)
@@ -90,6 +112,28 @@ class WaldorfEncoder(nn.Module):
         self.pool = nn.Linear(hidden, out)
         self.dropout = nn.Dropout(config.dropout)
         _initialise(self)
+
+    @classmethod
+    def config_from_settings(
+        cls, settings: WaldorfStudentSettings, init_spec: InitSpec, vocab_size: int
+    ) -> WaldorfConfig:
+        """The sizes of a recipe's student."""
+        fixed = {"vocab_size": vocab_size, "dropout": settings.dropout}
+        return WaldorfConfig.model_validate(settings.waldorf.model_dump() | fixed)
+
+    @classmethod
+    def build(cls, settings: WaldorfStudentSettings, context: InitContext) -> WaldorfEncoder:
+        """A student with random weights.
+
+        Raises:
+            UserError: it is to start from the teacher's embeddings.
+        """
+        refuse_teacher_embeddings(
+            settings,
+            "a WaLDORf's embeddings are smaller than the teacher's, so they cannot start from them",
+            "--set student.embeddings=random; a hidden_mse term with layers = [[0, 0]] brings them near",
+        )
+        return cls(cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size))
 
     @property
     def positions(self) -> int:
@@ -159,16 +203,6 @@ class WaldorfEncoder(nn.Module):
         weight = mask.unsqueeze(-1).to(states.dtype)
         mean = (states * weight).sum(1) / weight.sum(1).clamp(min=1)
         return torch.tanh(self.pool(mean))
-
-    def save_weights(self, path: Path) -> None:
-        """Write the weights."""
-        save_file(
-            {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}, path
-        )
-
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take the weights that `save_weights` wrote."""
-        self.load_state_dict(weights)
 
 
 def masks_by_halving(mask: Tensor) -> list[Tensor]:

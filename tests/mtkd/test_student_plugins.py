@@ -1,0 +1,118 @@
+"""The registry of students, and one that another installed package brings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtkd.models.encoders.base import Encoder
+from mtkd.models.encoders.registry import ENCODERS, encoder_classes
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.recipes import load_settings
+from tasks.errors import UserError
+
+CODE = """
+from typing import ClassVar, Literal
+
+import torch
+from torch import nn
+
+from mtkd.losses.term_settings import Strict
+from mtkd.models.encoders.base import Encoder, EncoderConfig, StudentSettings
+from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
+
+
+class Table(Strict):
+    size: int = 8
+
+
+class Settings(StudentSettings):
+    kind: Literal["first_word"] = "first_word"
+    first_word: Table = Table()
+
+
+class Config(EncoderConfig):
+    input_format: ClassVar = "separate"
+    kind: Literal["first_word"] = "first_word"
+    vocab_size: int
+    size: int
+
+    @property
+    def shape(self):
+        return EncoderSpec(self.kind, 0, 0, 0, 0, self.size, OutputSpec(pooled=True))
+
+
+class FirstWord(Encoder[Settings, Config]):
+    Settings = Settings
+    Config = Config
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embeddings = nn.Embedding(config.vocab_size, config.size)
+
+    @classmethod
+    def config_from_settings(cls, settings, init_spec, vocab_size):
+        return Config(vocab_size=vocab_size, size=settings.first_word.size)
+
+    @classmethod
+    def build(cls, settings, context):
+        return cls(cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size))
+
+    def forward(self, inputs, need=OutputSpec(pooled=True)):
+        return EncoderOutput(pooled=sum(self.embeddings(text.ids[:, 0]) for text in inputs.texts))
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An installed package with a student; the file that names its entry points."""
+    place = tmp_path / "site"
+    info = place / "first_word-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: first-word\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[mtkd.students]\nfirst_word = first_word:FirstWord\n")
+    (place / "first_word.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(place))
+    yield info / "entry_points.txt"
+    sys.modules.pop("first_word", None)
+
+
+def test_every_kind_is_an_encoder_with_settings_of_that_kind() -> None:
+    for kind, encoder in encoder_classes().items():
+        assert issubclass(encoder, Encoder)
+        assert encoder.Settings(kind=kind).kind == kind
+    assert list(ENCODERS) == sorted(ENCODERS)
+
+
+def test_a_recipe_builds_a_student_of_another_package(
+    package: Path, mtkd: Callable[..., Any], tiny_teacher: Path, tmp_path: Path
+) -> None:
+    words = "distill mkd-lstm --data pocket --tasks sst2 --limit 32 --eval-limit 16 --epochs 1 --quiet"
+    kind = ["--set", "student.kind=first_word"]
+    given = [*words.split(), *kind, "--teacher", tiny_teacher, "--out", tmp_path / "run"]
+    refused = mtkd(*given, "--set", "student.first_word.sice=5")
+    assert refused.code == 2 and "did you mean 'student.first_word.size'" in refused.err
+    run = mtkd(*given, "--set", "student.first_word.size=5")
+    assert run.code == 0, run.err
+    model = MultiTaskModel.load(tmp_path / "run")
+    assert model.encoder.config.kind == "first_word" and model.encoder.width == 5
+    rows = ["--data", "pocket", "--limit", 16, "--quiet"]
+    assert mtkd("evaluate", "--model", tmp_path / "run", *rows).code == 0
+
+
+def test_an_unknown_kind_names_those_of_packages_too(package: Path) -> None:
+    with pytest.raises(UserError, match=r"(?s)'firstword'.*did you mean 'first_word'.*waldorf"):
+        load_settings("mkd-lstm", "distill", {"student.kind": "firstword"})
+    package.write_text("[mtkd.students]\nfirst_word = first_word:Settings\n")
+    with pytest.raises(UserError, match="not a subclass of Encoder"):
+        load_settings("mkd-lstm", "distill", {"student.kind": "first_word"})
+
+
+def test_tables_of_other_kinds_are_left_out() -> None:
+    sets = {"student.kind": "waldorf", "student.waldorf.layers": 2, "student.transformer.layers": 3}
+    student = load_settings("mkd-lstm", "distill", sets).student
+    assert student.waldorf.layers == 2 and "transformer" not in student.model_dump()
