@@ -61,7 +61,7 @@ class ValidatedRun:
     @property
     def aligned(self) -> bool:
         """True if the student has to read as the teacher does: token by token."""
-        of_tokens = self.teacher_need.logits and any(task.kind == "span" for task in self.tasks)
+        of_tokens = self.teacher_need.logits and any(task.type.predicts_spans for task in self.tasks)
         return self.need.tokens or of_tokens
 
     @property
@@ -140,7 +140,7 @@ def validate_run(
 
 
 def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
-    spans = [task.name for task in tasks if task.kind == "span"]
+    spans = [task.name for task in tasks if task.type.predicts_spans]
     if spans and not student.offers.sequence:
         raise UserError(
             f"the task {spans[0]!r} asks for a place in the context, and the student ({student.family}) "
@@ -230,7 +230,7 @@ def prepare_run(
         torch.manual_seed(settings.train.seed)
     origin = InitContext(tokeniser, teacher.encoder if teacher else None, own, init_spec, weighed)
     info = ModelInfo(wanted.max_length, wanted.head_hidden, wanted.dropout, stride=wanted.stride)
-    tasks = [task for task in validated.tasks if task.kind != "text"]
+    tasks = [task for task in validated.tasks if task.type.has_head]
     student = MultiTaskModel(build_student(wanted, origin), tasks, tokeniser, info)
     if weighed and teacher:
         _take_heads(student, teacher)

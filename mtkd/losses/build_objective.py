@@ -140,13 +140,11 @@ def _sample_similarity(name: str, s: Any, models: ModelPair) -> LossTerm:
 
 def _sample_contrastive(name: str, s: Any, models: ModelPair) -> LossTerm:
     for task in models.tasks:
-        without = task.kind == "span" or (task.kind == "regress" and s.bins is None)
-        if without and (s.kinds is None or task.kind in s.kinds):
-            has = "places in a text" if task.kind == "span" else "scores"
+        if not task.type.has_classes(s.bins) and (s.kinds is None or task.kind in s.kinds):
             binned = f"--set terms.{name}.bins=5 sorts the scores into classes; "
             raise UserError(
-                f"the term {name!r} contrasts classes, and {task.name!r} has {has}",
-                hint=("" if task.kind == "span" else binned)
+                f"the term {name!r} contrasts classes, and {task.name!r} has {task.type.outputs}",
+                hint=(binned if task.type.has_classes(5) else "")
                 + f'--set \'terms.{name}.kinds=["classify", "rank"]\' leaves such tasks out of the term',
             )
     of = "pooled" if s.vector == "pooled" else "width"

@@ -73,10 +73,7 @@ class SampleContrastive(SampleTerm):
 
     def forward(self, given: TermInput) -> Tensor:
         student, teacher = self.vectors(given)
-        labels = given.batch.labels
-        if given.task.kind == "regress" and self._bins and given.task.range:
-            low, high = given.task.range
-            labels = ((labels - low) / (high - low) * self._bins).floor().clamp(max=self._bins - 1)
+        labels = given.task.type.row_classes(given.task, given.batch.labels, self._bins)
         projected = self.projection(student, 0)
         loss = sample_contrastive(projected, teacher, labels, self._temperature, self._normalize)
         return loss * self.num_items(given.task, given.batch)

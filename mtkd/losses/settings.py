@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
 from mtkd.selection import TokenRule, UnitRule
-from tasks.task import Kind
+from tasks.task_types import kinds
 
 
 class Strict(BaseModel):
@@ -36,6 +36,12 @@ def _temperature(value: float | Points) -> float | Points:
     if value == 0 or (not isinstance(value, int | float) and any(y == 0 for _, y in value)):
         raise ValueError("a temperature is above 0")
     return _weight(value)
+
+
+def _kind(value: str) -> str:
+    if value not in kinds():
+        raise ValueError(", ".join(kinds()))
+    return value
 
 
 def _layers(value: str | list[tuple[int, int]]) -> str | list[tuple[int, int]]:
@@ -81,7 +87,7 @@ class Term(Strict):
     """
 
     weight: Schedule = 1.0
-    kinds: list[Kind] | None = None
+    kinds: list[Annotated[str, AfterValidator(_kind)]] | None = None
 
 
 class LabelsSettings(Term):
