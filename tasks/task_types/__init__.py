@@ -44,7 +44,7 @@ def task_type(kind: str) -> TaskType:
     Raises:
         UserError: unknown kind.
     """
-    found = TASK_TYPES.get(kind) or _plugins().get(kind)
+    found = TASK_TYPES.get(kind) or installed_types().get(kind)
     if found is None:
         raise unknown("kind of task", kind, kinds())
     return found()
@@ -71,9 +71,14 @@ def check_metrics(task: Task) -> None:
 
 def kinds() -> list[str]:
     """The kinds that a task may have, those of installed packages included."""
-    return [kind for kind, found in (TASK_TYPES | _plugins()).items() if found.has_head]
+    return [kind for kind, found in (TASK_TYPES | installed_types()).items() if found.has_head]
 
 
 @cache
-def _plugins() -> dict[str, type[TaskType]]:
+def installed_types() -> dict[str, type[TaskType]]:
+    """The task types of installed packages, by kind.
+
+    Raises:
+        UserError: one of them cannot be used.
+    """
     return load_plugins(ENTRY_POINTS, TASK_TYPES, TaskType)  # type: ignore[type-abstract]
