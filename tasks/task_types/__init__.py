@@ -9,6 +9,7 @@ from tasks.plugins import load_plugins
 from tasks.task import Task
 from tasks.task_types.base import LossSum, SplitScores, TaskType
 from tasks.task_types.classification import Classification
+from tasks.task_types.multilabel import MultiLabel
 from tasks.task_types.ranking import Ranking
 from tasks.task_types.regression import Regression
 from tasks.task_types.span import Span
@@ -33,6 +34,7 @@ TASK_TYPES: dict[str, type[TaskType]] = {
     "regress": Regression,
     "rank": Ranking,
     "span": Span,
+    "multilabel": MultiLabel,
     "text": PlainText,
 }
 
