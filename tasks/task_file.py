@@ -1,9 +1,9 @@
 """A task of one's own: one TOML file, accepted wherever a task's name is.
 
     name = "quora"                          # a word of its own
-    kind = "classify"                       # a task type: classify, regress, rank, span, ...
+    kind = "classify"                       # a task type: classify, regress, rank, span, multilabel
     columns = ["question1", "question2"]    # one or two text columns (span: question, context)
-    labels = ["not_duplicate", "duplicate"] # in the order of their ids (classify, rank)
+    labels = ["not_duplicate", "duplicate"] # in the order of their ids (classify, rank, multilabel)
     label = "label"                         # the label column
     range = [0.0, 5.0]                      # lowest and highest score (regress)
     group = "question"                      # rows with equal values are candidates of one group (rank)
@@ -32,7 +32,7 @@ from typing import Any
 from tasks.errors import UserError, unknown
 from tasks.glue import TASKS
 from tasks.task import Task
-from tasks.task_types import kinds, task_type
+from tasks.task_types import is_kind, kinds, task_type
 
 # The keys that only some task types have (`TaskType.fields`).
 _OF_TYPES = ("labels", "range", "group", "positive", "unanswerable")
@@ -152,7 +152,7 @@ def _name(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    if value not in kinds():
+    if not isinstance(value, str) or not is_kind(value) or not task_type(value).has_head:
         raise ValueError
     return value
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 
 from mtkd.selection import TokenRule, UnitRule
-from tasks.task_types import kinds
+from tasks.task_types import is_kind, kinds
 
 
 class Strict(BaseModel):
@@ -39,7 +39,7 @@ def _temperature(value: float | Points) -> float | Points:
 
 
 def _kind(value: str) -> str:
-    if value not in kinds():
+    if not is_kind(value):
         raise ValueError(", ".join(kinds()))
     return value
 

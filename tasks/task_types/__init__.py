@@ -22,6 +22,7 @@ __all__ = [
     "SplitScores",
     "TaskType",
     "check_metrics",
+    "is_kind",
     "kinds",
     "task_type",
 ]
@@ -62,13 +63,19 @@ def check_metrics(task: Task) -> None:
     if not task.metrics:
         raise UserError(f"task {task.name!r} has no metrics", expected=", ".join(allowed))
     for name in task.metrics:
+        if name in allowed:
+            continue
         if not any(name in task_type(kind).metrics for kind in kinds()):
             raise unknown(f"metric of task {task.name!r}", name, allowed)
-        if name not in allowed:
-            raise UserError(
-                f"metric {name!r} does not suit task {task.name!r} ({task.kind}, {len(task.labels)} labels)",
-                expected=", ".join(allowed),
-            )
+        raise UserError(
+            f"metric {name!r} does not suit task {task.name!r} ({task.kind}, {len(task.labels)} labels)",
+            expected=", ".join(allowed),
+        )
+
+
+def is_kind(name: str) -> bool:
+    """True if there is a task type of this name, built in or of an installed package."""
+    return name in TASK_TYPES or name in installed_types()
 
 
 def kinds() -> list[str]:
