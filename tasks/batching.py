@@ -11,7 +11,7 @@ import torch
 from tasks.errors import UserError
 from tasks.ragged import RaggedArray
 from tasks.reader import Reader
-from tasks.rows import Rows, Windows
+from tasks.rows import Rows, Windows, has_label
 from tasks.span_windows import encode_windows
 from tasks.tokeniser import Tokeniser
 
@@ -60,8 +60,8 @@ class Batch:
     Attributes:
         task: the task's name.
         indices: (B,) where the rows stand in the encoded set.
-        labels: (B,) float32 class ids or scores, or (B, 2) first and last token of the answer (`span`; 0 = no
-            answer); NaN = unlabelled.
+        labels: (B,) or (B, K) float32, as the task's type reads them; of `span` tasks (B, 2) first and last
+            token of the answer (0 = no answer); NaN = unlabelled.
         groups: (B,) int64 ids of the candidate groups, or None.
         inputs: what the trained model reads.
         teacher: what the teacher reads; the very object `inputs` where both read alike; None without one.
@@ -92,7 +92,7 @@ class Encoded:
     Attributes:
         task: the task's name.
         uids: n unique names.
-        labels: (n,) float64, or (n, 2) of windows of `span` rows (`tasks.span_windows.SpanTokens`);
+        labels: (n,) or (n, K) float64, of windows of `span` rows (n, 2) (`tasks.span_windows.SpanTokens`);
             NaN = unlabelled.
         groups: (n,) int64, or None.
         texts: n rows of pieces for each text column (one or two).
@@ -116,7 +116,7 @@ class Encoded:
     @property
     def labelled(self) -> np.ndarray:
         """(n,) bool: which rows have a label."""
-        return ~np.isnan(self.labels.reshape(len(self.labels), -1)).any(axis=1)
+        return has_label(self.labels)
 
     @staticmethod
     def encode(rows: Rows, tokeniser: Tokeniser, teacher: Tokeniser | None = None) -> Encoded:

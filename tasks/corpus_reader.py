@@ -22,8 +22,7 @@ import pyarrow.parquet as pq
 
 from tasks.errors import UserError, unknown
 from tasks.files import digest_file, read_json, refuse_newer
-from tasks.rows import Rows, answered
-from tasks.schema import ANSWERS
+from tasks.rows import ANSWERS, Rows, answered
 
 FORMAT = 1
 MANIFEST = "manifest.json"

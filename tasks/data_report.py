@@ -14,9 +14,8 @@ from tasks.errors import UserError
 from tasks.raw_table import Level, RawTable
 from tasks.sources import DataSource
 from tasks.task import Task
-from tasks.validation import Problem, find_problems, read_labels
+from tasks.validation import Problem, find_problems
 
-_BINS = 5
 _WORD = r"[^\s\pZ\x0b\x1c-\x1f\x{85}]+"  # Python's idea of white space, which RE2's \s is not
 
 
@@ -139,17 +138,23 @@ def _unused(task: Task, sheet: RawTable) -> list[Problem]:
 
 
 def _report(task: Task, split: str, sheet: RawTable, keys: pa.Array, train: pa.Array | None) -> SplitReport:
-    with_label = keys if task.kind == "span" else _keys(sheet.table, (*task.columns, task.label))
+    labels_as_text = task.type.label_text(sheet.table[task.label])
+    with_label = keys
+    if labels_as_text is not None:
+        index = sheet.table.schema.get_field_index(task.label)
+        comparable = sheet.table.set_column(index, task.label, labels_as_text)
+        with_label = _keys(comparable, (*task.columns, task.label))
+    problems, labels = find_problems(task, split, sheet)
     return SplitReport(
         task=task.name,
         split=split,
         path=sheet.path,
         rows=sheet.table.num_rows,
-        balance=_balance(task, split, sheet.table),
+        balance=tuple(Count(*found) for found in task.type.balance(task, labels)) if labels else (),
         lengths=tuple(_lengths(name, sheet.table[name]) for name in task.columns),
         duplicates=len(with_label) - len(with_label.unique()),
         overlap=None if train is None else pc.sum(pc.is_in(keys, value_set=train)).as_py() or 0,
-        problems=(*find_problems(task, split, sheet), *_unused(task, sheet)),
+        problems=(*problems, *_unused(task, sheet)),
     )
 
 
@@ -172,32 +177,3 @@ def _lengths(name: str, column: pa.ChunkedArray) -> Lengths:
         return Lengths(name, 0.0, 0.0, 0.0, 0)
     median, p95 = np.percentile(words, [50, 95])
     return Lengths(name, float(words.mean()), float(median), float(p95), int(words.max()))
-
-
-def _balance(task: Task, split: str, table: pa.Table) -> tuple[Count, ...]:
-    """Rows a label, a fifth of the range of scores, or answerable; then the unlabelled ones, if any."""
-    if table.num_rows == 0:
-        return ()
-    if task.kind == "span":
-        answers = pc.list_value_length(pc.struct_field(table[task.label].combine_chunks(), "text"))
-        some = pc.sum(pc.greater(answers, 0)).as_py() or 0
-        return (Count("answer", some), Count("no answer", table.num_rows - some))
-    labels = read_labels(task, split, table[task.label])
-    values = labels.values[~np.isnan(labels.values)]
-    if task.kind == "regress":
-        counts = _histogram(values, task.range)
-    else:
-        sizes = np.bincount(values.astype(np.int64), minlength=len(task.labels))
-        counts = [Count(name, int(size)) for name, size in zip(task.labels, sizes, strict=True)]
-    unlabelled = len(labels.values) - len(values) - len(labels.bad)
-    return (*counts, *([Count("unlabelled", unlabelled)] if unlabelled else []))
-
-
-def _histogram(values: np.ndarray, bounds: tuple[float, float] | None) -> list[Count]:
-    if len(values) == 0:
-        return []
-    sizes, edges = np.histogram(values, bins=_BINS, range=bounds)
-    return [
-        Count(f"{low:g} to {high:g}", int(size))
-        for low, high, size in zip(edges[:-1], edges[1:], sizes, strict=True)
-    ]

@@ -12,7 +12,7 @@ class Head(nn.Module):
 
     Args:
         width: size of the encoder's vector.
-        n_outputs: C, classes of the task or 1 (`Task.n_outputs`).
+        n_outputs: C, classes of the task or 1 (`TaskType.n_outputs`).
         hidden: units of the inner layer, 0 for none (the teacher's head).
         dropout: probability of dropping a unit of the vector while training.
     """

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from tasks.errors import UserError
 
-T = TypeVar("T")
+Loaded = TypeVar("Loaded")
 
 
-def load_named(load: Callable[..., T], name: str, what: str) -> T:
+def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
     """Call a `from_pretrained`, on what is on this disk first; the hub is asked only if that fails.
 
     Args:

@@ -1,23 +1,23 @@
-"""Metrics as GLUE defines them, as fractions from 0 to 1 (correlations from -1 to 1)."""
+"""Metrics as fractions from 0 to 1 (correlations from -1 to 1). Which a task may name says its type."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.errors import UserError, unknown
-from tasks.task import Kind, Task
+from tasks.errors import UserError
+from tasks.rows import has_label
+from tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Answers:
+class Predictions:
     """What a metric compares, for the n rows of one split.
 
     Attributes:
-        predictions: (n,) class ids, or scores (`regress`), as `tasks.task_types.decode` gives them.
-        labels: (n,) float64, none of them NaN.
+        predictions: (n,) or (n, K), as `TaskType.decode` gives them.
+        labels: float64 of the same shape, none of them NaN.
         groups: (n,) ids of the candidate groups (`rank`), or None.
         scores: (n,) what the model gave each candidate (`rank`), or None.
         positive: the label id of the right candidate (`rank`).
@@ -31,15 +31,7 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class Metric:
-    """A metric: what computes it, and the kinds of task it makes sense for."""
-
-    compute: Callable[[Answers], float]
-    kinds: tuple[Kind, ...]
-
-
-@dataclass(frozen=True)
-class Scores:
+class MetricScores:
     """The scores of one task on one split.
 
     Attributes:
@@ -56,28 +48,28 @@ class Scores:
         return sum(self.by_metric.values()) / len(self.by_metric)
 
 
-def accuracy(answers: Answers) -> float:
+def accuracy(answers: Predictions) -> float:
     """The share of rows answered right."""
     from sklearn.metrics import accuracy_score
 
     return float(accuracy_score(answers.labels, answers.predictions))
 
 
-def f1(answers: Answers) -> float:
+def f1(answers: Predictions) -> float:
     """F1 of class 1; 0 if class 1 is neither predicted nor a label."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(answers.labels == 1, answers.predictions == 1, zero_division=0.0))
 
 
-def macro_f1(answers: Answers) -> float:
+def macro_f1(answers: Predictions) -> float:
     """The mean of the F1 of each class that is predicted or a label."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(answers.labels, answers.predictions, average="macro", zero_division=0.0))
 
 
-def matthews(answers: Answers) -> float:
+def matthews(answers: Predictions) -> float:
     """Matthews' correlation coefficient, over any number of classes; 0 if either side is constant."""
     from sklearn.metrics import matthews_corrcoef
 
@@ -86,19 +78,19 @@ def matthews(answers: Answers) -> float:
     return float(matthews_corrcoef(answers.labels, answers.predictions))
 
 
-def pearson(answers: Answers) -> float:
+def pearson(answers: Predictions) -> float:
     """Pearson's correlation; 0 if either side is constant (up to float64 rounding)."""
     return _correlation(answers.predictions, answers.labels)
 
 
-def spearman(answers: Answers) -> float:
+def spearman(answers: Predictions) -> float:
     """Spearman's rank correlation, ties sharing their mean rank; 0 if either side is constant."""
     from scipy.stats import rankdata
 
     return _correlation(rankdata(answers.predictions), rankdata(answers.labels))
 
 
-def group_accuracy(answers: Answers) -> float:
+def group_accuracy(answers: Predictions) -> float:
     """The share of groups whose picked candidate is a right one, over the groups that have a right one.
 
     Where several candidates of a group are picked, the share of them that is right counts.
@@ -110,7 +102,7 @@ def group_accuracy(answers: Answers) -> float:
     return _mean(share[np.bincount(index, right) > 0])
 
 
-def mrr(answers: Answers) -> float:
+def mrr(answers: Predictions) -> float:
     """The mean reciprocal rank of each group's best right candidate, over the groups that have one.
 
     A wrong candidate with the same score counts as ranked before it.
@@ -124,44 +116,6 @@ def mrr(answers: Answers) -> float:
     return _mean(1.0 / (1.0 + ahead[np.bincount(index, right) > 0]))
 
 
-METRICS: dict[str, Metric] = {
-    "accuracy": Metric(accuracy, ("classify", "rank")),
-    "f1": Metric(f1, ("classify",)),
-    "macro_f1": Metric(macro_f1, ("classify", "rank")),
-    "matthews": Metric(matthews, ("classify", "rank")),
-    "pearson": Metric(pearson, ("regress",)),
-    "spearman": Metric(spearman, ("regress",)),
-    "group_accuracy": Metric(group_accuracy, ("rank",)),
-    "mrr": Metric(mrr, ("rank",)),
-}
-SPAN_METRICS = ("exact_match", "f1")
-"""Names a span task may give; `tasks.squad` computes them."""
-METRIC_NAMES = tuple(dict.fromkeys((*METRICS, *SPAN_METRICS)))
-
-
-def check_metrics(task: Task) -> None:
-    """See that each of the task's metrics exists and suits its kind.
-
-    Raises:
-        UserError: it has none, one is not known, or one does not suit the task.
-    """
-    allowed = [name for name, metric in METRICS.items() if task.kind in metric.kinds]
-    if task.kind == "span":
-        allowed = list(SPAN_METRICS)
-    elif len(task.labels) > 2:
-        allowed.remove("f1")
-    if not task.metrics:
-        raise UserError(f"task {task.name!r} has no metrics", expected=", ".join(allowed))
-    for name in task.metrics:
-        if name not in METRIC_NAMES:
-            raise unknown(f"metric of task {task.name!r}", name, allowed)
-        if name not in allowed:
-            raise UserError(
-                f"metric {name!r} does not suit task {task.name!r} ({task.kind}, {len(task.labels)} labels)",
-                expected=", ".join(allowed),
-            )
-
-
 def score(
     task: Task,
     predictions: np.ndarray,
@@ -170,12 +124,12 @@ def score(
     *,
     scores: np.ndarray | None = None,
     split: str = "given",
-) -> Scores:
+) -> MetricScores:
     """Score the predictions for one split by each of the task's metrics.
 
     Args:
-        predictions: (n,) as `tasks.task_types.decode` gives them.
-        labels: (n,) float64.
+        predictions: (n,) or (n, K), as `TaskType.decode` gives them.
+        labels: float64 of the same shape.
         groups: (n,) ids of the candidate groups (`rank`).
         scores: (n,) or (n, 1) logits of a `rank` task, which `mrr` needs.
         split: the split's name, for the error.
@@ -190,46 +144,34 @@ def score(
             hint="the model has diverged: go back to an earlier checkpoint, or train with a lower rate",
         )
     flat = None if scores is None else np.asarray(scores, dtype=np.float64).reshape(-1)
-    answers = Answers(np.asarray(predictions, dtype=np.float64), labels, groups, flat, task.positive)
-    return Scores(task.name, {name: METRICS[name].compute(answers) for name in task.metrics})
+    compared = Predictions(np.asarray(predictions, dtype=np.float64), labels, groups, flat, task.positive)
+    return MetricScores(task.name, {name: task.type.metrics[name](compared) for name in task.metrics})
 
 
 def majority_score(
     task: Task, labels: np.ndarray, groups: np.ndarray | None = None, *, split: str = "given"
-) -> Scores:
-    """What the same answer for every row scores: a model that has learnt something scores more.
+) -> MetricScores:
+    """The majority-class baseline: what the best constant prediction scores.
 
-    The answer is the commonest class (`classify`, the first of equals) or the mean (`regress`). For
-    `rank` every candidate gets the same score, and each metric has the better of calling all of them
-    right and all of them wrong.
+    The constants are those of `TaskType.constant_predictions`; each metric has the best of them. Candidates
+    of a group all get the same score.
 
     Raises:
         UserError: the split has no rows or is not labelled.
     """
     labels = _checked_labels(task, labels, split)
-    zeros = np.zeros(len(labels))
+    zeros = np.zeros(labels.shape)
     found = [
-        score(task, zeros + answer, labels, groups, scores=zeros).by_metric
-        for answer in _CONSTANTS[task.kind](labels)
+        score(task, zeros + constant, labels, groups, scores=zeros).by_metric
+        for constant in task.type.constant_predictions(task, labels)
     ]
-    return Scores(task.name, {name: max(scores[name] for scores in found) for name in task.metrics})
-
-
-def _commonest(labels: np.ndarray) -> list[float]:
-    return [float(np.bincount(labels.astype(np.int64)).argmax())]
-
-
-_CONSTANTS: dict[str, Callable[[np.ndarray], list[float]]] = {
-    "classify": _commonest,
-    "regress": lambda labels: [float(labels.mean())],
-    "rank": lambda labels: [0.0, 1.0],
-}
+    return MetricScores(task.name, {name: max(scores[name] for scores in found) for name in task.metrics})
 
 
 def _checked_labels(task: Task, labels: np.ndarray, split: str) -> np.ndarray:
-    """The labels as float64 (n,), once it is certain that there are some and none is missing."""
+    """The labels as float64, once it is certain that there are some and none is missing."""
     labels = np.asarray(labels, dtype=np.float64)
-    missing = int(np.isnan(labels).sum())
+    missing = int((~has_label(labels)).sum())
     if missing or not len(labels):
         what = f"is not labelled ({missing} of {len(labels)} rows)" if missing else "has no rows"
         raise UserError(
@@ -252,7 +194,7 @@ def _correlation(left: np.ndarray, right: np.ndarray) -> float:
     return float(pearsonr(left, right).statistic)
 
 
-def _groups(answers: Answers) -> tuple[np.ndarray, np.ndarray]:
+def _groups(answers: Predictions) -> tuple[np.ndarray, np.ndarray]:
     """Each row's group as an index from 0 up (n,), and whether the row is a right candidate (n,)."""
     if answers.groups is None:
         raise ValueError("a rank task's rows need groups")

@@ -17,7 +17,7 @@ from tasks.files import digest_bytes
 from tasks.task import Task
 
 TEXT = Task("text", "text", ("text",), metrics=(), validation=(), test=())
-CHUNK = 4096
+TEXTS_PER_CHUNK = 4096
 _FORMATS = (".txt", ".jsonl", ".parquet", ".txt.gz", ".jsonl.gz")
 _EDGE = 1 << 20
 
@@ -75,7 +75,7 @@ class TextFiles:
         return digest_bytes(*parts)
 
     def chunks(self, start: int = 0) -> Iterator[pa.StringArray]:
-        """The texts from text number `start` on, at most CHUNK at a time; blank ones are left out.
+        """The texts from text number `start` on, at most TEXTS_PER_CHUNK at a time; blank ones are left out.
 
         Raises:
             UserError: a line that is not UTF-8 or not JSON (file and line).
@@ -85,7 +85,7 @@ class TextFiles:
             if number < start:
                 continue
             waiting.append(text)
-            if len(waiting) == CHUNK:
+            if len(waiting) == TEXTS_PER_CHUNK:
                 yield pa.array(waiting, pa.string())
                 waiting = []
         if waiting:
@@ -110,7 +110,7 @@ class TextFiles:
     def _rows(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
         with pq.ParquetFile(path) as file:
             columns = [self.column, *([title] if title in file.schema_arrow.names else [])]
-            for batch in file.iter_batches(CHUNK, columns=columns):
+            for batch in file.iter_batches(TEXTS_PER_CHUNK, columns=columns):
                 texts = batch[self.column].to_pylist()
                 names = batch[title].to_pylist() if len(columns) == 2 else [None] * len(texts)
                 yield from zip(texts, names, strict=True)

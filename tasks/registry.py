@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tasks.errors import UserError, unknown
 from tasks.glue import TASKS
-from tasks.metrics import check_metrics
 from tasks.task import Task
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -46,6 +45,7 @@ def _named(word: str) -> list[Task]:
     """The task or tasks that one word of the spec stands for."""
     if word.endswith(".toml"):
         from tasks.task_file import load_task
+        from tasks.task_types import check_metrics
 
         task = load_task(Path(word))
         check_metrics(task)

@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+ANSWERS = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])
+
 
 @dataclass(frozen=True, eq=False)
 class Windows:
@@ -47,8 +49,8 @@ class Rows:
         split: where they come from ("train", "validation_matched", "corpus", ...).
         uids: n unique names, "task/split/number" (masked copies: "…#copy").
         texts: one string array a text column (one or two).
-        labels: (n,) float64; a class id, or a score, or 1 for an answer and 0 for none (`span`); NaN =
-            unlabelled.
+        labels: (n,) or (n, K) float64, as the task's type reads them: a class id, a score, 1 for an answer
+            and 0 for none (`span`), ...; NaN = unlabelled.
         groups: (n,) int64 ids of the candidate groups (`rank` tasks), or None.
         answers: n structs {text, answer_start} of lists, null = unlabelled (`span` tasks), or None.
         windows: where they were cut from, if they are windows of `span` rows.
@@ -69,7 +71,7 @@ class Rows:
     @property
     def labelled(self) -> bool:
         """True if every row has a label."""
-        return not bool(np.isnan(self.labels).any())
+        return bool(has_label(self.labels).all())
 
     def take(self, indices: np.ndarray) -> Rows:
         """The rows at `indices`, in that order."""
@@ -103,10 +105,26 @@ def concat(parts: list[Rows]) -> Rows:
         tuple(
             pa.concat_arrays(list(columns)) for columns in zip(*(part.texts for part in parts), strict=True)
         ),
-        np.concatenate([part.labels for part in parts]),
+        _joined_labels([part.labels for part in parts]),
         np.concatenate(groups) if len(groups) == len(parts) else None,
         pa.concat_arrays(answers) if len(answers) == len(parts) else None,
     )
+
+
+def has_label(labels: np.ndarray) -> np.ndarray:
+    """(n,) bool: which rows of labels (n,) or (n, K) have a label."""
+    missing = np.isnan(labels)
+    return ~(missing if labels.ndim == 1 else missing.any(axis=1))
+
+
+def _joined_labels(parts: list[np.ndarray]) -> np.ndarray:
+    """Labels one after the other; rows of a corpus have one NaN each, however wide the task's labels are."""
+    widest = max(parts, key=np.ndim)
+    shaped = [
+        part if part.ndim == widest.ndim else np.repeat(part[:, None], widest.shape[1], axis=1)
+        for part in parts
+    ]
+    return np.concatenate(shaped)
 
 
 def answered(answers: pa.StructArray) -> np.ndarray:

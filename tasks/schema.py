@@ -10,8 +10,6 @@ from tasks.errors import UserError
 from tasks.raw_table import RawTable
 from tasks.task import Task
 
-ANSWERS = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])
-
 
 def fit_columns(task: Task, split: str, sheet: RawTable) -> pa.Table:
     """The sheet's table with its text columns as strings and, in a test split, a label column.
@@ -23,8 +21,7 @@ def fit_columns(task: Task, split: str, sheet: RawTable) -> pa.Table:
     if table.num_columns == 0:
         return pa.table({name: pa.array([], pa.string()) for name in (*task.columns, task.label)})
     if task.label not in table.column_names and split in task.test:
-        kind = ANSWERS if task.kind == "span" else pa.string()
-        table = table.append_column(task.label, pa.nulls(table.num_rows, kind))
+        table = table.append_column(task.label, pa.nulls(table.num_rows, task.type.label_type))
     for name in (*task.columns, task.label, *([task.group] if task.group else [])):
         if name not in table.column_names:
             near = difflib.get_close_matches(name, table.column_names, n=1, cutoff=0.5)
@@ -42,20 +39,17 @@ def fit_columns(task: Task, split: str, sheet: RawTable) -> pa.Table:
 
 
 def _check_types(task: Task, table: pa.Table, path: str) -> None:
-    """See that labels and groups are single values, and the answers of a `span` task {text, answer_start}."""
-    if task.kind == "span":
+    """Check that the columns of labels and groups can hold what the task needs."""
+    expected = task.type.check_label_column(task, table.schema.field(task.label).type)
+    if expected and table.num_rows:
         kind = table.schema.field(task.label).type
-        parts = {field.name for field in kind} if pa.types.is_struct(kind) else set()
-        if table.num_rows and not {"text", "answer_start"} <= parts:
-            raise UserError(
-                f"{path}: column {task.label!r} holds {kind}",
-                expected="a struct of lists: text, answer_start",
-            )
-        return
-    for name in filter(None, (task.label, task.group)):
-        kind = table.schema.field(name).type
+        raise UserError(f"{path}: column {task.label!r} holds {kind}", expected=expected)
+    if task.group is not None:
+        kind = table.schema.field(task.group).type
         if pa.types.is_nested(kind) or pa.types.is_binary(kind):
-            raise UserError(f"{path}: column {name!r} holds {kind}", expected="one number or text a row")
+            raise UserError(
+                f"{path}: column {task.group!r} holds {kind}", expected="one number or text per row"
+            )
 
 
 def _as_strings(column: pa.ChunkedArray, name: str, path: str) -> pa.ChunkedArray:

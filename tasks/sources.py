@@ -17,10 +17,11 @@ from tasks.errors import UserError
 from tasks.files import digest_bytes
 from tasks.glue_release import find_release, read_release
 from tasks.raw_table import READERS, RawTable, read_file, read_parquet
-from tasks.rows import Rows, answered
-from tasks.schema import ANSWERS, fit_columns
+from tasks.rows import Rows
+from tasks.schema import fit_columns
 from tasks.task import Task
-from tasks.validation import find_problems, read_labels
+from tasks.task_types.labels import ParsedLabels
+from tasks.validation import find_problems
 
 _SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".tsv")
 _SHOWN = 3
@@ -202,7 +203,7 @@ def load_rows(source: DataSource, task: Task, split: str, limit: int | None = No
     """
     if limit is not None and limit < 1:
         raise UserError(f"a limit of {limit} rows", expected="1 or more")
-    rows = _rows(task, split, validated_table(source, task, split).table)
+    rows = _rows(task, split, *_validated(source, task, split))
     return rows if limit is None or limit >= len(rows) else rows.take(_sample(rows, limit, seed))
 
 
@@ -212,31 +213,37 @@ def validated_table(source: DataSource, task: Task, split: str) -> RawTable:
     Raises:
         UserError: the split is not there or empty, or a row is wrong.
     """
+    return _validated(source, task, split)[0]
+
+
+def _validated(source: DataSource, task: Task, split: str) -> tuple[RawTable, ParsedLabels]:
     sheet = source.sheet(task, split)
-    errors = [problem for problem in find_problems(task, split, sheet) if problem.level == "error"]
+    problems, labels = find_problems(task, split, sheet)
+    errors = [problem for problem in problems if problem.level == "error"]
     if errors:
         shown = "\n".join(f"  {problem}" for problem in errors[:_SHOWN])
         raise UserError(
             f"{len(errors)} problem(s) in {task.name}/{split}:\n{shown}",
             hint=f"`mtkd data check --data {source.name} --tasks {task.name}` lists all of them",
         )
-    return sheet
+    assert labels is not None, "an empty split is an error"
+    return sheet, labels
 
 
-def _rows(task: Task, split: str, table: pa.Table) -> Rows:
+def _rows(task: Task, split: str, sheet: RawTable, labels: ParsedLabels) -> Rows:
+    table = sheet.table
     numbers = pa.array(np.arange(table.num_rows)).cast(pa.string())
     groups = None
     if task.group is not None:
         groups = table[task.group].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
-    answers = table[task.label].combine_chunks().cast(ANSWERS) if task.kind == "span" else None
     return Rows(
         task.name,
         split,
         pc.binary_join_element_wise(pa.scalar(f"{task.name}/{split}"), numbers, "/"),
         tuple(table[name].combine_chunks() for name in task.columns),
-        read_labels(task, split, table[task.label]).values if answers is None else answered(answers),
+        labels.values,
         groups,
-        answers,
+        labels.answers,
     )
 
 

@@ -15,7 +15,7 @@ _CHUNK = 256  # windows worked on at once
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SpanCandidate:
     """A possible answer: its text, its first character in the context, and start + end logit."""
 
     text: str
@@ -32,7 +32,7 @@ class SpanAnswers:
         null: (n,) the score of "no answer": start + end logit of the first token, least over the windows.
     """
 
-    candidates: list[list[Candidate]]
+    candidates: list[list[SpanCandidate]]
     null: np.ndarray
 
     @property
@@ -65,7 +65,7 @@ def decode_spans(encoded: Encoded, logits: np.ndarray, layout: Layout, n_best: i
     windows, places = encoded.windows, encoded.places
     assert windows is not None and places is not None, "the windows have been taken apart"
     before = len(layout.specials[0]) + encoded.texts[0].lengths + len(layout.specials[1])
-    found: list[list[Candidate]] = [[] for _ in range(len(windows.examples))]
+    found: list[list[SpanCandidate]] = [[] for _ in range(len(windows.examples))]
     texts = windows.examples.texts[1].to_pylist()
     scores, firsts, lasts = _top_spans(logits, before, encoded.texts[1].lengths, n_best)
     starts, ends = places
@@ -75,15 +75,15 @@ def decode_spans(encoded: Encoded, logits: np.ndarray, layout: Layout, n_best: i
                 break
             start = begin + int(starts.row(window)[first])
             stop = begin + int(ends.row(window)[last])
-            found[row].append(Candidate(texts[row][start:stop], start, float(score)))
+            found[row].append(SpanCandidate(texts[row][start:stop], start, float(score)))
     null = np.full(len(found), np.inf)
     np.minimum.at(null, windows.row, logits[:, 0, 0].astype(np.float64) + logits[:, 1, 0])
     return SpanAnswers([_best(candidates, n_best) for candidates in found], null)
 
 
-def _best(candidates: list[Candidate], n_best: int) -> list[Candidate]:
+def _best(candidates: list[SpanCandidate], n_best: int) -> list[SpanCandidate]:
     """The best of each text, best first."""
-    kept: dict[str, Candidate] = {}
+    kept: dict[str, SpanCandidate] = {}
     for candidate in sorted(candidates, key=lambda c: (-c.score, c.start)):
         kept.setdefault(candidate.text, candidate)
     return list(kept.values())[:n_best]

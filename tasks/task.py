@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-Kind = Literal["classify", "regress", "rank", "span", "text"]
+if TYPE_CHECKING:
+    from tasks.task_types import TaskType
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,8 @@ class Task:
 
     Attributes:
         name: the name used on the command line and in every file.
-        kind: `classify`, `regress`, `rank` (one score a row, groups of candidates), `span`, or `text` (no
-            task at all: rows to read).
+        kind: the name of its task type (`tasks.task_types`): `classify`, `regress`, `rank`, `span`, ..., or
+            `text` (not a task: rows to read).
         columns: the text columns, one or two of them, in the order they are read; of `span` tasks the
             question, then the context.
         labels: class names in label-id order (`classify`, `rank`); empty for `regress`, `span`.
@@ -24,7 +25,7 @@ class Task:
         range: lowest and highest allowed score (`regress`).
         group: the column whose equal values form one group of candidates (`rank`).
         positive: the label id of the right candidate (`rank`).
-        metrics: names in `tasks.metrics`; the task's score is their mean.
+        metrics: names in its type's `metrics`; the task's score is their mean.
         train, validation, test: split names; validation and test may have several
             (MNLI: matched and mismatched), train is None for a diagnostic set.
         head: the task whose head answers this one (ax: "mnli"); its own name by default.
@@ -37,7 +38,7 @@ class Task:
     """
 
     name: str
-    kind: Kind
+    kind: str
     columns: tuple[str, ...]
     labels: tuple[str, ...] = ()
     label: str = "label"
@@ -61,9 +62,15 @@ class Task:
             object.__setattr__(self, "head", self.name)
 
     @property
-    def n_outputs(self) -> int:
-        """Width of the task's logits: classes, 1 for a score, or 2 a token: start and end (`span`)."""
-        return {"classify": len(self.labels), "span": 2}.get(self.kind, 1)
+    def type(self) -> TaskType:
+        """What tasks of this kind have in common: labels, head, losses, predictions, metrics.
+
+        Raises:
+            UserError: unknown kind.
+        """
+        from tasks.task_types import task_type
+
+        return task_type(self.kind)
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """A task of one's own: one TOML file, accepted wherever a task's name is.
 
     name = "quora"                          # a word of its own
-    kind = "classify"                       # classify, regress, rank, span
+    kind = "classify"                       # a task type: classify, regress, rank, span, multilabel
     columns = ["question1", "question2"]    # one or two text columns (span: question, context)
-    labels = ["not_duplicate", "duplicate"] # in the order of their ids (classify, rank)
+    labels = ["not_duplicate", "duplicate"] # in the order of their ids (classify, rank, multilabel)
     label = "label"                         # the label column
     range = [0.0, 5.0]                      # lowest and highest score (regress)
     group = "question"                      # rows with equal values are candidates of one group (rank)
@@ -27,27 +27,15 @@ import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from tasks.errors import UserError, unknown
 from tasks.glue import TASKS
-from tasks.task import Kind, Task
+from tasks.task import Task
+from tasks.task_types import is_kind, kinds, task_type
 
-_METRICS: dict[str, tuple[str, ...]] = {
-    "classify": ("accuracy",),
-    "regress": ("pearson", "spearman"),
-    "rank": ("mrr",),
-    "span": ("exact_match", "f1"),
-}
-
-
-_ONLY: dict[str, tuple[str, ...]] = {
-    "labels": ("classify", "rank"),
-    "range": ("regress",),
-    "group": ("rank",),
-    "positive": ("rank",),
-    "unanswerable": ("span",),
-}
+# The keys that only some task types have (`TaskType.fields`).
+_OF_TYPES = ("labels", "range", "group", "positive", "unanswerable")
 
 
 def load_task(path: Path) -> Task:
@@ -85,30 +73,33 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _parse(path: Path, key: str, value: Any) -> Any:
-    parse, allowed = _FIELDS[key]
     try:
-        return parse(value)
+        return _FIELDS[key][0](value)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{path}: {key} = {value!r} cannot be", expected=allowed) from error
+        raise UserError(f"{path}: {key} = {value!r} cannot be", expected=_expected(key)) from error
+
+
+def _expected(key: str) -> str:
+    return ", ".join(kinds()) if key == "kind" else _FIELDS[key][1]
 
 
 def _own(path: Path, given: dict[str, Any]) -> Task:
     for key in ("name", "kind", "columns"):
         if key not in given:
-            raise UserError(f"{path} lacks the key {key!r}", expected=_FIELDS[key][1])
+            raise UserError(f"{path} lacks the key {key!r}", expected=_expected(key))
     if given["name"] in TASKS:
         raise UserError(
             f"{path}: name = {given['name']!r} is a built-in task",
             hint=f"choose another name, or write extends = {given['name']!r} to change the built-in one",
         )
-    given.setdefault("metrics", _METRICS[given["kind"]])
+    given.setdefault("metrics", task_type(given["kind"]).default_metrics)
     return Task(**_positive(path, given, given.get("labels", ())))
 
 
 def _extended(path: Path, base: Task, given: dict[str, Any]) -> Task:
     name = given.get("name", base.name)
     if given.get("kind", base.kind) != base.kind:
-        given.setdefault("metrics", _METRICS[given["kind"]])
+        given.setdefault("metrics", task_type(given["kind"]).default_metrics)
     head = name if base.head == base.name else base.head
     return dataclasses.replace(base, **_positive(path, given, given.get("labels", base.labels)), head=head)
 
@@ -135,17 +126,14 @@ def _file_fields(path: Path, files: dict[str, str]) -> dict[str, Any]:
 
 def _check(path: Path, task: Task, given: dict[str, Any]) -> None:
     """See that the fields fit each other."""
-    for key, kinds in _ONLY.items():
-        if key in given and task.kind not in kinds:
-            raise UserError(f"{path}: the key {key!r} is not for {task.kind}", expected=" or ".join(kinds))
-    if task.kind in ("classify", "rank") and len(task.labels) < 2:
-        raise UserError(f"{path}: {task.kind} needs labels", expected="two names or more")
-    if task.kind == "span" and len(task.columns) != 2:
-        raise UserError(f"{path}: span needs two columns", expected='["question", "context"], in this order')
-    if task.kind == "rank" and task.group is None:
-        raise UserError(f"{path}: rank needs the key 'group'", expected=_FIELDS["group"][1])
-    if task.kind == "rank" and len(task.labels) != 2:
-        raise UserError(f"{path}: rank has {len(task.labels)} labels", expected="two: right and wrong")
+    for key in _OF_TYPES:
+        if key in given and key not in task.type.fields:
+            allowed = [kind for kind in kinds() if key in task_type(kind).fields]
+            raise UserError(f"{path}: the key {key!r} is not for {task.kind}", expected=" or ".join(allowed))
+    try:
+        task.type.check(task)
+    except UserError as error:
+        raise UserError(f"{path}: {error.problem}", expected=error.expected, hint=error.hint) from error
     taken = [task.label, *([task.group] if task.group and task.group not in task.columns else [])]
     if len({*task.columns, *taken}) < len(task.columns) + len(taken):
         raise UserError(f"{path}: one column has two parts: {', '.join([*task.columns, *taken])}")
@@ -164,7 +152,7 @@ def _name(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    if value not in get_args(Kind):
+    if not isinstance(value, str) or not is_kind(value) or not task_type(value).has_head:
         raise ValueError
     return value
 
@@ -214,7 +202,7 @@ _NAMES = "a list of different words"
 _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "extends": (_text, f"a built-in task: {', '.join(TASKS)}"),
     "name": (_name, "a word of letters, digits, _ and -, that starts with a letter"),
-    "kind": (_kind, ", ".join(get_args(Kind))),
+    "kind": (_kind, "a task type"),
     "columns": (_columns, "a list of one or two column names"),
     "label": (_text, "a column's name"),
     "labels": (_texts, _NAMES),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-CHUNK = 50_000  # texts tokenised at a time
+TEXTS_PER_CALL = 50_000  # texts tokenised at a time
 MAX_WORDS = 500_000  # distinct words remembered between chunks
 PAD, UNKNOWN, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 
@@ -155,7 +155,7 @@ class Tokeniser:
 
         A special token that is spelt out in a text, such as the mask token, is read as that token.
         """
-        chunks = (texts[i : i + CHUNK] for i in range(0, len(texts), CHUNK))
+        chunks = (texts[i : i + TEXTS_PER_CALL] for i in range(0, len(texts), TEXTS_PER_CALL))
         if self.word_local:
             return RaggedArray.concat([self._by_word(chunk) for chunk in chunks])
         return RaggedArray.concat([self._encode(chunk.to_pylist()) for chunk in chunks])
@@ -168,8 +168,8 @@ class Tokeniser:
             of its own.
         """
         parts: list[tuple[RaggedArray, RaggedArray, RaggedArray]] = []
-        for i in range(0, len(texts), CHUNK):
-            given = texts[i : i + CHUNK].to_pylist()
+        for i in range(0, len(texts), TEXTS_PER_CALL):
+            given = texts[i : i + TEXTS_PER_CALL].to_pylist()
             found = self._backend().encode_batch(given, add_special_tokens=False)
             places = [_trimmed(text, piece.offsets) for text, piece in zip(given, found, strict=True)]
             begins, ends = ([[place[k] for place in row] for row in places] for k in (0, 1))
@@ -261,8 +261,8 @@ def _count_words(backend: Tokenizer, texts: Iterable[pa.StringArray], specials: 
     """How often each normalised word occurs, special tokens left out."""
     raw: Counter[str] = Counter()
     for array in texts:
-        for i in range(0, len(array), CHUNK):
-            counted = pc.value_counts(pc.split_pattern(array[i : i + CHUNK], " ").flatten())
+        for i in range(0, len(array), TEXTS_PER_CALL):
+            counted = pc.value_counts(pc.split_pattern(array[i : i + TEXTS_PER_CALL], " ").flatten())
             words, numbers = counted.flatten()
             raw.update(dict(zip(words.to_pylist(), numbers.to_pylist(), strict=True)))
     counts: Counter[str] = Counter()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +11,7 @@ import pyarrow.compute as pc
 
 from tasks.raw_table import Level, RawTable
 from tasks.task import Task
-
-_MISSING = ("", "-1", "-1.0", "nan")
+from tasks.task_types.labels import ParsedLabels
 
 
 @dataclass(frozen=True)
@@ -36,109 +34,22 @@ class Problem:
         return f"{self.place}: {column}{self.message}"
 
 
-@dataclass(frozen=True)
-class Labels:
-    """Labels as numbers.
-
-    Attributes:
-        values: (n,) float64; a class id or a score (rounded to float32, as the hub holds scores);
-            NaN = unlabelled or bad.
-        bad: row number -> what is wrong with its label.
-    """
-
-    values: np.ndarray
-    bad: dict[int, str]
-
-
-def read_labels(task: Task, split: str, column: pa.ChunkedArray) -> Labels:
-    """Understand a label column: ids, label names or scores, as numbers or as text.
-
-    A label that is null, empty, NaN, or -1 where that is no legal value, means "unlabelled"; only test
-    splits may have such rows. A label name comes before an id: where a name is itself a number, ids
-    are not understood.
-    """
-    texts = _label_texts(column)
-    values = _scores(task, texts) if task.kind == "regress" else _class_ids(task, texts)
-    wrong = np.isnan(values)
-    missing = pc.is_in(texts, value_set=pa.array([None, *_MISSING], type=pa.string())).to_numpy(
-        zero_copy_only=False
-    )
-    if split in task.test:
-        wrong &= ~missing
-    allowed = _allowed(task)
-    bad = {}
-    for row in np.flatnonzero(wrong).tolist():
-        value = texts[row].as_py()
-        given = "no label" if value in (None, "") else f"label {value}"
-        bad[row] = f"{given}; expected: {allowed}"
-    return Labels(values, bad)
-
-
-def _allowed(task: Task) -> str:
-    if task.kind == "regress":
-        return f"{task.range[0]:g} to {task.range[1]:g}" if task.range else "a finite number"
-    return ", ".join(f"{number} ({name})" for number, name in enumerate(task.labels))
-
-
-def _label_texts(column: pa.ChunkedArray) -> pa.Array:
-    """Every label as text: whole numbers without a point, others with every digit."""
-    array = column.combine_chunks()
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
-    if pa.types.is_boolean(array.type):
-        array = array.cast(pa.int8())
-    if pa.types.is_floating(array.type):
-        numbers = array.to_pylist()
-        texts = [None if v is None else str(int(v)) if v.is_integer() else repr(v) for v in numbers]
-        return pa.array(texts, type=pa.string())
-    return array.cast(pa.string())
-
-
-def _class_ids(task: Task, texts: pa.Array) -> np.ndarray:
-    """(n,) float64 class ids; NaN where the text is neither a label's name nor its id."""
-    known = list(task.labels)
-    if not any(name.lstrip("-").isdigit() for name in known):
-        ids = range(len(task.labels))
-        known += [str(number) for number in ids] + [f"{number}.0" for number in ids]
-    found = pc.index_in(texts, value_set=pa.array(known, type=pa.string()))
-    ids = found.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    return ids % len(task.labels)
-
-
-def _scores(task: Task, texts: pa.Array) -> np.ndarray:
-    """(n,) float64 scores; NaN where the text is no finite number or outside the task's range."""
-    unique = texts.dictionary_encode()
-    numbers = np.array([_number(text) for text in unique.dictionary.to_pylist()] + [math.nan])
-    values = numbers[pc.fill_null(unique.indices, -1).to_numpy()].astype(np.float32)
-    if task.range is not None:
-        low, high = np.float32(task.range[0]), np.float32(task.range[1])
-        values = np.where((values >= low) & (values <= high), values, np.float32(np.nan))
-    return values.astype(np.float64)
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return math.nan
-    return value if abs(value) <= np.finfo(np.float32).max else math.nan
-
-
-def find_problems(task: Task, split: str, sheet: RawTable) -> list[Problem]:
-    """Every problem of one split: unreadable lines, null or empty texts, bad labels, bad answers.
+def find_problems(task: Task, split: str, sheet: RawTable) -> tuple[list[Problem], ParsedLabels | None]:
+    """Every problem of one split (unreadable lines, null or empty texts, wrong labels), and its labels.
 
     Args:
         sheet: rows that have the task's columns (`tasks.sources` sees to it).
 
     Returns:
-        Line problems first, then row by row.
+        Line problems first, then row by row; the labels are None if the split is empty.
     """
     lines = [Problem(f"{sheet.path}:{bad.line}", None, bad.message, bad.level) for bad in sheet.bad_lines]
     if sheet.table.num_rows == 0:
-        return [*lines, Problem(sheet.path, None, "the split is empty")]
-    found = [*_text_problems(task, sheet), *_KINDS[task.kind](task, split, sheet)]
+        return [*lines, Problem(sheet.path, None, "the split is empty")], None
+    labels = task.type.read_labels(task, split, sheet)
+    found = [*_text_problems(task, sheet), *_label_problems(labels, sheet)]
     found.sort(key=lambda item: item[0])
-    return lines + [problem for _, problem in found]
+    return lines + [problem for _, problem in found], labels
 
 
 def _text_problems(task: Task, sheet: RawTable) -> Iterator[tuple[int, Problem]]:
@@ -155,61 +66,6 @@ def _where(mask: pa.Array) -> list[int]:
     return np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False)).tolist()
 
 
-def _label_problems(task: Task, split: str, sheet: RawTable) -> Iterator[tuple[int, Problem]]:
-    for row, message in read_labels(task, split, sheet.table[task.label]).bad.items():
-        yield row, Problem(sheet.place(row), task.label, message)
-
-
-def _rank_problems(task: Task, split: str, sheet: RawTable) -> Iterator[tuple[int, Problem]]:
-    yield from _label_problems(task, split, sheet)
-    assert task.group is not None
-    for row in _where(pc.is_null(sheet.table[task.group].combine_chunks())):
-        yield row, Problem(sheet.place(row), task.group, "null instead of a group")
-
-
-def _span_problems(task: Task, split: str, sheet: RawTable) -> Iterator[tuple[int, Problem]]:
-    """Answers must be cut from the context at `answer_start`; ids must differ; a context has text.
-
-    Only test splits may lack answers.
-    """
-    contexts = sheet.table[task.columns[-1]].to_pylist()
-    answers = sheet.table[task.label].to_pylist()
-    for row, (context, answer) in enumerate(zip(contexts, answers, strict=True)):
-        if context is None:
-            continue
-        if not context.strip():
-            yield row, Problem(sheet.place(row), task.columns[-1], "empty context")
-        if answer is None and split in task.test:
-            continue
-        message = _answer_problem(context, answer)
-        if message:
-            yield row, Problem(sheet.place(row), task.label, message)
-    if "id" not in sheet.table.column_names:
-        return
-    first: dict[str, int] = {}
-    for row, name in enumerate(sheet.table["id"].to_pylist()):
-        if first.setdefault(name, row) != row:
-            message = f"id {name!r} is also at {sheet.place(first[name])}"
-            yield row, Problem(sheet.place(row), "id", message)
-
-
-def _answer_problem(context: str, answer: dict | None) -> str | None:
-    if answer is None or answer["text"] is None or answer["answer_start"] is None:
-        return "null instead of answers"
-    texts, starts = answer["text"], answer["answer_start"]
-    if len(texts) != len(starts):
-        return f"{len(texts)} answer texts but {len(starts)} starts"
-    for text, start in zip(texts, starts, strict=True):
-        if text is not None and not text.strip():
-            return f"blank answer {text!r}; a question without an answer has an empty list"
-        if text is None or start is None or start < 0 or context[start : start + len(text)] != text:
-            return f"answer {text!r} is not in the context at {start}"
-    return None
-
-
-_KINDS: dict[str, Callable[[Task, str, RawTable], Iterator[tuple[int, Problem]]]] = {
-    "classify": _label_problems,
-    "regress": _label_problems,
-    "rank": _rank_problems,
-    "span": _span_problems,
-}
+def _label_problems(labels: ParsedLabels, sheet: RawTable) -> Iterator[tuple[int, Problem]]:
+    for found in labels.problems:
+        yield found.row, Problem(sheet.place(found.row), found.column, found.message)

@@ -64,5 +64,4 @@ def check(data: str, spec: str | None, most: int, json_file: str | None) -> None
 
 
 def _balance(split) -> str:
-    total = sum(count.rows for count in split.balance)
-    return ", ".join(f"{count.label} {count.rows / total:.0%}" for count in split.balance if count.rows)
+    return ", ".join(f"{count.label} {count.rows / split.rows:.0%}" for count in split.balance if count.rows)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mtkd.evaluation.question_answering import answer_spans
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from tasks.batching import Encoded
@@ -21,7 +19,6 @@ from tasks.progress import progress
 from tasks.rows import Rows
 from tasks.sources import DataSource, load_rows, open_data
 from tasks.task import Task
-from tasks.task_types import decode, probabilities
 
 # GLUE's site wants a file for every test set, of exactly so many rows.
 SUBMISSION_ROWS = {
@@ -37,7 +34,6 @@ SUBMISSION_ROWS = {
     "WNLI.tsv": 146,
     "AX.tsv": 1104,
 }
-N_BEST = 20  # spans of an answered question
 _NAMED = ("mnli", "qnli", "rte", "ax")  # submitted as label names; the other tasks as numbers
 
 
@@ -51,27 +47,23 @@ class SubmissionFile:
     filled: str | None
 
 
-def answer(
-    model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64
-) -> tuple[np.ndarray, np.ndarray]:
-    """Logits (n, C) and answers (n,) of unlabelled rows.
+def answer(model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64) -> tuple[Encoded, np.ndarray]:
+    """The rows as the model reads them, and its logits.
 
     Raises:
         UserError: the model has no head for the task.
     """
     model.require([task], "the model")
-    encoded = Encoded.encode(rows, model.tokeniser)
-    with progress(f"predicting {task.name}", len(rows)) as advance:
-        logits = predict_logits(model, task, encoded, batch_size=batch_size, advance=advance)
-    return logits, decode(task, logits, encoded.groups)
+    encoded = Encoded.encode(model.reader.rows(rows), model.tokeniser)
+    with progress(f"predicting {task.name}", len(encoded)) as advance:
+        return encoded, predict_logits(model, task, encoded, batch_size=batch_size, advance=advance)
 
 
 def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, batch_size: int = 64) -> int:
     """Answer every row of a JSON-lines file; each line comes back with `prediction` added.
 
-    Classes also get `prediction_id` and `probabilities`, one for each label; scores only `prediction`. Of a
-    span task it is the answer's text ("": none), with `start` (character), `score`, `no_answer_score` and the
-    20 best spans as `n_best`.
+    What else is added depends on the task's type (`TaskType.records`): classes also get `prediction_id` and
+    `probabilities`, one for each label; span tasks `start`, `score`, `no_answer_score` and `n_best`.
 
     Args:
         source: one JSON object a line with the task's columns; other keys are kept as they are.
@@ -95,45 +87,15 @@ def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, bat
     except UserError as error:
         wanted = " and ".join(task.columns)
         raise UserError(error.problem, expected=f"one JSON object a line, each with {wanted}") from error
-    said = _spans_said if task.kind == "span" else _rows_said
+    encoded, logits = answer(model, task, rows, batch_size)
+    layout = model.tokeniser.layout(len(task.columns))
+    records = task.type.records(task, encoded, logits, layout, model.threshold(task))
     given = [json.loads(line) for line in source.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     with atomic_path(out) as temporary, open(temporary, "w", encoding="utf-8") as handle:
-        for record, found in zip(given, said(model, task, rows, batch_size), strict=True):
+        for record, found in zip(given, records, strict=True):
             record |= found
             handle.write(json.dumps(record, ensure_ascii=False) + "\n")
     return len(given)
-
-
-def _rows_said(model: MultiTaskModel, task: Task, rows: Rows, batch_size: int) -> Iterator[dict[str, Any]]:
-    logits, answers = answer(model, task, rows, batch_size)
-    shares = probabilities(task, logits, rows.groups)
-    return (
-        _said(task, value, None if shares is None else shares[index]) for index, value in enumerate(answers)
-    )
-
-
-def _spans_said(model: MultiTaskModel, task: Task, rows: Rows, batch_size: int) -> Iterator[dict[str, Any]]:
-    label = f"predicting {task.name}"
-    found = answer_spans(model, task, rows, batch_size=batch_size, n_best=N_BEST, label=label)
-    threshold = model.threshold(task)
-    if task.unanswerable and threshold is None:
-        threshold = 0.0
-    for text, candidates, null in zip(found.texts(threshold), found.candidates, found.null, strict=True):
-        best = [{"text": c.text, "start": c.start, "score": round(c.score, 4)} for c in candidates]
-        yield {
-            "prediction": text,
-            "start": candidates[0].start if text else None,
-            "score": best[0]["score"] if best else None,
-            "no_answer_score": round(float(null), 4),
-            "n_best": best,
-        }
-
-
-def _said(task: Task, value: Any, shares: np.ndarray | None) -> dict[str, Any]:
-    if shares is None:
-        return {"prediction": round(float(value), 6)}
-    by_name = {name: round(float(share), 6) for name, share in zip(task.labels, shares, strict=True)}
-    return {"prediction": task.labels[int(value)], "prediction_id": int(value), "probabilities": by_name}
 
 
 def glue_submission(
@@ -166,7 +128,8 @@ def glue_submission(
                     answers = np.full(count, float(np.mean(task.range)) if task.range else 0)
                 else:
                     rows = load_rows(data, task, split)
-                    answers = answer(model, task, rows, batch_size)[1]
+                    encoded, logits = answer(model, task, rows, batch_size)
+                    answers = task.type.decode(task, logits, encoded.groups)
                 lines = [f"{index}\t{_submitted(task, value)}" for index, value in enumerate(answers)]
                 (place / file).write_text("\n".join(["index\tprediction", *lines]) + "\n", encoding="utf-8")
                 if len(answers) != SUBMISSION_ROWS[file]:
@@ -176,6 +139,6 @@ def glue_submission(
 
 
 def _submitted(task: Task, value: Any) -> str:
-    if task.kind == "regress":
+    if not task.labels:
         return f"{float(value):.3f}"
     return task.labels[int(value)] if task.name in _NAMED else str(int(value))

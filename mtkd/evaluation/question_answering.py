@@ -17,8 +17,7 @@ from tasks.batching import Encoded
 from tasks.errors import UserError
 from tasks.files import digest_bytes, digest_file
 from tasks.progress import progress
-from tasks.rows import Rows
-from tasks.schema import ANSWERS
+from tasks.rows import ANSWERS, Rows
 from tasks.span_answers import SpanAnswers, decode_spans
 from tasks.task import Task
 
@@ -85,7 +84,7 @@ class Answerer:
             UserError: there is no model, or it was trained on no span task.
         """
         model = MultiTaskModel.load(directory).to(best_device())
-        spans = [task for task in model.tasks.values() if task.kind == "span"]
+        spans = [task for task in model.tasks.values() if task.type.predicts_spans]
         if not spans:
             raise UserError(
                 f"the model {directory} answers no questions: it was trained on {', '.join(model.tasks)}",

@@ -10,13 +10,8 @@ import numpy as np
 import torch
 
 from tasks.batching import Encoded
-from tasks.errors import UserError
-from tasks.metrics import majority_score, score
 from tasks.reader import Reader
-from tasks.span_answers import decode_spans
-from tasks.squad import best_threshold, exact_match, gold_answers, score_texts, token_f1
 from tasks.task import Task
-from tasks.task_types import decode, hard_loss
 
 
 @dataclass(frozen=True)
@@ -26,10 +21,10 @@ class TaskScores:
     Attributes:
         metrics: by name, as fractions.
         primary: the mean of the task's metrics.
-        majority: what always giving the commonest answer would score.
+        majority: the majority-class baseline: what the best constant prediction scores.
         loss: the task's own loss, mean over rows (`span`: over windows).
         details: more numbers, which do not count for `primary`.
-        threshold: of "no answer" (`tasks.span_answers.SpanAnswers.texts`), where the task has one.
+        threshold: what predictions are cut at (`TaskType.best_threshold`), where the task has one.
     """
 
     task: str
@@ -40,7 +35,7 @@ class TaskScores:
     majority: float
     loss: float
     details: Mapping[str, float] = field(default_factory=dict)
-    threshold: float | None = None
+    threshold: Any = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -53,73 +48,36 @@ def score_logits(
     encoded: Encoded,
     logits: np.ndarray,
     reader: Reader,
-    threshold: float | None = None,
+    threshold: Any = None,
 ) -> TaskScores:
     """The scores of logits (n, C), or (n, 2, L) of windows, against the rows' labels.
 
     Args:
         reader: of the model that gave the logits.
-        threshold: of "no answer"; None = the best on these rows.
+        threshold: what predictions are cut at; None = the best on these rows.
 
     Raises:
         UserError: the split is not labelled.
     """
-    if encoded.windows is not None:
-        return _score_spans(task, split, encoded, logits, reader, threshold)
-    answers = decode(task, logits, encoded.groups)
-    scores = score(task, answers, encoded.labels, encoded.groups, scores=logits, split=split)
+    layout = reader.tokeniser.layout(len(task.columns))
+    found = task.type.evaluate(task, split, encoded, logits, layout, threshold)
     return TaskScores(
         task.name,
         split,
-        len(encoded.labels),
-        scores.by_metric,
-        scores.primary,
-        majority_score(task, encoded.labels, encoded.groups, split=split).primary,
+        found.rows,
+        found.by_metric,
+        found.primary,
+        found.majority,
         _mean_loss(task, encoded, logits),
+        found.details,
+        found.threshold,
     )
 
 
 def _mean_loss(task: Task, encoded: Encoded, logits: np.ndarray) -> float:
     groups = None if encoded.groups is None else torch.from_numpy(encoded.groups)
-    loss = hard_loss(task, torch.from_numpy(logits), torch.from_numpy(encoded.labels), groups)
+    loss = task.type.loss(task, torch.from_numpy(logits), torch.from_numpy(encoded.labels), groups)
     return float(loss.total / loss.count.clamp(min=1))
-
-
-def _score_spans(
-    task: Task,
-    split: str,
-    encoded: Encoded,
-    logits: np.ndarray,
-    reader: Reader,
-    threshold: float | None,
-) -> TaskScores:
-    assert encoded.windows is not None
-    examples = encoded.windows.examples
-    if not examples.labelled or examples.answers is None:
-        raise UserError(
-            f"split {split!r} of task {task.name!r} is not labelled: it cannot be scored",
-            hint="score a labelled split; `mtkd predict` answers unlabelled rows",
-        )
-    found = decode_spans(encoded, logits, reader.tokeniser.layout(2))
-    golds = gold_answers(examples.answers)
-    if task.unanswerable and threshold is None:
-        given = zip(found.texts(None), golds, strict=True)
-        spans = np.array([exact_match(text, gold) + token_f1(text, gold) for text, gold in given])
-        nulls = np.array([2.0 * (gold == [""]) for gold in golds])
-        threshold = best_threshold(found.lead, spans, nulls)
-    scores = score_texts(found.texts(threshold), golds, threshold)
-    by_metric = {name: getattr(scores, name) for name in task.metrics}
-    return TaskScores(
-        task.name,
-        split,
-        len(examples),
-        by_metric,
-        float(np.mean(list(by_metric.values()))),
-        float(np.mean([gold == [""] for gold in golds])) if task.unanswerable else 0.0,
-        _mean_loss(task, encoded, logits),
-        scores.by_kind,
-        threshold,
-    )
 
 
 def watched(metric: str, scores: list[TaskScores]) -> tuple[float, Callable[[float, float], bool]]:

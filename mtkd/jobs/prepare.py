@@ -62,7 +62,7 @@ class ValidatedRun:
     @property
     def aligned(self) -> bool:
         """True if the student has to read as the teacher does: token by token."""
-        of_tokens = self.teacher_need.logits and any(task.kind == "span" for task in self.tasks)
+        of_tokens = self.teacher_need.logits and any(task.type.predicts_spans for task in self.tasks)
         return self.need.tokens or of_tokens
 
     @property
@@ -141,7 +141,7 @@ def validate_run(
 
 
 def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
-    spans = [task.name for task in tasks if task.kind == "span"]
+    spans = [task.name for task in tasks if task.type.predicts_spans]
     if spans and not student.offers.sequence:
         fitting = [kind for kind, encoder in encoder_classes().items() if encoder.Config.gives_sequence]
         raise UserError(
@@ -232,7 +232,7 @@ def prepare_run(
     encoder = teacher.encoder if teacher else None
     context = InitContext(tokeniser, encoder, own, init_spec, weighed, texts)
     info = ModelInfo(wanted.max_length, wanted.head_hidden, wanted.dropout, stride=wanted.stride)
-    tasks = [task for task in validated.tasks if task.kind != "text"]
+    tasks = [task for task in validated.tasks if task.type.has_head]
     student = MultiTaskModel(build_student(wanted, context), tasks, tokeniser, info)
     if weighed and teacher:
         _take_heads(student, teacher)

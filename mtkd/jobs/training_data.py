@@ -14,7 +14,7 @@ from tasks.corpus_reader import corpus_rows, read_corpus
 from tasks.errors import UserError
 from tasks.reader import Reader
 from tasks.registry import resolve
-from tasks.rows import Rows, concat
+from tasks.rows import Rows, concat, has_label
 from tasks.sources import DataSource, digest_rows, load_rows, open_data
 from tasks.task import Task
 
@@ -57,7 +57,7 @@ class TrainingData:
         return {
             part.task.name: {
                 "train": len(part.train),
-                "unlabelled": int(np.isnan(part.train.labels).sum()),
+                "unlabelled": int((~has_label(part.train.labels)).sum()),
                 "validation": sum(len(rows) for rows in part.validation.values()),
             }
             for part in self.parts

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mtkd.losses.term_settings import Points, TermSettings
 from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
 from tasks.batching import Batch
-from tasks.task import Kind, Task
+from tasks.task import Task
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -81,7 +81,7 @@ class LossTerm(nn.Module):
     teacher_need: OutputSpec = OutputSpec()
     compared: Sequence[tuple[int, int]] = ()
     weight: float | Points = 1.0
-    kinds: Sequence[Kind] | None = None
+    kinds: Sequence[str] | None = None
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:

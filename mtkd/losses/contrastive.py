@@ -105,10 +105,7 @@ class SampleContrastive(SampleTerm):
 
     def forward(self, given: TermInput) -> Tensor:
         student, teacher = self.vectors(given)
-        labels = given.batch.labels
-        if given.task.kind == "regress" and self._bins and given.task.range:
-            low, high = given.task.range
-            labels = ((labels - low) / (high - low) * self._bins).floor().clamp(max=self._bins - 1)
+        labels = given.task.type.row_classes(given.task, given.batch.labels, self._bins)
         projected = self.projection(student, 0)
         loss = sample_contrastive(projected, teacher, labels, self._temperature, self._normalize)
         return loss * self.num_items(given.task, given.batch)
@@ -116,11 +113,10 @@ class SampleContrastive(SampleTerm):
 
 def _require_classes(name: str, task: Task, bins: int | None) -> None:
     """Refuse a task whose labels are not classes and are not sorted into any."""
-    if task.kind == "span" or (task.kind == "regress" and bins is None):
-        has = "places in a text" if task.kind == "span" else "scores"
+    if not task.type.has_classes(bins):
         binned = f"--set terms.{name}.bins=5 sorts the scores into classes; "
         raise UserError(
-            f"the term {name!r} contrasts classes, and {task.name!r} has {has}",
-            hint=("" if task.kind == "span" else binned)
+            f"the term {name!r} contrasts classes, and {task.name!r} has {task.type.outputs}",
+            hint=(binned if task.type.has_classes(5) else "")
             + f'--set \'terms.{name}.kinds=["classify", "rank"]\' leaves such tasks out of the term',
         )

@@ -12,7 +12,6 @@ from mtkd.losses.term_settings import Points, Temperature, TermSettings, value_a
 from mtkd.outputs import LOGITS
 from tasks.batching import Batch
 from tasks.task import Task
-from tasks.task_types import count_labels, hard_loss
 
 
 @full_precision
@@ -32,10 +31,11 @@ def logits_mse(z_s: Tensor, z_t: Tensor, mask: Tensor | None = None) -> Tensor:
 
 @full_precision
 def soft_label_kl(z_s: Tensor, z_t: Tensor, temperature: float = 1.0) -> Tensor:
-    """T² KL(softmax(z_T/T) || softmax(z_S/T)), the mean over rows (Hinton et al. 2015).
+    """T² KL(softmax(z_T/T) || softmax(z_S/T)), the mean over distributions (Hinton et al. 2015).
 
     Args:
-        z_s, z_t: (B, C), or (B, 2, L): then the mean of starts and ends; the teacher's are constants.
+        z_s, z_t: (..., C), one distribution per last axis: (B, C), or (B, 2, L) for the mean of starts and
+            ends; the teacher's are constants.
         temperature: T > 0.
     """
     student, teacher = (log_softmax(z.flatten(0, -2) / temperature, dim=-1) for z in (z_s, z_t.detach()))
@@ -56,7 +56,7 @@ class LogitsMSE(LossTerm):
 
     def forward(self, given: TermInput) -> Tensor:
         student, teacher = both_logits(given)
-        mask = given.student.mask if student.dim() == 3 else None
+        mask = given.student.mask if given.task.type.predicts_spans else None
         return logits_mse(student, teacher, mask) * len(student)
 
 
@@ -76,9 +76,11 @@ class SoftLabels(LossTerm):
 
     def forward(self, given: TermInput) -> Tensor:
         student, teacher = both_logits(given)
-        if student.shape[1] == 1:
+        arranged = given.task.type.softmax_logits
+        z_s, z_t = arranged(student), arranged(teacher)
+        if z_s is None or z_t is None:
             return logits_mse(student, teacher) * len(student)
-        return soft_label_kl(student, teacher, value_at(self._temperature, given.progress)) * len(student)
+        return soft_label_kl(z_s, z_t, value_at(self._temperature, given.progress)) * len(student)
 
 
 class Labels(LossTerm):
@@ -88,8 +90,9 @@ class Labels(LossTerm):
     student_need = LOGITS
 
     def num_items(self, task: Task, batch: Batch) -> int:
-        return count_labels(task, batch.labels, batch.groups)
+        return task.type.count_items(task, batch.labels, batch.groups)
 
     def forward(self, given: TermInput) -> Tensor:
         assert given.student.logits is not None, "stated as needed, so always there"
-        return hard_loss(given.task, given.student.logits, given.batch.labels, given.batch.groups).total
+        task, batch = given.task, given.batch
+        return task.type.loss(task, given.student.logits, batch.labels, batch.groups).total

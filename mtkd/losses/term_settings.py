@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
-from tasks.task import Kind
+from tasks.task_types import is_kind, kinds
 
 
 class Strict(BaseModel):
@@ -34,6 +34,12 @@ def _temperature(value: float | Points) -> float | Points:
     if value == 0 or (not isinstance(value, int | float) and any(y == 0 for _, y in value)):
         raise ValueError("a temperature is above 0")
     return _weight(value)
+
+
+def _kind(value: str) -> str:
+    if not is_kind(value):
+        raise ValueError(", ".join(kinds()))
+    return value
 
 
 def _layers(value: str | list[tuple[int, int]]) -> str | list[tuple[int, int]]:
@@ -79,5 +85,5 @@ class TermSettings(Strict):
     """
 
     weight: Schedule = 1.0
-    kinds: list[Kind] | None = None
+    kinds: list[Annotated[str, AfterValidator(_kind)]] | None = None
     loss: str

@@ -35,7 +35,7 @@ def predict_logits(
     order = np.argsort(-model.reader.lengths(encoded.texts), kind="stable")
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     device = next(model.parameters()).device
-    shape = (task.n_outputs, model.info.max_length) if task.kind == "span" else (task.n_outputs,)
+    shape = task.type.logits_shape(task, model.info.max_length)
     found = np.zeros((len(order), *shape), dtype=np.float32)
     was_training = model.training
     model.eval()

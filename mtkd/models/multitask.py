@@ -18,7 +18,6 @@ from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from tasks.batching import ModelInputs
 from tasks.errors import UserError
 from tasks.files import atomic_directory, digest_bytes, digest_file, read_json, write_json
-from tasks.heads import Head, SpanHead
 from tasks.reader import Reader
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
@@ -94,10 +93,8 @@ class MultiTaskModel(nn.Module):
             )
         self.info.max_length = max_length
 
-    def _new_head(self, task: Task) -> Head | SpanHead:
-        if task.kind == "span":
-            return SpanHead(self.encoder.width, self.info.head_hidden, self.info.dropout)
-        return Head(self.encoder.width, task.n_outputs, self.info.head_hidden, self.info.dropout)
+    def _new_head(self, task: Task) -> nn.Module:
+        return task.type.build_head(task, self.encoder.width, self.info.head_hidden, self.info.dropout)
 
     @property
     def reader(self) -> Reader:
@@ -121,7 +118,7 @@ class MultiTaskModel(nn.Module):
             ModelOutput with logits (B, C), of a `span` task (B, 2, L), and what else was asked for.
         """
         module = self.heads[head] if need.logits else None
-        of_tokens = isinstance(module, SpanHead)
+        of_tokens = module is not None and self.tasks[head].type.predicts_spans
         read = OutputSpec(pooled=need.logits and not of_tokens, sequence=need.logits and of_tokens)
         out = self.encoder(inputs, replace(need, logits=False) | read)
         logits: Tensor | None = None
@@ -129,9 +126,9 @@ class MultiTaskModel(nn.Module):
             logits = module(out.sequence, out.mask) if of_tokens else module(out.pooled)
         return ModelOutput(**vars(out), logits=logits)
 
-    def threshold(self, task: Task) -> float | None:
-        """The threshold of "no answer" that was best on the task's validation rows; None: it has none."""
-        known = self.info.scores.values() if task.unanswerable else ()
+    def threshold(self, task: Task) -> Any:
+        """The threshold that was best on the task's validation rows (`TaskType.best_threshold`), or None."""
+        known = self.info.scores.values() if task.type.has_threshold(task) else ()
         found = [s.get("threshold") for s in known if s["task"] == task.name]
         return next((value for value in found if value is not None), None)
 
@@ -212,7 +209,7 @@ def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -
                 expected=f"tasks it was trained on: {', '.join(known) or 'none'}",
                 hint="leave the task out with --tasks, or train a model that knows it",
             )
-        if (there.kind, there.n_outputs, there.labels) != (task.kind, task.n_outputs, task.labels):
+        if (there.kind, there.labels) != (task.kind, task.labels):
             raise UserError(
                 f"{what} knows {task.name!r} as {there.kind} with labels {list(there.labels)}, "
                 f"the task here is {task.kind} with labels {list(task.labels)}"

@@ -57,7 +57,7 @@ class Outputs:
     @staticmethod
     def of(task: Task) -> Outputs:
         """Those of a task."""
-        return Outputs(task.n_outputs, "token" if task.kind == "span" else "row")
+        return Outputs(task.type.n_outputs(task), "token" if task.type.predicts_spans else "row")
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class StoredTeacher:
         heads = contents.shape.heads
         scores = {n: scores_of(found["query"][n], found["key"][n], heads) for n in sorted(need.scores)}
         logits = stored.get("logits")
-        if task.kind == "span" and logits is not None:
+        if task.type.predicts_spans and logits is not None:
             real = torch.arange(logits.shape[1]) < stored["tokens"][:, None]
             logits = logits.masked_fill(~real.unsqueeze(-1), PADDED).transpose(1, 2)
         signal = ModelOutput(

@@ -69,6 +69,6 @@ class CachedLogits:
     def signal(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
         """The stored logits of the batch's rows."""
         rows = self._logits[task.name][torch.from_numpy(batch.indices)]
-        if task.kind == "span" and batch.inputs.joined is not None:
+        if task.type.predicts_spans and batch.inputs.joined is not None:
             rows = rows[..., : batch.inputs.joined.ids.shape[1]]
         return ModelOutput(logits=rows.to(batch.labels.device))

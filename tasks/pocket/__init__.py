@@ -15,7 +15,7 @@ import pyarrow as pa
 from tasks.errors import unknown
 from tasks.pocket import inference, reading, single
 from tasks.pocket import paraphrases as pairs
-from tasks.pocket.rng import Made, Maker, Rng
+from tasks.pocket.rng import GeneratedRow, Maker, Rng
 from tasks.pocket.words import OFFICE, TOWN
 
 TRAIN, VALIDATION, TEST = 500, 150, 100
@@ -106,12 +106,12 @@ def generate(task_name: str, split: str, seed: int = 0) -> pa.Table:
 
 
 @lru_cache(maxsize=16)
-def _deal(task_name: str, seed: int) -> dict[str, list[Made]]:
+def _deal(task_name: str, seed: int) -> dict[str, list[GeneratedRow]]:
     """Every split of a task: rows drawn until enough have different texts, then dealt out in order."""
-    dealt: dict[str, list[Made]] = {}
+    dealt: dict[str, list[GeneratedRow]] = {}
     for number, pool in enumerate(RECIPES[task_name].pools):
         dice = Rng(f"pocket/{task_name}/{number}/{seed}")
-        rows: dict[tuple[str, ...], Made] = {}
+        rows: dict[tuple[str, ...], GeneratedRow] = {}
         while len(rows) < sum(pool.sizes.values()):
             row = pool.make(dice, pool.wanted[len(rows) % len(pool.wanted)])
             rows.setdefault(row.texts, row)
@@ -123,14 +123,14 @@ def _deal(task_name: str, seed: int) -> dict[str, list[Made]]:
 
 
 @lru_cache(maxsize=4)
-def _paragraphs(task_name: str, seed: int) -> dict[str, list[reading.Paragraph]]:
+def _paragraphs(task_name: str, seed: int) -> dict[str, list[reading.GeneratedParagraph]]:
     """Both splits of squad: articles of different titles, dealt out until a split has its questions.
 
     Of squad_v2 every fourth question has no answer.
     """
     dice = Rng(f"pocket/{task_name}/{seed}")
     titles: set[str] = set()
-    dealt: dict[str, list[reading.Paragraph]] = {}
+    dealt: dict[str, list[reading.GeneratedParagraph]] = {}
     for split, size in SQUAD_SIZES.items():
         dealt[split] = []
         while sum(len(paragraph.questions) for paragraph in dealt[split]) < size:
@@ -141,7 +141,7 @@ def _paragraphs(task_name: str, seed: int) -> dict[str, list[reading.Paragraph]]
     return dealt
 
 
-def _squad_table(paragraphs: list[reading.Paragraph], split: str) -> pa.Table:
+def _squad_table(paragraphs: list[reading.GeneratedParagraph], split: str) -> pa.Table:
     """One row a question, in squad's columns."""
     asked = [(paragraph, question) for paragraph in paragraphs for question in paragraph.questions]
     answers = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])

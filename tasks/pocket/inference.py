@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tasks.pocket import words
-from tasks.pocket.rng import Made, Maker, Rng
+from tasks.pocket.rng import GeneratedRow, Maker, Rng
 from tasks.pocket.words import OFFICE, TOWN, Domain, a, gerund, plural, sentence, terms
 
 ENTAILED, NEUTRAL, CONTRADICTED = 0, 1, 2
@@ -124,21 +124,21 @@ def mnli(domain: Domain) -> Maker:
     return partial(_mnli, domain)
 
 
-def _mnli(domain: Domain, dice: Rng, wanted: int) -> Made:
-    return Made(_inference(dice, domain, wanted), wanted)
+def _mnli(domain: Domain, dice: Rng, wanted: int) -> GeneratedRow:
+    return GeneratedRow(_inference(dice, domain, wanted), wanted)
 
 
-def ax(dice: Rng, wanted: int) -> Made:
+def ax(dice: Rng, wanted: int) -> GeneratedRow:
     """The diagnostic set: mnli's rules, in either of its worlds."""
-    return Made(_inference(dice, dice.pick((TOWN, OFFICE)), wanted), wanted)
+    return GeneratedRow(_inference(dice, dice.pick((TOWN, OFFICE)), wanted), wanted)
 
 
-def rte(dice: Rng, wanted: int) -> Made:
+def rte(dice: Rng, wanted: int) -> GeneratedRow:
     """A person and what they are and did, or an inference as in mnli: 0 entailment, 1 not."""
     if dice.chance(0.4):
         label = ENTAILED if wanted == 0 else dice.pick((NEUTRAL, CONTRADICTED))
-        return Made(_inference(dice, TOWN, label), wanted)
-    return Made(_people(dice, wanted == 0), wanted)
+        return GeneratedRow(_inference(dice, TOWN, label), wanted)
+    return GeneratedRow(_people(dice, wanted == 0), wanted)
 
 
 def _people(dice: Rng, follows: bool) -> tuple[str, str]:
@@ -174,13 +174,13 @@ MOODS = terms("tired lonely hungry angry bored ill sleepy worried happy afraid t
 CONDITIONS = terms("broken empty rusty expensive wooden plastic cheap cracked metallic unlocked")
 
 
-def wnli(dice: Rng, wanted: int) -> Made:
+def wnli(dice: Rng, wanted: int) -> GeneratedRow:
     """A sentence with a pronoun, and the same with a candidate in its place: right (1) or wrong (0).
 
     What tells: the pronoun's gender, what can be said of an animal or a thing, what must be large or small.
     """
     right = wanted == 1
-    return Made(dice.pick((_gender, _animate, _animate, _size, _size))(dice, right), wanted)
+    return GeneratedRow(dice.pick((_gender, _animate, _animate, _size, _size))(dice, right), wanted)
 
 
 def _gender(dice: Rng, right: bool) -> tuple[str, str]:

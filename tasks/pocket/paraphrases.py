@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tasks.pocket import words
-from tasks.pocket.rng import Made, Rng
+from tasks.pocket.rng import GeneratedRow, Rng
 from tasks.pocket.words import a, plural, sentence, terms
 
 # Verbs that mean the same, in the past tense (which is also their participle).
@@ -72,7 +72,7 @@ def _news(dice: Rng, fact: Fact, style: int) -> str:
     return sentence(f"on {fact.day} , the {fact.agent} in {fact.city} {deed} {goods}")
 
 
-def mrpc(dice: Rng, wanted: int) -> Made:
+def mrpc(dice: Rng, wanted: int) -> GeneratedRow:
     """Two news sentences about the same fact (1), or about facts that differ in some parts (0)."""
     fact = Fact(
         dice.pick(AGENTS),
@@ -84,7 +84,7 @@ def mrpc(dice: Rng, wanted: int) -> Made:
     )
     first, second = dice.sample(range(3), 2)
     told = fact if wanted == 1 else _altered(dice, fact)
-    return Made((_news(dice, fact, first), _news(dice, told, second)), wanted)
+    return GeneratedRow((_news(dice, fact, first), _news(dice, told, second)), wanted)
 
 
 def _altered(dice: Rng, fact: Fact) -> Fact:
@@ -121,18 +121,20 @@ SUBJECTS = terms(
 )
 
 
-def qqp(dice: Rng, wanted: int) -> Made:
+def qqp(dice: Rng, wanted: int) -> GeneratedRow:
     """Two questions with the same intent and subject (1), or with another intent, subject or both (0)."""
     intent, subject = dice.below(len(INTENTS)), dice.pick(SUBJECTS)
     first = dice.pick(INTENTS[intent])
     if wanted == 1:
-        return Made((first.format(subject), dice.other(INTENTS[intent], first).format(subject)), wanted)
+        return GeneratedRow(
+            (first.format(subject), dice.other(INTENTS[intent], first).format(subject)), wanted
+        )
     change = dice.below(3)
     if change != 0:
         intent = dice.other(range(len(INTENTS)), intent)
     second = dice.pick(INTENTS[intent])
     asked = dice.other(SUBJECTS, subject) if change != 1 else subject
-    return Made((first.format(subject), second.format(asked)), wanted)
+    return GeneratedRow((first.format(subject), second.format(asked)), wanted)
 
 
 # What someone may be doing, and to what; the members of one line may stand for each other.
@@ -158,7 +160,7 @@ STSB_COSTS = {"actor": 1.5, "activity": 1.5, "object": 1.0, "look": 0.5, "place"
 SYNONYM_COST = 0.25
 
 
-def stsb(dice: Rng, wanted: int) -> Made:
+def stsb(dice: Rng, wanted: int) -> GeneratedRow:
     """Two captions of one pattern, and how alike they are.
 
     The score is 5 - sum of `STSB_COSTS` over the parts that differ (a new activity brings a new object)
@@ -187,7 +189,7 @@ def stsb(dice: Rng, wanted: int) -> Made:
         now_look, score = look[1], score - SYNONYM_COST
     second = (now_look, now_actor, now_act, thing, place)
     pair = (first, second) if dice.chance(0.5) else (second, first)
-    return Made((_caption(*pair[0]), _caption(*pair[1])), score)
+    return GeneratedRow((_caption(*pair[0]), _caption(*pair[1])), score)
 
 
 def _caption(look: str, actor: str, act: str, thing: str, place: str) -> str:

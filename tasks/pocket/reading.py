@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tasks.pocket import words
-from tasks.pocket.rng import Made, Rng
+from tasks.pocket.rng import GeneratedRow, Rng
 from tasks.pocket.words import terms
 
 SITES = terms(
@@ -25,7 +25,7 @@ PURPOSES = (
 
 
 @dataclass(frozen=True)
-class Place:
+class Site:
     """Everything that can be said, and asked, of one place."""
 
     name: str
@@ -40,7 +40,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Slot:
-    """One thing to ask: the question, and the statements that hold the answer, as patterns over a Place."""
+    """One thing to ask: the question, and the statements that hold the answer, as patterns over a Site."""
 
     field: str
     questions: tuple[str, ...]
@@ -86,9 +86,9 @@ SLOTS = (
 )
 
 
-def _place(dice: Rng) -> Place:
+def _place(dice: Rng) -> Site:
     people = words.WOMEN + words.MEN
-    return Place(
+    return Site(
         name=f"{dice.pick(words.SURNAMES)} {dice.pick(SITES).capitalize()}",
         founder=f"{dice.pick(people)} {dice.pick(words.SURNAMES)}",
         year=str(1700 + dice.below(300)),
@@ -100,11 +100,11 @@ def _place(dice: Rng) -> Place:
     )
 
 
-def _fill(pattern: str, place: Place) -> str:
+def _fill(pattern: str, place: Site) -> str:
     return pattern.format(**vars(place))
 
 
-def qnli(dice: Rng, wanted: int) -> Made:
+def qnli(dice: Rng, wanted: int) -> GeneratedRow:
     """A question and a sentence of the same pattern family: it answers (0), or tells something else (1).
 
     What it tells when it does not answer: another fact of the same place, or the same of another place.
@@ -115,7 +115,7 @@ def qnli(dice: Rng, wanted: int) -> Made:
         told = dice.other(SLOTS, slot)
     elif wanted == 1:
         place = replace(place, name=_other_name(dice, place.name))
-    return Made((question, _fill(dice.pick(told.statements), place)), wanted)
+    return GeneratedRow((question, _fill(dice.pick(told.statements), place)), wanted)
 
 
 def _other_name(dice: Rng, name: str) -> str:
@@ -124,7 +124,7 @@ def _other_name(dice: Rng, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Question:
+class GeneratedQuestion:
     """One question on a paragraph; `start` is the answer's offset in the context, in characters.
 
     Of a question that the paragraph does not answer the answer is "".
@@ -136,15 +136,15 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Paragraph:
+class GeneratedParagraph:
     """One article's paragraph of 4 to 6 sentences and the questions on it."""
 
     title: str
     context: str
-    questions: tuple[Question, ...]
+    questions: tuple[GeneratedQuestion, ...]
 
 
-def squad(dice: Rng, unanswered: bool = False) -> Paragraph:
+def squad(dice: Rng, unanswered: bool = False) -> GeneratedParagraph:
     """A paragraph on one place, with a sentence or two on another, and three questions on the first.
 
     Args:
@@ -163,10 +163,12 @@ def squad(dice: Rng, unanswered: bool = False) -> Paragraph:
             starts[slot.field] = len(context) + len(_fill(before, subject))
         context += _fill(pattern, subject) + " "
     questions = [
-        Question(_fill(dice.pick(slot.questions), place), getattr(place, slot.field), starts[slot.field])
+        GeneratedQuestion(
+            _fill(dice.pick(slot.questions), place), getattr(place, slot.field), starts[slot.field]
+        )
         for slot in slots[:3]
     ]
     if unanswered:
         slot = dice.pick([slot for slot in SLOTS if slot not in slots])
-        questions.append(Question(_fill(dice.pick(slot.questions), place), "", -1))
-    return Paragraph(place.name, context.rstrip(), tuple(questions))
+        questions.append(GeneratedQuestion(_fill(dice.pick(slot.questions), place), "", -1))
+    return GeneratedParagraph(place.name, context.rstrip(), tuple(questions))

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-T = TypeVar("T")
+Option = TypeVar("Option")
 
 
 @dataclass(frozen=True)
-class Made:
+class GeneratedRow:
     """One generated row: its texts (one or two) and its label (a class id, or a score)."""
 
     texts: tuple[str, ...]
@@ -32,19 +32,19 @@ class Rng:
         """True with probability p."""
         return self._random() < p
 
-    def pick(self, options: Sequence[T]) -> T:
+    def pick(self, options: Sequence[Option]) -> Option:
         """One of the options."""
         return options[self.below(len(options))]
 
-    def sample(self, options: Sequence[T], k: int) -> list[T]:
+    def sample(self, options: Sequence[Option], k: int) -> list[Option]:
         """k of the options, in random order, none twice."""
         left = list(options)
         return [left.pop(self.below(len(left))) for _ in range(k)]
 
-    def other(self, options: Sequence[T], *taken: T) -> T:
+    def other(self, options: Sequence[Option], *taken: Option) -> Option:
         """One of the options that is none of `taken`."""
         return self.pick([option for option in options if option not in taken])
 
 
-Maker = Callable[[Rng, int], Made]
+Maker = Callable[[Rng, int], GeneratedRow]
 """Draws one row whose label is the wanted one (stsb: whose number of edits is the wanted one)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.pocket import words
-from tasks.pocket.rng import Made, Rng
+from tasks.pocket.rng import GeneratedRow, Rng
 from tasks.pocket.words import plural, sentence, terms
 
 WOMEN_NOUNS = terms("girl queen woman waitress sister aunt actress princess mother daughter")
@@ -13,10 +13,10 @@ DOING = terms("sleeping waiting singing working dancing reading talking eating")
 LINKS = ("near", "behind", "beside", "next to")
 
 
-def cola(dice: Rng, wanted: int) -> Made:
+def cola(dice: Rng, wanted: int) -> GeneratedRow:
     """A sentence that keeps (1) or breaks (0) a rule: agreement, determiner, reflexive, verb form, order."""
     rule = dice.pick((_order, _order, _order, _order, _agreement, _determiner, _reflexive, _verb_form))
-    return Made((rule(dice, wanted == 1),), wanted)
+    return GeneratedRow((rule(dice, wanted == 1),), wanted)
 
 
 def _thing(dice: Rng) -> str:
@@ -102,7 +102,7 @@ OPENINGS = ("i remember", "everyone talks about", "you will notice", "this is al
 NEGATIONS = ("not", "hardly", "never", "not really", "far from")
 
 
-def sst2(dice: Rng, wanted: int) -> Made:
+def sst2(dice: Rng, wanted: int) -> GeneratedRow:
     """An opinion, positive (1) or not (0): negation turns it round, the last of two clauses decides."""
     positive, style = wanted == 1, dice.below(20)
     first, second = dice.sample(ASPECTS, 2)
@@ -114,7 +114,7 @@ def sst2(dice: Rng, wanted: int) -> Made:
     else:
         against, verdict = _clause(dice, not positive, first), _clause(dice, positive, second)
         text = f"although {against} , {verdict}" if dice.chance(0.3) else f"{against} , but {verdict}"
-    return Made((f"{text} .",), wanted)
+    return GeneratedRow((f"{text} .",), wanted)
 
 
 def _clause(dice: Rng, positive: bool, aspect: str) -> str:

@@ -117,7 +117,7 @@ def sentence(*parts: str) -> str:
 
 
 @dataclass(frozen=True)
-class Kind:
+class Category:
     """A kind of thing: its name (the hypernym), its members (hyponyms), and verbs (base forms) that fit."""
 
     name: str
@@ -130,27 +130,27 @@ class Domain:
     """A world to write of: people, kinds of things, places, looks of people, and states of things."""
 
     people: tuple[str, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[Category, ...]
     places: tuple[str, ...]
     adjectives: tuple[str, ...]
     states: tuple[str, ...]
 
 
-def _kind(name: str, members: str, verbs: str) -> Kind:
-    return Kind(name, terms(members), terms(verbs))
+def _category(name: str, members: str, verbs: str) -> Category:
+    return Category(name, terms(members), terms(verbs))
 
 
 TOWN = Domain(
     people=("man", "woman", "boy", "girl", *JOBS[:20]),
     kinds=(
-        _kind("animal", "dog cat horse cow goat rabbit pig donkey", "feed wash follow photograph"),
-        _kind("fruit", "apple banana pear peach plum lemon cherry mango", "eat peel buy pack"),
-        _kind("vehicle", "car truck bus van tractor taxi motorcycle", "drive clean repair park"),
-        _kind("instrument", "guitar violin flute trumpet cello harp banjo", "play carry tune sell"),
-        _kind("garment", "coat shirt dress jacket sweater skirt scarf", "fold wear iron mend"),
-        _kind("tool", "hammer shovel drill axe rake wrench chisel", "borrow hold lend sharpen"),
-        _kind("flower", "rose tulip daisy lily orchid poppy", "water pick smell sell"),
-        _kind("toy", "doll kite puzzle puppet balloon marble", "make break hide bring"),
+        _category("animal", "dog cat horse cow goat rabbit pig donkey", "feed wash follow photograph"),
+        _category("fruit", "apple banana pear peach plum lemon cherry mango", "eat peel buy pack"),
+        _category("vehicle", "car truck bus van tractor taxi motorcycle", "drive clean repair park"),
+        _category("instrument", "guitar violin flute trumpet cello harp banjo", "play carry tune sell"),
+        _category("garment", "coat shirt dress jacket sweater skirt scarf", "fold wear iron mend"),
+        _category("tool", "hammer shovel drill axe rake wrench chisel", "borrow hold lend sharpen"),
+        _category("flower", "rose tulip daisy lily orchid poppy", "water pick smell sell"),
+        _category("toy", "doll kite puzzle puppet balloon marble", "make break hide bring"),
     ),
     places=PLACES,
     adjectives=("young", "tall", "happy", "tired", "quiet", "old", "short", "friendly", "busy", "angry"),
@@ -162,13 +162,13 @@ OFFICE = Domain(
         "detective inspector secretary diplomat translator astronomer geologist surgeon"
     ),
     kinds=(
-        _kind("document", "contract letter report map invoice passport permit", "read sign copy print"),
-        _kind("building", "castle church museum palace warehouse temple", "inspect visit draw restore"),
-        _kind("machine", "printer pump generator computer scanner engine", "test install start order"),
-        _kind("insect", "bee ant beetle wasp moth butterfly", "study catch examine describe"),
-        _kind("ship", "ferry tanker yacht submarine trawler canoe", "board build steer register"),
-        _kind("jewel", "diamond ruby emerald pearl sapphire", "weigh polish admire insure"),
-        _kind("weapon", "sword rifle spear cannon dagger", "collect lock display load"),
+        _category("document", "contract letter report map invoice passport permit", "read sign copy print"),
+        _category("building", "castle church museum palace warehouse temple", "inspect visit draw restore"),
+        _category("machine", "printer pump generator computer scanner engine", "test install start order"),
+        _category("insect", "bee ant beetle wasp moth butterfly", "study catch examine describe"),
+        _category("ship", "ferry tanker yacht submarine trawler canoe", "board build steer register"),
+        _category("jewel", "diamond ruby emerald pearl sapphire", "weigh polish admire insure"),
+        _category("weapon", "sword rifle spear cannon dagger", "collect lock display load"),
     ),
     places=terms(
         "harbour laboratory office factory archive tunnel court airport embassy mine bank observatory "

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.errors import UserError
-from tasks.plain_text import CHUNK, TextFiles
+from tasks.plain_text import TEXTS_PER_CHUNK, TextFiles
 
 
 def all_of(place: Path, start: int = 0, column: str = "text") -> list[str]:
@@ -33,11 +33,11 @@ def test_every_format_gives_the_same_texts(tmp_path: Path) -> None:
 
 
 def test_reading_starts_anywhere_and_goes_in_chunks(tmp_path: Path) -> None:
-    texts = [f"text {n}" for n in range(CHUNK + 10)]
+    texts = [f"text {n}" for n in range(TEXTS_PER_CHUNK + 10)]
     (tmp_path / "a.txt").write_text("\n".join(texts), encoding="utf-8")
     sizes = [len(chunk) for chunk in TextFiles.open(tmp_path).chunks()]
-    assert sizes == [CHUNK, 10]
-    assert all_of(tmp_path, CHUNK - 1) == texts[CHUNK - 1 :]
+    assert sizes == [TEXTS_PER_CHUNK, 10]
+    assert all_of(tmp_path, TEXTS_PER_CHUNK - 1) == texts[TEXTS_PER_CHUNK - 1 :]
 
 
 def test_the_digest_follows_the_content(tmp_path: Path) -> None:

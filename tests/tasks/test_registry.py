@@ -7,8 +7,8 @@ import pytest
 
 from tasks.errors import UserError
 from tasks.glue import TASKS
-from tasks.metrics import check_metrics
 from tasks.registry import GROUPS, resolve
+from tasks.task_types import check_metrics
 
 REPOSITORY = Path(__file__).parents[2]
 DATA = (REPOSITORY / os.environ.get("MTKD_SHARED_DATA", "../shared/data")).resolve()

@@ -16,8 +16,7 @@ from tasks.batching import Collator, Encoded
 from tasks.errors import UserError
 from tasks.glue import TASKS
 from tasks.reader import Reader
-from tasks.rows import Rows, answered
-from tasks.schema import ANSWERS
+from tasks.rows import ANSWERS, Rows, answered
 from tasks.sources import load_rows, open_data
 from tasks.span_answers import LONGEST, decode_spans
 from tasks.span_windows import cut_windows

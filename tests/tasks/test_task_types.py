@@ -10,11 +10,23 @@ from tasks.errors import UserError
 from tasks.glue import TASKS
 from tasks.heads import Head
 from tasks.task import Task
-from tasks.task_types import count_labels, decode, hard_loss, probabilities
 
 RANK = Task(name="pick", kind="rank", columns=("a", "b"), labels=("yes", "no"), group="q")
 PICK_1 = Task(name="pick", kind="rank", columns=("a", "b"), labels=("no", "yes"), group="q", positive=1)
+SQUAD = TASKS["squad"]
 NAN = math.nan
+
+
+def hard_loss(task, logits, labels, groups=None):
+    return task.type.loss(task, logits, labels, groups)
+
+
+def decode(task, logits, groups=None):
+    return task.type.decode(task, logits, groups)
+
+
+def probabilities(task, logits, groups=None):
+    return task.type.probabilities(task, logits, groups)
 
 
 def test_classify_loss_by_hand():
@@ -74,7 +86,7 @@ def test_rank_loss_of_a_right_candidate_far_below_the_others():
 
 @pytest.mark.parametrize("task", [TASKS["mnli"], TASKS["stsb"], RANK])
 def test_nothing_labelled_is_zero_with_a_gradient(task):
-    logits = torch.randn(4, task.n_outputs, requires_grad=True)
+    logits = torch.randn(4, task.type.n_outputs(task), requires_grad=True)
     found = hard_loss(task, logits, torch.full((4,), NAN), torch.tensor([0, 0, 1, 1]))
     assert (found.total.item(), found.count.item()) == (0.0, 0)
     found.total.backward()
@@ -83,7 +95,7 @@ def test_nothing_labelled_is_zero_with_a_gradient(task):
 
 @pytest.mark.parametrize("task", [TASKS["mnli"], TASKS["stsb"], RANK])
 def test_half_precision_logits_give_the_float32_loss(task):
-    logits = torch.randn(6, task.n_outputs, generator=torch.Generator().manual_seed(0)).bfloat16()
+    logits = torch.randn(6, task.type.n_outputs(task), generator=torch.Generator().manual_seed(0)).bfloat16()
     labels, groups = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 0.0]), torch.tensor([4, 4, 4, 9, 9, 9])
     found = hard_loss(task, logits, labels, groups).total
     assert found.dtype == torch.float32
@@ -123,12 +135,12 @@ def test_probabilities_agree_with_torch_and_sum_to_one_by_group():
 def test_span_loss_is_the_mean_of_start_and_end_over_labelled_windows():
     logits = torch.randn(3, 2, 5)
     labels = torch.tensor([[2.0, 3.0], [torch.nan, torch.nan], [0.0, 0.0]])
-    loss = hard_loss(TASKS["squad"], logits, labels)
+    loss = hard_loss(SQUAD, logits, labels)
     expected = sum(
         -logits[row, side].log_softmax(0)[int(labels[row, side])] / 2 for row in (0, 2) for side in (0, 1)
     )
     torch.testing.assert_close(loss.total, expected)
-    assert int(loss.count) == count_labels(TASKS["squad"], labels) == 2
+    assert int(loss.count) == SQUAD.type.count_items(SQUAD, labels) == 2
 
 
 def test_missing_groups_are_user_errors():

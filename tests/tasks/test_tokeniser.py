@@ -115,7 +115,7 @@ def test_chunks_and_a_full_word_memory_change_nothing(
     minilm: Tokeniser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [f"word{i} and {i % 7} more naïve" for i in range(100)]
-    monkeypatch.setattr(tokenise, "CHUNK", 9)
+    monkeypatch.setattr(tokenise, "TEXTS_PER_CALL", 9)
     monkeypatch.setattr(tokenise, "MAX_WORDS", 40)
     assert rows(minilm.token_ids(pa.array(texts))) == plain(minilm, texts)
     assert len(minilm._word_index) <= 40

@@ -37,7 +37,7 @@ def span_task(tasks: list[Task]) -> Task:
     if len(tasks) != 1:
         raise UserError(f"{len(tasks)} tasks are named", expected="one span task, such as squad")
     task = tasks[0]
-    if task.kind != "span" or len(task.columns) != 2:
+    if not task.type.predicts_spans:
         raise UserError(
             f"task {task.name!r} is a {task.kind} task",
             expected="a span task (columns: question, context), such as squad or a task's .toml file",

@@ -1,0 +1,93 @@
+"""The task types: `kind` of a task -> the object that knows everything about tasks of this kind."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tasks.errors import UserError, unknown
+from tasks.plugins import load_plugins
+from tasks.task import Task
+from tasks.task_types.base import LossSum, SplitScores, TaskType
+from tasks.task_types.classification import Classification
+from tasks.task_types.multilabel import MultiLabel
+from tasks.task_types.ranking import Ranking
+from tasks.task_types.regression import Regression
+from tasks.task_types.span import Span
+from tasks.task_types.text import PlainText
+
+__all__ = [
+    "ENTRY_POINTS",
+    "TASK_TYPES",
+    "LossSum",
+    "SplitScores",
+    "TaskType",
+    "check_metrics",
+    "is_kind",
+    "kinds",
+    "task_type",
+]
+
+ENTRY_POINTS = "mtkd.task_types"
+"""Entry point group in which other packages name their own task types."""
+
+TASK_TYPES: dict[str, type[TaskType]] = {
+    "classify": Classification,
+    "regress": Regression,
+    "rank": Ranking,
+    "span": Span,
+    "multilabel": MultiLabel,
+    "text": PlainText,
+}
+
+
+@cache
+def task_type(kind: str) -> TaskType:
+    """The task type of a kind: a built-in one, or one of an installed package.
+
+    Raises:
+        UserError: unknown kind.
+    """
+    found = TASK_TYPES.get(kind) or installed_types().get(kind)
+    if found is None:
+        raise unknown("kind of task", kind, kinds())
+    return found()
+
+
+def check_metrics(task: Task) -> None:
+    """Check that each of the task's metrics exists and suits its type.
+
+    Raises:
+        UserError: it has none, one is not known, or one does not suit the task.
+    """
+    allowed = task.type.metric_names(task)
+    if not task.metrics:
+        raise UserError(f"task {task.name!r} has no metrics", expected=", ".join(allowed))
+    for name in task.metrics:
+        if name in allowed:
+            continue
+        if not any(name in task_type(kind).metrics for kind in kinds()):
+            raise unknown(f"metric of task {task.name!r}", name, allowed)
+        raise UserError(
+            f"metric {name!r} does not suit task {task.name!r} ({task.kind}, {len(task.labels)} labels)",
+            expected=", ".join(allowed),
+        )
+
+
+def is_kind(name: str) -> bool:
+    """True if there is a task type of this name, built in or of an installed package."""
+    return name in TASK_TYPES or name in installed_types()
+
+
+def kinds() -> list[str]:
+    """The kinds that a task may have, those of installed packages included."""
+    return [kind for kind, found in (TASK_TYPES | installed_types()).items() if found.has_head]
+
+
+@cache
+def installed_types() -> dict[str, type[TaskType]]:
+    """The task types of installed packages, by kind.
+
+    Raises:
+        UserError: one of them cannot be used.
+    """
+    return load_plugins(ENTRY_POINTS, TASK_TYPES, TaskType)  # type: ignore[type-abstract]

@@ -1,0 +1,260 @@
+"""What a task type is: one object that knows everything in which tasks of its kind differ from others.
+
+Nothing here imports torch before it is needed, so that commands which only look at data start fast.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.errors import UserError
+from tasks.metrics import majority_score, score
+from tasks.raw_table import RawTable
+from tasks.task import Task
+from tasks.task_types.labels import ParsedLabels
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from tasks.batching import Encoded
+    from tasks.tokeniser import Layout
+
+
+Metrics = Mapping[str, Callable[..., float]]
+
+
+@dataclass(frozen=True)
+class LossSum:
+    """A loss before it is divided.
+
+    Attributes:
+        total: scalar float32, the sum of the loss over what it counts.
+        count: scalar int64, how many items (rows, unless the task type says otherwise) are in the sum; it
+            stays on the device.
+    """
+
+    total: Tensor
+    count: Tensor
+
+
+@dataclass(frozen=True)
+class SplitScores:
+    """The scores of one labelled split.
+
+    Attributes:
+        rows: examples that were scored.
+        by_metric: metric -> value, in the order the task names its metrics.
+        majority: the majority-class baseline: what the best constant prediction scores.
+        details: more numbers, which do not count for the task's score.
+        threshold: what `TaskType.decode` or `TaskType.records` cut at; None where the type has no threshold.
+    """
+
+    rows: int
+    by_metric: dict[str, float]
+    majority: float
+    details: dict[str, float] = field(default_factory=dict)
+    threshold: Any = None
+
+    @property
+    def primary(self) -> float:
+        """The task's one number: the mean of its metrics."""
+        return float(np.mean(list(self.by_metric.values())))
+
+
+class TaskType(ABC):
+    """Everything that depends on the kind of a task. One instance serves all tasks of its kind.
+
+    The shapes that models, losses and stores rely on: logits are (B, C), or (B, 2, L) if `predicts_spans`;
+    labels are (B,), or (B, K), NaN = unlabelled.
+
+    Attributes:
+        metrics: name -> function of `tasks.metrics.Predictions`.
+        default_metrics: those of a task that names none.
+        fields: keys of a task's TOML file that only some types have, and this one has (`labels`, `range`,
+            `group`, `positive`, `unanswerable`).
+        has_head: False if models have no head for such tasks: they are plain text to read.
+        predicts_spans: True if an answer is a place in the second text: rows are read in windows, the head
+            reads a vector per token and gives the logits (B, 2, L) of starts and ends.
+        outputs: what the logits stand for, in words for messages.
+        label_type: Arrow type of a label column that a test split lacks.
+    """
+
+    metrics: ClassVar[Metrics]
+    default_metrics: tuple[str, ...]
+    fields: tuple[str, ...] = ()
+    has_head: bool = True
+    predicts_spans: bool = False
+    outputs: str = "classes"
+    label_type: pa.DataType = pa.string()
+
+    # The task itself
+
+    def check(self, task: Task) -> None:
+        """Check that the fields of a task fit each other.
+
+        Raises:
+            UserError: they do not; by default a type that has labels needs two or more.
+        """
+        if "labels" in self.fields and len(task.labels) < 2:
+            raise UserError(f"{task.kind} needs labels", expected="two names or more")
+
+    def metric_names(self, task: Task) -> list[str]:
+        """The metrics that a task may name."""
+        return list(self.metrics)
+
+    # Labels
+
+    @abstractmethod
+    def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
+        """The labels of a split, and everything that is wrong with them; test splits may lack labels.
+
+        Args:
+            table: one row or more, with the task's columns.
+        """
+
+    def check_label_column(self, task: Task, column: pa.DataType) -> str | None:
+        """What a label column has to hold, if a column of this type cannot hold the task's labels."""
+        nested = pa.types.is_nested(column) or pa.types.is_binary(column)
+        return "one number or text per row" if nested else None
+
+    def label_text(self, column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+        """A label column as values that can be compared; None if a row's label says nothing of its own."""
+        return column
+
+    @abstractmethod
+    def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
+        """How the labels are distributed: (label, number of rows), for `mtkd data check`."""
+
+    def has_classes(self, bins: int | None) -> bool:
+        """True if each labelled row belongs to one class; `bins` are classes that scores are sorted into."""
+        return False
+
+    def row_classes(self, task: Task, labels: Tensor, bins: int | None) -> Tensor:
+        """(B,) the class of each row, NaN = unlabelled, for types that have classes; labels as in `loss`."""
+        return labels
+
+    # The model
+
+    @abstractmethod
+    def n_outputs(self, task: Task) -> int:
+        """C, the number of logits per row (or per token)."""
+
+    def logits_shape(self, task: Task, max_length: int) -> tuple[int, ...]:
+        """The shape of one row's logits, for a model that reads `max_length` tokens."""
+        return (self.n_outputs(task),)
+
+    def build_head(self, task: Task, width: int, hidden: int, dropout: float) -> nn.Module:
+        """A fresh head from the encoder's vectors (width) to the task's logits; see `tasks.heads`."""
+        from tasks.heads import Head
+
+        return Head(width, self.n_outputs(task), hidden, dropout)
+
+    # Losses
+
+    @abstractmethod
+    def loss(self, task: Task, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> LossSum:
+        """The loss against the labels, summed over labelled rows and computed in float32.
+
+        Unlabelled rows take no part; where nothing is labelled the total is 0 and still has a gradient.
+
+        Args:
+            logits: (B, C), or (B, 2, L) if `predicts_spans`.
+            labels: (B,) or (B, K) float, NaN = unlabelled.
+            groups: (B,) integer ids of the candidate groups, for types whose rows have some.
+        """
+
+    def count_items(self, task: Task, labels: Tensor, groups: Tensor | None = None) -> int:
+        """How many items `loss` sums over."""
+        missing = labels.isnan()
+        return int((~(missing if labels.dim() == 1 else missing.any(1))).sum())
+
+    def softmax_logits(self, logits: Tensor) -> Tensor | None:
+        """(..., C): the logits arranged so that a softmax over the last axis gives probabilities.
+
+        Soft-label losses compare these distributions of student and teacher; None if the outputs are scores,
+        which are compared directly.
+        """
+        return logits
+
+    # Predictions
+
+    @abstractmethod
+    def decode(
+        self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None, threshold: Any = None
+    ) -> np.ndarray:
+        """The predictions for rows, comparable with labels.
+
+        Args:
+            logits: (n, C).
+            groups: (n,) ids of the candidate groups.
+            threshold: one that `best_threshold` gave; None = the type's default.
+        """
+
+    def probabilities(self, task: Task, logits: np.ndarray, groups: np.ndarray | None) -> np.ndarray | None:
+        """The probability of each label, (n, n_labels) float64; None if there are none."""
+        return None
+
+    def has_threshold(self, task: Task) -> bool:
+        """True if predictions depend on a threshold, which is tuned on validation rows."""
+        return False
+
+    def best_threshold(self, task: Task, logits: np.ndarray, labels: np.ndarray) -> Any:
+        """The threshold with the best score on labelled rows, as plain JSON; None if there is none."""
+        return None
+
+    def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
+        """Constant predictions whose best score is the majority-class baseline.
+
+        Args:
+            labels: (n,) or (n, K) float64, none of them NaN.
+        """
+        return []
+
+    def evaluate(
+        self, task: Task, split: str, encoded: Encoded, logits: np.ndarray, layout: Layout, threshold: Any
+    ) -> SplitScores:
+        """Score logits against the labels of a split.
+
+        Args:
+            logits: (n, C), or (w, 2, L) of windows if `predicts_spans`.
+            layout: how the tokeniser joins two texts.
+            threshold: None = the best on these rows.
+
+        Raises:
+            UserError: the split is not labelled.
+        """
+        labels, groups = encoded.labels, encoded.groups
+        if threshold is None and self.has_threshold(task):
+            threshold = self.best_threshold(task, logits, labels)
+        predictions = self.decode(task, logits, groups, threshold)
+        found = score(task, predictions, labels, groups, scores=logits, split=split)
+        majority = majority_score(task, labels, groups, split=split)
+        return SplitScores(len(labels), found.by_metric, majority.primary, {}, threshold)
+
+    def records(
+        self, task: Task, encoded: Encoded, logits: np.ndarray, layout: Layout, threshold: Any
+    ) -> Iterator[dict[str, Any]]:
+        """What `mtkd predict` adds to each row of its input, as plain JSON.
+
+        Args:
+            threshold: from the model's validation scores; None = the type's default.
+        """
+        shares = self.probabilities(task, logits, encoded.groups)
+        for row, value in enumerate(self.decode(task, logits, encoded.groups, threshold)):
+            yield self.record(task, value, None if shares is None else shares[row])
+
+    def record(self, task: Task, prediction: Any, shares: np.ndarray | None) -> dict[str, Any]:
+        """The record of one row, from what `decode` and `probabilities` gave for it.
+
+        By default the label's name and id, and the probability of each label.
+        """
+        assert shares is not None, "a type without probabilities writes other records"
+        by_name = {name: round(float(share), 6) for name, share in zip(task.labels, shares, strict=True)}
+        label = int(prediction)
+        return {"prediction": task.labels[label], "prediction_id": label, "probabilities": by_name}

@@ -1,0 +1,75 @@
+"""`classify`: one class per row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tasks import metrics
+from tasks.raw_table import RawTable
+from tasks.task import Task
+from tasks.task_types.base import LossSum, Metrics, TaskType
+from tasks.task_types.labels import ParsedLabels, class_ids, label_texts, named_ids, read_values
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NO_CLASS = -100
+
+
+class Classification(TaskType):
+    """One class per row; logits (B, C), labels (B,) class ids."""
+
+    metrics: ClassVar[Metrics] = {
+        "accuracy": metrics.accuracy,
+        "f1": metrics.f1,
+        "macro_f1": metrics.macro_f1,
+        "matthews": metrics.matthews,
+    }
+    default_metrics: tuple[str, ...] = ("accuracy",)
+    fields: tuple[str, ...] = ("labels",)
+
+    def metric_names(self, task: Task) -> list[str]:
+        """All, but F1 of class 1 only for two classes."""
+        return [name for name in self.metrics if name != "f1" or len(task.labels) <= 2]
+
+    def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
+        """Class ids, from ids or label names, as numbers or as text."""
+        values = class_ids(task, label_texts(table.table[task.label]))
+        return read_values(task, split, table, values, named_ids(task))
+
+    def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
+        values = labels.values[~np.isnan(labels.values)]
+        sizes = np.bincount(values.astype(np.int64), minlength=len(task.labels))
+        return labels.counts(task, [(name, int(size)) for name, size in zip(task.labels, sizes, strict=True)])
+
+    def has_classes(self, bins: int | None) -> bool:
+        return True
+
+    def n_outputs(self, task: Task) -> int:
+        return len(task.labels)
+
+    def loss(self, task: Task, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> LossSum:
+        """Cross-entropy (MKD, section 3.1)."""
+        from torch.nn import functional
+
+        classes = labels.float().nan_to_num(nan=_NO_CLASS).long()
+        total = functional.cross_entropy(logits.float(), classes, ignore_index=_NO_CLASS, reduction="sum")
+        return LossSum(total, (classes != _NO_CLASS).sum())
+
+    def decode(
+        self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None, threshold: Any = None
+    ) -> np.ndarray:
+        """(n,) int64 class ids."""
+        return np.asarray(logits, np.float64).argmax(axis=1)
+
+    def probabilities(self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
+        """(n, C) float64, the softmax."""
+        logits = np.asarray(logits, np.float64)
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return powers / powers.sum(axis=1, keepdims=True)
+
+    def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
+        """The majority class (the first of equals)."""
+        return [float(np.bincount(labels.astype(np.int64)).argmax())]

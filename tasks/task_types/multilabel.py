@@ -1,0 +1,181 @@
+"""`multilabel`: any number of labels per row.
+
+The label column holds a list of label names or ids, a JSON list as text ('["a", "b"]'), or text in which "|"
+separates the labels (or, if it holds no "|", a comma). An empty list means that the row has none of the
+labels; null and empty text mean "unlabelled".
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.metrics import Predictions
+from tasks.raw_table import RawTable
+from tasks.task import Task
+from tasks.task_types.base import LossSum, Metrics, TaskType
+from tasks.task_types.labels import ParsedLabels, RowProblem, class_ids, label_texts, missing, named_ids
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_DEFAULT_THRESHOLD = 0.5
+
+
+def micro_f1(compared: Predictions) -> float:
+    """F1 over all (row, label) pairs; 0 if no label is predicted or true."""
+    return float(_f1(compared.predictions, compared.labels, axis=None))
+
+
+def macro_f1(compared: Predictions) -> float:
+    """The mean over labels of each label's F1; 0 for a label that is never predicted or true."""
+    return float(_f1(compared.predictions, compared.labels, axis=0).mean())
+
+
+def _f1(predictions: np.ndarray, labels: np.ndarray, axis: int | None) -> np.ndarray:
+    right = (predictions * labels).sum(axis)
+    both = predictions.sum(axis) + labels.sum(axis)
+    return 2 * right / np.maximum(both, 1)
+
+
+class MultiLabel(TaskType):
+    """Any of K labels per row; logits (B, K), labels (B, K) 1 = has the label, 0 = has not."""
+
+    metrics: ClassVar[Metrics] = {"micro_f1": micro_f1, "macro_f1": macro_f1}
+    default_metrics = ("micro_f1", "macro_f1")
+    fields = ("labels",)
+    outputs = "sets of labels"
+
+    def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
+        column = table.table[task.label]
+        lists = [_split(value, task) for value in _plain(column)]
+        flat = pa.array([name for found in lists for name in found or ()], pa.string())
+        ids = class_ids(task, flat)
+        values = np.full((len(lists), len(task.labels)), np.nan)
+        problems, start = [], 0
+        for row, found in enumerate(lists):
+            end = start + len(found or ())
+            unknown = np.flatnonzero(np.isnan(ids[start:end]))
+            if found is None and split not in task.test:
+                message = f"no label; expected: a list of {named_ids(task)}; [] for none of them"
+                problems.append(RowProblem(row, task.label, message))
+            elif len(unknown):
+                message = f"label {flat[start + int(unknown[0])].as_py()}; expected: {named_ids(task)}"
+                problems.append(RowProblem(row, task.label, message))
+            elif found is not None:
+                values[row] = np.isin(np.arange(len(task.labels)), ids[start:end])
+            start = end
+        return ParsedLabels(values, problems)
+
+    def check_label_column(self, task: Task, column: pa.DataType) -> str | None:
+        single = column.value_type if _is_list(column) else column
+        return super().check_label_column(task, single) and "a list of labels per row, or text"
+
+    def label_text(self, column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+        texts = [None if value is None else json.dumps(value) for value in _plain(column)]
+        return pa.chunked_array([pa.array(texts, pa.string())])
+
+    def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
+        """Rows that have each label, which may be more than there are rows; then those that have none."""
+        sizes = np.nansum(labels.values, axis=0).astype(int).tolist()
+        none = int((labels.values.sum(axis=1) == 0).sum())
+        found = list(zip(task.labels, sizes, strict=True))
+        return labels.counts(task, [*found, *([("no label", none)] if none else [])])
+
+    def n_outputs(self, task: Task) -> int:
+        return len(task.labels)
+
+    def loss(self, task: Task, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> LossSum:
+        """Sigmoid and binary cross-entropy, the mean over labels, summed over rows."""
+        from torch.nn import functional
+
+        labels = labels.float()
+        known = ~labels.isnan().any(1)
+        by_label = functional.binary_cross_entropy_with_logits(
+            logits.float(), labels.nan_to_num(), reduction="none"
+        )
+        return LossSum((by_label.mean(1) * known).sum(), known.sum())
+
+    def softmax_logits(self, logits: Tensor) -> Tensor | None:
+        """(..., K, 2): softmax([z, 0]) = [sigmoid(z), 1 - sigmoid(z)], a distribution for each label."""
+        import torch
+
+        return torch.stack([logits, torch.zeros_like(logits)], -1)
+
+    def decode(
+        self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None, threshold: Any = None
+    ) -> np.ndarray:
+        """(n, K) int64: 1 where a label's probability is above its threshold (0.5 by default)."""
+        cut = _DEFAULT_THRESHOLD if threshold is None else np.asarray(threshold)
+        return (self.probabilities(task, logits) > cut).astype(np.int64)
+
+    def probabilities(self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
+        """(n, K) float64, the sigmoid of each logit."""
+        logits = np.asarray(logits, np.float64)
+        return np.exp(-np.logaddexp(0.0, -logits))
+
+    def has_threshold(self, task: Task) -> bool:
+        return True
+
+    def best_threshold(self, task: Task, logits: np.ndarray, labels: np.ndarray) -> Any:
+        """For each label the threshold with its best F1, half way between two rows; 0.5 without positives."""
+        known = ~np.isnan(labels).any(axis=1)
+        probabilities = self.probabilities(task, logits[known])
+        return [
+            _best_cut(p, y) if y.any() else _DEFAULT_THRESHOLD
+            for p, y in zip(probabilities.T, labels[known].T, strict=True)
+        ]
+
+    def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
+        """The labels that more than half of the rows have, and all labels."""
+        return [(labels.mean(axis=0) > 0.5).astype(float), np.ones(labels.shape[1])]
+
+    def record(self, task: Task, prediction: Any, shares: np.ndarray | None) -> dict[str, Any]:
+        """The names of the labels that a row has, and the probability of each label."""
+        assert shares is not None, "every label has a probability"
+        return {
+            "prediction": [name for name, has in zip(task.labels, prediction, strict=True) if has],
+            "probabilities": {n: round(float(p), 6) for n, p in zip(task.labels, shares, strict=True)},
+        }
+
+
+def _best_cut(probabilities: np.ndarray, labels: np.ndarray) -> float:
+    """The threshold with the best F1 of one label, which some row has; of equals the highest."""
+    order = np.argsort(-probabilities, kind="stable")
+    ranked, right = probabilities[order], np.cumsum(labels[order])
+    f1 = 2 * right / (np.arange(1, len(order) + 1) + labels.sum())
+    below = np.append(ranked[1:], 0.0)
+    best = int(np.argmax(np.where(ranked > below, f1, -1.0)))  # equal probabilities go together
+    return float((ranked[best] + below[best]) / 2)
+
+
+def _is_list(column: pa.DataType) -> bool:
+    return pa.types.is_list(column) or pa.types.is_large_list(column) or pa.types.is_fixed_size_list(column)
+
+
+def _plain(column: pa.ChunkedArray) -> list[Any]:
+    """Each row's value: a list, text, or None."""
+    return column.to_pylist() if _is_list(column.type) else label_texts(column).to_pylist()
+
+
+def _split(value: Any, task: Task) -> list[str] | None:
+    """The labels of one row as text; None = unlabelled."""
+    if isinstance(value, str):
+        if missing(pa.array([value.strip()]))[0]:
+            return None
+        value = _split_text(value.strip(), task)
+    return None if value is None else [str(name).strip() for name in value]
+
+
+def _split_text(text: str, task: Task) -> list[Any]:
+    if text in task.labels:
+        return [text]
+    if text.startswith("["):
+        try:
+            return list(json.loads(text))
+        except ValueError:
+            return [text]
+    return text.split("|" if "|" in text else ",")

@@ -1,0 +1,176 @@
+"""`span`: the answer to a question is a part of a context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.errors import UserError
+from tasks.raw_table import RawTable
+from tasks.rows import ANSWERS, answered
+from tasks.squad import best_threshold, exact_match, gold_answers, score_texts, token_f1
+from tasks.task import Task
+from tasks.task_types.base import LossSum, Metrics, SplitScores, TaskType
+from tasks.task_types.labels import ParsedLabels, RowProblem
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from tasks.batching import Encoded
+    from tasks.tokeniser import Layout
+
+N_BEST = 20  # spans in the record of a row
+_NO_TOKEN = -100
+
+
+class Span(TaskType):
+    """A span of the second text, or no answer; logits (B, 2, L), labels (B, 2) first and last token."""
+
+    metrics: ClassVar[Metrics] = {"exact_match": exact_match, "f1": token_f1}
+    default_metrics = ("exact_match", "f1")
+    fields = ("unanswerable",)
+    predicts_spans = True
+    outputs = "places in a text"
+    label_type = ANSWERS
+
+    def check(self, task: Task) -> None:
+        if len(task.columns) != 2:
+            raise UserError("span needs two columns", expected='["question", "context"], in this order')
+
+    def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
+        """1 where there is an answer, 0 where there is none, and the answers themselves.
+
+        Answers must be cut from the context at `answer_start`; ids must differ; a context has text.
+        """
+        column = table.table[task.label].combine_chunks()
+        problems = [*_answer_problems(task, split, table), *_id_problems(table)]
+        return ParsedLabels(answered(column), problems, None if problems else column.cast(ANSWERS))
+
+    def check_label_column(self, task: Task, column: pa.DataType) -> str | None:
+        parts = {field.name for field in column} if pa.types.is_struct(column) else set()
+        return None if {"text", "answer_start"} <= parts else "a struct of lists: text, answer_start"
+
+    def label_text(self, column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+        """None: the same question on the same context is a duplicate, whatever its answers."""
+        return None
+
+    def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
+        some = int((labels.values == 1).sum())
+        return [("answer", some), ("no answer", len(labels.values) - some)]
+
+    def n_outputs(self, task: Task) -> int:
+        """Start and end."""
+        return 2
+
+    def logits_shape(self, task: Task, max_length: int) -> tuple[int, ...]:
+        return (2, max_length)
+
+    def build_head(self, task: Task, width: int, hidden: int, dropout: float) -> nn.Module:
+        from tasks.heads import SpanHead
+
+        return SpanHead(width, hidden, dropout)
+
+    def loss(self, task: Task, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> LossSum:
+        """Cross-entropy of the first and of the last token, their mean (BERT, section 4.2)."""
+        import torch
+        from torch.nn import functional
+
+        labels = labels.float()
+        known = ~labels.isnan().any(1)
+        tokens = torch.where(known.unsqueeze(1), labels, _NO_TOKEN).nan_to_num(nan=_NO_TOKEN).long()
+        total = functional.cross_entropy(
+            logits.float().flatten(0, 1), tokens.flatten(), ignore_index=_NO_TOKEN, reduction="sum"
+        )
+        return LossSum(total / 2, known.sum())
+
+    def decode(
+        self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None, threshold: Any = None
+    ) -> np.ndarray:
+        raise UserError(f"task {task.name!r}: span tasks have answers for whole examples, not for rows")
+
+    def has_threshold(self, task: Task) -> bool:
+        """True if there may be no answer."""
+        return task.unanswerable
+
+    def evaluate(
+        self, task: Task, split: str, encoded: Encoded, logits: np.ndarray, layout: Layout, threshold: Any
+    ) -> SplitScores:
+        from tasks.span_answers import decode_spans
+
+        assert encoded.windows is not None, "the windows have been taken apart"
+        examples = encoded.windows.examples
+        if not examples.labelled or examples.answers is None:
+            raise UserError(
+                f"split {split!r} of task {task.name!r} is not labelled: it cannot be scored",
+                hint="score a labelled split; `mtkd predict` answers unlabelled rows",
+            )
+        found = decode_spans(encoded, logits, layout)
+        golds = gold_answers(examples.answers)
+        if task.unanswerable and threshold is None:
+            given = zip(found.texts(None), golds, strict=True)
+            spans = np.array([exact_match(text, gold) + token_f1(text, gold) for text, gold in given])
+            nulls = np.array([2.0 * (gold == [""]) for gold in golds])
+            threshold = best_threshold(found.lead, spans, nulls)
+        scores = score_texts(found.texts(threshold), golds, threshold)
+        by_metric = {name: getattr(scores, name) for name in task.metrics}
+        majority = float(np.mean([gold == [""] for gold in golds])) if task.unanswerable else 0.0
+        return SplitScores(len(examples), by_metric, majority, scores.by_kind, threshold)
+
+    def records(
+        self, task: Task, encoded: Encoded, logits: np.ndarray, layout: Layout, threshold: Any
+    ) -> Iterator[dict[str, Any]]:
+        """The answer's text ("" = none), `start` (character), `score`, `no_answer_score`, and `n_best`."""
+        from tasks.span_answers import decode_spans
+
+        found = decode_spans(encoded, logits, layout, N_BEST)
+        if task.unanswerable and threshold is None:
+            threshold = 0.0
+        for text, candidates, null in zip(found.texts(threshold), found.candidates, found.null, strict=True):
+            best = [{"text": c.text, "start": c.start, "score": round(c.score, 4)} for c in candidates]
+            yield {
+                "prediction": text,
+                "start": candidates[0].start if text else None,
+                "score": best[0]["score"] if best else None,
+                "no_answer_score": round(float(null), 4),
+                "n_best": best,
+            }
+
+
+def _answer_problems(task: Task, split: str, table: RawTable) -> Iterator[RowProblem]:
+    contexts = table.table[task.columns[-1]].to_pylist()
+    answers = table.table[task.label].to_pylist()
+    for row, (context, answer) in enumerate(zip(contexts, answers, strict=True)):
+        if context is None:
+            continue
+        if not context.strip():
+            yield RowProblem(row, task.columns[-1], "empty context")
+        if answer is None and split in task.test:
+            continue
+        if message := _answer_problem(context, answer):
+            yield RowProblem(row, task.label, message)
+
+
+def _id_problems(table: RawTable) -> Iterator[RowProblem]:
+    if "id" not in table.table.column_names:
+        return
+    first: dict[str, int] = {}
+    for row, name in enumerate(table.table["id"].to_pylist()):
+        if first.setdefault(name, row) != row:
+            yield RowProblem(row, "id", f"id {name!r} is also at {table.place(first[name])}")
+
+
+def _answer_problem(context: str, answer: dict | None) -> str | None:
+    if answer is None or answer["text"] is None or answer["answer_start"] is None:
+        return "null instead of answers"
+    texts, starts = answer["text"], answer["answer_start"]
+    if len(texts) != len(starts):
+        return f"{len(texts)} answer texts but {len(starts)} starts"
+    for text, start in zip(texts, starts, strict=True):
+        if text is not None and not text.strip():
+            return f"blank answer {text!r}; a question without an answer has an empty list"
+        if text is None or start is None or start < 0 or context[start : start + len(text)] != text:
+            return f"answer {text!r} is not in the context at {start}"
+    return None

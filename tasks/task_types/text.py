@@ -1,0 +1,46 @@
+"""`text`: rows of plain text, which have no labels; what task-agnostic recipes train on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tasks.errors import UserError
+from tasks.raw_table import RawTable
+from tasks.task import Task
+from tasks.task_types.base import LossSum, Metrics, TaskType
+from tasks.task_types.labels import ParsedLabels
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class PlainText(TaskType):
+    """Text to read: no labels, no head, no predictions."""
+
+    metrics: ClassVar[Metrics] = {}
+    default_metrics = ()
+    has_head = False
+    outputs = "no labels"
+
+    def n_outputs(self, task: Task) -> int:
+        return 0
+
+    def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
+        raise _no_labels(task)
+
+    def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
+        raise _no_labels(task)
+
+    def loss(self, task: Task, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> LossSum:
+        raise _no_labels(task)
+
+    def decode(
+        self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None, threshold: Any = None
+    ) -> np.ndarray:
+        raise _no_labels(task)
+
+
+def _no_labels(task: Task) -> UserError:
+    return UserError(f"task {task.name!r}: a task of kind {task.kind} has no labels", hint="leave it out")
