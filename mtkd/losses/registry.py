@@ -18,6 +18,7 @@ PLUGINS = "mtkd.losses"  # the entry point group
 BUILT_IN = {
     "attention_kl": "attention.AttentionKL",
     "cls_mse": "hidden.ClsMSE",
+    "decoupled_logits": "decoupled.DecoupledLogits",
     "hidden_cosine": "hidden.HiddenCosine",
     "hidden_knowledge": "hidden_knowledge.HiddenKnowledge",
     "hidden_mse": "hidden.HiddenMSE",

@@ -1,0 +1,86 @@
+"""Decoupled knowledge distillation on logits (Zhao et al. 2022, CVPR)."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import NonNegativeFloat
+from torch import Tensor
+
+from mtkd.losses.base import LossTerm, TermInput, full_precision
+from mtkd.losses.logits import both_logits, logits_mse
+from mtkd.losses.term_settings import Points, Temperature, TermSettings, value_at
+from mtkd.outputs import LOGITS
+
+
+@full_precision
+def decoupled_kl(
+    z_s: Tensor,
+    z_t: Tensor,
+    target: Tensor,
+    alpha: float = 1.0,
+    beta: float | Tensor = 8.0,
+    temperature: float = 4.0,
+) -> Tensor:
+    """T² (alpha TCKD + beta NCKD), the mean over rows (Zhao et al. 2022, Eq. 7).
+
+    With p = softmax(z/T) and the target class t, TCKD = KL([p_t, 1 - p_t] of the teacher || of the student),
+    and NCKD = KL of the softmax over all classes but t. With alpha = 1 and beta = 1 - p_t of the teacher this
+    is the KL over all classes, T² KL(p_T || p_S) (Eq. 6). With two classes NCKD is 0.
+
+    Args:
+        z_s, z_t: (B, C), or (B, 2, L): then the mean of starts and ends; the teacher's are constants. C > 1.
+        target: (B,) or (B, 2) int64, the target class of each row.
+        beta: a number, or one for each row (B,).
+        temperature: T > 0.
+    """
+    chosen = torch.zeros_like(z_s.flatten(0, -2), dtype=torch.bool).scatter_(1, target.reshape(-1, 1), True)
+    binary, others = [], []
+    for z in (z_s, z_t.detach()):
+        scaled = z.flatten(0, -2) / temperature
+        log_p = scaled.log_softmax(-1)
+        log_rest = log_p.masked_fill(chosen, -torch.inf).logsumexp(-1)
+        binary.append(torch.stack([log_p[chosen], log_rest], -1))
+        others.append(scaled.masked_fill(chosen, torch.finfo(z.dtype).min).log_softmax(-1))
+    tckd = _kl(*binary).sum(-1)
+    nckd = _kl(*others).masked_fill(chosen, 0.0).sum(-1)
+    return (alpha * tckd + beta * nckd).mean() * temperature**2
+
+
+def _kl(log_s: Tensor, log_t: Tensor) -> Tensor:
+    """The summands of KL(teacher || student)."""
+    return log_t.exp() * (log_t - log_s)
+
+
+class DecoupledLogits(LossTerm):
+    """`decoupled_logits`: `decoupled_kl` with the label as the target class; item: a row.
+
+    Rows without a label take the teacher's most probable class as the target class. For tasks with one output
+    per row (`regress`, `rank`) it is the MSE of the outputs, as in `soft_labels`.
+    """
+
+    class Settings(TermSettings):
+        """T² KL of softened probabilities, in two parts with a weight each (Zhao et al. 2022).
+
+        Attributes:
+            alpha: weight of the part on the target class against all others.
+            beta: weight of the part among the other classes; 8 on CIFAR-100 and 0.5 on ImageNet in the paper.
+        """
+
+        alpha: NonNegativeFloat = 1.0
+        beta: NonNegativeFloat = 8.0
+        temperature: Temperature = 4.0
+
+    student_need = teacher_need = LOGITS
+
+    def __init__(self, alpha: float = 1.0, beta: float = 8.0, temperature: float | Points = 4.0):
+        super().__init__()
+        self._alpha, self._beta, self._temperature = alpha, beta, temperature
+
+    def forward(self, given: TermInput) -> Tensor:
+        student, teacher = both_logits(given)
+        if student.shape[1] == 1:
+            return logits_mse(student, teacher) * len(student)
+        labels = given.batch.labels
+        target = torch.where(labels.isnan(), teacher.argmax(-1), labels.nan_to_num().long())
+        temperature = value_at(self._temperature, given.progress)
+        return decoupled_kl(student, teacher, target, self._alpha, self._beta, temperature) * len(student)
