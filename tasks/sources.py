@@ -20,10 +20,10 @@ from tasks.raw_table import READERS, RawTable, read_file, read_parquet
 from tasks.rows import Rows, answered
 from tasks.schema import ANSWERS, fit_columns
 from tasks.task import Task
-from tasks.validation import find_problems, read_labels
+from tasks.validation import find_problems, read_labels, summarise
 
 _SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".tsv")
-_SHOWN = 3
+_SHOWN = 8
 _DIGEST_ROWS = 65536
 
 
@@ -215,7 +215,7 @@ def validated_table(source: DataSource, task: Task, split: str) -> RawTable:
     sheet = source.sheet(task, split)
     errors = [problem for problem in find_problems(task, split, sheet) if problem.level == "error"]
     if errors:
-        shown = "\n".join(f"  {problem}" for problem in errors[:_SHOWN])
+        shown = "\n".join(f"  {line}" for _, line in summarise(errors)[:_SHOWN])
         raise UserError(
             f"{len(errors)} problem(s) in {task.name}/{split}:\n{shown}",
             hint=f"`mtkd data check --data {source.name} --tasks {task.name}` lists all of them",

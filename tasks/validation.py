@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.errors import shorten
 from tasks.raw_table import Level, RawTable
 from tasks.task import Task
 
 _MISSING = ("", "-1", "-1.0", "nan")
+_EXAMPLES = 3  # rows that are named where many have the same problem
 
 
 @dataclass(frozen=True)
@@ -24,16 +27,43 @@ class Problem:
         place: "file:line" or "file, row number".
         column: the column it is in; None where a whole line or file is meant.
         level: an "error" stops training, a "warning" does not.
+        kind: what the rows with the same problem have in common; the message itself where it is "".
+        path: the file, so that the rows of one file can be counted together.
     """
 
     place: str
     column: str | None
     message: str
     level: Level = "error"
+    kind: str = ""
+    path: str = ""
 
     def __str__(self) -> str:
         column = f"column {self.column!r}: " if self.column else ""
         return f"{self.place}: {column}{self.message}"
+
+
+def summarise(problems: Iterable[Problem]) -> list[tuple[Level, str]]:
+    """Problems as lines to print, each with its level: one for each problem, or one for many of a kind.
+
+    More than three problems of one kind in one column of one file become a single line with their number and
+    the first three. Lines are in the order of their first problem.
+    """
+    groups: dict[tuple[str, ...], list[Problem]] = {}
+    for problem in problems:
+        kind = problem.kind or problem.message
+        key = (problem.level, problem.path or problem.place, problem.column or "", kind)
+        groups.setdefault(key, []).append(problem)
+    lines: list[tuple[Level, str]] = []
+    for (_, path, column, kind), found in groups.items():
+        level = found[0].level
+        if len(found) <= _EXAMPLES:
+            lines += [(level, str(problem)) for problem in found]
+            continue
+        where = f"{path}: column {column!r}" if column else path
+        lines.append((level, f"{where}: {kind}: {len(found):,} rows, the first of them:"))
+        lines += [(level, f"  {problem}") for problem in found[:_EXAMPLES]]
+    return lines
 
 
 @dataclass(frozen=True)
@@ -43,11 +73,11 @@ class Labels:
     Attributes:
         values: (n,) float64; a class id or a score (rounded to float32, as the hub holds scores);
             NaN = unlabelled or bad.
-        bad: row number -> what is wrong with its label.
+        bad: row number -> what is wrong with its label: the message, and the kind of problem.
     """
 
     values: np.ndarray
-    bad: dict[int, str]
+    bad: dict[int, tuple[str, str]]
 
 
 def read_labels(task: Task, split: str, column: pa.ChunkedArray) -> Labels:
@@ -65,19 +95,26 @@ def read_labels(task: Task, split: str, column: pa.ChunkedArray) -> Labels:
     )
     if split in task.test:
         wrong &= ~missing
-    allowed = _allowed(task)
+    said: dict[str | None, tuple[str, str]] = {}
     bad = {}
     for row in np.flatnonzero(wrong).tolist():
         value = texts[row].as_py()
-        given = "no label" if value in (None, "") else f"label {value}"
-        bad[row] = f"{given}; expected: {allowed}"
+        if value not in said:
+            said[value] = _label_problem(task, value)
+        bad[row] = said[value]
     return Labels(values, bad)
 
 
-def _allowed(task: Task) -> str:
+def _label_problem(task: Task, value: str | None) -> tuple[str, str]:
+    """What to say of a label that is not the task's: the message, and the kind of problem."""
+    given, kind = ("no label", "no label") if value in (None, "") else (f"label {value}", "unknown label")
     if task.kind == "regress":
-        return f"{task.range[0]:g} to {task.range[1]:g}" if task.range else "a finite number"
-    return ", ".join(f"{number} ({name})" for number, name in enumerate(task.labels))
+        expected = f"{task.range[0]:g} to {task.range[1]:g}" if task.range else "a finite number"
+    else:
+        ids = {name: f"{number} ({name})" for number, name in enumerate(task.labels)}
+        near = difflib.get_close_matches(value or "", ids, cutoff=0.5)
+        expected = shorten([ids[name] for name in dict.fromkeys([*near, *ids])])
+    return f"{given}; expected: {expected}", kind
 
 
 def _label_texts(column: pa.ChunkedArray) -> pa.Array:
@@ -133,7 +170,12 @@ def find_problems(task: Task, split: str, sheet: RawTable) -> list[Problem]:
     Returns:
         Line problems first, then row by row.
     """
-    lines = [Problem(f"{sheet.path}:{bad.line}", None, bad.message, bad.level) for bad in sheet.bad_lines]
+    lines = [
+        Problem(
+            f"{sheet.path}:{bad.line}", None, bad.message, bad.level, bad.message.partition(":")[0], sheet.path
+        )
+        for bad in sheet.bad_lines
+    ]
     if sheet.table.num_rows == 0:
         return [*lines, Problem(sheet.path, None, "the split is empty")]
     found = [*_text_problems(task, sheet), *_KINDS[task.kind](task, split, sheet)]
@@ -145,9 +187,15 @@ def _text_problems(task: Task, sheet: RawTable) -> Iterator[tuple[int, Problem]]
     for name in task.columns:
         texts = sheet.table[name].combine_chunks()
         for row in _where(pc.is_null(texts)):
-            yield row, Problem(sheet.place(row), name, "null instead of text")
+            yield row, _row_problem(sheet, row, name, "null instead of text")
         for row in _where(pc.equal(pc.utf8_trim_whitespace(texts), "")):
-            yield row, Problem(sheet.place(row), name, "empty text", "warning")
+            yield row, _row_problem(sheet, row, name, "empty text", level="warning")
+
+
+def _row_problem(
+    sheet: RawTable, row: int, column: str, message: str, kind: str = "", level: Level = "error"
+) -> Problem:
+    return Problem(sheet.place(row), column, message, level, kind, sheet.path)
 
 
 def _where(mask: pa.Array) -> list[int]:
@@ -156,15 +204,15 @@ def _where(mask: pa.Array) -> list[int]:
 
 
 def _label_problems(task: Task, split: str, sheet: RawTable) -> Iterator[tuple[int, Problem]]:
-    for row, message in read_labels(task, split, sheet.table[task.label]).bad.items():
-        yield row, Problem(sheet.place(row), task.label, message)
+    for row, (message, kind) in read_labels(task, split, sheet.table[task.label]).bad.items():
+        yield row, _row_problem(sheet, row, task.label, message, kind)
 
 
 def _rank_problems(task: Task, split: str, sheet: RawTable) -> Iterator[tuple[int, Problem]]:
     yield from _label_problems(task, split, sheet)
     assert task.group is not None
     for row in _where(pc.is_null(sheet.table[task.group].combine_chunks())):
-        yield row, Problem(sheet.place(row), task.group, "null instead of a group")
+        yield row, _row_problem(sheet, row, task.group, "null instead of a group")
 
 
 def _span_problems(task: Task, split: str, sheet: RawTable) -> Iterator[tuple[int, Problem]]:
@@ -178,19 +226,19 @@ def _span_problems(task: Task, split: str, sheet: RawTable) -> Iterator[tuple[in
         if context is None:
             continue
         if not context.strip():
-            yield row, Problem(sheet.place(row), task.columns[-1], "empty context")
+            yield row, _row_problem(sheet, row, task.columns[-1], "empty context")
         if answer is None and split in task.test:
             continue
         message = _answer_problem(context, answer)
         if message:
-            yield row, Problem(sheet.place(row), task.label, message)
+            yield row, _row_problem(sheet, row, task.label, message, "invalid answer")
     if "id" not in sheet.table.column_names:
         return
     first: dict[str, int] = {}
     for row, name in enumerate(sheet.table["id"].to_pylist()):
         if first.setdefault(name, row) != row:
             message = f"id {name!r} is also at {sheet.place(first[name])}"
-            yield row, Problem(sheet.place(row), "id", message)
+            yield row, _row_problem(sheet, row, "id", message, "repeated id")
 
 
 def _answer_problem(context: str, answer: dict | None) -> str | None:

