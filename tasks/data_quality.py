@@ -1,9 +1,9 @@
-"""What is suspicious about a split as a whole: imbalance, leakage, truncation, text that a model cannot read."""
+"""What is suspicious about a whole split: imbalance, leakage, truncation, text that a model cannot read."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,8 +63,8 @@ def leakage(task: Task, sheet: RawTable, seen: pa.Array) -> list[Problem]:
     row = int(rows[0])
     texts = " | ".join(str(sheet.table[name][row].as_py())[:_SHOWN] for name in task.columns)
     message = (
-        f"{len(rows):,} rows ({len(rows) / len(seen):.1%}) have the texts of training rows, so scores on this "
-        f"split are too good; the first is {sheet.place(row)}: {texts!r}"
+        f"{len(rows):,} rows ({len(rows) / len(seen):.1%}) have the texts of training rows, so scores on it "
+        f"are too good; the first is {sheet.place(row)}: {texts!r}"
     )
     return [Problem(sheet.path, None, message, "warning")]
 
@@ -79,41 +79,39 @@ def token_problems(task: Task, sheet: RawTable, max_length: int) -> list[Problem
         max_length: tokens that are kept of a row, special tokens included.
     """
     count = sheet.table.num_rows
-    rows = np.unique(np.linspace(0, max(0, count - 1), min(count, _SAMPLE)).astype(np.int64))
-    columns = [
-        pc.utf8_slice_codeunits(pc.fill_null(sheet.table[name], ""), 0, _CHARACTERS * max_length)
-        .combine_chunks()
-        .take(pa.array(rows))
-        for name in task.columns
-    ]
-    given = [text for column in columns for text in column.to_pylist()]
-    if not any(given):
-        return []
+    rows = pa.array(np.unique(np.linspace(0, max(0, count - 1), min(count, _SAMPLE)).astype(np.int64)))
+    columns = [sheet.table[name].combine_chunks().take(rows).fill_null("") for name in task.columns]
+    columns = [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * max_length) for column in columns]
     tokenizer = _default_tokenizer()
-    encoded = tokenizer.encode_batch_fast(given, add_special_tokens=False)
-    lengths = np.array([len(text.ids) for text in encoded]).reshape(len(columns), -1).sum(axis=0)
-    lengths += len(columns) + 1
-    of = "" if len(rows) == count else f" of {len(rows):,} that were sampled"
+    ids = [
+        np.array(text.ids, dtype=np.int64)
+        for column in columns
+        for text in tokenizer.encode_batch_fast(column.to_pylist(), add_special_tokens=False)
+    ]
+    if not any(map(len, ids)):
+        return []
     found = []
-    if task.kind != "span" and (cut := int((lengths > max_length).sum())):
+    lengths = np.array([len(text) for text in ids]).reshape(len(columns), -1).sum(axis=0) + len(columns) + 1
+    if task.kind != "span" and (lengths > max_length).any():
+        of = "" if len(rows) == count else f" ({len(rows):,} were sampled)"
         found.append(
-            f"{cut / len(rows):.1%} of the rows{of} have more than {max_length} tokens and will be cut "
-            "to that length by the default tokenizer; a larger max_length keeps more"
+            f"{np.mean(lengths > max_length):.1%} of the rows{of} have more than {max_length} tokens and "
+            "will be cut to that length by the default tokenizer; a larger max_length keeps more"
         )
-    letters, latin = (
-        sum(pc.sum(pc.count_substring_regex(column, pattern)).as_py() for column in columns)
-        for pattern in (r"\p{L}", r"\p{Latin}")
-    )
-    unknown_id = tokenizer.token_to_id("[UNK]")
-    tokens = sum(len(text.ids) for text in encoded)
-    unknown = sum(text.ids.count(unknown_id) for text in encoded)
-    if letters - latin > FOREIGN_SHARE * letters or unknown > UNKNOWN_SHARE * tokens:
+    letters, latin = _count(columns, r"\p{L}"), _count(columns, r"\p{Latin}")
+    foreign = (letters - latin) / max(1, letters)
+    unknown = np.mean(np.concatenate(ids) == tokenizer.token_to_id("[UNK]"))
+    if foreign > FOREIGN_SHARE or unknown > UNKNOWN_SHARE:
         found.append(
-            f"{(letters - latin) / max(1, letters):.0%} of the letters are not Latin and "
-            f"{unknown / max(1, tokens):.0%} of the tokens are unknown to the default vocabulary, which is "
-            "English; choose an encoder that was trained on this language"
+            f"{foreign:.0%} of the letters are not Latin and {unknown:.0%} of the tokens are unknown to the "
+            "default vocabulary, which is English: choose an encoder that was trained on this language"
         )
     return [Problem(sheet.path, None, message, "warning") for message in found]
+
+
+def _count(columns: Sequence[pa.Array], pattern: str) -> int:
+    """How often a pattern occurs in all texts."""
+    return sum(pc.sum(pc.count_substring_regex(column, pattern)).as_py() for column in columns)
 
 
 @functools.cache

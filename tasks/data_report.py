@@ -210,7 +210,7 @@ def _lengths(name: str, column: pa.ChunkedArray) -> Lengths:
 
 
 def _balance(task: Task, split: str, table: pa.Table) -> tuple[Count, ...]:
-    """Rows per label, per fifth of the range of scores, or per answerability; then unlabelled ones, if any."""
+    """Rows per label, per fifth of the range of scores, or with and without answer; then unlabelled."""
     if table.num_rows == 0:
         return ()
     if task.kind == "span":

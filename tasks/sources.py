@@ -6,6 +6,7 @@ import json
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -65,7 +66,7 @@ class DataSource(ABC):
                 hint=self._looked(task, split),
             )
         sheet = read()
-        return RawTable(fit_columns(task, split, sheet), sheet.path, sheet.lines, sheet.bad_lines)
+        return replace(sheet, table=fit_columns(task, split, sheet))
 
     def table(self, task: Task, split: str) -> pa.Table:
         """The table of `sheet`."""
@@ -213,14 +214,33 @@ def validated_table(source: DataSource, task: Task, split: str) -> RawTable:
         UserError: the split is not there or empty, or a row is wrong.
     """
     sheet = source.sheet(task, split)
+    _refuse_errors(
+        task, split, sheet, f"`mtkd data check --data {source.name} --tasks {task.name}` lists all of them"
+    )
+    return sheet
+
+
+def load_file(path: Path, task: Task) -> Rows:
+    """The rows of one file as unlabelled rows of a task; a label column is ignored.
+
+    Raises:
+        UserError: the file cannot be read, a line or row is wrong, or a column is missing.
+    """
+    unlabelled = replace(task, test=("in",), label="__no_label__")
+    sheet = read_file(path, task.columns)
+    sheet = replace(sheet, table=fit_columns(unlabelled, "in", sheet))
+    _refuse_errors(unlabelled, "in", sheet)
+    return _rows(unlabelled, "in", sheet.table)
+
+
+def _refuse_errors(task: Task, split: str, sheet: RawTable, hint: str | None = None) -> None:
     errors = [problem for problem in find_problems(task, split, sheet) if problem.level == "error"]
     if errors:
         shown = "\n".join(f"  {line}" for _, line in summarise(errors)[:_SHOWN])
         raise UserError(
             f"{len(errors)} problem(s) in {task.name}/{split}:\n{shown}",
-            hint=f"`mtkd data check --data {source.name} --tasks {task.name}` lists all of them",
+            hint=hint,
         )
-    return sheet
 
 
 def _rows(task: Task, split: str, table: pa.Table) -> Rows:

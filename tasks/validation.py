@@ -172,7 +172,12 @@ def find_problems(task: Task, split: str, sheet: RawTable) -> list[Problem]:
     """
     lines = [
         Problem(
-            f"{sheet.path}:{bad.line}", None, bad.message, bad.level, bad.message.partition(":")[0], sheet.path
+            f"{sheet.path}:{bad.line}",
+            None,
+            bad.message,
+            bad.level,
+            kind=bad.message.partition(":")[0],
+            path=sheet.path,
         )
         for bad in sheet.bad_lines
     ]

@@ -29,8 +29,8 @@ def data() -> None:
 def check(data: str, spec: str | None, max_length: int, most: int, json_file: str | None) -> None:
     """Report rows, label balance, lengths, duplicates, overlap with train, and every bad row.
 
-    Warns of imbalanced labels, training rows in other splits, rows that will be cut to --max-length tokens and
-    text that the default vocabulary does not know. The exit code is 2 if there are errors.
+    Warns of imbalanced labels, training rows in other splits, rows that will be cut to --max-length tokens,
+    and text that the default vocabulary does not know. The exit code is 2 if there are errors.
     """
     from tasks.data_report import report_on
     from tasks.registry import resolve

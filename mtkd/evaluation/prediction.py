@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from tasks.files import atomic_directory, atomic_path
 from tasks.glue import TASKS
 from tasks.progress import progress
 from tasks.rows import Rows
-from tasks.sources import DataSource, load_rows, open_data
+from tasks.sources import DataSource, load_file, load_rows
 from tasks.task import Task
 from tasks.task_types import decode, probabilities
 
@@ -67,52 +67,59 @@ def answer(
 
 
 def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, batch_size: int = 64) -> int:
-    """Answer every row of a JSON-lines file; each line comes back with `prediction` added.
+    """Answer every row of a JSON-lines file and write the lines with `prediction` added.
 
-    Classes also get `prediction_id` and `probabilities`, one for each label; scores only `prediction`. Of a
-    span task it is the answer's text ("": none), with `start` (character), `score`, `no_answer_score` and the
+    Classes also get `prediction_id` and `probabilities`, one per label; scores only `prediction`. For a span
+    task it is the answer's text ("" = none), with `start` (character), `score`, `no_answer_score` and the
     20 best spans as `n_best`.
 
     Args:
-        source: one JSON object a line with the task's columns; other keys are kept as they are.
+        source: one JSON object per line with the task's columns; other keys are kept unchanged.
+        out: another file than `source`.
 
     Returns:
         how many rows were answered.
 
     Raises:
-        UserError: the file is not there, a line is malformed (file and line), or a column is missing.
+        UserError: the file is missing, `out` is the same file (by another path or a link, too), a line is
+            malformed (file and line), or a column is missing.
     """
     if not source.is_file():
         raise UserError(f"no such file: {source}", hint="--in takes a file of JSON lines")
     if source.suffix not in (".jsonl", ".json-lines"):
         raise UserError(f"--in {source}: not a file of JSON lines", expected="a .jsonl file")
-    place = str(source.resolve())
-    unlabelled = replace(
-        task, files={"in": place}, train=None, validation=(), test=("in",), label="__no_label__"
-    )
+    if out.exists() and out.samefile(source):
+        raise UserError(
+            f"--out {out} is the file that --in {source} reads: it would be overwritten",
+            hint="name another file",
+        )
     try:
-        rows = load_rows(open_data("pocket"), unlabelled, "in")
+        rows = load_file(source, task)
     except UserError as error:
         wanted = " and ".join(task.columns)
         raise UserError(error.problem, expected=f"one JSON object a line, each with {wanted}") from error
-    said = _spans_said if task.kind == "span" else _rows_said
+    answers = _answers_of_spans if task.kind == "span" else _answers_of_rows
     given = [json.loads(line) for line in source.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     with atomic_path(out) as temporary, open(temporary, "w", encoding="utf-8") as handle:
-        for record, found in zip(given, said(model, task, rows, batch_size), strict=True):
+        for record, found in zip(given, answers(model, task, rows, batch_size), strict=True):
             record |= found
             handle.write(json.dumps(record, ensure_ascii=False) + "\n")
     return len(given)
 
 
-def _rows_said(model: MultiTaskModel, task: Task, rows: Rows, batch_size: int) -> Iterator[dict[str, Any]]:
+def _answers_of_rows(
+    model: MultiTaskModel, task: Task, rows: Rows, batch_size: int
+) -> Iterator[dict[str, Any]]:
     logits, answers = answer(model, task, rows, batch_size)
     shares = probabilities(task, logits, rows.groups)
     return (
-        _said(task, value, None if shares is None else shares[index]) for index, value in enumerate(answers)
+        _record(task, value, None if shares is None else shares[index]) for index, value in enumerate(answers)
     )
 
 
-def _spans_said(model: MultiTaskModel, task: Task, rows: Rows, batch_size: int) -> Iterator[dict[str, Any]]:
+def _answers_of_spans(
+    model: MultiTaskModel, task: Task, rows: Rows, batch_size: int
+) -> Iterator[dict[str, Any]]:
     label = f"predicting {task.name}"
     found = answer_spans(model, task, rows, batch_size=batch_size, n_best=N_BEST, label=label)
     threshold = model.threshold(task)
@@ -129,7 +136,7 @@ def _spans_said(model: MultiTaskModel, task: Task, rows: Rows, batch_size: int) 
         }
 
 
-def _said(task: Task, value: Any, shares: np.ndarray | None) -> dict[str, Any]:
+def _record(task: Task, value: Any, shares: np.ndarray | None) -> dict[str, Any]:
     if shares is None:
         return {"prediction": round(float(value), 6)}
     by_name = {name: round(float(share), 6) for name, share in zip(task.labels, shares, strict=True)}

@@ -26,7 +26,7 @@ class TaskScores:
     Attributes:
         metrics: by name, as fractions.
         primary: the mean of the task's metrics.
-        majority: what always giving the commonest answer would score.
+        majority: score of the baseline: always the most frequent class, or the mean (`regress`).
         loss: the task's own loss, mean over rows (`span`: over windows).
         details: more numbers, which do not count for `primary`.
         threshold: of "no answer" (`tasks.span_answers.SpanAnswers.texts`), where the task has one.

@@ -194,7 +194,9 @@ def test_text_that_the_vocabulary_does_not_know(tmp_path: Path, text: str) -> No
 def test_many_rows_with_one_problem_are_one_line(tmp_path: Path) -> None:
     names = tuple(f"label_{n}" for n in range(77))
     task = Task(name="intent", kind="classify", columns=("a",), labels=names, test=())
-    write(tmp_path / "intent/train.parquet", [("t", "label_7x")] * 9 + [(None, "label_1")] * 2, ("a", "label"))
+    write(
+        tmp_path / "intent/train.parquet", [("t", "label_7x")] * 9 + [(None, "label_1")] * 2, ("a", "label")
+    )
     write(tmp_path / "intent/validation.parquet", [("v", "label_1")], ("a", "label"))
     report = report_on(open_data(str(tmp_path)), [task])
     first, *_ = report.splits[0].problems
