@@ -111,8 +111,8 @@ def markdown() -> str:
         "# Settings",
         "",
         "Every setting of `mtkd distill`, `refine` and `finetune`: `--set KEY=VALUE` changes one line of a",
-        "recipe. The defaults are those of a recipe that does not set the key; `mtkd recipes show NAME --all`",
-        "prints a recipe's own values. Made by `mtkd recipes settings --markdown > docs/settings.md`.",
+        "recipe. The defaults are those of a recipe that does not set the key; `mtkd recipes show NAME",
+        "--all` prints those of a recipe. Made by `mtkd recipes settings --markdown > docs/settings.md`.",
     ]
     for section in sections():
         note = "Read by" if section.settings else "It has no settings of its own. Read by"
@@ -207,7 +207,15 @@ def _written(value: Any) -> str:
     """A value as `--set` takes it."""
     if value is inspect.Parameter.empty:
         return ""
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return "none" if value is None else value if isinstance(value, str) else _toml(value)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value)
 
 
 def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
