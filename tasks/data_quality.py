@@ -72,14 +72,15 @@ def leakage(task: Task, sheet: RawTable, seen: pa.Array) -> list[Problem]:
 def token_problems(task: Task, sheet: RawTable, max_length: int) -> list[Problem]:
     """Warnings for rows that will be cut, and for text that the default vocabulary does not know.
 
-    At most 1,000 rows, evenly spaced, are read with the default tokenizer. Rows of `span` tasks are read in
+    At most 1,000 rows, drawn at random, are read with the default tokenizer. Rows of `span` tasks are read in
     windows, so none of them is cut.
 
     Args:
         max_length: tokens that are kept of a row, special tokens included.
     """
     count = sheet.table.num_rows
-    rows = pa.array(np.unique(np.linspace(0, max(0, count - 1), min(count, _SAMPLE)).astype(np.int64)))
+    chosen = np.random.default_rng(0).choice(count, min(count, _SAMPLE), replace=False)
+    rows = pa.array(np.sort(chosen))
     columns = [sheet.table[name].combine_chunks().take(rows).fill_null("") for name in task.columns]
     columns = [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * max_length) for column in columns]
     tokenizer = _default_tokenizer()

@@ -214,9 +214,9 @@ def validated_table(source: DataSource, task: Task, split: str) -> RawTable:
         UserError: the split is not there or empty, or a row is wrong.
     """
     sheet = source.sheet(task, split)
-    _refuse_errors(
-        task, split, sheet, f"`mtkd data check --data {source.name} --tasks {task.name}` lists all of them"
-    )
+    named = "TASK.toml" if task.files else task.name
+    hint = f"`mtkd data check --data {source.name} --tasks {named}` lists all of them"
+    _refuse_errors(task, split, sheet, hint)
     return sheet
 
 

@@ -205,10 +205,8 @@ def test_devices_and_learning_rates_of_training(
     teacher = ("refine", *tiny, "--tasks", "rte", "--teacher", tiny_encoder, "--lr", "0.001")
     answered = mtkd(*teacher, "--out", tmp_path / "teacher")
     assert answered.code == 0, answered.err
-    assert (
-        json.loads((tmp_path / "teacher/run.json").read_text())["identity"]["settings"]["train"]["lr"]
-        == 0.001
-    )
+    record = json.loads((tmp_path / "teacher/run.json").read_text())
+    assert record["identity"]["settings"]["train"]["lr"] == 0.001
     assert "ACCELERATE_TORCH_DEVICE" not in os.environ
     tuned = ("finetune", *tiny, "--model", tmp_path / "teacher", "--task", "rte", "--lr", "0.002")
     assert mtkd(*tuned, "--out", tmp_path / "tuned").code == 0

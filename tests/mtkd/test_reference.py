@@ -1,4 +1,4 @@
-"""Every setting is listed with its value, what is allowed and what it means; docs/settings.md is up to date."""
+"""The list of settings: values, what is allowed, what they mean; docs/settings.md is up to date."""
 
 from __future__ import annotations
 
