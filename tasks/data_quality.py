@@ -63,8 +63,8 @@ def leakage(task: Task, sheet: RawTable, seen: pa.Array) -> list[Problem]:
     row = int(rows[0])
     texts = " | ".join(str(sheet.table[name][row].as_py())[:_SHOWN] for name in task.columns)
     message = (
-        f"{len(rows):,} rows ({len(rows) / len(seen):.1%}) have the texts of training rows, so scores on it "
-        f"are too good; the first is {sheet.place(row)}: {texts!r}"
+        f"{len(rows):,} rows ({len(rows) / len(seen):.1%}) are also training rows, which inflates scores on "
+        f"this split; the first is {sheet.place(row)}: {texts!r}"
     )
     return [Problem(sheet.path, None, message, "warning")]
 

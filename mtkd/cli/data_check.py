@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from mtkd.cli.options import data_option, report_options, show, table
+
+if TYPE_CHECKING:
+    from tasks.data_report import DataReport, SplitReport
 
 
 @click.group()
@@ -35,42 +39,44 @@ def check(data: str, spec: str | None, max_length: int, most: int, json_file: st
     from tasks.data_report import report_on
     from tasks.registry import resolve
     from tasks.sources import open_data
-    from tasks.validation import summarise
 
     source = open_data(data)
     tasks = resolve(spec or "glue,ax,squad")
     chosen = tasks if spec else [task for task in tasks if source.splits(task)] or tasks
     report = report_on(source, chosen, max_length)
-
-    def draw() -> None:
-        rows = [
-            (
-                f"{s.task}/{s.split}",
-                f"{s.rows:,}",
-                _balance(s),
-                " + ".join(f"{w.mean:.0f}/{w.p95:.0f}/{w.max}" for w in s.lengths),
-                f"{s.duplicates:,}",
-                "-" if s.overlap is None else f"{s.overlap:,}",
-            )
-            for s in report.splits
-        ]
-        table(
-            ("split", "rows", "labels", "words: mean/p95/max", "duplicate", "in train"),
-            rows,
-            report.source,
-        )
-        lines = summarise(report.all_problems)
-        for level, line in lines[: most or None]:
-            print(f"{level}: {line}")
-        if most and len(lines) > most:
-            print(f"... and {len(lines) - most} more lines (--list 0 prints all, --json every row)")
-        warnings = len(report.all_problems) - report.errors
-        print(f"{report.errors} errors, {warnings} warnings in {len(report.splits)} splits")
-
-    show(report.to_json(), json_file, draw)
+    show(report.to_json(), json_file, lambda: _draw(report, most))
     sys.exit(2 if report.errors else 0)
 
 
-def _balance(split) -> str:
+def _draw(report: DataReport, most: int) -> None:
+    """Print the table of splits, then at most `most` lines of problems (0 = all)."""
+    from tasks.validation import summarise
+
+    rows = [
+        (
+            f"{s.task}/{s.split}",
+            f"{s.rows:,}",
+            _balance(s),
+            " + ".join(f"{w.mean:.0f}/{w.p95:.0f}/{w.max}" for w in s.lengths),
+            f"{s.duplicates:,}",
+            "-" if s.overlap is None else f"{s.overlap:,}",
+        )
+        for s in report.splits
+    ]
+    table(
+        ("split", "rows", "labels", "words: mean/p95/max", "duplicate", "in train"),
+        rows,
+        report.source,
+    )
+    lines = summarise(report.all_problems)
+    for level, line in lines[: most or None]:
+        print(f"{level}: {line}")
+    if most and len(lines) > most:
+        print(f"... and {len(lines) - most} more lines (--list 0 prints all, --json every row)")
+    warnings = len(report.all_problems) - report.errors
+    print(f"{report.errors} errors, {warnings} warnings in {len(report.splits)} splits")
+
+
+def _balance(split: SplitReport) -> str:
     total = sum(count.rows for count in split.balance)
     return ", ".join(f"{count.label} {count.rows / total:.0%}" for count in split.balance if count.rows)
