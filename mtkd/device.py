@@ -10,9 +10,12 @@ from collections.abc import Callable
 
 import torch
 
+from tasks.errors import UserError
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of mallopt's settings in glibc
 _KEPT = 1 << 30
 _SECONDS = 20.0
+_DEVICES = ("cpu", "cuda", "mps")
 
 
 @functools.cache
@@ -45,3 +48,35 @@ def best_device() -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def find_device(name: str | None) -> torch.device:
+    """The device of a name; None = the best there is.
+
+    Args:
+        name: "cpu", "cuda", "cuda:1" (the second GPU), "mps".
+
+    Raises:
+        UserError: there is no such device on this machine.
+    """
+    if name is None:
+        return best_device()
+    try:
+        device = torch.device(name)
+        if device.type not in _DEVICES:
+            raise RuntimeError("mtkd does not run on it")
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UserError(
+            f"cannot run on the device {name!r}: {str(error).splitlines()[0]}",
+            expected=", ".join(_available()),
+            hint="leave the device out to use the best one",
+        ) from error
+    return device
+
+
+def _available() -> list[str]:
+    """The names of the devices of this machine."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    names = ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{number}" for number in range(gpus))]
+    return [*names, *(["mps"] if torch.backends.mps.is_available() else [])]

@@ -27,12 +27,21 @@ class TrainSettings(Strict):
     """How the training loop runs.
 
     Attributes:
+        epochs: passes over the training rows.
         steps: optimiser steps in all, instead of `epochs`; None = by epochs.
-        batch_size: rows a step, over all processes.
+        batch_size: rows per step, over all processes.
         micro_batch: rows that go through the model at once on each process; None = all of its share.
+        eval_batch_size: rows at once when scoring.
+        optimizer: as in torch.optim.
+        lr: the highest learning rate.
+        weight_decay: of all weights but biases and norms.
+        schedule: of the learning rate after warm-up: constant, or linear down to 0.
         warmup: share of the steps in which the learning rate rises from 0.
         clip: gradient norm limit; None = none.
         precision: "bf16" runs the student under autocast.
+        mixing: how tasks share the steps: each passed over once per epoch (`all`), or drawn in proportion to
+            n rows, sqrt(n), 1, or first n and in the end n**0.2 (`annealed`).
+        bucket: batch rows of similar length.
         shuffle: which rows are shuffled together: all (`rows`), or blocks of 4,096 and the rows in each
             (`blocks`), which reads a knowledge store in order; `auto` is `blocks` for a store over 1 GiB.
         patience: epochs without a better `metric` before stopping; None = never.
@@ -40,6 +49,8 @@ class TrainSettings(Strict):
         keep: "best" ends with the epoch that was best by `metric`, "last" with the last one.
         checkpoint_minutes: a checkpoint is written when the last one is so old, and after each epoch.
         checkpoint_steps: also write one every so many steps.
+        steps_per_epoch: steps that count as an epoch; None = as many as the rows make.
+        seed: of weights, order and dropout.
     """
 
     epochs: int = Field(3, gt=0)
@@ -67,7 +78,12 @@ class TrainSettings(Strict):
 
 
 class TeacherSettings(Strict):
-    """How the teacher answers: its precision, and whether its logits are computed once and kept."""
+    """How the teacher answers.
+
+    Attributes:
+        precision: "bf16" runs the teacher under autocast.
+        cache_logits: compute its logits once and keep them.
+    """
 
     precision: Literal["fp32", "bf16"] = "fp32"
     cache_logits: bool = True
@@ -118,6 +134,7 @@ class DistillSettings(Strict):
 
     Attributes:
         supervision: "labels" trains the same student on labels alone, without any teacher or corpus.
+        student: which student, and its sizes.
         terms: name -> loss term; a term of weight 0 is left out.
         stages: name -> stage, in order; none = one stage of all terms.
         one_stage: run the terms of all stages at once, for as many epochs as the stages have together, else
@@ -187,7 +204,9 @@ class DistillSettings(Strict):
 class RefineSettings(Strict):
     """How the multi-task teacher is trained.
 
-    `pooling` "auto" is what the encoder's directory declares, else cls.
+    Attributes:
+        pooling: the row's vector; "auto" is what the encoder's directory declares, else cls.
+        layers: keep only the encoder's first layers; None = all.
     """
 
     name: str
@@ -203,7 +222,11 @@ class RefineSettings(Strict):
 
 
 class FinetuneSettings(Strict):
-    """How a model is fine-tuned on one task: one run for each learning rate, the best by validation loss."""
+    """How a model is fine-tuned on one task: one run per learning rate, the best by validation loss.
+
+    Attributes:
+        learning_rates: the rates that are tried, instead of `train.lr`.
+    """
 
     name: str
     summary: str

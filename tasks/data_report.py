@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.errors import UserError
+from tasks.data_quality import imbalance, leakage, token_problems
+from tasks.errors import UserError, shorten
 from tasks.raw_table import Level, RawTable
 from tasks.sources import DataSource
 from tasks.task import Task
@@ -45,11 +46,11 @@ class SplitReport:
     Attributes:
         path: the file it was read from.
         rows: rows that could be read.
-        balance: rows a label; what is left of `rows` has a bad label.
-        lengths: one record a text column.
+        balance: rows per label; the rest of `rows` have bad labels.
+        lengths: one record per text column.
         duplicates: rows whose texts and label all equal those of an earlier row.
         overlap: rows whose texts all equal those of a row of the train split; None for train itself.
-        problems: every bad line and row.
+        problems: every bad line and row, and what is suspicious about the split as a whole.
     """
 
     task: str
@@ -74,7 +75,7 @@ class DataReport:
 
     Attributes:
         splits: the splits that could be read, task by task.
-        problems: splits that are not there or cannot be read at all.
+        problems: splits that are missing or cannot be read at all.
     """
 
     source: str
@@ -99,10 +100,14 @@ class DataReport:
         return value | {"errors": self.errors}
 
 
-def report_on(source: DataSource, tasks: Sequence[Task]) -> DataReport:
+def report_on(source: DataSource, tasks: Sequence[Task], max_length: int = 128) -> DataReport:
     """Read every split of the tasks and report on it; nothing here raises for bad data.
 
-    A task of which nothing is there is an error; one split that is missing is a warning.
+    It is an error if no split of a task exists, or if training would refuse the task for want of its training
+    split or of any validation split. Any other missing split is a warning.
+
+    Args:
+        max_length: tokens that a model will keep of a row; rows with more are counted.
     """
     splits: list[SplitReport] = []
     problems: list[Problem] = []
@@ -111,20 +116,41 @@ def report_on(source: DataSource, tasks: Sequence[Task]) -> DataReport:
         if not there:
             problems.append(Problem(task.name, None, f"nothing of this task is in {source.name!r}"))
             continue
+        problems += _untrainable(task, source, there)
         train: pa.Array | None = None
         for split in task.splits:
             try:
                 sheet = source.sheet(task, split)
             except UserError as error:
-                message = "; ".join(line.strip() for line in error.lines())
-                level: Level = "error" if split in there else "warning"
-                problems.append(Problem(f"{task.name}/{split}", None, message, level))
+                if split in there or split in task.test:
+                    message = "; ".join(line.strip() for line in error.lines())
+                    level: Level = "error" if split in there else "warning"
+                    problems.append(Problem(f"{task.name}/{split}", None, message, level))
                 continue
             keys = _keys(sheet.table, task.columns)
-            splits.append(_report(task, split, sheet, keys, train))
+            splits.append(_report(task, split, sheet, keys, train, max_length))
             if split == task.train:
                 train = keys
     return DataReport(source.name, tuple(splits), tuple(problems))
+
+
+def _untrainable(task: Task, source: DataSource, there: Sequence[str]) -> list[Problem]:
+    """What training needs and the source lacks; a single missing validation split of several is a warning."""
+    if task.train is None:
+        return []
+    judged = [split for split in task.validation if split in there]
+    found = []
+    if task.train not in there:
+        found.append(Problem(task.name, None, f"no training split {task.train!r} in {source.name!r}"))
+    if not judged:
+        names = shorten(task.validation) or "none is named under [files]"
+        message = f"no validation split in {source.name!r} ({names}): training needs one to judge by"
+        found.append(Problem(task.name, None, message))
+    missing = [split for split in task.validation if judged and split not in judged]
+    return [
+        *found,
+        *(Problem(f"{task.name}/{split}", None, "this split is missing", "warning") for split in missing),
+    ]
 
 
 def _unused(task: Task, sheet: RawTable) -> list[Problem]:
@@ -137,7 +163,9 @@ def _unused(task: Task, sheet: RawTable) -> list[Problem]:
     ]
 
 
-def _report(task: Task, split: str, sheet: RawTable, keys: pa.Array, train: pa.Array | None) -> SplitReport:
+def _report(
+    task: Task, split: str, sheet: RawTable, keys: pa.Array, train: pa.Array | None, max_length: int
+) -> SplitReport:
     labels_as_text = task.type.label_text(sheet.table[task.label])
     with_label = keys
     if labels_as_text is not None:
@@ -145,21 +173,28 @@ def _report(task: Task, split: str, sheet: RawTable, keys: pa.Array, train: pa.A
         comparable = sheet.table.set_column(index, task.label, labels_as_text)
         with_label = _keys(comparable, (*task.columns, task.label))
     problems, labels = find_problems(task, split, sheet)
+    balance = tuple(Count(*found) for found in task.type.balance(task, labels)) if labels else ()
+    seen = None if train is None else pc.is_in(keys, value_set=train)
+    suspicious = [
+        *imbalance(task, split, sheet.path, {count.label: count.rows for count in balance}),
+        *([] if seen is None else leakage(task, sheet, seen)),
+        *token_problems(task, sheet, max_length),
+    ]
     return SplitReport(
         task=task.name,
         split=split,
         path=sheet.path,
         rows=sheet.table.num_rows,
-        balance=tuple(Count(*found) for found in task.type.balance(task, labels)) if labels else (),
+        balance=balance,
         lengths=tuple(_lengths(name, sheet.table[name]) for name in task.columns),
         duplicates=len(with_label) - len(with_label.unique()),
-        overlap=None if train is None else pc.sum(pc.is_in(keys, value_set=train)).as_py() or 0,
-        problems=(*problems, *_unused(task, sheet)),
+        overlap=None if seen is None else pc.sum(seen).as_py() or 0,
+        problems=(*problems, *_unused(task, sheet), *suspicious),
     )
 
 
 def _keys(table: pa.Table, columns: Sequence[str]) -> pa.Array:
-    """One string a row that is equal for two rows just if they agree in every column."""
+    """One string per row; two rows have the same string exactly if they agree in every column."""
     parts = []
     for name in columns:
         values = table[name].combine_chunks()

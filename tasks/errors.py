@@ -1,13 +1,15 @@
-"""The one error type for mistakes of the user."""
+"""The one error type for invalid usage or invalid data, and how it lists names."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
+_MOST_NAMES = 8
+
 
 class UserError(Exception):
-    """A mistake of the user.
+    """Invalid usage or invalid data.
 
     The command line prints it without a traceback and leaves with exit code 2.
 
@@ -32,7 +34,7 @@ class UserError(Exception):
 
 
 def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = None) -> UserError:
-    """The error for a name that is not known, offering the nearest one that is.
+    """The error for a name that is not known; it offers the nearest known one.
 
     Args:
         what: the kind of name, such as "task" or "recipe".
@@ -42,4 +44,13 @@ def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = N
     names = sorted(known)
     near = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
     nearest = f" (did you mean {near[0]!r}?)" if near else ""
-    return UserError(f"unknown {what} {value!r}{nearest}", expected=", ".join(names), hint=hint)
+    return UserError(f"unknown {what} {value!r}{nearest}", expected=shorten(names, value), hint=hint)
+
+
+def shorten(names: Iterable[str], value: str = "") -> str:
+    """A list of names for a message: at most 8 of them, those nearest to `value` first, and how many more."""
+    listed = list(names)
+    near = difflib.get_close_matches(value, listed, cutoff=0.5)
+    ordered = [*near, *(name for name in listed if name not in near)]
+    left = len(ordered) - _MOST_NAMES
+    return ", ".join(ordered[:_MOST_NAMES]) + (f" and {left} more" if left > 0 else "")

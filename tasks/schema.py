@@ -6,7 +6,7 @@ import difflib
 
 import pyarrow as pa
 
-from tasks.errors import UserError
+from tasks.errors import UserError, shorten
 from tasks.raw_table import RawTable
 from tasks.task import Task
 
@@ -28,7 +28,7 @@ def fit_columns(task: Task, split: str, sheet: RawTable) -> pa.Table:
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise UserError(
                 f"{sheet.path} has no column {name!r}, which task {task.name!r} needs{hint}",
-                expected=f"the file's columns are {', '.join(table.column_names)}",
+                expected=f"the file's columns are {shorten(table.column_names, name)}",
                 hint="rename the column in the file, or name it in the task's TOML file",
             )
     _check_types(task, table, sheet.path)

@@ -6,6 +6,7 @@ import json
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,10 +22,10 @@ from tasks.rows import Rows
 from tasks.schema import fit_columns
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
-from tasks.validation import find_problems
+from tasks.validation import find_problems, summarise
 
 _SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".tsv")
-_SHOWN = 3
+_SHOWN = 8
 _DIGEST_ROWS = 65536
 
 
@@ -66,7 +67,7 @@ class DataSource(ABC):
                 hint=self._looked(task, split),
             )
         sheet = read()
-        return RawTable(fit_columns(task, split, sheet), sheet.path, sheet.lines, sheet.bad_lines)
+        return replace(sheet, table=fit_columns(task, split, sheet))
 
     def table(self, task: Task, split: str) -> pa.Table:
         """The table of `sheet`."""
@@ -218,16 +219,43 @@ def validated_table(source: DataSource, task: Task, split: str) -> RawTable:
 
 def _validated(source: DataSource, task: Task, split: str) -> tuple[RawTable, ParsedLabels]:
     sheet = source.sheet(task, split)
+    named = "TASK.toml" if task.files else task.name
+    hint = f"`mtkd data check --data {source.name} --tasks {named}` lists all of them"
+    return sheet, _require_valid(task, split, sheet, hint)
+
+
+def load_file(path: Path, task: Task) -> Rows:
+    """The rows of one file as unlabelled rows of a task; a label column is ignored.
+
+    Raises:
+        UserError: the file cannot be read, a line or row is wrong, or a column is missing.
+    """
+    return unlabelled_rows(task, read_file(path, task.columns))
+
+
+def unlabelled_rows(task: Task, table: RawTable) -> Rows:
+    """The rows of a table as unlabelled rows of a task; a label column is ignored.
+
+    Raises:
+        UserError: a row is wrong, or a column is missing.
+    """
+    unlabelled = replace(task, test=("in",), label="__no_label__")
+    table = replace(table, table=fit_columns(unlabelled, "in", table))
+    return _rows(unlabelled, "in", table, _require_valid(unlabelled, "in", table))
+
+
+def _require_valid(task: Task, split: str, sheet: RawTable, hint: str | None = None) -> ParsedLabels:
+    """The labels of rows in which nothing is wrong; UserError for others."""
     problems, labels = find_problems(task, split, sheet)
     errors = [problem for problem in problems if problem.level == "error"]
     if errors:
-        shown = "\n".join(f"  {problem}" for problem in errors[:_SHOWN])
+        shown = "\n".join(f"  {line}" for _, line in summarise(errors)[:_SHOWN])
         raise UserError(
             f"{len(errors)} problem(s) in {task.name}/{split}:\n{shown}",
-            hint=f"`mtkd data check --data {source.name} --tasks {task.name}` lists all of them",
+            hint=hint,
         )
     assert labels is not None, "an empty split is an error"
-    return sheet, labels
+    return labels
 
 
 def _rows(task: Task, split: str, sheet: RawTable, labels: ParsedLabels) -> Rows:

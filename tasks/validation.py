@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,8 @@ from tasks.raw_table import Level, RawTable
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 
+_EXAMPLES = 3  # rows that are named where many have the same problem
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -22,16 +24,43 @@ class Problem:
         place: "file:line" or "file, row number".
         column: the column it is in; None where a whole line or file is meant.
         level: an "error" stops training, a "warning" does not.
+        kind: what the rows with the same problem have in common; the message itself where it is "".
+        path: the file, so that the rows of one file can be counted together.
     """
 
     place: str
     column: str | None
     message: str
     level: Level = "error"
+    kind: str = ""
+    path: str = ""
 
     def __str__(self) -> str:
         column = f"column {self.column!r}: " if self.column else ""
         return f"{self.place}: {column}{self.message}"
+
+
+def summarise(problems: Iterable[Problem]) -> list[tuple[Level, str]]:
+    """Problems as lines to print, each with its level: one for each problem, or one for many of a kind.
+
+    More than three problems of one kind in one column of one file become a single line with their number and
+    the first three. Lines are in the order of their first problem.
+    """
+    groups: dict[tuple[str, ...], list[Problem]] = {}
+    for problem in problems:
+        kind = problem.kind or problem.message
+        key = (problem.level, problem.path or problem.place, problem.column or "", kind)
+        groups.setdefault(key, []).append(problem)
+    lines: list[tuple[Level, str]] = []
+    for (_, path, column, kind), found in groups.items():
+        level = found[0].level
+        if len(found) <= _EXAMPLES:
+            lines += [(level, str(problem)) for problem in found]
+            continue
+        where = f"{path}: column {column!r}" if column else path
+        lines.append((level, f"{where}: {kind}: {len(found):,} rows, the first of them:"))
+        lines += [(level, f"  {problem}") for problem in found[:_EXAMPLES]]
+    return lines
 
 
 def find_problems(task: Task, split: str, sheet: RawTable) -> tuple[list[Problem], ParsedLabels | None]:
@@ -43,7 +72,17 @@ def find_problems(task: Task, split: str, sheet: RawTable) -> tuple[list[Problem
     Returns:
         Line problems first, then row by row; the labels are None if the split is empty.
     """
-    lines = [Problem(f"{sheet.path}:{bad.line}", None, bad.message, bad.level) for bad in sheet.bad_lines]
+    lines = [
+        Problem(
+            f"{sheet.path}:{bad.line}",
+            None,
+            bad.message,
+            bad.level,
+            kind=bad.message.partition(":")[0],
+            path=sheet.path,
+        )
+        for bad in sheet.bad_lines
+    ]
     if sheet.table.num_rows == 0:
         return [*lines, Problem(sheet.path, None, "the split is empty")], None
     labels = task.type.read_labels(task, split, sheet)
@@ -56,9 +95,15 @@ def _text_problems(task: Task, sheet: RawTable) -> Iterator[tuple[int, Problem]]
     for name in task.columns:
         texts = sheet.table[name].combine_chunks()
         for row in _where(pc.is_null(texts)):
-            yield row, Problem(sheet.place(row), name, "null instead of text")
+            yield row, _row_problem(sheet, row, name, "null instead of text")
         for row in _where(pc.equal(pc.utf8_trim_whitespace(texts), "")):
-            yield row, Problem(sheet.place(row), name, "empty text", "warning")
+            yield row, _row_problem(sheet, row, name, "empty text", level="warning")
+
+
+def _row_problem(
+    sheet: RawTable, row: int, column: str, message: str, kind: str = "", level: Level = "error"
+) -> Problem:
+    return Problem(sheet.place(row), column, message, level, kind, sheet.path)
 
 
 def _where(mask: pa.Array) -> list[int]:
@@ -68,4 +113,4 @@ def _where(mask: pa.Array) -> list[int]:
 
 def _label_problems(labels: ParsedLabels, sheet: RawTable) -> Iterator[tuple[int, Problem]]:
     for found in labels.problems:
-        yield found.row, Problem(sheet.place(found.row), found.column, found.message)
+        yield found.row, _row_problem(sheet, found.row, found.column, found.message, found.kind)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from mtkd.cli.options import data_option, report_options, show, table
+
+if TYPE_CHECKING:
+    from tasks.data_report import DataReport, SplitReport
 
 
 @click.group()
@@ -16,52 +20,63 @@ def data() -> None:
 
 @data.command("check")
 @data_option
-@click.option("--tasks", "spec", help="tasks, groups or task files [default: all that the data hold]")
+@click.option("--tasks", "spec", help="tasks, groups or task files [default: all in the data]")
 @click.option(
-    "--list", "most", default=50, show_default=True, help="print at most so many problems (0 = all)"
+    "--max-length",
+    default=128,
+    show_default=True,
+    type=click.IntRange(min=8),
+    help="tokens that a model will keep of a row; warn of longer rows",
 )
+@click.option("--list", "most", default=50, show_default=True, help="print at most N lines (0 = all)")
 @report_options
-def check(data: str, spec: str | None, most: int, json_file: str | None) -> None:
+def check(data: str, spec: str | None, max_length: int, most: int, json_file: str | None) -> None:
     """Report rows, label balance, lengths, duplicates, overlap with train, and every bad row.
 
-    Leaves with exit code 2 if there are errors.
+    Warns of imbalanced labels, training rows in other splits, rows that will be cut to --max-length tokens,
+    and text that the default vocabulary does not know. The exit code is 2 if there are errors.
     """
-    from tasks.data_report import report_on as run
+    from tasks.data_report import report_on
     from tasks.registry import resolve
     from tasks.sources import open_data
 
     source = open_data(data)
     tasks = resolve(spec or "glue,ax,squad")
-    report = run(source, tasks if spec else [task for task in tasks if source.splits(task)] or tasks)
-
-    def draw() -> None:
-        rows = [
-            (
-                f"{s.task}/{s.split}",
-                f"{s.rows:,}",
-                _balance(s),
-                " + ".join(f"{w.mean:.0f}/{w.p95:.0f}/{w.max}" for w in s.lengths),
-                f"{s.duplicates:,}",
-                "-" if s.overlap is None else f"{s.overlap:,}",
-            )
-            for s in report.splits
-        ]
-        table(
-            ("split", "rows", "labels", "words: mean/p95/max", "duplicate", "in train"),
-            rows,
-            report.source,
-        )
-        problems = report.all_problems
-        for problem in problems[: most or None]:
-            print(f"{problem.level}: {problem}")
-        if most and len(problems) > most:
-            print(f"... and {len(problems) - most} more (--list 0 prints all)")
-        warnings = len(problems) - report.errors
-        print(f"{report.errors} errors, {warnings} warnings in {len(report.splits)} splits")
-
-    show(report.to_json(), json_file, draw)
+    chosen = tasks if spec else [task for task in tasks if source.splits(task)] or tasks
+    report = report_on(source, chosen, max_length)
+    show(report.to_json(), json_file, lambda: _draw(report, most))
     sys.exit(2 if report.errors else 0)
 
 
-def _balance(split) -> str:
-    return ", ".join(f"{count.label} {count.rows / split.rows:.0%}" for count in split.balance if count.rows)
+def _draw(report: DataReport, most: int) -> None:
+    """Print the table of splits, then at most `most` lines of problems (0 = all)."""
+    from tasks.validation import summarise
+
+    rows = [
+        (
+            f"{s.task}/{s.split}",
+            f"{s.rows:,}",
+            _balance(s),
+            " + ".join(f"{w.mean:.0f}/{w.p95:.0f}/{w.max}" for w in s.lengths),
+            f"{s.duplicates:,}",
+            "-" if s.overlap is None else f"{s.overlap:,}",
+        )
+        for s in report.splits
+    ]
+    table(
+        ("split", "rows", "labels", "words: mean/p95/max", "duplicate", "in train"),
+        rows,
+        report.source,
+    )
+    lines = summarise(report.all_problems)
+    for level, line in lines[: most or None]:
+        print(f"{level}: {line}")
+    if most and len(lines) > most:
+        print(f"... and {len(lines) - most} more lines (--list 0 prints all, --json every row)")
+    warnings = len(report.all_problems) - report.errors
+    print(f"{report.errors} errors, {warnings} warnings in {len(report.splits)} splits")
+
+
+def _balance(split: SplitReport) -> str:
+    total = sum(count.rows for count in split.balance)
+    return ", ".join(f"{count.label} {count.rows / total:.0%}" for count in split.balance if count.rows)

@@ -101,7 +101,14 @@ def _results(out: Path, names: list[str]) -> None:
         found = [_mean(scores, name) for scores in (*runs.values(), tuned)]
         values.append([_mean(runs["teacher"], name, "majority"), *found])
     values.append([sum(column) / len(names) for column in zip(*values, strict=True)])
-    columns = ("task", "commonest answer", "teacher", "student, labels alone", "distilled", "then fine-tuned")
+    columns = (
+        "task",
+        "majority-class or mean baseline",
+        "teacher",
+        "student, labels alone",
+        "distilled",
+        "then fine-tuned",
+    )
     rows = [
         (name, *(f"{value:.3f}" for value in line))
         for name, line in zip([*names, "mean"], values, strict=True)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
 from mtkd.cli.options import json_option, show, table
+
+if TYPE_CHECKING:
+    from mtkd.recipes.reference import SettingInfo
 
 
 @click.command()
 @json_option
 def tasks(json_file: str | None) -> None:
-    """The tasks there are, and the names for several at once."""
+    """List the built-in tasks and the names of groups of tasks."""
     from tasks.glue import TASKS
     from tasks.registry import GROUPS
 
@@ -42,7 +48,7 @@ def _range(bounds: tuple[float, float] | None) -> str:
 @click.pass_context
 @json_option
 def recipes(ctx: click.Context, json_file: str | None) -> None:
-    """The recipes there are; `mtkd recipes show NAME` prints one."""
+    """List the recipes; `mtkd recipes show NAME` prints one."""
     if ctx.invoked_subcommand:
         return
     from mtkd.recipes import load_settings, recipe_names, recipe_summary
@@ -60,27 +66,41 @@ def recipes(ctx: click.Context, json_file: str | None) -> None:
 
 @recipes.command("show")
 @click.argument("name")
-@click.option("--all", "complete", is_flag=True, help="every setting with its value, defaults included")
+@click.option(
+    "--all", "complete", is_flag=True, help="every setting: its value, what is allowed and what it means"
+)
 @json_option
 def show_recipe(name: str, complete: bool, json_file: str | None) -> None:
     """Print a recipe: every line can be changed with --set."""
     from mtkd.recipes import load_settings, recipe_stage, recipe_text
+    from mtkd.recipes.reference import settings_in_use
 
     text, stage = recipe_text(name), recipe_stage(name)
-    settings = load_settings(name, stage, {}).model_dump() if complete or json_file else {}
+    # Loading settings imports torch for the losses, which takes seconds.
+    settings = load_settings(name, stage, {}) if complete or json_file else None
 
     def draw() -> None:
-        if not complete:
+        if settings is None or not complete:
             print(text, end="")
-            return
-        for key, value in _flat(settings):
-            print(f"{key} = {value!r}")
+        else:
+            _draw_settings(settings_in_use(settings), "value")
 
-    show(settings, json_file, draw)
+    show(settings and settings.model_dump(), json_file, draw)
 
 
-def _flat(values: dict, prefix: str = "") -> list[tuple[str, object]]:
-    found: list[tuple[str, object]] = []
-    for key, value in values.items():
-        found += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
-    return found
+@recipes.command("settings", hidden=True)
+@click.option("--markdown", "as_markdown", is_flag=True, help="as the page docs/settings.md")
+def all_settings(as_markdown: bool) -> None:
+    """Print every setting of every command: its default, what is allowed and what it means."""
+    from mtkd.recipes.reference import markdown, sections
+
+    if as_markdown:
+        print(markdown(), end="")
+        return
+    for section in sections():
+        _draw_settings(section.settings, "default", f"{section.title}: {section.summary}")
+
+
+def _draw_settings(found: Sequence[SettingInfo], value: str, title: str | None = None) -> None:
+    rows = [(s.key, s.value, s.allowed, s.description) for s in found]
+    table(("setting", value, "allowed", "meaning"), rows, title)

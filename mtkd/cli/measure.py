@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mtkd.cli.options import data_option, report_options, say, show, table
-from tasks.errors import UserError
+from mtkd.cli.options import data_option, device_option, report_options, say, show, table, warn
+from tasks.errors import UserError, shorten
+
+if TYPE_CHECKING:
+    from mtkd.evaluation.class_report import ClassReport
+    from mtkd.models.multitask import MultiTaskModel
 
 model_option = click.option(
     "--model", required=True, type=click.Path(path_type=Path), metavar="DIR", help="a run or model directory"
@@ -22,6 +26,7 @@ models_option = click.option(
     metavar="DIR",
     help="a run or model directory; may be given several times",
 )
+MOST_CLASSES, CONFUSION_CLASSES = 20, 8  # printed at most
 batch_option = click.option(
     "--batch", default=64, show_default=True, type=click.IntRange(min=1), help="rows at once"
 )
@@ -30,10 +35,14 @@ batch_option = click.option(
 @click.command()
 @model_option
 @data_option
-@click.option("--tasks", "spec", help="tasks, groups or task files [default: all that the model knows]")
+@click.option(
+    "--tasks", "spec", help="tasks of the model, groups or task files [default: all that the model knows]"
+)
 @click.option("--split", help="another split than the validation ones")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N rows a split")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N rows per split")
+@click.option("--report", is_flag=True, help="also print scores class by class (--json always has them)")
 @batch_option
+@device_option
 @report_options
 def evaluate(
     model: Path,
@@ -41,21 +50,64 @@ def evaluate(
     spec: str | None,
     split: str | None,
     limit: int | None,
+    report: bool,
     batch: int,
+    device: str | None,
     json_file: str | None,
 ) -> None:
-    """Score a model on labelled data."""
+    """Score a model on labelled data.
+
+    Tasks without labelled rows are skipped with a warning; it is an error if none has any.
+    """
     from mtkd.cli.train import draw_scores
     from mtkd.jobs.common import scores_record
     from mtkd.jobs.evaluate import run
 
-    record = {"scores": scores_record(run(model, data, spec, split=split, limit=limit, batch_size=batch))}
-    show(record, json_file, lambda: draw_scores(record))
+    found = run(model, data, spec, split=split, limit=limit, batch_size=batch, device=device)
+    skipped = [f"{name} is skipped: {reason}" for name, reason in found.skipped.items()]
+    record = {
+        "scores": scores_record(found.scores),
+        "details": {name: classes.to_json() for name, classes in found.reports.items()},
+        "skipped": found.skipped,
+        "warnings": found.warnings,
+    }
+
+    def draw() -> None:
+        draw_scores(record)
+        for name, classes in found.reports.items() if report else ():
+            _draw_classes(name, classes)
+
+    show(record, json_file, draw)
+    if skipped or found.warnings:
+        warn("\n".join([*skipped, *found.warnings]))
+
+
+def _draw_classes(name: str, report: ClassReport) -> None:
+    """Print the scores of each class (of many, the worst), and the confusion of a few classes."""
+    order = list(range(len(report.classes)))
+    title = f"{name}, class by class"
+    if len(order) > MOST_CLASSES:
+        order = sorted(order, key=lambda index: report.classes[index].f1)[:MOST_CLASSES]
+        title += f": the {MOST_CLASSES} of {len(report.classes)} with the lowest F1 (--json has all)"
+    shown = [(report.classes[index], report.confused_with(index)) for index in order]
+    rows = [
+        (c.label, f"{c.precision:.3f}", f"{c.recall:.3f}", f"{c.f1:.3f}", f"{c.support:,}", confused)
+        for c, confused in shown
+    ]
+    table(("class", "precision", "recall", "F1", "rows", "most often predicted instead"), rows, title)
+    if len(report.classes) <= CONFUSION_CLASSES:
+        labels = [c.label for c in report.classes]
+        counts = [
+            (label, *(f"{n:,}" for n in row)) for label, row in zip(labels, report.confusion, strict=True)
+        ]
+        table(("class", *labels), counts, f"{name}: rows of a class (down) by predicted class (across)")
 
 
 @click.command()
 @models_option
-@click.option("--task", "spec", help="one task, or a task file")
+@click.option(
+    "--task", "spec", help="a task of the model, or a task file [default: the model's, if it has but one]"
+)
 @click.option("--in", "source", type=click.Path(path_type=Path), metavar="FILE", help="JSON lines to answer")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="where the answered lines go")
 @click.option("--data", metavar="pocket|hub|DIR", help="where the test rows come from (--glue-submission)")
@@ -63,6 +115,7 @@ def evaluate(
     "--glue-submission", "folder", type=click.Path(path_type=Path), metavar="DIR", help="write GLUE's files"
 )
 @batch_option
+@device_option
 @report_options
 def predict(
     models: tuple[Path, ...],
@@ -72,21 +125,22 @@ def predict(
     data: str | None,
     folder: Path | None,
     batch: int,
+    device: str | None,
     json_file: str | None,
 ) -> None:
     """Answer a file's rows (--task, --in, --out), or write a GLUE submission (--data, --glue-submission).
 
     With several models, each task of a submission is answered by the first that knows it.
     """
-    from mtkd.device import best_device
+    from mtkd.device import find_device
     from mtkd.models.multitask import MultiTaskModel
 
+    place = find_device(device)
     if folder and data:
-        _submit(
-            [MultiTaskModel.load(place).to(best_device()) for place in models], data, folder, batch, json_file
-        )
+        loaded = [MultiTaskModel.load(directory).to(place) for directory in models]
+        _submit(loaded, data, folder, batch, json_file)
         return
-    if not (spec and source and out) or len(models) != 1:
+    if not (source and out) or len(models) != 1:
         raise UserError(
             "mtkd predict needs one --model with --task, --in and --out, or --data with --glue-submission",
             hint="mtkd predict --help",
@@ -94,14 +148,18 @@ def predict(
     from mtkd.evaluation.prediction import predict_file
     from tasks.registry import resolve
 
-    tasks = resolve(spec)
+    model = MultiTaskModel.load(models[0]).to(place)
+    known = list(model.tasks.values())
+    tasks = resolve(spec, known) if spec else known
     if len(tasks) != 1:
-        raise UserError(f"--task {spec!r} names {len(tasks)} tasks", expected="one task")
-    count = predict_file(MultiTaskModel.load(models[0]).to(best_device()), tasks[0], source, out, batch)
+        names = shorten(task.name for task in known)
+        given = f"--task {spec!r} names {len(tasks)} tasks" if spec else "no --task is given"
+        raise UserError(given, expected=f"one task; the model knows {names}")
+    count = predict_file(model, tasks[0], source, out, batch)
     show({"rows": count, "out": str(out)}, json_file, lambda: say(f"{count:,} rows answered: {out}"))
 
 
-def _submit(models: list, data: str, folder: Path, batch: int, json_file: str | None) -> None:
+def _submit(models: list[MultiTaskModel], data: str, folder: Path, batch: int, json_file: str | None) -> None:
     from mtkd.evaluation.prediction import glue_submission
     from tasks.sources import open_data
 
@@ -136,6 +194,7 @@ def bench() -> None:
     "--warmup", default=2, show_default=True, type=click.IntRange(min=0), help="batches before that"
 )
 @click.option("--precision", default="fp32", show_default=True, type=click.Choice(["fp32", "bf16"]))
+@device_option
 @report_options
 def inference(
     models: tuple[Path, ...],
@@ -144,16 +203,17 @@ def inference(
     rounds: int,
     warmup: int,
     precision: str,
+    device: str | None,
     json_file: str | None,
 ) -> None:
     """Time models in turn in one run, with warm-up: median and spread, parameters, disk, peak memory.
 
     Ratios are against the first model. Models that read texts apart get half of --seq-len in each of two.
     """
-    from mtkd.device import best_device
+    from mtkd.device import find_device
     from mtkd.evaluation.inference_bench import BenchSettings, bench_inference
 
-    settings = BenchSettings(seq_len, batch, rounds, warmup, precision, str(best_device()))  # type: ignore[arg-type]
+    settings = BenchSettings(seq_len, batch, rounds, warmup, precision, str(find_device(device)))  # type: ignore[arg-type]
     results = bench_inference({str(place): place for place in models}, settings)
 
     def draw() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import click
 
+from tasks.errors import UserError
 from tasks.files import write_json
 from tasks.progress import is_quiet, set_quiet
 
@@ -60,6 +63,9 @@ json_option = click.option(
     help="write the result as JSON to FILE, or to standard output",
 )
 report_options = stack(json_option, quiet_option)
+device_option = click.option(
+    "--device", metavar="cpu|cuda|cuda:N|mps", help="where to run [default: a GPU if there is one]"
+)
 
 optional_data_option = click.option(
     "--data", metavar="pocket|hub|DIR", help="where the rows come from", envvar="MTKD_DATA"
@@ -70,7 +76,11 @@ train_options = stack(
     click.option("--epochs", type=click.IntRange(min=1), help="same as --set train.epochs=N"),
     click.option("--steps", type=click.IntRange(min=1), help="steps in all; same as --set train.steps=N"),
     click.option("--batch", type=click.IntRange(min=1), help="rows a step; same as --set train.batch_size=N"),
+    click.option(
+        "--lr", type=float, help="learning rate; same as --set train.lr=X (finetune: the only one tried)"
+    ),
     click.option("--seed", type=click.IntRange(min=0), help="same as --set train.seed=N"),
+    device_option,
     click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of the recipe"),
     click.option("--resume", is_flag=True, help="go on with the unfinished run in --out"),
     overwrite_option,
@@ -78,18 +88,54 @@ train_options = stack(
 )
 
 
-def overrides(given: dict[str, Any]) -> dict[str, Any]:
+def overrides(given: dict[str, Any], stage: str) -> dict[str, Any]:
     """The shorthand options and `--set` as dotted key -> value; `--set` wins."""
     from mtkd.recipes import parse_set
 
+    rate = given.get("lr")
     short = {
         "train.epochs": given["epochs"],
         "train.steps": given["steps"],
         "train.batch_size": given["batch"],
         "train.seed": given["seed"],
+        "train.lr": rate if stage != "finetune" else None,
+        "learning_rates": [rate] if rate and stage == "finetune" else None,
         "student.transformer.init": given.get("init"),
     }
     return {key: value for key, value in short.items() if value is not None} | parse_set(given["sets"])
+
+
+def use_device(name: str | None) -> None:
+    """Have accelerate train on this device; None leaves the choice to it.
+
+    Raises:
+        UserError: there is no such device, or several processes would share it.
+    """
+    if name is None:
+        return
+    from mtkd.device import find_device
+
+    find_device(name)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(
+            f"--device {name} with several processes: each takes a device of its own",
+            hint="leave --device out, or choose the GPUs with CUDA_VISIBLE_DEVICES",
+        )
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)  # a process may run several commands
+    context = click.get_current_context()
+    chosen = {"ACCELERATE_TORCH_DEVICE": name, "ACCELERATE_USE_CPU": str(name == "cpu").lower()}
+    for key, value in chosen.items():
+        context.call_on_close(functools.partial(_restore, key, os.environ.get(key)))
+        os.environ[key] = value
+
+
+def _restore(key: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(key, None)
+    else:
+        os.environ[key] = value
 
 
 def show(result: Any, json_file: str | None, draw: Callable[[], None]) -> None:

@@ -19,6 +19,7 @@ from mtkd.cli.options import (
     show,
     table,
     train_options,
+    use_device,
     warn,
 )
 from tasks.errors import UserError
@@ -41,7 +42,7 @@ def refine(spec: str, teacher: str, recipe: str, **given: Any) -> None:
     from mtkd.jobs import refine as stage
 
     settings, request, json_file = _unpack("refine", recipe, spec, given)
-    _run("refined", request, json_file, lambda: stage.run(request, settings, teacher, warn))
+    _run("refined", given["device"], request, json_file, lambda: stage.run(request, settings, teacher, warn))
 
 
 @click.command()
@@ -90,6 +91,7 @@ def distill(
         settings, request, json_file = _unpack("distill", recipe, "text", given | {"data": str(text)})
         _run(
             "distilled",
+            given["device"],
             request,
             json_file,
             lambda: plain.run(request, settings, teacher, text, text_column, warn),
@@ -102,7 +104,13 @@ def distill(
     from mtkd.jobs import distill as stage
 
     settings, request, json_file = _unpack("distill", recipe, spec or "glue", given)
-    _run("distilled", request, json_file, lambda: stage.run(request, settings, teacher, corpus, store, warn))
+    _run(
+        "distilled",
+        given["device"],
+        request,
+        json_file,
+        lambda: stage.run(request, settings, teacher, corpus, store, warn),
+    )
 
 
 @click.command()
@@ -119,14 +127,14 @@ def finetune(model: Path, spec: str, recipe: str, **given: Any) -> None:
     from mtkd.jobs import finetune as stage
 
     settings, request, json_file = _unpack("finetune", recipe, spec, given)
-    _run("fine-tuned", request, json_file, lambda: stage.run(request, settings, model, warn))
+    _run("fine-tuned", given["device"], request, json_file, lambda: stage.run(request, settings, model, warn))
 
 
 def _unpack(stage: str, recipe: str, spec: str, given: dict[str, Any]) -> tuple[Any, Any, str | None]:
     """Settings, request and --json from a command's options; everything cheap is checked here."""
     from mtkd.recipes import load_settings
 
-    settings = load_settings(recipe, stage, overrides(given), spec)
+    settings = load_settings(recipe, stage, overrides(given, stage), spec)
     from mtkd.jobs.common import Request
 
     request = Request(
@@ -141,8 +149,11 @@ def _unpack(stage: str, recipe: str, spec: str, given: dict[str, Any]) -> tuple[
     return settings, request, given["json_file"]
 
 
-def _run(what: str, request: Any, json_file: str | None, stage: Callable[[], Any]) -> None:
+def _run(
+    what: str, device: str | None, request: Any, json_file: str | None, stage: Callable[[], Any]
+) -> None:
     """Run a stage and show its scores; Ctrl-C leaves with a checkpoint and exit code 130."""
+    use_device(device)
     from accelerate import PartialState
 
     from mtkd.training.trainer import Interrupted
@@ -176,7 +187,7 @@ def draw_scores(record: dict[str, Any]) -> None:
         for name, s in record["scores"].items()
     ]
     if rows:
-        table(("validation", "rows", "metrics", "score", "commonest answer"), rows)
+        table(("validation", "rows", "metrics", "score", "majority-class or mean baseline"), rows)
     else:
         print("no scores: this recipe trains no task heads; mtkd finetune does, or --init of another recipe")
     if size := record.get("parameters"):

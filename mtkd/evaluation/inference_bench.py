@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from mtkd.device import find_device
 from mtkd.models.multitask import MultiTaskModel, disk_bytes
 from mtkd.models.parameter_count import Parameters, count_parameters
 from tasks.batching import ModelInputs, Tokens
@@ -91,7 +92,7 @@ def bench_inference(models: Mapping[str, Path], settings: BenchSettings) -> list
         UserError: no model there, no task that all of them know, more tokens than one can read, or the
             device is not there.
     """
-    _check_device(settings.device)
+    find_device(settings.device)
     loaded = {name: MultiTaskModel.load(place) for name, place in models.items()}
     head = common_head(loaded, settings.task)
     for name, model in loaded.items():
@@ -191,16 +192,6 @@ def random_inputs(model: MultiTaskModel, head: str, settings: BenchSettings) -> 
     n_texts = len(model.tasks[head].columns)
     length = settings.texts_len or max(1, settings.seq_len // n_texts)
     return ModelInputs(texts=tuple(tokens(length) for _ in range(n_texts))).to(settings.device)
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"cannot run on the device {device!r}: {str(error).splitlines()[0]}",
-            expected="cpu, or cuda where torch finds a GPU",
-        ) from error
 
 
 def _check_length(name: str, model: MultiTaskModel, settings: BenchSettings) -> None:

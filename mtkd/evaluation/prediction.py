@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tasks.files import atomic_directory, atomic_path
 from tasks.glue import TASKS
 from tasks.progress import progress
 from tasks.rows import Rows
-from tasks.sources import DataSource, load_rows, open_data
+from tasks.sources import DataSource, load_file, load_rows
 from tasks.task import Task
 
 # GLUE's site wants a file for every test set, of exactly so many rows.
@@ -60,30 +60,33 @@ def answer(model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64) 
 
 
 def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, batch_size: int = 64) -> int:
-    """Answer every row of a JSON-lines file; each line comes back with `prediction` added.
+    """Answer every row of a JSON-lines file and write the lines with `prediction` added.
 
     What else is added depends on the task's type (`TaskType.records`): classes also get `prediction_id` and
     `probabilities`, one for each label; span tasks `start`, `score`, `no_answer_score` and `n_best`.
 
     Args:
-        source: one JSON object a line with the task's columns; other keys are kept as they are.
+        source: one JSON object per line with the task's columns; other keys are kept unchanged.
+        out: another file than `source`.
 
     Returns:
         how many rows were answered.
 
     Raises:
-        UserError: the file is not there, a line is malformed (file and line), or a column is missing.
+        UserError: the file is missing, `out` is the same file (by another path or a link, too), a line is
+            malformed (file and line), or a column is missing.
     """
     if not source.is_file():
         raise UserError(f"no such file: {source}", hint="--in takes a file of JSON lines")
     if source.suffix not in (".jsonl", ".json-lines"):
         raise UserError(f"--in {source}: not a file of JSON lines", expected="a .jsonl file")
-    place = str(source.resolve())
-    unlabelled = replace(
-        task, files={"in": place}, train=None, validation=(), test=("in",), label="__no_label__"
-    )
+    if out.exists() and out.samefile(source):
+        raise UserError(
+            f"--out {out} is the file that --in {source} reads: it would be overwritten",
+            hint="name another file",
+        )
     try:
-        rows = load_rows(open_data("pocket"), unlabelled, "in")
+        rows = load_file(source, task)
     except UserError as error:
         wanted = " and ".join(task.columns)
         raise UserError(error.problem, expected=f"one JSON object a line, each with {wanted}") from error

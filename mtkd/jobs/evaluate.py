@@ -2,62 +2,140 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mtkd.device import best_device
+from mtkd.device import find_device
+from mtkd.evaluation.baseline import baseline_warnings
+from mtkd.evaluation.class_report import ClassReport, class_report
 from mtkd.evaluation.scoring import TaskScores, score_logits
 from mtkd.models.inference import predict_logits
-from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.multitask import MultiTaskModel, read_saved, require_heads
 from tasks.batching import Encoded
 from tasks.errors import UserError
 from tasks.progress import progress
 from tasks.registry import resolve
+from tasks.rows import Rows, has_label
 from tasks.sources import DataSource, load_rows, open_data
 from tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `run` found.
+
+    Attributes:
+        scores: one for each split that was scored.
+        reports: "task/split" -> scores class by class, of `classify` tasks.
+        skipped: "task" or "task/split" -> why it was not scored.
+        warnings: what the user should know about these scores.
+    """
+
+    scores: list[TaskScores]
+    reports: dict[str, ClassReport]
+    skipped: dict[str, str]
+    warnings: list[str]
 
 
 def run(
     model: Path,
     data: str,
-    spec: str | None,
+    spec: str | None = None,
     *,
     split: str | None = None,
     limit: int | None = None,
     batch_size: int = 64,
-) -> list[TaskScores]:
+    device: str | None = None,
+) -> Evaluation:
     """Score a model on the validation splits of some tasks.
 
+    A task whose split is missing or unlabelled is skipped, as long as another one can be scored.
+
     Args:
-        spec: tasks, by default all that the model knows.
+        spec: tasks, by default all that the model was trained on; these can be named without a TOML file.
         split: another split than the validation ones.
-        limit: rows a split.
+        limit: rows per split.
+        device: such as "cuda:1"; None = the best there is.
 
     Raises:
-        UserError: the model does not know a task, or a split is missing or unlabelled.
+        UserError: no such model or device, the model does not know a task, a row is wrong, or no task can be
+            scored.
     """
-    loaded = MultiTaskModel.load(model).to(best_device())
-    tasks = resolve(spec) if spec else list(loaded.tasks.values())
-    loaded.require(tasks, f"the model {model}")
-    source = open_data(data)
-    found = []
-    for task in tasks:
-        splits = (
-            [split]
-            if split
-            else [name for name in task.validation or task.test if name in source.splits(task)]
+    place = find_device(device)
+    known = read_saved(model).tasks
+    tasks = resolve(spec, known) if spec else known
+    require_heads({task.head: task for task in known}, tasks, f"the model {model}")
+    rows, skipped = _labelled_rows(open_data(data), tasks, split, limit)
+    if not rows:
+        reasons = "\n".join(f"  {name}: {reason}" for name, reason in skipped.items())
+        raise UserError(
+            f"no task can be scored:\n{reasons}",
+            expected="labelled rows of one task or more",
+            hint="choose another split or other data; `mtkd predict` answers unlabelled rows",
         )
-        if not splits:
-            wanted = ", ".join(task.validation or task.test)
-            raise UserError(f"no split to score {task.name!r} on in {source.name!r}", expected=wanted)
-        found += [_score(loaded, task, name, source, limit, batch_size) for name in splits]
-    return found
+    loaded = MultiTaskModel.load(model).to(place)
+    scores, reports = [], {}
+    for task, part in rows:
+        found, report = _score(loaded, task, part, batch_size)
+        scores.append(found)
+        if report:
+            reports[f"{task.name}/{part.split}"] = report
+    warnings = baseline_warnings({task.name: task for task in tasks}, scores)
+    return Evaluation(scores, reports, skipped, warnings)
+
+
+def _labelled_rows(
+    source: DataSource, tasks: Sequence[Task], split: str | None, limit: int | None
+) -> tuple[list[tuple[Task, Rows]], dict[str, str]]:
+    """The rows to score, and why splits and tasks are left out ("task" or "task/split" -> reason).
+
+    Raises:
+        UserError: a row is wrong.
+    """
+    found: list[tuple[Task, Rows]] = []
+    skipped: dict[str, str] = {}
+    for given in tasks:
+        wanted = [split] if split else list(given.validation or given.test)
+        task, moved = _with_present_files(given, wanted)
+        there = source.splits(task)
+        for name in [name for name in wanted if name in there]:
+            rows = load_rows(source, task, name, limit)
+            if rows.labelled:
+                found.append((task, rows))
+            else:
+                unlabelled = int((~has_label(rows.labels)).sum())
+                skipped[f"{task.name}/{name}"] = f"not labelled ({unlabelled:,} of {len(rows):,} rows)"
+        if not set(wanted) & set(there):
+            has = f"its splits are {', '.join(there)}" if there else "nothing of the task is there"
+            skipped[task.name] = f"no split {' or '.join(wanted)} in {source.name!r}: {has}{moved}"
+    return found, skipped
+
+
+def _with_present_files(task: Task, splits: Sequence[str]) -> tuple[Task, str]:
+    """The task without its own files if those of `splits` are gone, and a remark on that.
+
+    A model records where the files beside a task's TOML file were. If they have moved, the rows are looked
+    for in the data directory under the task's name.
+    """
+    files = [Path(task.files[split]) for split in splits if split in task.files]
+    gone = [file for file in files if file.is_absolute() and not file.is_file()]
+    if not gone:
+        return task, ""
+    remark = (
+        f"; {gone[0]}, which the model recorded as the task's file, has moved: give the task's TOML file, or "
+        f"put the rows under {task.name}/ in the data directory"
+    )
+    return replace(task, files={}), remark
 
 
 def _score(
-    model: MultiTaskModel, task: Task, split: str, source: DataSource, limit: int | None, batch_size: int
-) -> TaskScores:
-    rows = load_rows(source, task, split, limit)
+    model: MultiTaskModel, task: Task, rows: Rows, batch_size: int
+) -> tuple[TaskScores, ClassReport | None]:
     encoded = Encoded.encode(model.reader.rows(rows), model.tokeniser)
-    with progress(f"evaluating {task.name}/{split}", len(encoded)) as advance:
+    with progress(f"evaluating {task.name}/{rows.split}", len(encoded)) as advance:
         logits = predict_logits(model, task, encoded, batch_size=batch_size, advance=advance)
-    return score_logits(task, split, encoded, logits, model.reader, model.threshold(task))
+    scores = score_logits(task, rows.split, encoded, logits, model.reader, model.threshold(task))
+    if not task.type.one_class:
+        return scores, None
+    return scores, class_report(task, task.type.decode(task, logits), encoded.labels)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from mtkd.evaluation.baseline import baseline_warnings
 from mtkd.jobs.common import (
     Request,
     begin,
@@ -38,7 +39,7 @@ def run(
 
     Args:
         teacher: hub name or directory of a pretrained encoder, or `minilm`.
-        warn: called with each warning, before training starts.
+        warn: called with each warning: on the data before training, on the scores after it.
 
     Returns:
         the finished run; its record holds the validation scores.
@@ -84,10 +85,13 @@ def run(
         label="refining",
     )
     outcome = trainer.fit()
-    scores = scores_record(evaluate(model))
+    found = evaluate(model)
+    scores = scores_record(found)
     if accelerator.is_main_process:
         model.info.scores = scores
         model.save(request.out / "model")
         run.finish(scores=scores, training=vars(outcome))
+        if weak := baseline_warnings(data.tasks, found):
+            warn("\n".join(weak))
     accelerator.wait_for_everyone()
     return run

@@ -78,7 +78,7 @@ class DecoupledLogits(LossTerm):
 
     def forward(self, given: TermInput) -> Tensor:
         student, teacher = both_logits(given)
-        if student.shape[1] == 1:
+        if given.task.type.softmax_logits(student) is None:
             return logits_mse(student, teacher) * len(student)
         labels = given.batch.labels
         target = torch.where(labels.isnan(), teacher.argmax(-1), labels.nan_to_num().long())

@@ -22,6 +22,7 @@ Points = list[tuple[float, float]]
 
 
 def _weight(value: float | Points) -> float | Points:
+    """a number of 0 or more, or points [share of the steps, value]"""
     points = [(0.0, value)] if isinstance(value, int | float) else value
     if not points or any(y < 0 for _, y in points):
         raise ValueError("a number of 0 or more, or points [share of the steps, value]")
@@ -31,6 +32,7 @@ def _weight(value: float | Points) -> float | Points:
 
 
 def _temperature(value: float | Points) -> float | Points:
+    """a number above 0, or points [share of the steps, value]"""
     if value == 0 or (not isinstance(value, int | float) and any(y == 0 for _, y in value)):
         raise ValueError("a temperature is above 0")
     return _weight(value)
@@ -43,6 +45,7 @@ def _kind(value: str) -> str:
 
 
 def _layers(value: str | list[tuple[int, int]]) -> str | list[tuple[int, int]]:
+    """uniform | skip | last | first | top:L | auto | emd, or pairs such as [[1, 3], [2, 6]]"""
     if not value or (isinstance(value, str) and not re.fullmatch(_LAYER_MAPS, value)):
         raise ValueError("uniform, skip, last, first, top:L, auto, emd, or pairs such as [[1, 3], [2, 6]]")
     return value

@@ -16,7 +16,7 @@ from mtkd.models.encoders.registry import config_from_json, encoder_from_config
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from tasks.batching import ModelInputs
-from tasks.errors import UserError
+from tasks.errors import UserError, shorten
 from tasks.files import atomic_directory, digest_bytes, digest_file, read_json, write_json
 from tasks.reader import Reader
 from tasks.task import Task
@@ -206,13 +206,13 @@ def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -
         if there is None:
             raise UserError(
                 f"{what} has no head for the task {task.name!r}",
-                expected=f"tasks it was trained on: {', '.join(known) or 'none'}",
+                expected=f"tasks it was trained on: {shorten(known, task.name) or 'none'}",
                 hint="leave the task out with --tasks, or train a model that knows it",
             )
         if (there.kind, there.labels) != (task.kind, task.labels):
             raise UserError(
-                f"{what} knows {task.name!r} as {there.kind} with labels {list(there.labels)}, "
-                f"the task here is {task.kind} with labels {list(task.labels)}"
+                f"{what} knows {task.name!r} as {there.kind} with labels {shorten(there.labels) or 'none'}; "
+                f"the task here is {task.kind} with labels {shorten(task.labels) or 'none'}"
             )
 
 

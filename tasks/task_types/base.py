@@ -82,6 +82,8 @@ class TaskType(ABC):
         predicts_spans: True if an answer is a place in the second text: rows are read in windows, the head
             reads a vector per token and gives the logits (B, 2, L) of starts and ends.
         outputs: what the logits stand for, in words for messages.
+        baseline: the baseline that needs no model, in words for messages.
+        one_class: True if a prediction is one of the task's labels: then there is a report class by class.
         label_type: Arrow type of a label column that a test split lacks.
     """
 
@@ -91,6 +93,8 @@ class TaskType(ABC):
     has_head: bool = True
     predicts_spans: bool = False
     outputs: str = "classes"
+    baseline: str = "always predicting the most frequent class"
+    one_class: bool = False
     label_type: pa.DataType = pa.string()
 
     # The task itself

@@ -29,6 +29,7 @@ class Classification(TaskType):
     }
     default_metrics: tuple[str, ...] = ("accuracy",)
     fields: tuple[str, ...] = ("labels",)
+    one_class: bool = True
 
     def metric_names(self, task: Task) -> list[str]:
         """All, but F1 of class 1 only for two classes."""
@@ -37,7 +38,7 @@ class Classification(TaskType):
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
         """Class ids, from ids or label names, as numbers or as text."""
         values = class_ids(task, label_texts(table.table[task.label]))
-        return read_values(task, split, table, values, named_ids(task))
+        return read_values(task, split, table, values, lambda given: named_ids(task, given))
 
     def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
         values = labels.values[~np.isnan(labels.values)]

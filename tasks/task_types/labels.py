@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.errors import shorten
 from tasks.raw_table import RawTable
 from tasks.rows import has_label
 from tasks.task import Task
@@ -17,11 +20,12 @@ _MISSING = ("", "-1", "-1.0", "nan")
 
 @dataclass(frozen=True)
 class RowProblem:
-    """What is wrong with one row (from 0), and the column it is in."""
+    """What is wrong with one row (from 0), the column it is in, and the kind of problem, for summaries."""
 
     row: int
     column: str
     message: str
+    kind: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +50,9 @@ class ParsedLabels:
         return [*found, *([("unlabelled", unlabelled)] if unlabelled else [])]
 
 
-def read_values(task: Task, split: str, table: RawTable, values: np.ndarray, expected: str) -> ParsedLabels:
+def read_values(
+    task: Task, split: str, table: RawTable, values: np.ndarray, expected: Callable[[str], str]
+) -> ParsedLabels:
     """Labels of one number per row, with a problem for each that could not be read.
 
     A label that is null, empty, NaN, or -1 where that is not a legal value, means "unlabelled"; only test
@@ -54,7 +60,7 @@ def read_values(task: Task, split: str, table: RawTable, values: np.ndarray, exp
 
     Args:
         values: (n,) float64 of the column; NaN where it holds no label of the task.
-        expected: the labels that the task knows, for messages.
+        expected: what to say was expected instead of a label.
     """
     texts = label_texts(table.table[task.label])
     wrong = np.isnan(values)
@@ -63,8 +69,8 @@ def read_values(task: Task, split: str, table: RawTable, values: np.ndarray, exp
     problems = []
     for row in np.flatnonzero(wrong).tolist():
         value = texts[row].as_py()
-        given = "no label" if value in (None, "") else f"label {value}"
-        problems.append(RowProblem(row, task.label, f"{given}; expected: {expected}"))
+        given, kind = ("no label", "no label") if value in (None, "") else (f"label {value}", "unknown label")
+        problems.append(RowProblem(row, task.label, f"{given}; expected: {expected(value or '')}", kind))
     return ParsedLabels(values, problems)
 
 
@@ -101,6 +107,8 @@ def class_ids(task: Task, texts: pa.Array) -> np.ndarray:
     return found.cast(pa.float64()).to_numpy(zero_copy_only=False) % len(task.labels)
 
 
-def named_ids(task: Task) -> str:
-    """The labels of a task with their ids, for messages."""
-    return ", ".join(f"{number} ({name})" for number, name in enumerate(task.labels))
+def named_ids(task: Task, given: str = "") -> str:
+    """Some labels of a task with their ids, for messages; those most like `given` first."""
+    ids = {name: f"{number} ({name})" for number, name in enumerate(task.labels)}
+    near = difflib.get_close_matches(given, ids, cutoff=0.5)
+    return shorten([ids[name] for name in dict.fromkeys([*near, *ids])])

@@ -47,6 +47,7 @@ class MultiLabel(TaskType):
     metrics: ClassVar[Metrics] = {"micro_f1": micro_f1, "macro_f1": macro_f1}
     default_metrics = ("micro_f1", "macro_f1")
     fields = ("labels",)
+    baseline = "always predicting the same labels"
     outputs = "sets of labels"
 
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:

@@ -33,6 +33,8 @@ class Ranking(Classification):
     }
     default_metrics = ("mrr",)
     fields = ("labels", "group", "positive")
+    baseline = "giving all candidates the same score"
+    one_class = False
 
     def check(self, task: Task) -> None:
         super().check(task)

@@ -32,6 +32,7 @@ class Span(TaskType):
     metrics: ClassVar[Metrics] = {"exact_match": exact_match, "f1": token_f1}
     default_metrics = ("exact_match", "f1")
     fields = ("unanswerable",)
+    baseline = "always answering that there is no answer"
     predicts_spans = True
     outputs = "places in a text"
     label_type = ANSWERS
@@ -150,7 +151,7 @@ def _answer_problems(task: Task, split: str, table: RawTable) -> Iterator[RowPro
         if answer is None and split in task.test:
             continue
         if message := _answer_problem(context, answer):
-            yield RowProblem(row, task.label, message)
+            yield RowProblem(row, task.label, message, "invalid answer")
 
 
 def _id_problems(table: RawTable) -> Iterator[RowProblem]:
@@ -159,7 +160,7 @@ def _id_problems(table: RawTable) -> Iterator[RowProblem]:
     first: dict[str, int] = {}
     for row, name in enumerate(table.table["id"].to_pylist()):
         if first.setdefault(name, row) != row:
-            yield RowProblem(row, "id", f"id {name!r} is also at {table.place(first[name])}")
+            yield RowProblem(row, "id", f"id {name!r} is also at {table.place(first[name])}", "repeated id")
 
 
 def _answer_problem(context: str, answer: dict | None) -> str | None:

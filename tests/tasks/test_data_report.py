@@ -6,6 +6,7 @@ import json
 import os
 import statistics
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.data_report import SplitReport, report_on
+from tasks.errors import UserError, unknown
 from tasks.glue import TASKS
-from tasks.sources import open_data
+from tasks.sources import load_rows, open_data
 from tasks.task import Task
+from tasks.validation import summarise
 
 SHARED = Path(os.environ.get("MTKD_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
@@ -44,9 +47,13 @@ def test_hand_made_splits(tmp_path: Path) -> None:
     assert [(problem.place[-5:], problem.column, problem.level) for problem in train.problems] == [
         ("row 4", "a", "warning"),
         ("row 4", "label", "error"),
+        ("rquet", "label", "warning"),
     ]
+    assert "2 of 2 labels have fewer than 5 rows: no (2), yes (2)" in train.problems[-1].message
     assert (validation.overlap, validation.overlap_share) == (1, 1 / 3)  # "x y","z": with whatever label
-    assert [problem.message for problem in validation.problems] == ["null instead of text"]
+    null, leaked = (problem.message for problem in validation.problems)
+    assert null == "null instead of text"
+    assert "1 rows (33.3%)" in leaked and "row 0: 'x y | z'" in leaked
     assert report.errors == 2
     value = json.loads(json.dumps(report.to_json()))
     assert value["errors"] == 2 and value["splits"][1]["overlap_share"] == pytest.approx(1 / 3)
@@ -135,4 +142,78 @@ def test_a_column_that_nothing_reads_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "rte" / "train.jsonl").write_text(row, encoding="utf-8")
     report = report_on(open_data(str(tmp_path)), [TASKS["rte"]])
     found = [problem for split in report.splits for problem in split.problems]
-    assert [(problem.column, problem.level) for problem in found] == [("lable", "warning")]
+    assert [(p.column, p.level) for p in found if "does not read" in p.message] == [("lable", "warning")]
+
+
+def test_a_task_that_training_would_refuse_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "pair/train.parquet", TRAIN[:4] * 5)
+    (problem,) = report_on(open_data(str(tmp_path)), [PAIR]).problems
+    assert (problem.place, problem.level) == ("pair", "error") and "no validation split" in problem.message
+    (tmp_path / "pair/train.parquet").rename(tmp_path / "pair/validation.parquet")
+    (problem,) = report_on(open_data(str(tmp_path)), [PAIR]).problems
+    assert problem.level == "error" and "no training split 'train'" in problem.message
+    unjudged = replace(PAIR, files={"train": str(tmp_path / "pair/validation.parquet")}, validation=())
+    (problem,) = report_on(open_data(str(tmp_path)), [unjudged]).problems
+    assert "(none is named under [files])" in problem.message
+
+
+def warnings_of(tmp_path: Path, rows: list[tuple], max_length: int = 128) -> list[str]:
+    """What is said of a training split of these rows, beside an ordinary validation split."""
+    write(tmp_path / "pair/train.parquet", rows)
+    write(tmp_path / "pair/validation.parquet", [(f"v {n}", "w", n % 2) for n in range(10)])
+    report = report_on(open_data(str(tmp_path)), [PAIR], max_length)
+    assert report.errors == 0 and not report.splits[1].problems
+    return [problem.message for problem in report.splits[0].problems]
+
+
+def test_imbalance(tmp_path: Path) -> None:
+    assert warnings_of(tmp_path, [(f"a {n}", "b", int(n >= 90)) for n in range(100)]) == []
+    (largest,) = warnings_of(tmp_path, [(f"a {n}", "b", int(n >= 94)) for n in range(100)])
+    assert largest.startswith("94.0% of the rows have the label 'no'")
+    largest, rare = warnings_of(tmp_path, [(f"a {n}", "b", int(n >= 98)) for n in range(100)])
+    assert rare == "1 of 2 labels have fewer than 5 rows: yes (2)"
+
+
+def test_rows_that_will_be_cut(tmp_path: Path) -> None:
+    """One token per word, one per text, three special tokens: 12 - 3 - 1 = 8 words fit."""
+    rows = [(" ".join(["cat"] * words), "dog", n) for n in (0, 1) for words in (1, 7, 8, 9, 1200)]
+    (cut,) = warnings_of(tmp_path, rows, max_length=12)
+    assert cut.startswith("40.0% of the rows have more than 12 tokens")
+    (cut,) = warnings_of(tmp_path, rows)
+    assert cut.startswith("20.0% of the rows have more than 128 tokens")
+    assert warnings_of(tmp_path, [("cat", "dog", n % 2) for n in range(10)]) == []
+
+
+@pytest.mark.parametrize("text", ["привет мир", "สวัสดี", "😀 😀"])
+def test_text_that_the_vocabulary_does_not_know(tmp_path: Path, text: str) -> None:
+    (unknown,) = warnings_of(tmp_path, [(f"{text} {n}", text, n % 2) for n in range(10)])
+    assert "unknown to the default vocabulary" in unknown
+    assert warnings_of(tmp_path, [("déjà vu: naïve café", "Übung", n % 2) for n in range(10)]) == []
+
+
+def test_many_rows_with_one_problem_are_one_line(tmp_path: Path) -> None:
+    names = tuple(f"label_{n}" for n in range(77))
+    task = Task(name="intent", kind="classify", columns=("a",), labels=names, test=())
+    write(
+        tmp_path / "intent/train.parquet", [("t", "label_7x")] * 9 + [(None, "label_1")] * 2, ("a", "label")
+    )
+    write(tmp_path / "intent/validation.parquet", [("v", "label_1")], ("a", "label"))
+    report = report_on(open_data(str(tmp_path)), [task])
+    first, *_ = report.splits[0].problems
+    assert first.message.startswith("label label_7x; expected: 7 (label_7)")
+    assert first.message.endswith(" and 69 more") and len(first.message) < 200
+    lines = [line for level, line in summarise(report.all_problems) if level == "error"]
+    assert len(lines) == 4 + 2
+    assert "column 'label': unknown label: 9 rows, the first of them:" in lines[0]
+    assert [line.endswith("null instead of text") for line in lines] == [False] * 4 + [True] * 2
+    with pytest.raises(UserError, match=r"11 problem\(s\)") as caught:
+        load_rows(open_data(str(tmp_path)), task, "train")
+    assert len(str(caught.value).splitlines()) == 8
+
+
+def test_long_lists_of_names_are_cut() -> None:
+    names = [f"name_{n:02}" for n in range(77)]
+    expected = unknown("label", "nam_55", names).expected
+    assert expected is not None
+    assert expected.startswith("name_55, ") and expected.endswith(" and 69 more") and expected.count(",") == 7
+    assert unknown("label", "x", ["b", "a"]).expected == "a, b"

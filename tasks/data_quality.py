@@ -1,0 +1,126 @@
+"""What is suspicious about a whole split: imbalance, leakage, truncation, text that a model cannot read."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.errors import shorten
+from tasks.hub_loading import embedded_encoder
+from tasks.raw_table import RawTable
+from tasks.task import Task
+from tasks.validation import Problem
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+LARGEST_SHARE = 0.9  # of the rows in one class
+FEWEST_ROWS = 5  # of a class, to train on
+FOREIGN_SHARE = 0.2  # of the letters outside the Latin script
+UNKNOWN_SHARE = 0.05  # of the tokens outside the vocabulary
+_SAMPLE = 1000  # rows of a split that are tokenized
+_CHARACTERS = 24  # per token: text beyond that many is not tokenized, since it is cut off anyway
+_SHOWN = 60  # characters of an example
+
+
+def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> list[Problem]:
+    """Warnings for a class that has nearly all rows, and for classes with too few rows to learn from.
+
+    Args:
+        balance: label -> rows.
+    """
+    if not task.type.one_class or split in task.test:
+        return []
+    rows = {name: balance.get(name, 0) for name in task.labels}
+    total = sum(rows.values())
+    found = []
+    largest = max(rows, key=lambda name: rows[name])
+    if total and rows[largest] > LARGEST_SHARE * total:
+        share = rows[largest] / total
+        message = f"{share:.1%} of the rows have the label {largest!r}: accuracy says little, macro_f1 more"
+        found.append(Problem(path, task.label, message, "warning"))
+    rare = [f"{name} ({count})" for name, count in rows.items() if count < FEWEST_ROWS]
+    if rare and split == task.train:
+        message = f"{len(rare)} of {len(rows)} labels have fewer than {FEWEST_ROWS} rows: {shorten(rare)}"
+        found.append(Problem(path, task.label, message, "warning"))
+    return found
+
+
+def leakage(task: Task, sheet: RawTable, seen: pa.Array) -> list[Problem]:
+    """A warning for rows that are also in the training split, with an example.
+
+    Args:
+        seen: (n,) bool, which rows these are.
+    """
+    rows = np.flatnonzero(seen.to_numpy(zero_copy_only=False))
+    if not len(rows):
+        return []
+    row = int(rows[0])
+    texts = " | ".join(str(sheet.table[name][row].as_py())[:_SHOWN] for name in task.columns)
+    message = (
+        f"{len(rows):,} rows ({len(rows) / len(seen):.1%}) are also training rows, which inflates scores on "
+        f"this split; the first is {sheet.place(row)}: {texts!r}"
+    )
+    return [Problem(sheet.path, None, message, "warning")]
+
+
+def token_problems(task: Task, sheet: RawTable, max_length: int) -> list[Problem]:
+    """Warnings for rows that will be cut, and for text that the default vocabulary does not know.
+
+    At most 1,000 rows, drawn at random, are read with the default tokenizer. Rows of `span` tasks are read in
+    windows, so none of them is cut.
+
+    Args:
+        max_length: tokens that are kept of a row, special tokens included.
+    """
+    count = sheet.table.num_rows
+    chosen = np.random.default_rng(0).choice(count, min(count, _SAMPLE), replace=False)
+    rows = pa.array(np.sort(chosen))
+    columns = [sheet.table[name].combine_chunks().take(rows).fill_null("") for name in task.columns]
+    columns = [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * max_length) for column in columns]
+    tokenizer = _default_tokenizer()
+    ids = [
+        np.array(text.ids, dtype=np.int64)
+        for column in columns
+        for text in tokenizer.encode_batch_fast(column.to_pylist(), add_special_tokens=False)
+    ]
+    if not any(map(len, ids)):
+        return []
+    found = []
+    lengths = np.array([len(text) for text in ids]).reshape(len(columns), -1).sum(axis=0) + len(columns) + 1
+    if not task.type.predicts_spans and (lengths > max_length).any():
+        of = "" if len(rows) == count else f" ({len(rows):,} were sampled)"
+        found.append(
+            f"{np.mean(lengths > max_length):.1%} of the rows{of} have more than {max_length} tokens and "
+            "will be cut to that length by the default tokenizer; a larger max_length keeps more"
+        )
+    letters, latin = _count(columns, r"\p{L}"), _count(columns, r"\p{Latin}")
+    foreign = (letters - latin) / max(1, letters)
+    unknown = np.mean(np.concatenate(ids) == tokenizer.token_to_id("[UNK]"))
+    if foreign > FOREIGN_SHARE or unknown > UNKNOWN_SHARE:
+        found.append(
+            f"{foreign:.0%} of the letters are not Latin and {unknown:.0%} of the tokens are unknown to the "
+            "default vocabulary, which is English: choose an encoder that was trained on this language"
+        )
+    return [Problem(sheet.path, None, message, "warning") for message in found]
+
+
+def _count(columns: Sequence[pa.Array], pattern: str) -> int:
+    """How often a pattern occurs in all texts."""
+    return sum(pc.sum(pc.count_substring_regex(column, pattern)).as_py() for column in columns)
+
+
+@functools.cache
+def _default_tokenizer() -> Tokenizer:
+    """The default teacher's tokenizer, without torch or transformers."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(embedded_encoder() / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

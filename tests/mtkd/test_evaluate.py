@@ -1,0 +1,216 @@
+"""`evaluate` and `predict`: what is scored, skipped and reported, the tasks that a model carries, devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import classification_report
+from sklearn.metrics import confusion_matrix as count_confusions
+
+from mtkd.device import find_device
+from mtkd.evaluation.baseline import baseline_warnings, margin_of_error
+from mtkd.evaluation.class_report import class_report
+from mtkd.evaluation.scoring import TaskScores
+from mtkd.jobs import evaluate, refine
+from mtkd.jobs.common import Request
+from mtkd.recipes import load_settings
+from tasks.errors import UserError
+from tasks.glue import TASKS
+from tasks.sources import load_file
+from tasks.task import Task
+
+OWN = """
+name = "topics"
+kind = "classify"
+columns = ["text"]
+labels = ["cat", "dog", "bird"]
+[files]
+train = "train.jsonl"
+validation = "validation.jsonl"
+"""
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def own_task(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run on a task of the user's own, and the directory of its TOML file and rows."""
+    place = tmp_path_factory.mktemp("own")
+    (place / "task").mkdir()
+    (place / "task/topics.toml").write_text(OWN)
+    rows = [{"text": f"the {name} {n}", "label": name} for n in range(8) for name in ("cat", "dog", "bird")]
+    for split in ("train", "validation"):
+        write(place / f"task/{split}.jsonl", rows)
+    settings = load_settings("refine", "refine", {"train.epochs": 1, "max_length": 16})
+    request = Request(str(place / "task"), str(place / "task/topics.toml"), place / "run")
+    refine.run(request, settings, str(tiny_encoder))
+    return place / "run", place / "task"
+
+
+def test_a_task_without_labels_is_skipped_and_the_others_are_scored(
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    pair = {"sentence1": "a cat", "sentence2": "a dog"}
+    write(tmp_path / "rte/test.jsonl", [{**pair, "label": n % 2} for n in range(6)])
+    write(tmp_path / "sst2/test.jsonl", [{"sentence": "a film"}] * 3)
+    words = ("evaluate", "--model", tiny_teacher, "--data", tmp_path, "--split", "test", "--json")
+    answered = mtkd(*words)
+    assert answered.code == 0, answered.err
+    record = json.loads(answered.out)
+    assert set(record["scores"]) == {"rte/test"} and record["scores"]["rte/test"]["rows"] == 6
+    assert record["skipped"]["sst2/test"] == "not labelled (3 of 3 rows)"
+    assert "no split test" in record["skipped"]["stsb"]
+    assert "WARNING" in answered.err and "sst2/test is skipped" in answered.err
+    shutil.rmtree(tmp_path / "rte")
+    refused = mtkd(*words)
+    assert refused.code == 2 and not refused.out and "no task can be scored" in refused.err
+    write(tmp_path / "rte/test.jsonl", [{**pair, "label": 7}])
+    assert mtkd(*words).code == 2, "a wrong row is an error, not a reason to skip"
+
+
+def test_class_report_against_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    task = Task(name="t", kind="classify", columns=("a",), labels=("a", "b", "c", "never"))
+    labels, predictions = rng.integers(0, 3, 200).astype(float), rng.integers(0, 4, 200)
+    found = class_report(task, predictions, labels)
+    reference = classification_report(
+        labels, predictions, labels=range(4), target_names=task.labels, output_dict=True, zero_division=0
+    )
+    for scores in found.classes:
+        assert {
+            "precision": scores.precision,
+            "recall": scores.recall,
+            "f1-score": scores.f1,
+            "support": scores.support,
+        } == pytest.approx(reference[scores.label])
+    np.testing.assert_array_equal(found.confusion, count_confusions(labels, predictions, labels=range(4)))
+    assert found.confused_with(3) == "-"
+    wrong = found.confusion[0, 1:]
+    assert found.confused_with(0) == f"{task.labels[1 + wrong.argmax()]} ({wrong.max()})"
+
+
+def test_classes_on_screen_and_in_json(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
+    words = ("evaluate", "--model", tiny_teacher, "--data", "pocket", "--tasks", "rte,stsb", "--quiet")
+    plain, reported = mtkd(*words), mtkd(*words, "--report", "--json", tmp_path / "scores.json")
+    assert "class by class" not in plain.out and "majority-class" in plain.out
+    assert "rte/validation, class by class" in reported.out and "not_entailment" in reported.out
+    record = json.loads((tmp_path / "scores.json").read_text())
+    assert set(record["details"]) == {"rte/validation"} and set(record["scores"]) >= {"stsb/validation"}
+    details = record["details"]["rte/validation"]
+    right = sum(details["confusion"][k][k] for k in (0, 1))
+    rows = record["scores"]["rte/validation"]["rows"]
+    assert record["scores"]["rte/validation"]["metrics"]["accuracy"] == pytest.approx(right / rows)
+    assert sum(found["support"] for found in details["classes"]) == rows
+
+
+def scores(task: str, metric: str, primary: float, majority: float, rows: int) -> TaskScores:
+    return TaskScores(task, "validation", rows, {metric: primary}, primary, majority, 0.0)
+
+
+def test_a_score_within_the_error_of_the_baseline_is_a_warning() -> None:
+    """For p = 0.5 and 100 rows the margin is 1.96 * 0.05 = 0.098; for a correlation 1.96 / 10 = 0.196."""
+    tasks = {name: TASKS[name] for name in ("rte", "stsb")}
+    assert margin_of_error(scores("rte", "accuracy", 0.6, 0.5, 100)) == pytest.approx(0.098)
+    assert margin_of_error(scores("stsb", "pearson", 0.6, 0.0, 100)) == pytest.approx(0.196)
+    assert baseline_warnings(tasks, [scores("rte", "accuracy", 0.6, 0.5, 100)]) == []
+    assert baseline_warnings(tasks, [scores("stsb", "pearson", 0.2, 0.0, 100)]) == []
+    (close,) = baseline_warnings(tasks, [scores("rte", "accuracy", 0.59, 0.5, 100)])
+    assert "not distinguishable from always predicting the most frequent class" in close
+    (worse,) = baseline_warnings(tasks, [scores("rte", "accuracy", 0.1, 0.5, 100)])
+    assert "0.100 is not" in worse
+    (weak,) = baseline_warnings(tasks, [scores("stsb", "pearson", 0.19, 0.0, 100)])
+    assert "always predicting the mean" in weak
+
+
+def test_a_model_carries_its_own_tasks(mtkd: Callable, own_task: tuple[Path, Path], tmp_path: Path) -> None:
+    run, task = own_task
+    by_file = evaluate.run(run, str(task), str(task / "topics.toml"))
+    by_name = evaluate.run(run, "pocket", "topics")
+    assert by_name.scores == by_file.scores == evaluate.run(run, "pocket").scores
+    source, out = write(tmp_path / "in.jsonl", [{"text": "the cat 3"}]), tmp_path / "out.jsonl"
+    for given in (("--task", "topics"), ()):
+        assert mtkd("predict", "--model", run, *given, "--in", source, "--out", out).code == 0
+    assert json.loads(out.read_text())["prediction"] in ("cat", "dog", "bird")
+    unknown = mtkd("predict", "--model", run, "--task", "topic", "--in", source, "--out", out)
+    assert unknown.code == 2 and "did you mean 'topics'" in unknown.err
+
+
+def test_files_of_a_task_that_have_moved(own_task: tuple[Path, Path], tmp_path: Path) -> None:
+    run, task = own_task
+    before = evaluate.run(run, "pocket", "topics").scores
+    moved = tmp_path / "data" / "topics"
+    shutil.copytree(task, moved)
+    hidden = task.rename(task.with_name("elsewhere"))
+    try:
+        with pytest.raises(UserError, match=r"validation\.jsonl, which the model recorded .* has moved"):
+            evaluate.run(run, "pocket", "topics")
+        assert evaluate.run(run, str(tmp_path / "data"), "topics").scores == before
+    finally:
+        hidden.rename(task)
+
+
+def test_the_input_of_predict_is_never_overwritten(
+    mtkd: Callable, own_task: tuple[Path, Path], tmp_path: Path
+) -> None:
+    source = write(tmp_path / "in.jsonl", [{"text": "the cat"}])
+    before = source.read_text()
+    (tmp_path / "symbolic.jsonl").symlink_to(source)
+    os.link(source, tmp_path / "hard.jsonl")
+    for out in ("in.jsonl", "symbolic.jsonl", "hard.jsonl"):
+        answered = mtkd("predict", "--model", own_task[0], "--in", source, "--out", tmp_path / out)
+        assert answered.code == 2 and "would be overwritten" in answered.err
+        assert source.read_text() == before
+
+
+def test_a_file_is_read_without_any_source(tmp_path: Path) -> None:
+    rows = load_file(
+        write(tmp_path / "a.jsonl", [{"sentence": "x", "label": 9}, {"sentence": "y", "label": 9}]),
+        TASKS["sst2"],
+    )
+    assert rows.texts[0].to_pylist() == ["x", "y"] and np.isnan(rows.labels).all()
+    with pytest.raises(UserError, match="no column 'sentence'"):
+        load_file(write(tmp_path / "b.jsonl", [{"text": "x"}]), TASKS["sst2"])
+
+
+@pytest.mark.parametrize("name", ["cuda:99", "gpu", "meta"])
+def test_a_missing_device_is_one_error(mtkd: Callable, tiny_teacher: Path, tmp_path: Path, name: str) -> None:
+    model = ("--model", tiny_teacher)
+    source = write(tmp_path / "in.jsonl", [{"sentence": "x"}])
+    for words in (
+        ("evaluate", *model, "--data", "pocket"),
+        ("predict", *model, "--task", "sst2", "--in", source, "--out", tmp_path / "out"),
+        ("bench", "inference", *model),
+        ("refine", "--data", "pocket", "--out", tmp_path / "run"),
+    ):
+        answered = mtkd(*words, "--device", name)
+        assert answered.code == 2 and f"cannot run on the device {name!r}" in answered.err
+        assert "expected: cpu" in answered.err and not (tmp_path / "run").exists()
+
+
+def test_devices_and_learning_rates_of_training(
+    mtkd: Callable, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert str(find_device("cpu")) == "cpu" and find_device(None).type in ("cpu", "cuda", "mps")
+    tiny = ("--data", "pocket", "--limit", 16, "--eval-limit", 16, "--steps", 1, "--quiet", "--device", "cpu")
+    teacher = ("refine", *tiny, "--tasks", "rte", "--teacher", tiny_encoder, "--lr", "0.001")
+    answered = mtkd(*teacher, "--out", tmp_path / "teacher")
+    assert answered.code == 0, answered.err
+    record = json.loads((tmp_path / "teacher/run.json").read_text())
+    assert record["identity"]["settings"]["train"]["lr"] == 0.001
+    assert "ACCELERATE_TORCH_DEVICE" not in os.environ
+    tuned = ("finetune", *tiny, "--model", tmp_path / "teacher", "--task", "rte", "--lr", "0.002")
+    assert mtkd(*tuned, "--out", tmp_path / "tuned").code == 0
+    assert set(json.loads((tmp_path / "tuned/run.json").read_text())["tried"]) == {"0.002"}
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused = mtkd(*teacher, "--out", tmp_path / "other")
+    assert refused.code == 2 and "several processes" in refused.err

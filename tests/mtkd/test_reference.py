@@ -1,0 +1,96 @@
+"""The list of settings: values, what is allowed, what they mean; docs/settings.md is up to date."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import AfterValidator, BaseModel, Field
+
+from mtkd.recipes import load_settings, parse_set, recipe_names
+from mtkd.recipes.reference import SettingInfo, markdown, sections, settings_in_use
+from mtkd.settings import STAGES
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+def even(value: int) -> int:
+    """an even number"""
+    return value
+
+
+class Leaf(BaseModel):
+    """A leaf.
+
+    Attributes:
+        size, depth: how large, over
+            two lines.
+    """
+
+    size: int = Field(3, gt=0, le=9)
+    depth: float | None = Field(None, ge=0)
+    pairs: list[Literal["a", "b"]] = ["a"]
+    shift: Annotated[int, AfterValidator(even)] = 0
+
+
+class Tree(BaseModel):
+    leaf: Leaf = Leaf()
+    leaves: dict[str, Leaf] = {}
+    on: bool = True
+
+
+def test_values_allowed_and_meaning() -> None:
+    found = settings_in_use(Tree(leaves={"x": Leaf(size=4)}))
+    assert found[:4] == [
+        SettingInfo("leaf.size", "3", "integer > 0, <= 9", "how large, over two lines"),
+        SettingInfo("leaf.depth", "none", "number >= 0 | none", "how large, over two lines"),
+        SettingInfo("leaf.pairs", '["a"]', "list of a | b", ""),
+        SettingInfo("leaf.shift", "0", "an even number", ""),
+    ]
+    assert [(s.key, s.value) for s in found[4:]][::4] == [("leaves.x.size", "4"), ("on", "true")]
+
+
+def plain(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The leaves of nested tables, by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        table = isinstance(value, dict) and value
+        found |= plain(value, f"{prefix}{key}.") if table else {prefix + key: value}
+    return found
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_is_shown_of_a_recipe_can_be_set(stage: str) -> None:
+    """Giving every value that is shown back as --set yields the same settings."""
+    for name in recipe_names(stage):
+        settings = load_settings(name, stage, {})
+        shown = settings_in_use(settings)
+        own = [s for s in shown if stage != "finetune" or s.key != "train.lr"]
+        again = load_settings(name, stage, parse_set([f"{s.key}={s.value}" for s in own]))
+        assert again == settings
+        assert {s.key for s in shown} >= {
+            key
+            for key in plain(settings.model_dump())
+            if key not in ("name", "summary", "source") and not key.startswith(("per_task", "stages"))
+        }
+
+
+def test_every_setting_is_described() -> None:
+    assert [s.key for section in sections() for s in section.settings if not s.description] == []
+
+
+def test_the_page_is_up_to_date(mtkd: Callable) -> None:
+    printed = mtkd("recipes", "settings", "--markdown").out
+    assert printed == markdown()
+    assert PAGE.read_text(encoding="utf-8") == printed, "mtkd recipes settings --markdown > docs/settings.md"
+
+
+def test_the_table_of_a_recipe(mtkd: Callable) -> None:
+    answered = mtkd("recipes", "show", "tinybert-6", "--all")
+    line = next(line for line in answered.out.splitlines() if line.split()[:1] == ["train.lr"])
+    assert "number > 0" in line and "learning rate" in line
+    values = json.loads(mtkd("recipes", "show", "tinybert-6", "--all", "--json").out)
+    assert values["train"] == load_settings("tinybert-6", "distill", {}).train.model_dump()
