@@ -12,9 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from mtkd.outputs import BY_LAYER, OutputSpec
 
@@ -112,6 +109,8 @@ def _attention(
     else:
         factor = query.shape[-1] ** -0.5 if scaling is None else scaling
         layer = capture.attention(query, key, value, factor, position_bias)
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
     context, _ = sdpa_attention_forward(
         module, query, key, value, attention_mask, scaling=scaling, position_bias=position_bias, **given
     )
@@ -120,8 +119,13 @@ def _attention(
     return context, None
 
 
-AttentionInterface.register(ATTENTION, _attention)
-AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+def _register() -> None:
+    """Make our attention known to transformers, whose import takes seconds and is therefore put off."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(ATTENTION, _attention)
+    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 def find_layers(body: nn.Module, n_layers: int) -> tuple[str, nn.ModuleList] | None:
@@ -138,6 +142,7 @@ def watch(body: nn.Module, n_layers: int) -> bool:
     The attention of families that do not use transformers' interface is not seen (`EncoderSpec.offers`).
     """
     if getattr(body, "_supports_attention_backend", False):
+        _register()
         body.set_attn_implementation(ATTENTION)  # type: ignore[operator]
     found = find_layers(body, n_layers)
     if found is None:

@@ -19,6 +19,7 @@ from tasks.plugins import load_plugins
 ENCODERS = {
     "bilstm": "mtkd.models.encoders.bilstm:BiLSTMEncoder",
     "bilstm-biattention": "mtkd.models.encoders.bilstm:BiLSTMEncoder",
+    "static": "mtkd.models.encoders.static:StaticEncoder",
     "transformer": "mtkd.models.encoders.transformer:TransformerEncoder",
     "waldorf": "mtkd.models.encoders.waldorf:WaldorfEncoder",
 }

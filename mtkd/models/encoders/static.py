@@ -1,0 +1,241 @@
+"""A student without a sequence model: one vector per token, averaged, and a small MLP (model2vec, potion).
+
+The vectors start from what the teacher's encoder makes of each token alone, reduced by PCA and weighted by
+how rare the token is. After that they are trained like any other weight.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import torch
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mtkd.losses.settings import Strict
+from mtkd.models.encoders.base import AnyEncoder, Encoder, EncoderConfig, StudentSettings
+from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
+from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
+from tasks.batching import Collator, Encoded, ModelInputs, Tokens
+from tasks.errors import UserError
+from tasks.ragged import RaggedArray
+from tasks.reader import InputFormat, Reader
+
+POOLED = OutputSpec(pooled=True)
+BATCH = 1024  # tokens that go through the teacher at once
+LONGEST = 16  # teacher tokens that a token is cut to, special ones included
+
+
+class StaticSettings(Strict):
+    """The table `student.static`.
+
+    Attributes:
+        width: of the token vectors.
+        hidden_size: of the MLP's hidden layer.
+        output_size: width of the vector that the task heads read.
+        init: "teacher" takes the token vectors from the teacher's encoder; "random".
+        sif: the a of the weight a / (a + p) of a token of frequency p (Arora et al. 2017).
+        trainable: whether the token vectors are trained.
+    """
+
+    width: PositiveInt = 256
+    hidden_size: PositiveInt = 512
+    output_size: PositiveInt = 256
+    init: Literal["teacher", "random"] = "teacher"
+    sif: PositiveFloat = 1e-3
+    trainable: bool = True
+
+
+class StaticStudentSettings(StudentSettings):
+    """What a recipe may set of a static student."""
+
+    kind: Literal["static"] = "static"
+    static: StaticSettings = StaticSettings()
+
+    @property
+    def needs_teacher_weights(self) -> bool:
+        """True if the token vectors are computed with the teacher's encoder."""
+        return super().needs_teacher_weights or self.static.init == "teacher"
+
+
+class StaticConfig(EncoderConfig):
+    """How a static student is built; sizes as in StaticSettings.
+
+    Attributes:
+        vocab_size: ids of the tokeniser.
+        dropout: of the features and of the MLP's hidden layer.
+    """
+
+    input_format: ClassVar[InputFormat] = "separate"
+    kind: Literal["static"] = "static"
+    vocab_size: PositiveInt
+    width: PositiveInt = 256
+    hidden_size: PositiveInt = 512
+    output_size: PositiveInt = 256
+    trainable: bool = True
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+
+    @property
+    def shape(self) -> EncoderSpec:
+        """Sizes; there are no layers or heads to compare with a Transformer's."""
+        return EncoderSpec(self.kind, 0, 0, 0, 0, self.output_size, POOLED)
+
+
+class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
+    """Averages token vectors over each text; an MLP reads [u; v; |u - v|; u * v] of the texts u and v.
+
+    A row of one text is compared with itself (v = u), so that one student serves tasks of one and of two.
+
+    Args:
+        config: sizes.
+        vectors: (vocab_size, width) to start the token vectors from; None = random.
+    """
+
+    Settings = StaticStudentSettings
+    Config = StaticConfig
+
+    def __init__(self, config: StaticConfig, vectors: Tensor | None = None):
+        super().__init__(config)
+        self.embeddings = nn.Embedding(config.vocab_size, config.width)
+        nn.init.normal_(self.embeddings.weight, std=0.1)
+        if vectors is not None:
+            with torch.no_grad():
+                self.embeddings.weight.copy_(vectors)
+        self.embeddings.weight.requires_grad_(config.trainable)
+        self.mlp = nn.Sequential(
+            nn.Dropout(config.dropout),
+            nn.Linear(4 * config.width, config.hidden_size),
+            nn.ReLU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.hidden_size, config.output_size),
+            nn.ReLU(),
+        )
+
+    @classmethod
+    def config_from_settings(
+        cls, settings: StaticStudentSettings, init_spec: InitSpec, vocab_size: int
+    ) -> StaticConfig:
+        """The sizes of a recipe's student.
+
+        Raises:
+            UserError: wider vectors than the teacher's states, of which they are to be a projection.
+        """
+        sizes = settings.static
+        teacher = init_spec.teacher.shape if init_spec.teacher else None
+        if sizes.init == "teacher" and teacher and teacher.offers.sequence and sizes.width > teacher.pooled:
+            raise UserError(
+                f"student.static.width={sizes.width} is wider than the teacher ({teacher.pooled})",
+                expected=f"1 to {teacher.pooled}",
+                hint="a smaller student.static.width, or student.static.init=random",
+            )
+        fixed = {"vocab_size": vocab_size, "dropout": settings.dropout}
+        return StaticConfig.model_validate(sizes.model_dump(exclude={"init", "sif"}) | fixed)
+
+    @classmethod
+    def build(cls, settings: StaticStudentSettings, context: InitContext) -> StaticEncoder:
+        """A student whose token vectors are computed from the teacher, or random.
+
+        Raises:
+            UserError: there is no teacher, or none that gives a vector per token.
+        """
+        refuse_teacher_embeddings(
+            settings,
+            "a static student takes token vectors from the teacher's last layer, not its embeddings",
+            "--set student.embeddings=random, which leaves the choice to student.static.init",
+        )
+        config = cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size)
+        if settings.static.init == "random":
+            return cls(config)
+        if context.teacher is None or not context.teacher.offers.sequence:
+            raise UserError(
+                "student.static.init=teacher needs a teacher that gives a vector per token",
+                hint="pass a Transformer as the teacher, or --set student.static.init=random",
+            )
+        vectors = principal_components(teacher_states(context.teacher, context), config.width)
+        weights = rarity_weights(context, settings.static.sif)
+        return cls(config, vectors * weights.unsqueeze(1))
+
+    def forward(self, inputs: ModelInputs, need: OutputSpec = POOLED) -> EncoderOutput:
+        """Encode a batch.
+
+        Args:
+            inputs: its `texts`: one or two Tokens of (B, L), padded each to its own length.
+            need: nothing beyond the pooled vector can be asked for.
+
+        Returns:
+            EncoderOutput with pooled (B, output_size).
+        """
+        assert inputs.texts is not None, "a static student reads texts separately"
+        u, *others = (self._mean(tokens) for tokens in inputs.texts)
+        v = others[0] if others else u
+        return EncoderOutput(pooled=self.mlp(torch.cat([u, v, (u - v).abs(), u * v], -1)))
+
+    def _mean(self, tokens: Tokens) -> Tensor:
+        """(B, width) the mean of the real tokens' vectors, without a copy of (B, L, width)."""
+        table = self.embeddings.weight
+        shares = (tokens.mask / tokens.mask.sum(1, keepdim=True)).to(table.dtype)
+        return functional.embedding_bag(tokens.ids, table, mode="sum", per_sample_weights=shares)
+
+
+@torch.inference_mode()
+def teacher_states(teacher: AnyEncoder, context: InitContext) -> Tensor:
+    """(V, d) of each token of the student's vocabulary the mean of the teacher's last states.
+
+    The teacher reads the token alone, between its special tokens: [CLS] token [SEP].
+    """
+    pieces = _pieces(context)
+    collate = Collator(Reader(context.teacher_tokeniser, "joined", LONGEST))
+    words = Encoded("", pa.nulls(len(pieces), pa.string()), np.zeros(len(pieces)), None, (pieces,))
+    order = np.argsort(pieces.lengths, kind="stable")
+    states = torch.empty(len(pieces), teacher.width)
+    training, device = teacher.training, next(teacher.parameters()).device
+    teacher.eval()
+    for start in range(0, len(order), BATCH):
+        rows = order[start : start + BATCH]
+        inputs = collate(words, rows).inputs.to(device)
+        assert inputs.joined is not None
+        last = teacher(inputs, OutputSpec(sequence=True)).sequence
+        weight = inputs.joined.mask.unsqueeze(-1).to(last.dtype)
+        states[torch.from_numpy(rows)] = ((last * weight).sum(1) / weight.sum(1)).cpu()
+    teacher.train(training)
+    return states.clone()
+
+
+def _pieces(context: InitContext) -> RaggedArray:
+    """The teacher's token ids of each id of the student's vocabulary."""
+    size = context.tokeniser.vocab_size
+    if not context.own_vocabulary:
+        return RaggedArray(np.arange(size), np.arange(size + 1))
+    tokens = [str(context.tokeniser.hf.convert_ids_to_tokens(token)) for token in range(size)]
+    return context.teacher_tokeniser.token_ids(pa.array(tokens))
+
+
+def principal_components(states: Tensor, width: int) -> Tensor:
+    """(V, width) the states (V, d) in the directions in which they vary most.
+
+    As sklearn.decomposition.PCA; of the two signs of a direction the one whose largest entry is positive.
+    """
+    centred = (states - states.mean(0)).double()
+    _, directions = torch.linalg.eigh(centred.T @ centred)
+    directions = directions.flip(1)[:, :width]
+    largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
+    return (centred @ (directions * largest.sign())).float()
+
+
+def rarity_weights(context: InitContext, sif: float) -> Tensor:
+    """(V,) the weight of each token in the mean of a text.
+
+    With p the token's share of the training texts a / (a + p) (SIF, Arora et al. 2017); without training
+    texts log(1 + rank) over its largest value, a vocabulary being sorted by frequency (Zipf's law, as the
+    first model2vec).
+    """
+    size = context.tokeniser.vocab_size
+    counts = np.zeros(size)
+    for texts in context.texts:
+        counts += np.bincount(context.tokeniser.token_ids(texts).values, minlength=size)
+    if not counts.any():
+        return torch.log1p(torch.arange(1.0, size + 1)) / np.log1p(size)
+    return torch.from_numpy(sif / (sif + counts / counts.sum())).float()

@@ -1,0 +1,158 @@
+"""Static students: token vectors against transformers and scikit-learn, pooling against a loop over rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch import Tensor
+
+from mtkd.jobs import distill
+from mtkd.jobs.common import Request
+from mtkd.models.encoders.registry import build_student, student_settings
+from mtkd.models.encoders.static import StaticConfig, StaticEncoder, principal_components, teacher_states
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.init import InitContext, InitSpec
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.recipes import load_settings
+from tasks.batching import ModelInputs, Tokens
+from tasks.errors import UserError
+from tasks.tokeniser import Tokeniser
+
+TEXTS = pa.array(["the cat sat on the mat", "a dog and the cat", "rain"])
+SIZES = {"vocab_size": 30, "width": 6, "hidden_size": 8, "output_size": 5}
+
+
+@pytest.fixture(scope="module")
+def context(tiny_encoder: Path) -> InitContext:
+    """The tiny encoder as a teacher, and a student with a vocabulary of the few words of TEXTS."""
+    teacher = TransformerEncoder.pretrained(str(tiny_encoder)).eval()
+    words = Tokeniser.word_level([TEXTS])
+    spec = InitSpec(teacher.config, str(tiny_encoder))
+    return InitContext(words, teacher, Tokeniser.load(str(tiny_encoder)), spec, texts=[TEXTS])
+
+
+def encoder(**more: object) -> StaticEncoder:
+    torch.manual_seed(0)
+    return StaticEncoder(StaticConfig(**SIZES | more)).eval()
+
+
+def texts(*rows: list[int], pad: int = 0) -> Tokens:
+    """One text per row, padded with the id 7 to `pad` tokens beyond the longest."""
+    length = max(map(len, rows)) + pad
+    ids = torch.tensor([row + [7] * (length - len(row)) for row in rows])
+    mask = torch.arange(length) < torch.tensor([len(row) for row in rows])[:, None]
+    return Tokens(ids, mask, torch.zeros_like(ids))
+
+
+U = ([3, 7, 9], [4], [1, 2, 3, 4, 5])
+V = ([8], [7, 7, 6, 5], [11, 12])
+
+
+def naive_states(place: Path, words: list[str]) -> np.ndarray:
+    """Each word alone through transformers; the mean of the last states, special tokens included."""
+    from transformers import AutoModel, AutoTokenizer
+
+    read, model = AutoTokenizer.from_pretrained(place), AutoModel.from_pretrained(place).eval()
+    with torch.no_grad():
+        return np.stack([model(**read(w, return_tensors="pt")).last_hidden_state[0].mean(0) for w in words])
+
+
+def test_states_are_those_of_transformers(context: InitContext, tiny_encoder: Path) -> None:
+    assert context.teacher is not None
+    words = ["cat", "mat", "rain"]
+    ids = context.tokeniser.hf.convert_tokens_to_ids(words)
+    expected = naive_states(tiny_encoder, words)
+    found = teacher_states(context.teacher, context)
+    np.testing.assert_allclose(found[ids], expected, rtol=1e-4, atol=1e-5)
+    ids = context.teacher_tokeniser.hf.convert_tokens_to_ids(words)
+    shared = teacher_states(context.teacher, replace(context, tokeniser=context.teacher_tokeniser))
+    assert len(shared) == 30522
+    np.testing.assert_allclose(shared[ids], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_directions_are_those_of_scikit_learn() -> None:
+    from sklearn.decomposition import PCA
+
+    states = np.random.default_rng(0).normal(size=(40, 9)) @ np.diag(np.arange(1, 10))
+    found = principal_components(torch.from_numpy(states).float(), 4).numpy()
+    expected = PCA(4, svd_solver="full").fit_transform(states)
+    signs = np.sign((found * expected).sum(0))
+    np.testing.assert_allclose(found, expected * signs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_student_starts_from_weighted_vectors(context: InitContext) -> None:
+    assert context.teacher is not None
+    settings = student_settings({"kind": "static", "static": {"width": 4, "sif": 0.1}})
+    built = build_student(settings, context)
+    vectors = principal_components(teacher_states(context.teacher, context), 4)
+    counts = Counter(" ".join(TEXTS.to_pylist()).split())
+    for word, count in counts.items():
+        token = context.tokeniser.hf.convert_tokens_to_ids(word)
+        weight = 0.1 / (0.1 + count / sum(counts.values()))
+        torch.testing.assert_close(built.embeddings.weight[token], vectors[token] * weight)
+    ranked = build_student(settings, replace(context, texts=())).embeddings.weight / vectors
+    torch.testing.assert_close(ranked[12] / ranked[5], torch.full((4,), np.log(14) / np.log(7)).float())
+
+
+def test_equals_a_loop_over_rows_whatever_the_padding() -> None:
+    made = encoder()
+    table, expected = made.embeddings.weight, []
+    for first, second in zip(U, V, strict=True):
+        u, v = (torch.stack([table[i] for i in text]).mean(0) for text in (first, second))
+        expected.append(made.mlp(torch.cat([u, v, (u - v).abs(), u * v])))
+    for pad in (0, 3):
+        found = made(ModelInputs(texts=(texts(*U, pad=pad), texts(*V)))).pooled
+        torch.testing.assert_close(found, torch.stack(expected))
+    same = made(ModelInputs(texts=(texts(*U), texts(*U)))).pooled
+    torch.testing.assert_close(made(ModelInputs(texts=(texts(*U),))).pooled, same)
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+def test_vectors_learn_if_they_may(trainable: bool) -> None:
+    made = encoder(trainable=trainable)
+    made(ModelInputs(texts=(texts(*U, pad=2), texts(*V)))).pooled.sum().backward()
+    grad = made.embeddings.weight.grad
+    if not trainable:
+        assert grad is None
+        return
+    assert isinstance(grad, Tensor) and grad[3].any() and not grad[20].any()
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"static": {"width": 17}}, "width=17 is wider than the teacher"),
+        ({"embeddings": "teacher"}, "from the teacher's last layer"),
+    ],
+)
+def test_what_cannot_be_is_refused(changed: dict, complaint: str, context: InitContext) -> None:
+    with pytest.raises(UserError, match=complaint):
+        build_student(student_settings({"kind": "static", **changed}), context)
+
+
+def test_a_teacher_is_needed_unless_vectors_are_random(context: InitContext) -> None:
+    alone = InitContext(context.tokeniser, None, context.tokeniser, InitSpec(None, None))
+    with pytest.raises(UserError, match="needs a teacher"):
+        build_student(student_settings({"kind": "static"}), alone)
+    settings = student_settings({"kind": "static", "static": {"init": "random", "width": 400}})
+    assert build_student(settings, alone).embeddings.weight.shape == (context.tokeniser.vocab_size, 400)
+
+
+def test_the_recipe_beats_the_majority(tiny_teacher: Path, tmp_path: Path) -> None:
+    sets = {"student.static.width": 16, "student.head_hidden": 0, "terms.logits.weight": 0}
+    sets |= {"train.epochs": 6, "train.batch_size": 32, "train.lr": 5e-3}
+    settings = load_settings("static", "distill", sets, "sst2")
+    run = distill.run(Request("pocket", "sst2", tmp_path / "run", 2000, 400), settings, str(tiny_teacher))
+    scores = run.record["scores"]["sst2/validation"]
+    assert scores["primary"] > scores["majority"] + 0.1
+    model = MultiTaskModel.load(tmp_path / "run")
+    inputs = ModelInputs(texts=(texts(*U),))
+    again = StaticEncoder(StaticConfig(**model.encoder.config.model_dump())).eval()
+    again.load_weights(model.encoder.state_dict())
+    assert torch.equal(model.encoder(inputs).pooled, again(inputs).pooled)
