@@ -15,7 +15,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mtkd.losses.settings import Strict
+from mtkd.losses.term_settings import Strict
 from mtkd.models.encoders.base import AnyEncoder, Encoder, EncoderConfig, StudentSettings
 from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
