@@ -52,7 +52,7 @@ def compare(grid: str, sets: tuple[str, ...], dry_run: bool, json_file: str | No
     import shlex
 
     from mtkd.grids import load_grid
-    from mtkd.jobs.compare import GridInputs, jobs, run
+    from mtkd.jobs.compare import GridInputs, jobs
     from mtkd.recipes import parse_set
 
     more = [

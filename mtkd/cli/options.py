@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import click
 
 from tasks.files import write_json
-from tasks.progress import is_quiet, set_quiet
+from tasks.progress import say as say
+from tasks.progress import set_quiet
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -137,9 +137,3 @@ def warn(text: str) -> None:
     from rich.text import Text
 
     Console(stderr=True).print(Panel(Text(text), title="WARNING", border_style="bold red"))
-
-
-def say(text: str) -> None:
-    """A line about what is going on, on standard error."""
-    if not is_quiet():
-        print(text, file=sys.stderr, flush=True)

@@ -23,10 +23,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mtkd.jobs import distill
 from mtkd.jobs import plan_store as store_plan
 from mtkd.jobs.build_store import build, repair
 from mtkd.jobs.common import Request
+from mtkd.jobs.distill import distill
 from mtkd.jobs.plan_store import StoreRequest, plan
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
@@ -92,7 +92,7 @@ def student(
     out: Path, settings: DistillSettings, teacher: Path | None, store: Path | None, tasks: str = "rte,stsb"
 ) -> dict[str, torch.Tensor]:
     given = Request("pocket", tasks, out, 40, 16)
-    distill.run(given, settings, str(teacher) if teacher else None, None, store)
+    distill(given, settings, str(teacher) if teacher else None, None, store)
     return MultiTaskModel.load(out).state_dict()
 
 
@@ -382,7 +382,7 @@ def test_a_store_of_something_else_is_refused(
         model.save(tmp_path / "teacher")
     given = Request("pocket", options.get("tasks", "rte"), tmp_path / "run", options.get("limit", 40), 16)
     with pytest.raises(UserError) as caught:
-        distill.run(given, hsk(**changes), teacher, None, store)
+        distill(given, hsk(**changes), teacher, None, store)
     assert re.search(complaint, "\n".join(caught.value.lines()))
     assert not (tmp_path / "run" / "model").exists()
 

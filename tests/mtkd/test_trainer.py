@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import load_file
 
 from mtkd.evaluation.scoring import TaskScores, watched
-from mtkd.jobs import distill, prepare
+from mtkd.jobs import prepare
 from mtkd.jobs.common import Request, check_metric
+from mtkd.jobs.distill import distill
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
@@ -46,7 +47,7 @@ def weights_of(out: Path) -> dict[str, torch.Tensor]:
 def student_after(out: Path, teacher: Path, **changes: object) -> dict[str, torch.Tensor]:
     """The weights of a small distilled student."""
     settings = load_settings("mkd-lstm", "distill", {**SMALL, **changes})
-    distill.run(Request("pocket", TASKS, out, 40, 16), settings, str(teacher))
+    distill(Request("pocket", TASKS, out, 40, 16), settings, str(teacher))
     return weights_of(out)
 
 
