@@ -249,8 +249,8 @@ def test_a_pass_over_text_sees_every_piece_once(corpus: Path, tiny_encoder: Path
     batch_source = TextBatches(files, Collator(reader), train, held_out=2)
     assert len(batch_source) == batches and len(batch_source.held_out()) >= 2
     seen, real = [], []
-    for draw in batch_source.epoch(0, 0):
-        tokens = batch_source.batch(draw.task, draw.indices).inputs.joined
+    for draw in batch_source.epoch(0, 0, {}):
+        tokens = batch_source.collate(draw.rows, draw.indices).inputs.joined
         real.append(tokens.mask.float().mean().item())
         seen += [tuple(ids[mask][1:-1].tolist()) for ids, mask in zip(tokens.ids, tokens.mask, strict=True)]
     assert sorted(seen) == sorted(tuple(pieces.row(i).tolist()) for i in range(len(pieces)))

@@ -132,6 +132,24 @@ def test_ctrl_c_leaves_a_checkpoint_and_code_130(tiny_teacher: Path, tmp_path: P
     assert any((out / "checkpoints").glob("step-*/position.json"))
 
 
+def test_sigterm_leaves_a_checkpoint_from_which_the_run_resumes(tiny_teacher: Path, tmp_path: Path) -> None:
+    changes = {"train.epochs": 12}
+    straight = student_after(tmp_path / "straight", tiny_teacher, **changes)
+    out = tmp_path / "run"
+    words = command(out, tiny_teacher, **changes)
+    assert _kill_repeatedly(words, out / "checkpoints", signal.SIGTERM, times=1) == [143]
+    position = max((out / "checkpoints").glob("step-*")) / "position.json"
+    assert 0 < json.loads(position.read_text())["step"] < straight_steps(tmp_path / "straight")
+    assert subprocess.run(_python(words), capture_output=True).returncode == 0
+    assert_same(straight, weights_of(out))
+
+
+def straight_steps(out: Path) -> int:
+    """The steps of a finished run."""
+    steps: int = json.loads((out / "run.json").read_text())["training"]["steps"]
+    return steps
+
+
 def _python(words: list[str]) -> list[str]:
     return [sys.executable, "-m", "mtkd.cli.main", *words]
 
