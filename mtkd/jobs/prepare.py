@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from mtkd.jobs.objects import TeacherObject, objective_of
+from mtkd.jobs.store_checks import check_selection, check_store, teacher_of_store
 from mtkd.losses.base import LossTerm
 from mtkd.losses.build_objective import build_objective
 from mtkd.losses.objective import Objective
@@ -20,10 +21,9 @@ from mtkd.models.init import InitContext, InitSpec, build_student, student_confi
 from mtkd.models.multitask import ModelInfo, MultiTaskModel, require_heads
 from mtkd.models.pruning import Importance
 from mtkd.outputs import EncoderSpec, OutputSpec
-from mtkd.selection import Selection
 from mtkd.settings import DistillSettings, Stage
-from mtkd.store.store_manifest import StoreManifest, read_manifest
-from mtkd.teachers.reference import TeacherRef, other_teacher
+from mtkd.store.store_manifest import StoreManifest
+from mtkd.teachers.reference import TeacherRef
 from tasks.errors import UserError
 from tasks.reader import Reader
 from tasks.task import Task
@@ -139,9 +139,10 @@ def validate_run(
         ]
     validated = ValidatedRun(settings, tasks, reference, spec, built)
     if (selection := validated.teacher_need.selection) is not None:
-        _check_selection(selection, settings)
+        check_selection(selection, settings)
     if store is not None and reference is not None and reference.manifest is not None:
-        _check_store(validated, store, reference.manifest)
+        need = validated.teacher_need
+        check_store(settings, need, validated.aligned, store, reference.manifest)
     if settings.student.vocabulary == "word" and validated.aligned:
         raise UserError(
             f"a term of {settings.name} compares teacher and student token by token, and a student with a "
@@ -157,7 +158,7 @@ def _reference(teacher: str | MultiTaskModel | None, store: Path | None, heads: 
             raise UserError(
                 "a knowledge store stands in for the teacher", hint="pass a store or a model, not both"
             )
-        return _of_store(store, teacher, heads)
+        return teacher_of_store(store, teacher, heads)
     if isinstance(teacher, MultiTaskModel):
         return TeacherObject.of(teacher)
     return None if teacher is None else TeacherRef.find(teacher, heads)
@@ -182,48 +183,6 @@ def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
             "has no vector for each token",
             expected="students transformer, waldorf",
             hint="--set student.kind=transformer, or another recipe (mtkd recipes)",
-        )
-
-
-def _of_store(store: Path, teacher: str | None, heads: bool) -> TeacherRef:
-    """The teacher of a store; where one is named besides, it has to be that one."""
-    manifest = read_manifest(store)
-    if teacher is not None:
-        given = TeacherRef.find(teacher, heads)
-        if given.digest != manifest.teacher.digest:
-            raise other_teacher(manifest, given)
-        if (mine := given.tokeniser().digest) != (its := manifest.teacher.tokeniser):
-            raise UserError(
-                f"the store {store} was built with another tokeniser (digest {its[:12]}) than that of "
-                f"{teacher} (digest {mine[:12]})",
-                hint="leave --teacher out, or build a store with this teacher",
-            )
-    return TeacherRef.of_store(store, manifest)
-
-
-def _check_selection(selection: Selection, settings: DistillSettings) -> None:
-    if selection.tokens is not None and selection.tokens > settings.student.max_length:
-        raise UserError(
-            f"{selection.tokens} tokens cannot be kept of rows of at most {settings.student.max_length}",
-            expected=f"1 to {settings.student.max_length}",
-            hint="a smaller terms.NAME.tokens, or a larger student.max_length",
-        )
-
-
-def _check_store(validated: ValidatedRun, store: Path, manifest: StoreManifest) -> None:
-    """Refuse a store that lacks something, or was read otherwise than this student reads."""
-    missing = validated.teacher_need.missing_from(manifest.contents.offers)
-    if missing:
-        raise UserError(
-            f"the store {store} lacks what {validated.settings.name} needs: {', '.join(missing)}",
-            expected="recipes whose needs it covers: mtkd store info tells what it holds",
-            hint=f"build another: mtkd store build --recipe {validated.settings.name} ... --out DIR",
-        )
-    mine, its = validated.settings.student.max_length, manifest.contents.max_length
-    if (validated.teacher_need.tokens or validated.aligned) and mine != its:
-        raise UserError(
-            f"the store {store} was built with at most {its} tokens a row, this student reads {mine}",
-            hint=f"--set student.max_length={its}, or build a store with --set student.max_length={mine}",
         )
 
 

@@ -11,6 +11,7 @@ import torch
 from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
 from mtkd.jobs.finetune import finetune
+from mtkd.jobs.training_data import load_training_data
 from mtkd.losses.logits import LogitsMSE, SoftLabels
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
@@ -112,9 +113,7 @@ def test_fine_tuning_a_model_leaves_it_as_it_was(tiny_teacher: Path, tmp_path: P
     )
 
 
-def test_rows_are_tokenised_once(
-    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_tokenised_once(tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: dict[str, int] = {}
     original = Tokeniser.token_ids
 
@@ -130,3 +129,24 @@ def test_rows_are_tokenised_once(
     counts.clear()
     finetune(Request("pocket", "rte", tmp_path / "tuned", 32, 16), settings, tiny_teacher)
     assert set(counts.values()) == {1}
+
+
+class CountingSource(PocketSource):
+    """Counts how often each split is read."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    def sheet(self, task, split):  # type: ignore[no-untyped-def]
+        self.read.append(f"{task.name}/{split}")
+        return super().sheet(task, split)
+
+
+def test_rows_that_a_corpus_was_made_from_are_read_once(mtkd, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    words = ["augment", "mask", "--data", "pocket", "--tasks", "rte", "--limit", 24, "--copies", 2]
+    assert mtkd(*words, "--out", corpus, "--quiet").code == 0
+    source = CountingSource()
+    data = load_training_data(Request(source, "rte", tmp_path, 16, 8), resolve("rte"), corpus)
+    assert sorted(source.read) == ["rte/train", "rte/validation"]
+    assert len(data.parts[0].train) == 16 * 3
