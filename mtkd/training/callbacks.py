@@ -85,7 +85,7 @@ class Callback:
 
 
 class MetricLog(Callback):
-    """Writes means over the last steps, every 20 steps and at every checkpoint, and the scores.
+    """Writes means over the last steps, after the first, every 20 and at every checkpoint, and scores.
 
     What is written: `loss` and each term's `loss/<term>`, means over the steps since the last record;
     `loss/<task>`, the mean over the steps of that task; `lr`; after an evaluation `score/<task>/<split>`
@@ -105,7 +105,7 @@ class MetricLog(Callback):
         for name, value in (found | {f"loss/{state.task}": state.loss}).items():
             if value is not None:
                 self._values[name].append(value)
-        if state.step % LOG_STEPS == 0:
+        if state.step == 1 or state.step % LOG_STEPS == 0:
             self._flush(state)
 
     def on_evaluate(self, state: TrainingState, control: TrainingControl) -> None:

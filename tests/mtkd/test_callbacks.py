@@ -118,12 +118,14 @@ def test_the_log_can_be_followed_and_is_cut_at_the_checkpoint(tmp_path: Path) ->
     for step in range(1, 41):
         log.on_step(state(step), control)
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["loss/rte"] for line in lines] == [10.5, 30.5], "written while the run goes on"
+    assert [json.loads(line)["loss/rte"] for line in lines] == [1.0, 11.0, 30.5], (
+        "written while the run goes on"
+    )
     log.on_end(state(40), control)
     again = JsonLinesLog(tmp_path)
     again.on_train_begin(state(25), control)
     again.on_end(state(25), control)
-    assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [20]
+    assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [1, 20]
 
 
 def test_a_run_in_a_thread_gives_the_same_model_and_leaves_no_thread(
