@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import functools
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import torch
 
@@ -18,28 +17,37 @@ _SECONDS = 20.0
 _DEVICES = ("cpu", "cuda", "mps")
 
 
-@functools.cache
-def keep_memory() -> bool:
-    """Have glibc keep up to 1 GiB of freed memory rather than give it back after every step.
+@contextlib.contextmanager
+def keep_memory() -> Iterator[bool]:
+    """Inside the block glibc keeps up to 1 GiB of freed memory rather than give it back after every step.
 
-    What is given back comes again page by page, each cleared by the kernel, and every training step on a
+    Memory that is given back returns page by page, each cleared by the kernel, and every training step on a
     CPU waits for that. Batches of many lengths leave holes of many sizes, in the end several GB of them, so
-    all that is free is given back every 20 seconds. Elsewhere (macOS, musl) nothing is done.
+    a thread gives all free memory back every 20 seconds, and the block does so at its end. Elsewhere (macOS,
+    musl) nothing is done. glibc cannot restore its own adaptive thresholds, so these stay as they were set.
 
-    Returns:
+    Yields:
         True if the allocator was told.
     """
     try:
         set_option, trim = ctypes.CDLL(None).mallopt, ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):
-        return False
-    threading.Thread(target=_give_back, args=(trim,), name="give-back", daemon=True).start()
-    return all(set_option(option, _KEPT) for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
+        yield False
+        return
+    told = all(set_option(option, _KEPT) for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
+    ended = threading.Event()
 
+    def give_back() -> None:
+        while not ended.wait(_SECONDS):
+            trim(0)
 
-def _give_back(trim: Callable[[int], int]) -> None:
-    while True:
-        time.sleep(_SECONDS)
+    thread = threading.Thread(target=give_back, name="give-back", daemon=True)
+    thread.start()
+    try:
+        yield told
+    finally:
+        ended.set()
+        thread.join()
         trim(0)
 
 

@@ -43,7 +43,8 @@ from mtkd.store.stored_teacher import StoredTeacher, locate
 from mtkd.teachers.live import OnlineTeacher
 from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
-from mtkd.training.trainer import Trainer, make_accelerator
+from mtkd.training.processes import make_accelerator
+from mtkd.training.trainer import Trainer
 from tasks.batching import Collator, Encoded
 from tasks.registry import resolve
 from tasks.tokeniser import Tokeniser
@@ -88,7 +89,7 @@ def trainer(
     settings = load_settings(recipe, "distill", sets)
     tasks = trainable_tasks(TASKS)
     rows_of = load_training_data(Request(data, TASKS, place, rows, 8), tasks)
-    checked = planning.check(settings, str(teacher), tasks, store)
+    checked = planning.validate_run(settings, str(teacher), tasks, store)
 
     def importance(model: MultiTaskModel) -> Any:
         some = {
@@ -96,7 +97,7 @@ def trainer(
         }
         return measure_importance(model, rows_of.tasks, some, 8)
 
-    planned = planning.load(checked, importance=importance)
+    planned = planning.prepare_run(checked, importance=importance)
     stage, objective = checked.stages[0]
     if store:
         manifest = read_manifest(store)
@@ -110,7 +111,7 @@ def trainer(
     train = stage.train.model_copy(update={"bucket": not pad})
     batch_source = TaskBatches(rows_of.tasks, encoded, collate, train)
     made = Trainer(
-        make_accelerator(train),
+        make_accelerator(),
         planned.student,
         objective,
         batch_source,
@@ -126,12 +127,13 @@ def trainer(
 
 def steps(made: Trainer, count: int | None, number: int) -> float:
     """Rows a second over so many steps of an epoch, or all."""
-    draws = list(made.batch_source.epoch(number, 0))[:count]
-    started = time.perf_counter()
-    for draw in draws:
-        made.step(draw)
-        made.position.step += 1
-    return sum(len(draw.indices) for draw in draws) / (time.perf_counter() - started)
+    rows, started = 0, time.perf_counter()
+    with made.batches.epoch(number, 0, {}, count) as prepared:
+        for batches in prepared:
+            made.step(batches)
+            made.position.step += 1
+            rows += len(batches.drawn.indices)
+    return rows / (time.perf_counter() - started)
 
 
 def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -> None:
@@ -165,7 +167,7 @@ def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -
 def bench_build(data: str, home: Path, rows: int, rounds: int) -> None:
     prepared = prepare(request(data, home / "teacher", "hsk-tinybert-4", rows))
     job = prepared.job
-    accelerator = make_accelerator(load_settings("hsk-tinybert-4", "distill", {}).train)
+    accelerator = make_accelerator()
     collate = Collator(job.teacher.reader)
     bare: list[float] = []
     for precision in ("fp32", "bf16"):

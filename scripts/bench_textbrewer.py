@@ -57,11 +57,13 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import ModelInfo, MultiTaskModel
 from mtkd.recipes import load_settings
 from mtkd.teachers.live import OnlineTeacher
+from mtkd.training.batches import DrawnRows
+from mtkd.training.prefetch import prefetched
+from mtkd.training.processes import make_accelerator
 from mtkd.training.text_batches import TextBatches
-from mtkd.training.trainer import Trainer, make_accelerator
+from mtkd.training.trainer import Trainer
 from tasks.batching import Collator, Encoded
 from tasks.plain_text import TEXT, TextFiles
-from tasks.sampler import BatchIndices
 from tasks.tokeniser import Tokeniser
 
 try:
@@ -122,7 +124,7 @@ def make_trainer(job: Job, files: TextFiles, batch: int, place: Path) -> Trainer
     student, teacher = model(job.student), model(TEACHER)
     objective = build_objective(stage.terms, student.encoder.shape, teacher.encoder.shape, [TEXT])
     trainer = Trainer(
-        make_accelerator(stage.train),
+        make_accelerator(),
         student,
         objective,
         TextBatches(files, Collator(student.reader, teacher.reader), stage.train, held_out=0),
@@ -136,11 +138,12 @@ def make_trainer(job: Job, files: TextFiles, batch: int, place: Path) -> Trainer
     return trainer
 
 
-def train(trainer: Trainer, batches: Rows) -> None:
+def train(trainer: Trainer, pool: Encoded, batches: Rows) -> None:
     """Steps of our loop."""
-    for indices in batches:
-        trainer.step(BatchIndices(TEXT.name, indices))
-        trainer.position.step += 1
+    with prefetched(trainer.batches.step(DrawnRows(pool, indices)) for indices in batches) as steps:
+        for prepared in steps:
+            trainer.step(prepared)
+            trainer.position.step += 1
 
 
 # --- TextBrewer
@@ -289,11 +292,9 @@ def draw_blocks(
 
     By chance alone short rounds would differ in length. The random batches hold the same rows.
     """
-    batch_source = trainer.batch_source
-    assert isinstance(batch_source, TextBatches)
-    drawn = [draw.indices for draw in islice(batch_source.epoch(0, 0), 1920 // batch)]
-    pool = batch_source._pool
-    assert pool is not None and batch_source.cursor["texts"] == 0, "all of one chunk"
+    draws = list(islice(trainer.batches.source.epoch(0, 0, {}), 1920 // batch))
+    drawn, pool = [draw.indices for draw in draws], draws[-1].rows
+    assert draws[-1].cursor["texts"] == 0, "all of one chunk"
     lengths = pool.texts[0].lengths
     full = sorted((rows for rows in drawn if len(rows) == batch), key=lambda rows: lengths[rows].max())
     random = np.random.default_rng(seed)
@@ -318,7 +319,7 @@ def check(job: Job, ours: Trainer, theirs: Theirs, pool: Encoded, count: int) ->
     rows = np.flatnonzero(lengths == np.bincount(lengths).argmax())[:count]
     inner, source, distiller = ours.inner.eval(), ours.teacher, theirs.distiller
     assert source is not None
-    batch = ours.batch_source.batch(TEXT.name, rows)
+    batch = ours.batches.source.collate(pool, rows)
     with torch.no_grad():
         teacher = source.signal(TEXT, batch)
         _, values = inner(TEXT, batch, teacher, inner.objective.num_items(TEXT, batch), 0.0)
@@ -359,7 +360,7 @@ def in_turn(ours: Trainer, theirs: Theirs, pool: Encoded, blocks: list[Block]) -
             seconds["textbrewer"].append(time.perf_counter() - started)
             for way, rows in block.items():
                 started = time.perf_counter()
-                train(ours, rows)
+                train(ours, pool, rows)
                 seconds[f"mtkd {way}"].append(time.perf_counter() - started)
         yield from batches  # its loop ends without asking again: one more step, which is not counted
 
@@ -399,7 +400,7 @@ def extra_memory(side: str, job: Job, data: Path | None, sentences: bool, batch:
         if theirs:
             theirs.train(batches, len(rows))
         else:
-            train(ours, rows)
+            train(ours, pool, rows)
         return (status_bytes("VmHWM") - before) / 1e6
 
 

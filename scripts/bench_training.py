@@ -21,17 +21,18 @@ import click
 import numpy as np
 import torch
 
+from mtkd.device import keep_memory
 from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import ModelInfo, MultiTaskModel
 from mtkd.settings import TrainSettings
-from mtkd.training.batches import TaskBatches
+from mtkd.training.batches import DrawnRows, TaskBatches
 from mtkd.training.optimizers import build_optimizer
-from mtkd.training.trainer import Trainer, make_accelerator
+from mtkd.training.processes import make_accelerator
+from mtkd.training.trainer import Trainer
 from tasks.batching import Collator, Encoded
 from tasks.registry import resolve
-from tasks.sampler import BatchIndices
 from tasks.sources import load_rows, open_data
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
@@ -54,7 +55,7 @@ def make_trainer(
     model = MultiTaskModel(TransformerEncoder(config), tasks, tokeniser, ModelInfo(max_length=128))
     settings = TrainSettings(batch_size=32, bucket=bucket)
     trainer = Trainer(
-        make_accelerator(settings),
+        make_accelerator(),
         model,
         labels_objective(),
         TaskBatches(
@@ -71,11 +72,18 @@ def make_trainer(
     return trainer
 
 
-def bare_loop(trainer: Trainer, draws: list[BatchIndices]) -> Callable[[], None]:
+def one_epoch(trainer: Trainer) -> None:
+    """The training loop's steps of an epoch."""
+    with trainer.batches.epoch(0, 0, {}) as steps:
+        for batches in steps:
+            trainer.step(batches)
+
+
+def bare_loop(trainer: Trainer, draws: list[DrawnRows]) -> Callable[[], None]:
     """Forward, backward, clipping and optimiser step on batches that are collated already."""
     module, tasks = trainer.inner, trainer.tasks
     optimizer = build_optimizer(module, trainer.settings)
-    batches = [trainer.batch_source.batch(draw.task, draw.indices) for draw in draws]
+    batches = [trainer.batches.source.collate(draw.rows, draw.indices) for draw in draws]
 
     def run() -> None:
         for batch in batches:
@@ -119,17 +127,17 @@ def main(data: str, count: int, rounds: int) -> None:
     tasks = resolve("rte,mrpc,stsb,sst2")
     tokeniser = Tokeniser.load(locate(DEFAULT_TEACHER))
     rows = {t.name: Encoded.encode(load_rows(open_data(data), t, "train", count), tokeniser) for t in tasks}
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, keep_memory():
         bucketed = make_trainer(tasks, rows, tokeniser, bucket=True, place=Path(place) / "a")
         padded = make_trainer(tasks, rows, tokeniser, bucket=False, place=Path(place) / "b")
         reader = bucketed.inner.model.reader
         lengths = np.concatenate([reader.lengths(part.texts) for part in rows.values()])
         total = len(lengths)
         print(f"{total} rows, mean length {lengths.mean():.1f} tokens, {torch.get_num_threads()} threads")
-        draws = list(bucketed.batch_source.epoch(0, 0))
+        draws = list(bucketed.batches.source.epoch(0, 0, {}))
         ways = {
-            "buckets": lambda: [bucketed.step(draw) for draw in draws],
-            "padded to 128": lambda: [padded.step(draw) for draw in padded.batch_source.epoch(0, 0)],
+            "buckets": lambda: one_epoch(bucketed),
+            "padded to 128": lambda: one_epoch(padded),
         }
         report("one epoch of the training loop", in_turn(ways, rounds), total)
         ways = {"the loop": ways["buckets"], "bare arithmetic": bare_loop(bucketed, draws)}

@@ -19,9 +19,10 @@ def set_quiet(quiet: bool) -> None:
     _quiet = quiet
 
 
-def is_quiet() -> bool:
-    """True after `--quiet`."""
-    return _quiet
+def say(text: str) -> None:
+    """Print a line about what is going on to standard error, unless quiet."""
+    if not _quiet:
+        print(text, file=sys.stderr, flush=True)
 
 
 def _clock(seconds: float) -> str:

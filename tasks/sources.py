@@ -202,9 +202,17 @@ def load_rows(source: DataSource, task: Task, split: str, limit: int | None = No
     Raises:
         UserError: the split is not there or empty, or a row is wrong.
     """
+    return sample_rows(_rows(task, split, *_validated(source, task, split)), limit, seed)
+
+
+def sample_rows(rows: Rows, limit: int | None, seed: int = 0) -> Rows:
+    """The rows that `load_rows` gives with this limit, out of all rows of a split.
+
+    Raises:
+        UserError: the limit is below 1.
+    """
     if limit is not None and limit < 1:
         raise UserError(f"a limit of {limit} rows", expected="1 or more")
-    rows = _rows(task, split, *_validated(source, task, split))
     return rows if limit is None or limit >= len(rows) else rows.take(_sample(rows, limit, seed))
 
 

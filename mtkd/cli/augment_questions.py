@@ -81,7 +81,7 @@ def train(
     job = TrainJob(
         model, reading, shape, **{name: given[name] for name in same}, eval_limit=given["eval_limit"] or 1000
     )
-    keep_memory()
+    click.get_current_context().with_resource(keep_memory())
     place = TrainingPlace(out, best_device(), __version__, _command(), overwrite)
     report = run(job, open_data(data), span_task(resolve(spec)), place)
 
@@ -161,7 +161,7 @@ def generate(model: str, text: str, out: Path, json_file: str | None, overwrite:
     from mtkd.device import best_device, keep_memory
     from tasks.progress import progress
 
-    keep_memory()
+    click.get_current_context().with_resource(keep_memory())
     ranks = launched()
     ready = prepare(wanted, task.name, best_device(), __version__, _command())
     total = total_copies(ready.job, ready.rows)

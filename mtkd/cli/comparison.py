@@ -52,7 +52,7 @@ def compare(grid: str, sets: tuple[str, ...], dry_run: bool, json_file: str | No
     import shlex
 
     from mtkd.grids import load_grid
-    from mtkd.jobs.compare import GridInputs, jobs, run
+    from mtkd.jobs.compare import GridInputs, jobs, run_grid
     from mtkd.recipes import parse_set
 
     more = [
@@ -79,7 +79,7 @@ def compare(grid: str, sets: tuple[str, ...], dry_run: bool, json_file: str | No
             for job in chain:
                 print(f"mtkd {shlex.join(job.words)}")
         return
-    found = run(loaded, inputs, say)
+    found = run_grid(loaded, inputs, say)
 
     def draw() -> None:
         table(found.columns(), found.lines(), found.grid.title)

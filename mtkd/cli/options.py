@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tasks.errors import UserError
 from tasks.files import write_json
-from tasks.progress import is_quiet, set_quiet
+from tasks.progress import say as say
+from tasks.progress import set_quiet
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -105,39 +102,6 @@ def overrides(given: dict[str, Any], stage: str) -> dict[str, Any]:
     return {key: value for key, value in short.items() if value is not None} | parse_set(given["sets"])
 
 
-def use_device(name: str | None) -> None:
-    """Have accelerate train on this device; None leaves the choice to it.
-
-    Raises:
-        UserError: there is no such device, or several processes would share it.
-    """
-    if name is None:
-        return
-    from mtkd.device import find_device
-
-    find_device(name)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError(
-            f"--device {name} with several processes: each takes a device of its own",
-            hint="leave --device out, or choose the GPUs with CUDA_VISIBLE_DEVICES",
-        )
-    from accelerate.state import AcceleratorState
-
-    AcceleratorState._reset_state(reset_partial_state=True)  # a process may run several commands
-    context = click.get_current_context()
-    chosen = {"ACCELERATE_TORCH_DEVICE": name, "ACCELERATE_USE_CPU": str(name == "cpu").lower()}
-    for key, value in chosen.items():
-        context.call_on_close(functools.partial(_restore, key, os.environ.get(key)))
-        os.environ[key] = value
-
-
-def _restore(key: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(key, None)
-    else:
-        os.environ[key] = value
-
-
 def show(result: Any, json_file: str | None, draw: Callable[[], None]) -> None:
     """Print a result as a table, or write it as JSON.
 
@@ -183,9 +147,3 @@ def warn(text: str) -> None:
     from rich.text import Text
 
     Console(stderr=True).print(Panel(Text(text), title="WARNING", border_style="bold red"))
-
-
-def say(text: str) -> None:
-    """A line about what is going on, on standard error."""
-    if not is_quiet():
-        print(text, file=sys.stderr, flush=True)

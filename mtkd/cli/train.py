@@ -19,7 +19,6 @@ from mtkd.cli.options import (
     show,
     table,
     train_options,
-    use_device,
     warn,
 )
 from tasks.errors import UserError
@@ -39,10 +38,10 @@ def refine(spec: str, teacher: str, recipe: str, **given: Any) -> None:
 
     `minilm` is the 6-layer encoder that is installed beside mtkd; it needs no network.
     """
-    from mtkd.jobs import refine as stage
+    from mtkd.jobs.refine import refine as job
 
     settings, request, json_file = _unpack("refine", recipe, spec, given)
-    _run("refined", given["device"], request, json_file, lambda: stage.run(request, settings, teacher, warn))
+    _run("refined", request, json_file, lambda: job(request, settings, teacher, warn=warn))
 
 
 @click.command()
@@ -86,30 +85,28 @@ def distill(
                 "--text is text without tasks: no --data, --tasks, --corpus, --store or --limit goes with it",
                 hint="leave these out, or leave --text out",
             )
-        from mtkd.jobs import distill_text as plain
+        from mtkd.jobs.distill_text import distill_text
 
         settings, request, json_file = _unpack("distill", recipe, "text", given | {"data": str(text)})
         _run(
             "distilled",
-            given["device"],
             request,
             json_file,
-            lambda: plain.run(request, settings, teacher, text, text_column, warn),
+            lambda: distill_text(request, settings, teacher, text, text_column, warn=warn),
         )
         return
     if not given["data"]:
         raise UserError(
             "mtkd distill needs rows", hint="--data pocket|hub|DIR, or --text FILE for plain text"
         )
-    from mtkd.jobs import distill as stage
+    from mtkd.jobs.distill import distill as job
 
     settings, request, json_file = _unpack("distill", recipe, spec or "glue", given)
     _run(
         "distilled",
-        given["device"],
         request,
         json_file,
-        lambda: stage.run(request, settings, teacher, corpus, store, warn),
+        lambda: job(request, settings, teacher, corpus, store, warn=warn),
     )
 
 
@@ -124,10 +121,10 @@ def distill(
 @train_options
 def finetune(model: Path, spec: str, recipe: str, **given: Any) -> None:
     """Fine-tune a model on one task's labels; the learning rate is picked by validation loss."""
-    from mtkd.jobs import finetune as stage
+    from mtkd.jobs.finetune import finetune as job
 
     settings, request, json_file = _unpack("finetune", recipe, spec, given)
-    _run("fine-tuned", given["device"], request, json_file, lambda: stage.run(request, settings, model, warn))
+    _run("fine-tuned", request, json_file, lambda: job(request, settings, model, warn=warn))
 
 
 def _unpack(stage: str, recipe: str, spec: str, given: dict[str, Any]) -> tuple[Any, Any, str | None]:
@@ -145,25 +142,23 @@ def _unpack(stage: str, recipe: str, spec: str, given: dict[str, Any]) -> tuple[
         eval_limit=given["eval_limit"],
         resume=given["resume"],
         overwrite=given["overwrite"],
+        device=given["device"],
     )
     return settings, request, given["json_file"]
 
 
-def _run(
-    what: str, device: str | None, request: Any, json_file: str | None, stage: Callable[[], Any]
-) -> None:
-    """Run a stage and show its scores; Ctrl-C leaves with a checkpoint and exit code 130."""
-    use_device(device)
+def _run(what: str, request: Any, json_file: str | None, job: Callable[[], Any]) -> None:
+    """Run a job and show its scores; Ctrl-C and SIGTERM leave with a checkpoint and exit code 130 or 143."""
     from accelerate import PartialState
 
-    from mtkd.training.trainer import Interrupted
+    from mtkd.training.interrupts import Interrupted
 
     started = time.monotonic()
     try:
-        run = stage()
-    except Interrupted:
-        say(f"interrupted; a checkpoint is in {request.out}: the same command goes on from there")
-        raise SystemExit(130) from None
+        run = job()
+    except Interrupted as interrupted:
+        say(f"interrupted; a checkpoint is in {request.out}: the same command resumes from there")
+        raise SystemExit(interrupted.exit_code) from None
     if not PartialState().is_main_process:
         return
     record = run.record

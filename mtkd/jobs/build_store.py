@@ -9,8 +9,8 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from mtkd import __version__
+from mtkd.device import keep_memory
 from mtkd.jobs.plan_store import Prepared, StoreRequest, prepare
-from mtkd.settings import TrainSettings
 from mtkd.store.contents import Outputs
 from mtkd.store.row_index import write_rows
 from mtkd.store.shard_writer import StoreJob, build_shards, check_scores
@@ -25,7 +25,7 @@ from mtkd.store.store_manifest import (
     read_manifest,
     verify,
 )
-from mtkd.training.trainer import make_accelerator
+from mtkd.training.processes import make_accelerator
 from tasks.errors import UserError
 from tasks.files import digest_file, is_temporary, locked, read_json, write_json
 
@@ -43,7 +43,7 @@ def build(
             too little space; a value of the teacher that is not finite.
     """
     prepared = prepare(request)
-    accelerator = make_accelerator(TrainSettings())
+    accelerator = make_accelerator()
     main = accelerator.is_main_process
     with locked(out) if main else contextlib.nullcontext():
         done = _make_room(out, prepared, overwrite=overwrite) if main else False
@@ -71,7 +71,7 @@ def repair(out: Path) -> tuple[StoreManifest, list[str]]:
     if not bad:
         return manifest, []
     prepared = prepare(StoreRequest(**manifest.options))
-    accelerator = make_accelerator(TrainSettings())
+    accelerator = make_accelerator()
     main = accelerator.is_main_process
     with locked(out) if main else contextlib.nullcontext():
         if prepared.job.key != manifest.key:
@@ -94,7 +94,8 @@ def _run(prepared: Prepared, out: Path, accelerator: Accelerator) -> int:
     job = prepared.job
     job.teacher.to(accelerator.device)
     check_scores(job, accelerator.device)
-    made, _ = build_shards(job, out, accelerator)
+    with keep_memory():
+        made, _ = build_shards(job, out, accelerator)
     return made
 
 

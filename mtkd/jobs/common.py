@@ -1,9 +1,9 @@
-"""What the stages share: the request, scoring on validation rows, and beginning a run."""
+"""What the jobs share: the request, and scoring on validation rows."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,34 +14,50 @@ from accelerate import Accelerator
 from mtkd.evaluation.scoring import TaskScores, score_logits
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.settings import TrainSettings
 from mtkd.training.run_directory import RunDirectory
 from tasks.batching import Encoded
 from tasks.errors import unknown
 from tasks.files import digest_bytes
-from tasks.reader import Reader
-from tasks.rows import Rows
+from tasks.sources import DataSource, open_data
 from tasks.task import Task
 
 
 @dataclass(frozen=True)
 class Request:
-    """What every training stage is asked for on the command line.
+    """What every training job is asked for.
 
     Attributes:
-        limit, eval_limit: rows a task of the training and validation splits; None = all.
+        data: what `tasks.sources.open_data` takes, or a source of one's own; its `name` goes into run.json.
+        tasks: names as on the command line, or the tasks themselves.
+        out: the run's directory.
+        limit, eval_limit: rows per task of the training and validation splits; None = all.
         resume, overwrite: what to do with a run that is in `out` already.
+        device: where to train: "cpu", "cuda", "cuda:1", "mps"; None = the GPU if there is one.
     """
 
-    data: str
-    tasks: str
+    data: str | DataSource
+    tasks: str | Sequence[Task]
     out: Path
     limit: int | None = None
     eval_limit: int | None = None
     resume: bool = False
     overwrite: bool = False
+    device: str | None = None
 
-    def open_run(self, stage: str, settings: Any, tasks: list[Task], **more: Any) -> RunDirectory:
+    def source(self) -> DataSource:
+        """Where the rows come from.
+
+        Raises:
+            UserError: there is no such directory.
+        """
+        return open_data(self.data) if isinstance(self.data, str) else self.data
+
+    def open_run(self, job: str, settings: Any, tasks: list[Task], **more: Any) -> RunDirectory:
         """The run's directory; its identity is all that decides the result.
+
+        Args:
+            job: "refine", "distill" or "finetune".
 
         Raises:
             UserError: another run is there.
@@ -50,9 +66,9 @@ class Request:
         for key in ("checkpoint_minutes", "checkpoint_steps"):  # these decide nothing
             values["train"].pop(key)
         identity = {
-            "stage": stage,
-            "data": self.data,
-            "tasks": self.tasks,
+            "stage": job,
+            "data": self.data if isinstance(self.data, str) else self.data.name,
+            "tasks": self.tasks if isinstance(self.tasks, str) else ",".join(task.name for task in tasks),
             "task_digest": digest_bytes(json.dumps([task.to_json() for task in tasks]))[:16],
             "limit": self.limit,
             "eval_limit": self.eval_limit,
@@ -73,30 +89,27 @@ def check_metric(metric: str, tasks: list[Task]) -> None:
         raise unknown("metric to watch (train.metric)", metric, known)
 
 
-def encode_validation(
-    validation: Mapping[tuple[str, str], Rows], reader: Reader
-) -> dict[tuple[str, str], Encoded]:
-    """(task, split) -> the validation rows as one model reads them."""
-    return {key: Encoded.encode(reader.rows(rows), reader.tokeniser) for key, rows in validation.items()}
-
-
 def evaluator(
     tasks: Mapping[str, Task],
     validation: Mapping[tuple[str, str], Encoded],
     accelerator: Accelerator,
-    batch_size: int,
+    train: TrainSettings,
 ) -> Callable[[MultiTaskModel], list[TaskScores]]:
-    """A function that scores a model on validation rows, the work dealt out over the processes."""
+    """A function that scores a model on validation rows, the work shared by the processes."""
 
     def evaluate(model: MultiTaskModel) -> list[TaskScores]:
         found = []
         for (name, split), rows in validation.items():
-            rank, world = accelerator.process_index, accelerator.num_processes
-            with accelerator.autocast():
+            with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=train.precision == "bf16"):
                 logits = predict_logits(
-                    model, tasks[name], rows, batch_size=batch_size, rank=rank, world=world
+                    model,
+                    tasks[name],
+                    rows,
+                    batch_size=train.eval_batch_size,
+                    rank=accelerator.process_index,
+                    world=accelerator.num_processes,
                 )
-            if world > 1:
+            if accelerator.num_processes > 1:
                 shared = torch.from_numpy(logits).to(accelerator.device)
                 logits = accelerator.reduce(shared, "sum").cpu().numpy()  # type: ignore[union-attr]
             found.append(score_logits(tasks[name], split, rows, logits, model.reader))
@@ -108,11 +121,3 @@ def evaluator(
 def scores_record(scores: list[TaskScores]) -> dict[str, Any]:
     """Scores as they are recorded: "task/split" -> scores."""
     return {f"{s.task}/{s.split}": s.to_json() for s in scores}
-
-
-def begin(run: RunDirectory, accelerator: Accelerator, **facts: Any) -> None:
-    """Let the main process make the run's directory, once every process has looked at it."""
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        run.begin(**facts)
-    accelerator.wait_for_everyone()

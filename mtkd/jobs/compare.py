@@ -87,7 +87,7 @@ class Job:
         if code == 0:
             write_json(self._said, list(self.words))
             return None
-        if code == 130:
+        if code in (130, 143):
             raise KeyboardInterrupt
         said = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return next((line for line in said if line.startswith("error: ")), (said or ["no output"])[-1])
@@ -236,7 +236,7 @@ def _first(cell: Cell, inputs: GridInputs, seed: int) -> Job | None:
     return Job((*words, "--out", str(out)), out)
 
 
-def run(grid: Grid, inputs: GridInputs, say: Callable[[str], None]) -> Table:
+def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None]) -> Table:
     """Run what is not finished, and gather the table; a run that fails does not stop the others.
 
     Args:

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accelerate import Accelerator
+from torch import nn
 
-from mtkd.jobs.common import (
-    Request,
-    begin,
-    check_metric,
-    encode_validation,
-    evaluator,
-    scores_record,
-)
-from mtkd.jobs.prepare import PreparedRun, ValidatedRun, prepare_run, validate_run
-from mtkd.jobs.stages import StageInputs, run_stages
-from mtkd.jobs.training_data import TrainingData, check_mask, load_training_data, trainable_tasks
-from mtkd.losses.objective import Objective
-from mtkd.models.multitask import MultiTaskModel, digest_model, model_directory
-from mtkd.models.parameter_count import count_parameters
+from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
+from mtkd.jobs.objects import describe_losses, digest_weights
+from mtkd.jobs.prepare import prepare_run, reading_as, validate_run
+from mtkd.jobs.stages import StagedJob, StageInputs
+from mtkd.jobs.training_data import EncodedRows, check_mask, load_training_data, trainable_tasks
+from mtkd.jobs.training_job import Warn, no_warning
+from mtkd.losses.base import LossTerm
+from mtkd.losses.objective import Objective, named_losses
+from mtkd.models.multitask import MultiTaskModel, model_directory
 from mtkd.models.pruning import Importance
 from mtkd.outputs import LOGITS, OutputSpec
 from mtkd.settings import DistillSettings, Stage, TrainSettings
@@ -32,11 +27,12 @@ from mtkd.store.store_manifest import StoreManifest
 from mtkd.store.stored_teacher import StoredTeacher, locate
 from mtkd.teachers.cached_logits import cache_logits
 from mtkd.teachers.live import CachedLogits, OnlineTeacher, TeacherSource
-from mtkd.training.batches import BatchSource, TaskBatches
+from mtkd.training.batches import TaskBatches
+from mtkd.training.callbacks import Callback
 from mtkd.training.importance import measure_importance
 from mtkd.training.run_directory import RUN_FILE, RunDirectory
-from mtkd.training.trainer import Evaluate, make_accelerator
-from tasks.batching import Collator, Encoded
+from mtkd.training.trainer import Evaluate
+from tasks.batching import Collator
 from tasks.corpus_reader import read_corpus
 from tasks.errors import UserError
 from tasks.reader import Reader
@@ -45,209 +41,241 @@ from tasks.sources import digest_rows
 _BYTES_AT_RANDOM = 1 << 30  # a store up to this size stays in memory, and may be read in any order
 
 
-def run(
+def distill(
     request: Request,
     settings: DistillSettings,
-    teacher: str | None,
+    teacher: str | MultiTaskModel | None,
     corpus: Path | None = None,
     store: Path | None = None,
-    warn: Callable[[str], None] = lambda text: None,
+    *,
+    student: nn.Module | None = None,
+    losses: Mapping[str, LossTerm] | Sequence[LossTerm] | None = None,
+    callbacks: Sequence[Callback] = (),
+    warn: Warn = no_warning,
 ) -> RunDirectory:
     """Train one student for all tasks of the request, stage by stage.
 
     Args:
-        teacher: a run of `refine` (or any mtkd model that has a head for each task); where no term needs
-            logits also a pretrained encoder; may be None only with `supervision = "labels"`.
+        teacher: a run of `refine` (or any mtkd model that has a head for each task), or the model itself;
+            where no term needs logits also a pretrained encoder; None only where no term needs a teacher.
         corpus: an augmented corpus, whose copies are added to the training rows.
         store: a knowledge store that stands in for the teacher, which is not loaded then.
+        student: a ready-made student instead of the one that the settings describe; it is trained itself. A
+            MultiTaskModel (heads that it lacks are added, heads of other tasks dropped) or an encoder that
+            reads the teacher's tokens.
+        losses: terms instead of those of the settings, each of weight 1, in one stage; a list is named after
+            the classes.
+        callbacks: called as training goes on.
         warn: called with each warning, before training starts.
 
     Returns:
-        the finished run; its record holds the validation scores.
+        the finished run.
 
     Raises:
         UserError: anything wrong with data, teacher, corpus or settings, before anything is written.
+        Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     tasks = trainable_tasks(request.tasks)
-    names = _sources(settings, teacher, corpus, store)
-    validated = validate_run(settings, teacher, tasks, store)
+    terms = None if losses is None else losses if isinstance(losses, Mapping) else named_losses(losses)
+    if isinstance(student, MultiTaskModel):
+        settings = reading_as(settings, student)
+    alone = settings.supervision == "labels"
+    if terms is not None:
+        alone = alone or all(term.teacher_need == OutputSpec() for term in terms.values())
+    sources: dict[str, Any] = _named(settings, teacher, corpus, store, alone)
+    if student is not None:
+        sources["student"] = {"class": type(student).__qualname__, "weights": digest_weights(student)[:16]}
+    if terms is not None:
+        sources["losses"] = describe_losses(terms)
+    validated = validate_run(settings, teacher, tasks, store, student=student, losses=terms)
     for stage, _ in validated.stages:
         check_metric(stage.train.metric, tasks)
-    run = request.open_run("distill", settings, tasks, **names)
-    accelerator = make_accelerator(settings.train)
-    data = load_training_data(request, tasks, corpus)
-    inputs = _inputs(validated, data, corpus)
-    run.check_inputs(**inputs)
-    if run.finished:
-        return run
-
-    def importance(model: MultiTaskModel) -> Importance:
-        read = data.as_read(model.reader)
-        rows = {part.task.name: Encoded.encode(part.train, model.tokeniser) for part in read.parts}
-        return measure_importance(model.to(accelerator.device), data.tasks, rows)
-
-    prepared = prepare_run(validated, [text for part in data.parts for text in part.train.texts], importance)
-    if corpus:
-        check_mask(corpus, {"teacher": prepared.teacher, "student": prepared.student})
-    data = data.as_read(prepared.student.reader)
-    prepared.warnings.extend(data.lost)
-    if prepared.teacher:
-        prepared.teacher.to(accelerator.device)
-    prepared.warnings.extend(_judge_teacher(prepared, data, accelerator, settings.train.eval_batch_size))
-    for text in prepared.warnings if accelerator.is_main_process else ():
-        warn(text)
-    begin(
-        run,
-        accelerator,
-        **inputs,
-        rows=data.summary(),
-        parameters=count_parameters(prepared.student).to_json(),
-        warnings=prepared.warnings,
-    )
-    saved = teacher is not None and validated.teacher is not None and validated.teacher.saved is not None
-    home = _home(Path(teacher), request.out) if teacher and saved else request.out
-    inputs_of_stages = _TaskInputs(prepared, data, accelerator, home)
-    student, training = run_stages(prepared, inputs_of_stages, accelerator, request.out)
-    scores = {}
-    if validated.stages[-1][1].student_need.logits:
-        scores = scores_record(inputs_of_stages.evaluate(settings.train)(student))
-    if accelerator.is_main_process:
-        student.info.scores = scores
-        student.save(request.out / "model")
-        run.finish(scores=scores, training=training)
-    accelerator.wait_for_everyone()
-    return run
+    return _Distill(
+        request=request,
+        settings=settings,
+        tasks=tasks,
+        sources=sources,
+        callbacks=callbacks,
+        warn=warn,
+        validated=validated,
+        corpus=corpus,
+        home=Path(teacher) if isinstance(teacher, str) else None,
+        student=student,
+    ).run()
 
 
-def _inputs(validated: ValidatedRun, data: TrainingData, corpus: Path | None) -> dict[str, Any]:
-    """Digests of all that goes in."""
-    inputs = {
-        "data": data.digests,
-        "teacher": validated.teacher.digest if validated.teacher else None,
-        "corpus": read_corpus(corpus).key if corpus else None,
-    }
-    return inputs | ({"store": validated.manifest.key} if validated.manifest else {})
-
-
-def _sources(
-    settings: DistillSettings, teacher: str | None, corpus: Path | None, store: Path | None
-) -> dict[str, str | None]:
+def _named(
+    settings: DistillSettings,
+    teacher: str | MultiTaskModel | None,
+    corpus: Path | None,
+    store: Path | None,
+    alone: bool,
+) -> dict[str, Any]:
     """What the run learns from, by the names in its record; UserError where that cannot be."""
-    from_labels = settings.supervision == "labels"
-    if not (teacher or store or from_labels):
+    if not (teacher or store or alone):
         raise UserError(
             f"the recipe {settings.name} needs a teacher",
             hint="pass --teacher DIR of a run of mtkd refine, --store DIR of a knowledge store, "
             "or --set supervision=labels for labels alone",
         )
-    if corpus and from_labels:
+    if corpus and settings.supervision == "labels":
         raise UserError(
             "supervision=labels cannot use an augmented corpus: its rows have no labels",
             hint="leave --corpus out",
         )
-    named = {"teacher": teacher, "corpus": str(corpus) if corpus else None}
+    name = type(teacher).__name__ if isinstance(teacher, MultiTaskModel) else teacher
+    named = {"teacher": name, "corpus": str(corpus) if corpus else None}
     return {**named, "store": str(store)} if store else named
 
 
-def _judge_teacher(
-    prepared: PreparedRun, data: TrainingData, accelerator: Accelerator, batch_size: int
-) -> list[str]:
-    """A warning for each task on which the teacher does no better than the commonest answer."""
-    reference = prepared.validated.teacher
-    if not prepared.validated.teacher_need.logits or reference is None or reference.saved is None:
-        return []
-    if prepared.teacher:
-        validation = encode_validation(data.validation, prepared.teacher.reader)
-        scores = scores_record(evaluator(data.tasks, validation, accelerator, batch_size)(prepared.teacher))
-    else:  # a store has no teacher to ask: what it scored when it was refined
-        scores = {key: s for key, s in reference.saved.info.scores.items() if s["task"] in data.tasks}
-    return [
-        f"the teacher scores {s['primary']:.3f} on {key}, no better than always giving the "
-        f"commonest answer ({s['majority']:.3f}): its knowledge of this task is worth nothing. "
-        f"Refine it longer, or leave {s['task']} out."
-        for key, s in scores.items()
-        if s["primary"] <= s["majority"]
-    ]
-
-
-def _home(teacher: Path, out: Path) -> Path:
-    """Computed logits go beside the teacher's weights, for its next student; else into `out`."""
-    run = model_directory(teacher).parent
-    ours = (run / RUN_FILE).is_file() and os.access(run, os.W_OK)
-    return (run if ours else out) / f"logits-{digest_model(teacher)[:16]}"
-
-
-@dataclass
-class _TaskInputs(StageInputs):
-    """What the stages of a course train on: labelled rows of tasks.
+@dataclass(kw_only=True)
+class _Distill(StagedJob):
+    """Distillation on the rows of tasks.
 
     Attributes:
-        home: where computed logits are kept.
+        home: the teacher's directory, beside whose weights its logits are kept; None = in the run's.
+        student: a ready-made one.
+        places: task -> where each training row lies in the knowledge store.
     """
 
-    prepared: PreparedRun
-    data: TrainingData
-    accelerator: Accelerator
-    home: Path
+    corpus: Path | None
+    home: Path | None
+    student: nn.Module | None
+    places: dict[str, np.ndarray] = field(init=False, default_factory=dict)
+
+    def inputs(self) -> dict[str, Any]:
+        self.rows = EncodedRows(load_training_data(self.request, self.tasks, self.corpus))
+        teacher, manifest = self.validated.teacher, self.validated.manifest
+        digests = {
+            "data": self.rows.data.digests,
+            "teacher": teacher.digest if teacher else None,
+            "corpus": read_corpus(self.corpus).key if self.corpus else None,
+        }
+        return digests | ({"store": manifest.key} if manifest else {})
+
+    def prepare(self) -> MultiTaskModel:
+        assert self.rows is not None, "inputs come first"
+        texts = [text for part in self.rows.data.parts for text in part.train.texts]
+        self.prepared = prepare_run(self.validated, texts, self._importance, student=self.student)
+        teacher, student = self.prepared.teacher, self.prepared.student
+        if self.corpus:
+            check_mask(self.corpus, {"teacher": teacher, "student": student})
+        self.rows = self.rows.as_read(student.reader)
+        self.warnings += self.rows.data.lost
+        if self._stored:
+            parts = self.rows.data.parts
+            self.places = {part.task.name: locate(*self._stored, part.train) for part in parts}
+        self.stages = [(*pair, self._stage_inputs(*pair)) for pair in self.validated.stages]
+        if teacher:
+            teacher.to(self.accelerator.device)
+        self.warnings += self._judge_teacher()
+        return student
+
+    def scores(self, student: MultiTaskModel) -> dict[str, Any]:
+        """On validation rows, where the last stage trained the heads."""
+        last = self.stages[-1][2]
+        if last.evaluate is None:
+            return {}
+        return scores_record(self._evaluator(self.settings.train, student)(student))
+
+    def _importance(self, model: MultiTaskModel) -> Importance:
+        assert self.rows is not None, "inputs come first"
+        model.to(self.accelerator.device)
+        return measure_importance(model, self.rows.data.tasks, self.rows.train(model.reader))
 
     @property
     def _stored(self) -> tuple[Path, StoreManifest] | None:
-        teacher = self.prepared.validated.teacher
-        return (teacher.store, teacher.manifest) if teacher and teacher.store and teacher.manifest else None
+        """The store and its manifest; None where the teacher itself is run, or there is none."""
+        teacher = self.validated.teacher
+        if teacher and teacher.store and teacher.manifest and self.settings.supervision == "teacher":
+            return teacher.store, teacher.manifest
+        return None
 
-    def _places(self) -> dict[str, np.ndarray]:
-        """Task -> where each training row lies in the store."""
-        assert self._stored is not None
-        return {p.task.name: locate(*self._stored, p.train) for p in self.data.parts}
+    def _evaluator(self, train: TrainSettings, model: MultiTaskModel) -> Evaluate:
+        assert self.rows is not None, "inputs come first"
+        validation = self.rows.validation(model.reader)
+        return evaluator(self.rows.data.tasks, validation, self.accelerator, train)
 
-    def source(self, stage: Stage, objective: Objective) -> tuple[TeacherSource | None, Reader | None]:
-        """The teacher as the loop sees it, and how it reads (None if it needs no batches)."""
-        teacher, settings = self.prepared.teacher, self.prepared.validated.settings
-        need = objective.teacher_need
-        if need != OutputSpec() and settings.supervision == "teacher" and self._stored:
-            return StoredTeacher(*self._stored, need, self._places()), None
-        if teacher is None or need == OutputSpec():
-            return None, None
-        if not (settings.teacher.cache_logits and need == LOGITS):
-            teacher.to(self.accelerator.device)
-            return OnlineTeacher(teacher, need, settings.teacher.precision), teacher.reader
-        parts = self.data.parts
-        precision, length = settings.teacher.precision, teacher.info.max_length
+    def _judge_teacher(self) -> list[str]:
+        """A warning for each task on which the teacher does no better than the commonest answer."""
+        assert self.rows is not None, "inputs come first"
+        reference, teacher = self.validated.teacher, self.prepared.teacher
+        if not self.validated.teacher_need.logits or reference is None or reference.saved is None:
+            return []
+        if teacher:
+            scores = scores_record(self._evaluator(self.settings.train, teacher)(teacher))
+        else:  # a store has no teacher to ask: what it scored when it was refined
+            tasks = self.rows.data.tasks
+            scores = {key: s for key, s in reference.saved.info.scores.items() if s["task"] in tasks}
+        return [
+            f"the teacher scores {s['primary']:.3f} on {key}, no better than always giving the "
+            f"commonest answer ({s['majority']:.3f}): its knowledge of this task is worth nothing. "
+            f"Refine it longer, or leave {s['task']} out."
+            for key, s in scores.items()
+            if s["primary"] <= s["majority"]
+        ]
+
+    def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:
+        """The training rows as student and teacher read them; scores, where the stage trains the heads."""
+        assert self.rows is not None, "inputs come first"
+        teacher, need = self.prepared.teacher, objective.teacher_need
+        source: TeacherSource | None = None
+        reader: Reader | None = None
+        cached = False
+        if need != OutputSpec() and self._stored:
+            source = StoredTeacher(*self._stored, need, self.places)
+        elif need != OutputSpec() and teacher:
+            cached = self.settings.teacher.cache_logits and need == LOGITS
+            source = None if cached else OnlineTeacher(teacher, need, self.settings.teacher.precision)
+            reader = None if cached else teacher.reader
+
+        def at_start() -> TeacherSource:
+            if cached:
+                return self._cached_logits(stage)
+            assert source is not None
+            if teacher:
+                teacher.to(self.accelerator.device)
+            return source
+
+        own, train, tasks = self.prepared.student.reader, stage.train, self.rows.data.tasks
+        large = isinstance(source, StoredTeacher) and source.bytes > _BYTES_AT_RANDOM
+        blocks = train.shuffle == "blocks" or (train.shuffle == "auto" and large)
+        ahead = source.read_ahead if blocks and isinstance(source, StoredTeacher) else None
+        encoded = self.rows.train(own, reader.tokeniser if reader else None)
+        batches = TaskBatches(tasks, encoded, Collator(own, reader), train, blocks=blocks, ahead=ahead)
+        scored = objective.student_need.logits
+        evaluate = self._evaluator(train, self.prepared.student) if scored else None
+        return StageInputs(batches, evaluate, at_start if cached or source else None)
+
+    def _cached_logits(self, stage: Stage) -> CachedLogits:
+        """The teacher's logits, computed once and kept for its next student."""
+        assert self.rows is not None, "inputs come first"
+        teacher = self.prepared.teacher
+        assert teacher is not None, "without a teacher there is nothing to compute"
+        precision, length = self.settings.teacher.precision, teacher.info.max_length
+        home = self._logits_home()
         logits = cache_logits(
             teacher.to(self.accelerator.device),
-            self.data.tasks,
-            {p.task.name: Encoded.encode(p.train, teacher.tokeniser) for p in parts},
+            self.rows.data.tasks,
+            self.rows.train(replace(self.prepared.student.reader, tokeniser=teacher.tokeniser)),
             {
-                p.task.name: self.home / f"{p.task.name}-{precision}-{length}-{digest_rows(p.train)[:16]}"
-                for p in parts
+                part.task.name: home / f"{part.task.name}-{precision}-{length}-{digest_rows(part.train)[:16]}"
+                for part in self.rows.data.parts
             },
             self.accelerator,
             precision=precision,
             batch_size=stage.train.eval_batch_size,
         )
         teacher.cpu()  # it is not run in this stage, and its place on a GPU is wanted
-        return CachedLogits(logits), None
+        return CachedLogits(logits)
 
-    def batches(
-        self,
-        student: MultiTaskModel,
-        reader: Reader | None,
-        source: TeacherSource | None,
-        objective: Objective,
-        train: TrainSettings,
-    ) -> tuple[BatchSource, Evaluate | None]:
-        """The training rows as student and teacher read them; scores, where the stage trains the heads."""
-        apart = reader is not None and reader.tokeniser.digest != student.tokeniser.digest
-        other = reader.tokeniser if apart and reader else None
-        encoded = {p.task.name: Encoded.encode(p.train, student.tokeniser, other) for p in self.data.parts}
-        large = isinstance(source, StoredTeacher) and source.bytes > _BYTES_AT_RANDOM
-        blocks = train.shuffle == "blocks" or (train.shuffle == "auto" and large)
-        ahead = source.read_ahead if blocks and isinstance(source, StoredTeacher) else None
-        collate = Collator(student.reader, reader)
-        batch_source = TaskBatches(self.data.tasks, encoded, collate, train, blocks=blocks, ahead=ahead)
-        return batch_source, self.evaluate(train) if objective.student_need.logits else None
-
-    def evaluate(self, train: TrainSettings) -> Evaluate:
-        """Scores on the validation rows."""
-        validation = encode_validation(self.data.validation, self.prepared.student.reader)
-        return evaluator(self.data.tasks, validation, self.accelerator, train.eval_batch_size)
+    def _logits_home(self) -> Path:
+        """Beside the weights of a teacher that is a run, for its next student; else in this run."""
+        reference = self.validated.teacher
+        if reference is None or reference.saved is None:
+            return self.request.out
+        run = self.request.out
+        if self.home is not None:
+            beside = model_directory(self.home).parent
+            run = beside if (beside / RUN_FILE).is_file() and os.access(beside, os.W_OK) else run
+        return run / f"logits-{(reference.digest or '')[:16]}"

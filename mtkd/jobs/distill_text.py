@@ -2,48 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-from accelerate import Accelerator
+from typing import Any
 
 from mtkd.evaluation.scoring import TaskScores
-from mtkd.jobs.common import Request, begin, scores_record
-from mtkd.jobs.prepare import PreparedRun, prepare_run, validate_run
-from mtkd.jobs.stages import StageInputs, run_stages
+from mtkd.jobs.common import Request, scores_record
+from mtkd.jobs.prepare import prepare_run, validate_run
+from mtkd.jobs.stages import StagedJob, StageInputs
+from mtkd.jobs.training_job import Warn, no_warning
 from mtkd.losses.objective import Objective
 from mtkd.losses.registry import loss_class
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.models.parameter_count import count_parameters
 from mtkd.outputs import OutputSpec
-from mtkd.settings import DistillSettings, Stage, TrainSettings
-from mtkd.teachers.live import OnlineTeacher, TeacherSource
-from mtkd.training.batches import BatchSource
+from mtkd.settings import DistillSettings, Stage
+from mtkd.teachers.live import OnlineTeacher
+from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
 from mtkd.training.text_batches import TextBatches, held_out_loss
-from mtkd.training.trainer import Evaluate, make_accelerator
-from tasks.batching import Collator
+from tasks.batching import Collator, Encoded
 from tasks.errors import UserError
 from tasks.plain_text import TEXT, TextFiles
-from tasks.reader import Reader
+
+_HELD_OUT = 512  # texts
 
 
-def run(
+def distill_text(
     request: Request,
     settings: DistillSettings,
-    teacher: str | None,
+    teacher: str | MultiTaskModel | None,
     text: Path,
     column: str = "text",
-    warn: Callable[[str], None] = lambda text: None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    warn: Warn = no_warning,
 ) -> RunDirectory:
     """Train a student on plain text, which is streamed.
 
     Args:
-        request: its data and tasks are not used.
+        request: its `data` is only recorded; its tasks are not used.
         teacher: a pretrained encoder, or a model of mtkd.
         text: a file or directory that `TextFiles.open` reads.
         column: where rows hold their text.
+        callbacks: called as training goes on.
         warn: called with each warning, before training starts.
 
     Returns:
@@ -51,58 +53,49 @@ def run(
 
     Raises:
         UserError: anything wrong with text, teacher or settings, before anything is written.
+        Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     files = TextFiles.open(text, column)
-    settings, left_out = _general(settings, teacher)
+    settings, left_out = _general(settings, teacher is not None)
     validated = validate_run(settings, teacher, [TEXT])
     judged = {"metric": "loss", "keep": "last"}  # there is no score to watch, and nothing to overfit
-    validated = replace(
-        validated,
-        stages=[
-            (replace(stage, train=stage.train.model_copy(update=judged)), objective)
-            for stage, objective in validated.stages
-        ],
-    )
-    for stage, _ in validated.stages:
-        if stage.train.steps is None:
-            raise UserError(
-                f"{settings.name} trains by epochs, and text is read by steps",
-                hint="--steps N (or --set train.steps=N, or of a stage: stages.NAME.train.steps=N)",
-            )
-    run = request.open_run("distill", settings, [TEXT], teacher=teacher, text=str(text), column=column)
-    inputs = {"data": files.digest, "teacher": validated.teacher.digest if validated.teacher else None}
-    run.check_inputs(**inputs)
-    if run.finished:
-        return run
-    if next(files.chunks(), None) is None:
-        raise UserError(f"{text} holds no text", hint="every line or row of it is empty")
-    accelerator = make_accelerator(settings.train)
-    prepared = prepare_run(validated)
-    if prepared.teacher:
-        prepared.teacher.to(accelerator.device)
-    for stage_name in left_out if accelerator.is_main_process else ():
-        warn(
-            f"the stage {stage_name!r} needs a task and is left out: run it later, with --init {request.out}"
+    stages = [
+        (replace(stage, train=stage.train.model_copy(update=judged)), objective)
+        for stage, objective in validated.stages
+    ]
+    if any(stage.train.steps is None for stage, _ in stages):
+        raise UserError(
+            f"{settings.name} trains by epochs, and text is read by steps",
+            hint="--steps N (or --set train.steps=N, or of a stage: stages.NAME.train.steps=N)",
         )
-    begin(run, accelerator, **inputs, parameters=count_parameters(prepared.student).to_json())
-    inputs_of_stages = _TextInputs(prepared, files, accelerator, request.eval_limit or 512)
-    student, training = run_stages(prepared, inputs_of_stages, accelerator, request.out)
-    if accelerator.is_main_process:
-        scores = scores_record(inputs_of_stages.last)
-        student.info.scores = scores
-        student.save(request.out / "model")
-        run.finish(scores=scores, training=training)
-    accelerator.wait_for_everyone()
-    return run
+    name = type(teacher).__name__ if isinstance(teacher, MultiTaskModel) else teacher
+    job = _DistillText(
+        request=request,
+        settings=settings,
+        tasks=[TEXT],
+        sources={"teacher": name, "text": str(text), "column": column},
+        callbacks=callbacks,
+        warn=warn,
+        validated=replace(validated, stages=stages),
+        files=files,
+    )
+    job.warnings += [
+        f"the stage {stage!r} needs a task and is left out: run it later, with --init {request.out}"
+        for stage in left_out
+    ]
+    return job.run()
 
 
-def _general(settings: DistillSettings, teacher: str | None) -> tuple[DistillSettings, list[str]]:
+def _general(settings: DistillSettings, teacher: bool) -> tuple[DistillSettings, list[str]]:
     """The recipe without the stages that need a task, and what was left out.
+
+    Args:
+        teacher: whether there is one.
 
     Raises:
         UserError: nothing is left, or there is no teacher.
     """
-    if settings.supervision == "labels" or teacher is None:
+    if settings.supervision == "labels" or not teacher:
         raise UserError(
             "plain text has no labels: a student learns from it by a teacher alone",
             hint="--teacher NAME, and without supervision=labels",
@@ -126,50 +119,47 @@ def _general(settings: DistillSettings, teacher: str | None) -> tuple[DistillSet
     return settings.model_copy(update={"run_stages": general}), list(needy)
 
 
-@dataclass
-class _TextInputs(StageInputs):
-    """What the stages of a course train on: streamed text; the teacher is run on every batch.
+@dataclass(kw_only=True)
+class _DistillText(StagedJob):
+    """Distillation on streamed text; the teacher is run on every batch."""
 
-    Attributes:
-        held_out: how many texts are kept from training.
-        last: the scores that were taken last.
-    """
-
-    prepared: PreparedRun
     files: TextFiles
-    accelerator: Accelerator
-    held_out: int
+    held_out: Encoded | None = field(init=False, default=None)
+    last: list[TaskScores] = field(init=False, default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.last: list[TaskScores] = []
+    def inputs(self) -> dict[str, Any]:
+        teacher = self.validated.teacher
+        return {"data": self.files.digest, "teacher": teacher.digest if teacher else None}
 
-    def source(self, stage: Stage, objective: Objective) -> tuple[TeacherSource | None, Reader | None]:
-        """The teacher as the loop sees it, and how it reads."""
-        teacher, need = self.prepared.teacher, objective.teacher_need
-        if teacher is None or need == OutputSpec():
-            return None, None
-        return OnlineTeacher(
-            teacher, need, self.prepared.validated.settings.teacher.precision
-        ), teacher.reader
+    def prepare(self) -> MultiTaskModel:
+        if next(self.files.chunks(), None) is None:
+            raise UserError(f"{self.sources['text']} holds no text", hint="every line or row of it is empty")
+        self.prepared = prepare_run(self.validated)
+        if self.prepared.teacher:
+            self.prepared.teacher.to(self.accelerator.device)
+        self.stages = [(*pair, self._stage_inputs(*pair)) for pair in self.validated.stages]
+        return self.prepared.student
 
-    def batches(
-        self,
-        student: MultiTaskModel,
-        reader: Reader | None,
-        source: TeacherSource | None,
-        objective: Objective,
-        train: TrainSettings,
-    ) -> tuple[BatchSource, Evaluate | None]:
+    def scores(self, student: MultiTaskModel) -> dict[str, Any]:
+        """Those of the last evaluation, which came at the last step."""
+        return scores_record(self.last)
+
+    def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:
         """The text as student and teacher read it, and the objective on what is held out of it."""
-        collate = Collator(student.reader, reader)
-        batch_source = TextBatches(self.files, collate, train, self.held_out)
-        rows = batch_source.held_out()
-        if not len(rows):
-            return batch_source, None
-        evaluate = held_out_loss(rows, collate, objective, source, train.eval_batch_size)
+        teacher, need, student = self.prepared.teacher, objective.teacher_need, self.prepared.student
+        source = None
+        if teacher is not None and need != OutputSpec():
+            source = OnlineTeacher(teacher, need, self.settings.teacher.precision)
+        collate = Collator(student.reader, teacher.reader if teacher and source else None)
+        batches = TextBatches(self.files, collate, stage.train, self.request.eval_limit or _HELD_OUT)
+        if self.held_out is None:
+            self.held_out = batches.held_out()
+        measure = held_out_loss(self.held_out, collate, objective, source, stage.train.eval_batch_size)
 
-        def remember(model: MultiTaskModel) -> list[TaskScores]:
-            self.last = evaluate(model)
+        def evaluate(model: MultiTaskModel) -> list[TaskScores]:
+            self.last = measure(model)
             return self.last
 
-        return batch_source, remember
+        return StageInputs(
+            batches, evaluate if len(self.held_out) else None, (lambda: source) if source else None
+        )

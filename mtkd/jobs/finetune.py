@@ -2,89 +2,166 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 
-from mtkd.jobs.common import (
-    Request,
-    begin,
-    check_metric,
-    encode_validation,
-    evaluator,
-    scores_record,
-)
-from mtkd.jobs.training_data import TrainingData, load_training_data, trainable_tasks
+from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
+from mtkd.jobs.objects import digest_weights
+from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
+from mtkd.jobs.training_job import Trained, TrainingJob, Warn, no_warning
 from mtkd.losses.objective import labels_objective
 from mtkd.models.multitask import MultiTaskModel, digest_model
-from mtkd.models.parameter_count import count_parameters
 from mtkd.settings import FinetuneSettings
 from mtkd.training.batches import TaskBatches
+from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
-from mtkd.training.trainer import Trainer, make_accelerator
-from tasks.batching import Collator, Encoded
+from mtkd.training.trainer import Trainer
+from tasks.batching import Collator
 from tasks.errors import UserError
 from tasks.files import read_json, write_json
 
 
-def run(
+def finetune(
     request: Request,
     settings: FinetuneSettings,
-    model: Path,
-    warn: Callable[[str], None] = lambda text: None,
+    model: Path | MultiTaskModel,
+    *,
+    callbacks: Sequence[Callback] = (),
+    warn: Warn = no_warning,
 ) -> RunDirectory:
-    """Fine-tune `model` on one task, once for each learning rate, and keep the best by validation loss.
+    """Fine-tune a model on one task, once for each learning rate, and keep the best by validation loss.
 
     Args:
-        model: directory of a trained model; a task it does not know gets a fresh head.
+        model: a trained model or its directory; a task it does not know gets a fresh head. A model that is
+            given itself is not changed.
+        callbacks: called as training goes on; training begins and ends once for each learning rate.
         warn: called with each warning, before training starts.
 
     Returns:
-        the finished run; its record holds the validation scores of every rate.
+        the finished run; its record holds the validation loss of every rate.
 
     Raises:
         UserError: anything wrong with data, model or settings, before anything is written.
+        Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     tasks = trainable_tasks(request.tasks)
     if len(tasks) != 1:
-        raise UserError(f"--task {request.tasks!r} names {len(tasks)} tasks", expected="one task")
+        raise UserError(f"{len(tasks)} tasks to fine-tune on", expected="one task")
     check_metric(settings.train.metric, tasks)
-    run = request.open_run("finetune", settings, tasks, model=str(model))
-    accelerator = make_accelerator(settings.train)
-    data = load_training_data(request, tasks)
-    inputs = {"data": data.digests, "model": digest_model(model)}
-    run.check_inputs(**inputs)
-    if run.finished:
-        return run
-    start = MultiTaskModel.load(model)
-    start.require([task for task in tasks if task.head in start.tasks], f"the model {model}")
-    data = data.as_read(start.reader)
-    start.keep(tasks)
-    for text in data.lost if accelerator.is_main_process else ():
-        warn(text)
-    begin(run, accelerator, **inputs, rows=data.summary(), parameters=count_parameters(start).to_json())
-    rates = list(dict.fromkeys(settings.learning_rates))
-    results = [_one_rate(request.out, settings, model, data, accelerator, rate) for rate in rates]
-    best = min(range(len(rates)), key=lambda index: results[index]["loss"])
-    if accelerator.is_main_process:
-        MultiTaskModel.load(_place(request.out, rates[best])).save(request.out / "model")
-        for kept in ("log.jsonl", "tensorboard"):
-            _keep(_place(request.out, rates[best]) / kept, request.out / kept)
-        run.finish(
-            scores=results[best]["scores"],
-            learning_rate=rates[best],
-            tried={f"{rate:g}": result["loss"] for rate, result in zip(rates, results, strict=True)},
-            training=results[best]["training"],
+    name = type(model).__name__ if isinstance(model, MultiTaskModel) else str(model)
+    return _Finetune(
+        request=request,
+        settings=settings,
+        tasks=tasks,
+        sources={"model": name},
+        callbacks=callbacks,
+        warn=warn,
+        start=model,
+    ).run()
+
+
+@dataclass(kw_only=True)
+class _Finetune(TrainingJob):
+    """Attributes:
+    start: what every learning rate starts from.
+    """
+
+    name = "finetune"
+    settings: FinetuneSettings
+    start: Path | MultiTaskModel
+
+    def inputs(self) -> dict[str, Any]:
+        self.rows = EncodedRows(load_training_data(self.request, self.tasks))
+        given = isinstance(self.start, MultiTaskModel)
+        digest = digest_weights(self.start) if given else digest_model(self.start)  # type: ignore[arg-type]
+        return {"data": self.rows.data.digests, "model": digest}
+
+    def prepare(self) -> MultiTaskModel:
+        assert self.rows is not None, "inputs come first"
+        model = self._fresh_copy()
+        model.require([task for task in self.tasks if task.head in model.tasks], self._what)
+        model.keep(self.tasks)
+        reader = model.reader
+        self.rows = self.rows.as_read(reader)
+        data, train = self.rows.data, self.settings.train
+        self.warnings += data.lost
+        self.evaluate = evaluator(data.tasks, self.rows.validation(reader), self.accelerator, train)
+        self.batches = TaskBatches(data.tasks, self.rows.train(reader), Collator(reader), train)
+        return model
+
+    @property
+    def _what(self) -> str:
+        return f"the model {self.sources['model']}"
+
+    def _fresh_copy(self) -> MultiTaskModel:
+        if isinstance(self.start, Path):
+            return MultiTaskModel.load(self.start)
+        shared = {id(self.start.tokeniser): self.start.tokeniser}
+        return copy.deepcopy(self.start, shared)
+
+    def train(self) -> Trained:
+        rates = list(dict.fromkeys(self.settings.learning_rates))
+        results = [self._one_rate(rate) for rate in rates]
+        best = min(range(len(rates)), key=lambda index: results[index]["loss"])
+        place = self._place(rates[best])
+        for kept in ("log.jsonl", "tensorboard") if self.accelerator.is_main_process else ():
+            _keep(place / kept, self.request.out / kept)
+        tried = {f"{rate:g}": result["loss"] for rate, result in zip(rates, results, strict=True)}
+        facts = {"learning_rate": rates[best], "tried": tried}
+        return Trained(MultiTaskModel.load(place), results[best]["scores"], results[best]["training"], facts)
+
+    def clean_up(self) -> None:
+        for rate in self.settings.learning_rates:
+            shutil.rmtree(self._place(rate), ignore_errors=True)
+
+    def _place(self, rate: float) -> Path:
+        return self.request.out / f"lr-{rate:g}"
+
+    def _one_rate(self, rate: float) -> dict[str, Any]:
+        """Train with one learning rate, or read what an earlier start of this run found.
+
+        Returns:
+            "loss", "scores" and "training".
+        """
+        place = self._place(rate)
+        if (place / "result.json").is_file():
+            found: dict[str, Any] = read_json(place / "result.json")
+            return found
+        train = self.settings.train.model_copy(update={"lr": rate})
+        model = self._fresh_copy()
+        torch.manual_seed(train.seed)
+        model.keep(self.tasks)
+        trainer = Trainer(
+            self.accelerator,
+            model,
+            labels_objective(),
+            self.batches,
+            train,
+            place,
+            evaluate=self.evaluate,
+            callbacks=self.callbacks,
+            label=f"fine-tuning at lr {rate:g}",
         )
-        for rate in rates:
-            shutil.rmtree(_place(request.out, rate), ignore_errors=True)
-    accelerator.wait_for_everyone()
-    return run
+        outcome = trainer.fit()
+        scores = self.evaluate(model)
+        result: dict[str, Any] = {
+            "loss": sum(s.loss for s in scores) / len(scores),
+            "scores": scores_record(scores),
+            "training": vars(outcome),
+        }
+        if self.accelerator.is_main_process:
+            model.info.scores = result["scores"]
+            model.save(place / "model")
+            write_json(place / "result.json", result)
+        self.accelerator.wait_for_everyone()
+        return result
 
 
 def _keep(source: Path, target: Path) -> None:
@@ -92,53 +169,3 @@ def _keep(source: Path, target: Path) -> None:
     if source.exists():
         shutil.rmtree(target, ignore_errors=True)
         os.replace(source, target)
-
-
-def _place(out: Path, rate: float) -> Path:
-    return out / f"lr-{rate:g}"
-
-
-def _one_rate(
-    out: Path,
-    settings: FinetuneSettings,
-    start: Path,
-    data: TrainingData,
-    accelerator: Accelerator,
-    rate: float,
-) -> dict[str, Any]:
-    """Train with one learning rate, or read what an earlier start of this run found; "loss" and "scores"."""
-    place = _place(out, rate)
-    if (place / "result.json").is_file():
-        return read_json(place / "result.json")
-    train = settings.train.model_copy(update={"lr": rate})
-    model = MultiTaskModel.load(start)
-    torch.manual_seed(train.seed)
-    model.keep(data.tasks.values())
-    reader = model.reader
-    encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in data.parts}
-    evaluate = evaluator(
-        data.tasks, encode_validation(data.validation, reader), accelerator, train.eval_batch_size
-    )
-    trainer = Trainer(
-        accelerator,
-        model,
-        labels_objective(),
-        TaskBatches(data.tasks, encoded, Collator(reader), train),
-        train,
-        place,
-        evaluate=evaluate,
-        label=f"fine-tuning at lr {rate:g}",
-    )
-    outcome = trainer.fit()
-    scores = evaluate(model)
-    result: dict[str, Any] = {
-        "loss": sum(s.loss for s in scores) / len(scores),
-        "scores": scores_record(scores),
-        "training": vars(outcome),
-    }
-    if accelerator.is_main_process:
-        model.info.scores = result["scores"]
-        model.save(place / "model")
-        write_json(place / "result.json", result)
-    accelerator.wait_for_everyone()
-    return result

@@ -18,7 +18,7 @@ from mtkd.jobs.training_data import TrainingData, check_mask, load_training_data
 from mtkd.outputs import OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.selection import Selection
-from mtkd.settings import DistillSettings, TrainSettings
+from mtkd.settings import DistillSettings
 from mtkd.store.contents import Contents, Dtype, Outputs, pack
 from mtkd.store.row_index import table_bytes
 from mtkd.store.shard_files import plan_shards
@@ -26,7 +26,7 @@ from mtkd.store.shard_writer import StoreJob, batches, entry_counts
 from mtkd.store.sizing import Counted, amount, choose, sizes
 from mtkd.teachers.live import OnlineTeacher
 from mtkd.teachers.reference import TeacherRef
-from mtkd.training.trainer import make_accelerator
+from mtkd.training.processes import make_accelerator
 from tasks.batching import Collator, Encoded
 from tasks.corpus_reader import read_corpus
 from tasks.errors import UserError
@@ -220,7 +220,7 @@ def plan(request: StoreRequest, out: Path) -> StorePlan:
     """
     prepared = prepare(request)
     job = prepared.job
-    accelerator = make_accelerator(TrainSettings())
+    accelerator = make_accelerator()
     job.teacher.to(accelerator.device)
     lengths = {name: job.teacher.reader.lengths(rows.texts) for name, rows in job.data.items()}
     selection = job.contents.need.selection

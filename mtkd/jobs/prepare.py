@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import torch
+from torch import nn
 
+from mtkd.jobs.objects import TeacherObject
+from mtkd.jobs.store_checks import check_selection, check_store, teacher_of_store
+from mtkd.losses.base import LossTerm
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.registry import loss_class
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, locate
@@ -17,10 +22,9 @@ from mtkd.models.init import InitContext, InitSpec
 from mtkd.models.multitask import ModelInfo, MultiTaskModel, require_heads
 from mtkd.models.pruning import Importance
 from mtkd.outputs import EncoderSpec, OutputSpec
-from mtkd.selection import Selection
 from mtkd.settings import DistillSettings, Stage
-from mtkd.store.store_manifest import StoreManifest, read_manifest
-from mtkd.teachers.reference import TeacherRef, other_teacher
+from mtkd.store.store_manifest import StoreManifest
+from mtkd.teachers.reference import TeacherRef
 from tasks.errors import UserError
 from tasks.reader import Reader
 from tasks.task import Task
@@ -77,60 +81,71 @@ class PreparedRun:
 
     Attributes:
         teacher: None where the student learns from labels or from a knowledge store.
-        warnings: what the user should know before trusting the result.
     """
 
     validated: ValidatedRun
     student: MultiTaskModel
     teacher: MultiTaskModel | None
-    warnings: list[str] = field(default_factory=list)
+
+
+def reading_as(settings: DistillSettings, student: MultiTaskModel) -> DistillSettings:
+    """The settings with what a ready-made student decides: how it reads, and its heads."""
+    info = student.info
+    same = ("max_length", "stride", "head_hidden", "dropout")
+    changed = settings.student.model_copy(update={name: getattr(info, name) for name in same})
+    return settings.model_copy(update={"student": changed})
 
 
 def validate_run(
-    settings: DistillSettings, teacher: str | None, tasks: list[Task], store: Path | None = None
+    settings: DistillSettings,
+    teacher: str | MultiTaskModel | None,
+    tasks: list[Task],
+    store: Path | None = None,
+    *,
+    student: nn.Module | None = None,
+    losses: Mapping[str, LossTerm] | None = None,
 ) -> ValidatedRun:
     """See that recipe, teacher, student and tasks go together.
 
     Args:
         store: a knowledge store that stands in for the teacher; `teacher` need not be given then.
+        student: a ready-made one: a model, or an encoder.
+        losses: terms instead of those of the settings.
 
     Raises:
         UserError: a term that does not fit, sizes that do not, no such teacher, a store that lacks something.
     """
     stages = settings.resolved_stages()
-    losses = [loss_class(term.loss) for stage in stages for term in stage.terms.values()]
-    heads = any(loss.teacher_need.logits for loss in losses)
-    reference = None
-    if store is not None:
-        reference = _of_store(store, teacher, heads)
-    elif teacher is not None:
-        reference = TeacherRef.find(teacher, heads)
+    if losses is None:
+        found = [loss_class(term.loss) for stage in stages for term in stage.terms.values()]
+        heads = any(loss.teacher_need.logits for loss in found)
+    else:
+        stages = [Stage("", {}, stages[-1].train)]
+        heads = any(term.teacher_need.logits for term in losses.values())
+    reference = _reference(teacher, store, heads)
     if reference is not None and heads and reference.saved:
         known = {task.head: task for task in reference.saved.tasks}
         require_heads(known, tasks, f"the teacher {reference.name}")
-    init_spec = reference.init_spec if reference else InitSpec(None, None)
-    student = student_config(settings.student, init_spec).shape
-    _check_spans(tasks, student)
+    spec = _student_spec(settings, reference, student)
+    _check_spans(tasks, spec)
     from_labels = settings.supervision == "labels"
+    teacher_spec = None if from_labels or not reference else reference.config.shape
     torch.manual_seed(settings.train.seed)
     built = [
         (
             stage,
             build_objective(
-                stage.terms,
-                student,
-                None if from_labels or not reference else reference.config.shape,
-                tasks,
-                settings.slow_build,
+                stage.terms if losses is None else losses, spec, teacher_spec, tasks, settings.slow_build
             ),
         )
         for stage in stages
     ]
-    validated = ValidatedRun(settings, tasks, reference, student, built)
+    validated = ValidatedRun(settings, tasks, reference, spec, built)
     if (selection := validated.teacher_need.selection) is not None:
-        _check_selection(selection, settings)
+        check_selection(selection, settings)
     if store is not None and reference is not None and reference.manifest is not None:
-        _check_store(validated, store, reference.manifest)
+        need = validated.teacher_need
+        check_store(settings, need, validated.aligned, store, reference.manifest)
     if settings.student.vocabulary == "word" and validated.aligned:
         raise UserError(
             f"a term of {settings.name} compares teacher and student token by token, and a student with a "
@@ -138,6 +153,29 @@ def validate_run(
             hint="--set student.vocabulary=wordpiece, or drop the term",
         )
     return validated
+
+
+def _reference(teacher: str | MultiTaskModel | None, store: Path | None, heads: bool) -> TeacherRef | None:
+    if store is not None:
+        if isinstance(teacher, MultiTaskModel):
+            raise UserError(
+                "a knowledge store stands in for the teacher", hint="pass a store or a model, not both"
+            )
+        return teacher_of_store(store, teacher, heads)
+    if isinstance(teacher, MultiTaskModel):
+        return TeacherObject.of(teacher)
+    return None if teacher is None else TeacherRef.find(teacher, heads)
+
+
+def _student_spec(
+    settings: DistillSettings, reference: TeacherRef | None, student: nn.Module | None
+) -> EncoderSpec:
+    """The student's sizes."""
+    if student is not None:
+        encoder: Any = student.encoder if isinstance(student, MultiTaskModel) else student
+        spec: EncoderSpec = encoder.shape
+        return spec
+    return student_config(settings.student, reference.init_spec if reference else InitSpec(None, None)).shape
 
 
 def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
@@ -152,58 +190,19 @@ def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
         )
 
 
-def _of_store(store: Path, teacher: str | None, heads: bool) -> TeacherRef:
-    """The teacher of a store; where one is named besides, it has to be that one."""
-    manifest = read_manifest(store)
-    if teacher is not None:
-        given = TeacherRef.find(teacher, heads)
-        if given.digest != manifest.teacher.digest:
-            raise other_teacher(manifest, given)
-        if (mine := given.tokeniser().digest) != (its := manifest.teacher.tokeniser):
-            raise UserError(
-                f"the store {store} was built with another tokeniser (digest {its[:12]}) than that of "
-                f"{teacher} (digest {mine[:12]})",
-                hint="leave --teacher out, or build a store with this teacher",
-            )
-    return TeacherRef.of_store(store, manifest)
-
-
-def _check_selection(selection: Selection, settings: DistillSettings) -> None:
-    if selection.tokens is not None and selection.tokens > settings.student.max_length:
-        raise UserError(
-            f"{selection.tokens} tokens cannot be kept of rows of at most {settings.student.max_length}",
-            expected=f"1 to {settings.student.max_length}",
-            hint="a smaller terms.NAME.tokens, or a larger student.max_length",
-        )
-
-
-def _check_store(validated: ValidatedRun, store: Path, manifest: StoreManifest) -> None:
-    """Refuse a store that lacks something, or was read otherwise than this student reads."""
-    missing = validated.teacher_need.missing_from(manifest.contents.offers)
-    if missing:
-        raise UserError(
-            f"the store {store} lacks what {validated.settings.name} needs: {', '.join(missing)}",
-            expected="recipes whose needs it covers: mtkd store info tells what it holds",
-            hint=f"build another: mtkd store build --recipe {validated.settings.name} ... --out DIR",
-        )
-    mine, its = validated.settings.student.max_length, manifest.contents.max_length
-    if (validated.teacher_need.tokens or validated.aligned) and mine != its:
-        raise UserError(
-            f"the store {store} was built with at most {its} tokens a row, this student reads {mine}",
-            hint=f"--set student.max_length={its}, or build a store with --set student.max_length={mine}",
-        )
-
-
 def prepare_run(
     validated: ValidatedRun,
     texts: Sequence[pa.StringArray] = (),
     importance: Callable[[MultiTaskModel], Importance] | None = None,
+    *,
+    student: nn.Module | None = None,
 ) -> PreparedRun:
     """Load the teacher and make the student.
 
     Args:
         texts: the training texts, one array per column: what a word-level vocabulary is built from.
         importance: says what of the teacher matters, for a student that is cut out of it.
+        student: a ready-made one: a model, or an encoder that reads the teacher's tokens.
 
     Raises:
         UserError: teacher and student read differently where that matters; a damaged model.
@@ -211,15 +210,53 @@ def prepare_run(
     settings, wanted = validated.settings, validated.settings.student
     aligned = validated.aligned
     teacher = None
-    if validated.teacher and (not validated.manifest or wanted.needs_teacher_weights):
+    if validated.teacher and (not validated.manifest or (wanted.needs_teacher_weights and student is None)):
         teacher = validated.teacher.load(wanted.max_length if aligned else None)
     if teacher or not validated.teacher:
         own = teacher.tokeniser if teacher else Tokeniser.load(locate(DEFAULT_TEACHER))
     else:
         own = validated.teacher.tokeniser()
+    tasks = [task for task in validated.tasks if task.type.has_head]
+    torch.manual_seed(settings.train.seed)
+    if isinstance(student, MultiTaskModel):
+        student.require([task for task in tasks if task.head in student.tasks], "the student")
+        student.keep(tasks)
+        made = student
+    else:
+        made = _make_student(validated, student, teacher, own, texts, importance)
+    reads = teacher.reader if teacher else None
+    if validated.manifest:
+        teacher, reads = None, Reader(own, "joined", validated.manifest.contents.max_length)
+    if aligned and reads and not made.reader.reads_like(reads):
+        raise UserError(
+            f"a term of {settings.name} compares teacher and student token by token, and they read "
+            f"differently: "
+            f"the teacher {_reading(reads)}, the student {_reading(made.reader)}",
+            hint="use a Transformer student with the teacher's vocabulary, or drop the term",
+        )
+    return PreparedRun(validated, made, teacher if settings.supervision == "teacher" else None)
+
+
+def _make_student(
+    validated: ValidatedRun,
+    encoder: Any,
+    teacher: MultiTaskModel | None,
+    own: Tokeniser,
+    texts: Sequence[pa.StringArray],
+    importance: Callable[[MultiTaskModel], Importance] | None,
+) -> MultiTaskModel:
+    """The student around a ready-made encoder, or as the settings describe it.
+
+    Args:
+        own: the teacher's tokeniser, or the default one where there is no teacher.
+    """
+    settings, wanted = validated.settings, validated.settings.student
+    tasks = [task for task in validated.tasks if task.type.has_head]
+    info = ModelInfo(wanted.max_length, wanted.head_hidden, wanted.dropout, stride=wanted.stride)
+    if encoder is not None:
+        return MultiTaskModel(encoder, tasks, own, info)
     tokeniser = Tokeniser.word_level(texts, wanted.vocabulary_size) if wanted.vocabulary == "word" else own
     torch.manual_seed(settings.train.seed)
-    init_spec = validated.teacher.init_spec if validated.teacher else InitSpec(None, None)
     weighed = None
     if wanted.needs_importance:
         if importance is None or teacher is None:
@@ -229,24 +266,13 @@ def prepare_run(
             )
         weighed = importance(teacher)
         torch.manual_seed(settings.train.seed)
-    encoder = teacher.encoder if teacher else None
-    context = InitContext(tokeniser, encoder, own, init_spec, weighed, texts)
-    info = ModelInfo(wanted.max_length, wanted.head_hidden, wanted.dropout, stride=wanted.stride)
-    tasks = [task for task in validated.tasks if task.type.has_head]
+    init_spec = validated.teacher.init_spec if validated.teacher else InitSpec(None, None)
+    source = teacher.encoder if teacher else None
+    context = InitContext(tokeniser, source, own, init_spec, weighed, texts)
     student = MultiTaskModel(build_student(wanted, context), tasks, tokeniser, info)
     if weighed and teacher:
         _take_heads(student, teacher)
-    theirs = teacher.reader if teacher else None
-    if validated.manifest:
-        teacher, theirs = None, Reader(own, "joined", validated.manifest.contents.max_length)
-    if aligned and theirs and not student.reader.reads_like(theirs):
-        raise UserError(
-            f"a term of {settings.name} compares teacher and student token by token, and they read "
-            f"differently: "
-            f"the teacher {_reading(theirs)}, the student {_reading(student.reader)}",
-            hint="use a Transformer student with the teacher's vocabulary, or drop the term",
-        )
-    return PreparedRun(validated, student, teacher if settings.supervision == "teacher" else None)
+    return student
 
 
 def _take_heads(student: MultiTaskModel, teacher: MultiTaskModel) -> None:
@@ -261,8 +287,3 @@ def _reading(reader: Reader) -> str:
     how = "both texts in one sequence" if reader.input_format == "joined" else "each text apart"
     vocabulary = f"{reader.tokeniser.vocab_size} ids (digest {reader.tokeniser.digest[:8]})"
     return f"{how}, {vocabulary}, at most {reader.max_length} tokens"
-
-
-def stage_place(out: Path, stage: Stage) -> Path:
-    """Where a stage's logs and checkpoints go: the run's directory where there is but one."""
-    return out / "stages" / stage.name if stage.name else out

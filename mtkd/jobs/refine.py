@@ -2,96 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from mtkd.evaluation.baseline import baseline_warnings
-from mtkd.jobs.common import (
-    Request,
-    begin,
-    check_metric,
-    encode_validation,
-    evaluator,
-    scores_record,
-)
-from mtkd.jobs.training_data import load_training_data, trainable_tasks
+from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
+from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
+from mtkd.jobs.training_job import Trained, TrainingJob, Warn, no_warning
 from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import ModelInfo, MultiTaskModel
-from mtkd.models.parameter_count import count_parameters
 from mtkd.settings import RefineSettings
 from mtkd.training.batches import TaskBatches
+from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
-from mtkd.training.trainer import Trainer, make_accelerator
-from tasks.batching import Collator, Encoded
+from mtkd.training.trainer import Trainer
+from tasks.batching import Collator
 from tasks.tokeniser import Tokeniser
 
 
-def run(
+def refine(
     request: Request,
     settings: RefineSettings,
     teacher: str,
-    warn: Callable[[str], None] = lambda text: None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    warn: Warn = no_warning,
 ) -> RunDirectory:
-    """Train the multi-task teacher.
+    """Fine-tune a pretrained encoder on all tasks of the request: the multi-task teacher.
 
     Args:
         teacher: hub name or directory of a pretrained encoder, or `minilm`.
+        callbacks: called as training goes on.
         warn: called with each warning: on the data before training, on the scores after it.
 
     Returns:
-        the finished run; its record holds the validation scores.
+        the finished run.
 
     Raises:
         UserError: anything wrong with data, encoder or settings, before anything is written.
+        Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     tasks = trainable_tasks(request.tasks)
-    train = settings.train
-    check_metric(train.metric, tasks)
-    run = request.open_run("refine", settings, tasks, teacher=teacher)
-    accelerator = make_accelerator(train)
-    data = load_training_data(request, tasks)
-    inputs = {"data": data.digests, "teacher": digest_encoder(teacher)}
-    run.check_inputs(**inputs)
-    if run.finished:
-        return run
-    torch.manual_seed(train.seed)
-    pooling = None if settings.pooling == "auto" else settings.pooling
-    encoder = TransformerEncoder.pretrained(teacher, pooling, settings.layers)
-    info = ModelInfo(
-        settings.max_length, settings.head_hidden, settings.dropout, base=teacher, stride=settings.stride
-    )
-    model = MultiTaskModel(encoder, tasks, Tokeniser.load(locate(teacher)), info)
-    reader = model.reader
-    data = data.as_read(reader)
-    for text in data.lost if accelerator.is_main_process else ():
-        warn(text)
-    encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in data.parts}
-    evaluate = evaluator(
-        data.tasks, encode_validation(data.validation, reader), accelerator, train.eval_batch_size
-    )
-    objective = labels_objective()
-    begin(run, accelerator, **inputs, rows=data.summary(), parameters=count_parameters(model).to_json())
-    trainer = Trainer(
-        accelerator,
-        model,
-        objective,
-        TaskBatches(data.tasks, encoded, Collator(reader), train),
-        train,
-        request.out,
-        evaluate=evaluate,
-        label="refining",
-    )
-    outcome = trainer.fit()
-    found = evaluate(model)
-    scores = scores_record(found)
-    if accelerator.is_main_process:
-        model.info.scores = scores
-        model.save(request.out / "model")
-        run.finish(scores=scores, training=vars(outcome))
-        if weak := baseline_warnings(data.tasks, found):
-            warn("\n".join(weak))
-    accelerator.wait_for_everyone()
-    return run
+    check_metric(settings.train.metric, tasks)
+    return _Refine(
+        request=request,
+        settings=settings,
+        tasks=tasks,
+        sources={"teacher": teacher},
+        callbacks=callbacks,
+        warn=warn,
+    ).run()
+
+
+@dataclass(kw_only=True)
+class _Refine(TrainingJob):
+    name = "refine"
+    settings: RefineSettings
+
+    def inputs(self) -> dict[str, Any]:
+        self.rows = EncodedRows(load_training_data(self.request, self.tasks))
+        return {"data": self.rows.data.digests, "teacher": digest_encoder(self.sources["teacher"])}
+
+    def prepare(self) -> MultiTaskModel:
+        assert self.rows is not None, "inputs come first"
+        settings, teacher = self.settings, self.sources["teacher"]
+        torch.manual_seed(settings.train.seed)
+        pooling = None if settings.pooling == "auto" else settings.pooling
+        encoder = TransformerEncoder.pretrained(teacher, pooling, settings.layers)
+        info = ModelInfo(
+            settings.max_length, settings.head_hidden, settings.dropout, base=teacher, stride=settings.stride
+        )
+        self.model = MultiTaskModel(encoder, self.tasks, Tokeniser.load(locate(teacher)), info)
+        reader = self.model.reader
+        self.rows = self.rows.as_read(reader)
+        data = self.rows.data
+        self.warnings += data.lost
+        self.evaluate = evaluator(data.tasks, self.rows.validation(reader), self.accelerator, settings.train)
+        self.batches = TaskBatches(data.tasks, self.rows.train(reader), Collator(reader), settings.train)
+        return self.model
+
+    def train(self) -> Trained:
+        trainer = Trainer(
+            self.accelerator,
+            self.model,
+            labels_objective(),
+            self.batches,
+            self.settings.train,
+            self.request.out,
+            evaluate=self.evaluate,
+            callbacks=self.callbacks,
+            label="refining",
+        )
+        outcome = trainer.fit()
+        scores = self.evaluate(self.model)
+        weak = baseline_warnings({task.name: task for task in self.tasks}, scores)
+        if weak and self.accelerator.is_main_process:
+            self.warn("\n".join(weak))
+        return Trained(self.model, scores_record(scores), vars(outcome))

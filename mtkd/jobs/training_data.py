@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mtkd.jobs.common import Request
 from mtkd.models.multitask import MultiTaskModel
+from tasks.batching import Encoded
 from tasks.corpus_reader import corpus_rows, read_corpus
 from tasks.errors import UserError
 from tasks.reader import Reader
 from tasks.registry import resolve
 from tasks.rows import Rows, concat, has_label
-from tasks.sources import DataSource, digest_rows, load_rows, open_data
+from tasks.sources import DataSource, digest_rows, load_rows, sample_rows
 from tasks.task import Task
+from tasks.tokeniser import Tokeniser
 
 
 @dataclass(frozen=True)
@@ -84,13 +87,54 @@ class TrainingData:
         return found
 
 
-def trainable_tasks(spec: str) -> list[Task]:
-    """The tasks that `spec` names, all of which can be trained.
+class EncodedRows:
+    """The rows of a run as token ids; each split is tokenised once per tokeniser and way to cut windows."""
+
+    def __init__(self, data: TrainingData):
+        self.data = data
+        self._known: dict[tuple[Any, ...], Encoded] = {}
+
+    def as_read(self, reader: Reader) -> EncodedRows:
+        """The same with training rows in the windows that a model reads; what was tokenised is shared."""
+        found = EncodedRows(self.data.as_read(reader))
+        found._known = self._known
+        return found
+
+    def train(self, reader: Reader, teacher: Tokeniser | None = None) -> dict[str, Encoded]:
+        """Task -> training rows as a model reads them.
+
+        Args:
+            teacher: also gives its ids, where its tokeniser is another one.
+        """
+        found = {}
+        for part in self.data.parts:
+            rows = self._encode(part.train, reader)
+            if teacher is not None and teacher.digest != reader.tokeniser.digest and rows.windows is None:
+                others = self._encode(part.train, replace(reader, tokeniser=teacher))
+                rows = replace(rows, teacher=others.texts)
+            found[part.task.name] = rows
+        return found
+
+    def validation(self, reader: Reader) -> dict[tuple[str, str], Encoded]:
+        """(task, split) -> validation rows as a model reads them."""
+        return {key: self._encode(rows, reader) for key, rows in self.data.validation.items()}
+
+    def _encode(self, rows: Rows, reader: Reader) -> Encoded:
+        key: tuple[Any, ...] = (rows.task, rows.split, reader.tokeniser.digest)
+        if rows.answers is not None and rows.windows is None:  # these are cut into windows
+            key += (reader.max_length, reader.stride)
+        if key not in self._known:
+            self._known[key] = Encoded.encode(reader.rows(rows), reader.tokeniser)
+        return self._known[key]
+
+
+def trainable_tasks(spec: str | Sequence[Task]) -> list[Task]:
+    """The tasks that `spec` names or holds, all of which can be trained.
 
     Raises:
         UserError: an unknown task, or one without a training split (ax).
     """
-    tasks = resolve(spec)
+    tasks = resolve(spec) if isinstance(spec, str) else list(spec)
     for task in tasks:
         if task.train is None:
             raise UserError(
@@ -110,16 +154,17 @@ def load_training_data(request: Request, tasks: list[Task], corpus: Path | None 
         UserError: anything wrong with the data; a task that is left without validation rows; a corpus
             that lacks a task or was made from other rows.
     """
-    source = open_data(request.data)
+    source = request.source()
     asked = _asked(corpus, tasks) if corpus else []
     parts, digests = [], {}
     for task in tasks:
         assert task.train is not None, "trainable_tasks refuses others"
-        train = load_rows(source, task, task.train, request.limit)
+        everything = load_rows(source, task, task.train)
+        train = sample_rows(everything, request.limit)
         if corpus and task.name in asked:
             train = concat([train, corpus_rows(corpus, task.name)])
         elif corpus and not asked:
-            _check_origin(corpus, source, task)
+            _check_origin(corpus, source, task, everything)
             train = _with_copies(train, corpus_rows(corpus, task.name))
         validation = _validation(source, task, request.eval_limit)
         for rows in (train, *validation.values()):
@@ -159,11 +204,10 @@ def _validation(source: DataSource, task: Task, limit: int | None) -> dict[str, 
     return {split: load_rows(source, task, split, limit) for split in there}
 
 
-def _check_origin(corpus: Path, source: DataSource, task: Task) -> None:
+def _check_origin(corpus: Path, source: DataSource, task: Task, rows: Rows) -> None:
     """Refuse a corpus whose copies are not of this source's training rows."""
     entry = read_corpus(corpus).task(task.name)
-    assert task.train is not None, "trainable_tasks refuses others"
-    if digest_rows(load_rows(source, task, task.train, entry.source_rows)) != entry.source_digest:
+    if digest_rows(sample_rows(rows, entry.source_rows)) != entry.source_digest:
         raise UserError(
             f"the corpus {corpus} was not made from the {task.name} rows of {source.name!r}",
             hint=f"make one from them: mtkd augment mask --data {source.name} --tasks {task.name} --out DIR",

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mtkd import __version__
+from mtkd.models.multitask import MultiTaskModel
 from tasks.errors import UserError
-from tasks.files import drop_directory, is_temporary, read_json, write_json, write_text
+from tasks.files import drop_directory, is_temporary, read_json, write_json
 
 RUN_FILE = "run.json"
 _PACKAGES = (
@@ -30,7 +31,7 @@ _PACKAGES = (
 class RunDirectory:
     """A run's directory: run.json, log.jsonl, tensorboard/, checkpoints/, model/.
 
-    Nothing is written before `begin`, so that a mistake found while checking leaves nothing behind.
+    Nothing is written before `begin`, so that a request that is refused leaves nothing behind.
 
     Attributes:
         path: the directory.
@@ -90,6 +91,16 @@ class RunDirectory:
         """What run.json says now."""
         return read_json(self.path / RUN_FILE)
 
+    @property
+    def scores(self) -> dict[str, Any]:
+        """The validation scores of a finished run, "task/split" -> scores (`TaskScores.to_json`)."""
+        scores: dict[str, Any] = self.record["scores"]
+        return scores
+
+    def model(self) -> MultiTaskModel:
+        """The trained model of a finished run."""
+        return MultiTaskModel.load(self.path)
+
     def check_inputs(self, **inputs: Any) -> None:
         """See that what went into the run that is here (data, teacher, ...) is what it was.
 
@@ -133,46 +144,6 @@ class RunDirectory:
         """Mark the run as complete, drop its checkpoints, and add the last facts."""
         self.note(status="finished", **facts)
         shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
-
-
-class Log:
-    """log.jsonl and TensorBoard of one run; on resuming, what came after the checkpoint is dropped."""
-
-    def __init__(self, path: Path, step: int, enabled: bool = True):
-        self._enabled = enabled
-        if not enabled:
-            return
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._file = path / "log.jsonl"
-        if self._file.is_file():
-            lines = self._file.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if _step(line) <= step]
-            write_text(self._file, "".join(f"{line}\n" for line in kept))
-        self._board = SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)
-
-    def write(self, step: int, **values: Any) -> None:
-        """Add one record."""
-        if not self._enabled:
-            return
-        with open(self._file, "a", encoding="utf-8") as handle:
-            handle.write(json.dumps({"step": step, **values}) + "\n")
-        for name, value in values.items():
-            if isinstance(value, int | float):
-                self._board.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        """Flush TensorBoard."""
-        if self._enabled:
-            self._board.close()
-
-
-def _step(line: str) -> int:
-    """The step of a log line; a line cut short by a kill counts as too late to keep."""
-    try:
-        return int(json.loads(line)["step"])
-    except (json.JSONDecodeError, KeyError):
-        return sys.maxsize
 
 
 def _versions() -> dict[str, str]:

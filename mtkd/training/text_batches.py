@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import TrainSettings
 from mtkd.teachers.live import TeacherSource
-from tasks.batching import Batch, Collator, Encoded
+from mtkd.training.batches import DrawnRows
+from tasks.batching import Collator, Encoded
 from tasks.plain_text import TEXT, TextFiles
 from tasks.ragged import RaggedArray
 from tasks.reader import Reader
-from tasks.sampler import BatchIndices
 from tasks.task import Task
 
 EPOCH_STEPS = 1000
@@ -34,50 +35,39 @@ class TextBatches:
     into batches of about equal length, and the batches are shuffled. So texts are mixed within a chunk,
     not across the corpus. One text in 64 is held out while there are fewer than `held_out`.
 
-    Attributes:
-        cursor: pass, the chunk's first text, and the next batch of the chunk.
+    The cursor of a draw is the pass, the chunk's first text, and the next batch of the chunk.
     """
 
     def __init__(self, files: TextFiles, collate: Collator, settings: TrainSettings, held_out: int = 512):
         self.tasks: Mapping[str, Task] = {TEXT.name: TEXT}
-        self._files, self._collate, self._settings = files, collate, settings
+        self.collate = collate
+        self._files, self._settings = files, settings
         self._limit = held_out * _HELD_OUT_EVERY
-        self.cursor: dict[str, Any] = {}
-        self._source: Iterator[tuple[np.ndarray, Encoded, dict[str, Any]]] | None = None
-        self._pool: Encoded | None = None
+        self._stream: Iterator[DrawnRows] | None = None
+        self._cursor: Mapping[str, Any] = {}
 
     def __len__(self) -> int:
-        """Steps between two looks at the held-out texts."""
+        """Steps between two evaluations on the held-out texts."""
         steps = self._settings.steps or EPOCH_STEPS
         return min(self._settings.steps_per_epoch or EPOCH_STEPS, steps)
 
-    def epoch(self, number: int, start: int) -> Iterator[BatchIndices]:
-        """The next batches of the stream, from the cursor on."""
-        if self._source is None:
-            self._source = self._stream(**(self.cursor or _START))
-        for _ in range(len(self) - start):
-            indices, self._pool, self.cursor = next(self._source)
-            yield BatchIndices(TEXT.name, indices)
+    def epoch(self, number: int, start: int, cursor: Mapping[str, Any]) -> Iterator[DrawnRows]:
+        """The next draws of the stream, from the cursor on."""
+        if self._stream is None or self._cursor != cursor:
+            self._stream = self._draws(**(cursor or _START))
+        for drawn in islice(self._stream, len(self) - start):
+            self._cursor = drawn.cursor
+            yield drawn
 
-    def batch(self, task: str, indices: np.ndarray) -> Batch:
-        """Some rows of the draw that came last."""
-        assert self._pool is not None, "there is a draw before there is a batch"
-        return self._collate(self._pool, indices)
-
-    def groups(self, task: str) -> None:
-        """Texts have no groups."""
-
-    def _stream(
-        self, passes: int, texts: int, batch: int
-    ) -> Iterator[tuple[np.ndarray, Encoded, dict[str, Any]]]:
+    def _draws(self, passes: int, texts: int, batch: int) -> Iterator[DrawnRows]:
         while True:
             for chunk in self._files.chunks(texts):
-                pool = encode_texts(
-                    chunk.filter(pa.array(~self._held_out(texts, len(chunk)))), self._collate.reader
-                )
+                kept = chunk.filter(pa.array(~self._held_out(texts, len(chunk))))
+                pool = encode_texts(kept, self.collate.reader)
                 for number, indices in enumerate(self._batches(pool, passes, texts)):
                     if number >= batch:
-                        yield indices, pool, {"passes": passes, "texts": texts, "batch": number + 1}
+                        cursor = {"passes": passes, "texts": texts, "batch": number + 1}
+                        yield DrawnRows(pool, indices, cursor)
                 texts, batch = texts + len(chunk), 0
             passes, texts = passes + 1, 0
 
@@ -86,7 +76,7 @@ class TextBatches:
         random = np.random.default_rng((self._settings.seed, _STREAM, passes, texts))
         order = random.permutation(len(pool))
         if self._settings.bucket:
-            order = order[np.argsort(self._collate.reader.lengths(pool.texts)[order], kind="stable")]
+            order = order[np.argsort(self.collate.reader.lengths(pool.texts)[order], kind="stable")]
         size = self._settings.batch_size
         batches = [order[i : i + size] for i in range(0, len(order), size)]
         return [batches[i] for i in random.permutation(len(batches))]
@@ -105,7 +95,7 @@ class TextBatches:
             first += len(chunk)
             if first >= self._limit:
                 break
-        return encode_texts(pa.array(found, pa.string()), self._collate.reader)
+        return encode_texts(pa.array(found, pa.string()), self.collate.reader)
 
 
 def encode_texts(texts: pa.StringArray, reader: Reader) -> Encoded:

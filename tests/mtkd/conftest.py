@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mtkd.jobs import refine
 from mtkd.jobs.common import Request
+from mtkd.jobs.refine import refine
 from mtkd.models.encoders.pretrained_config import locate
 from mtkd.recipes import load_settings
 
@@ -41,5 +41,5 @@ def tiny_teacher(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -
     """A finished run of `refine` on three pocket tasks."""
     out = tmp_path_factory.mktemp("teacher") / "run"
     settings = load_settings("refine", "refine", SMALL_RUN)
-    refine.run(Request("pocket", "sst2,rte,stsb", out, 48, 32), settings, str(tiny_encoder))
+    refine(Request("pocket", "sst2,rte,stsb", out, 48, 32), settings, str(tiny_encoder))
     return out

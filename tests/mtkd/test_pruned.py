@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mtkd.jobs import distill
 from mtkd.jobs.common import Request
+from mtkd.jobs.distill import distill
 from mtkd.models.encoders.pretrained_config import TransformerConfig
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
@@ -119,7 +119,7 @@ def test_the_recipe_cuts_trains_and_comes_back(tiny_teacher: Path, tmp_path: Pat
     }
     settings = load_settings("hsk-rosita-6", "distill", sizes)
     out = tmp_path / "run"
-    run = distill.run(Request("pocket", "rte,stsb", out, 24, 16), settings, str(tiny_teacher))
+    run = distill(Request("pocket", "rte,stsb", out, 24, 16), settings, str(tiny_teacher))
     assert set(run.record["scores"]) == {"rte/validation", "stsb/validation"}
     student = MultiTaskModel.load(out)
     assert student.encoder.shape.attention == 8 and student.encoder.shape.heads == 1
@@ -129,7 +129,7 @@ def test_the_recipe_cuts_trains_and_comes_back(tiny_teacher: Path, tmp_path: Pat
         "distill",
         {"student.transformer.init": str(out), "student.transformer.layers": 2, "train.epochs": 1},
     )
-    distill.run(Request("pocket", "rte", tmp_path / "next", 16, 16), again, str(tiny_teacher))
+    distill(Request("pocket", "rte", tmp_path / "next", 16, 16), again, str(tiny_teacher))
 
 
 @pytest.mark.parametrize(
@@ -146,4 +146,4 @@ def test_what_cannot_be_cut_out(changes: dict, complaint: str, tiny_teacher: Pat
     sizes |= {"student.transformer.embedding_size": 4, "student.max_length": 24}
     settings = load_settings("hsk-rosita-6", "distill", {**sizes, **changes})
     with pytest.raises(UserError, match=complaint):
-        distill.run(Request("pocket", "rte", tmp_path / "run", 16, 16), settings, str(tiny_teacher))
+        distill(Request("pocket", "rte", tmp_path / "run", 16, 16), settings, str(tiny_teacher))

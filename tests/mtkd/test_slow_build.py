@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from mtkd.jobs import distill
 from mtkd.jobs.common import Request
+from mtkd.jobs.distill import distill
 from mtkd.losses.base import TermInput
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.slow_build import SlowBuild
@@ -133,7 +133,7 @@ def test_the_rate_holds_while_layers_are_built() -> None:
 
 def trained(out: Path, teacher: Path) -> dict[str, torch.Tensor]:
     settings = load_settings("tinybert-4", "distill", SMALL | {"train.checkpoint_steps": 5})
-    distill.run(Request("pocket", "rte", out, 32, 16), settings, str(teacher))
+    distill(Request("pocket", "rte", out, 32, 16), settings, str(teacher))
     return MultiTaskModel.load(out).state_dict()
 
 

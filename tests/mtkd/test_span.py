@@ -12,9 +12,12 @@ import torch
 
 from mtkd.evaluation.question_answering import Answerer
 from mtkd.jobs import build_store as store
-from mtkd.jobs import distill, evaluate, finetune, refine
+from mtkd.jobs import evaluate
 from mtkd.jobs.common import Request
+from mtkd.jobs.distill import distill
+from mtkd.jobs.finetune import finetune
 from mtkd.jobs.plan_store import StoreRequest
+from mtkd.jobs.refine import refine
 from mtkd.losses.logits import logits_mse, soft_label_kl
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
@@ -38,7 +41,7 @@ def span_teacher(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -
     """A finished run of `refine` on two pocket tasks, one of spans."""
     out = tmp_path_factory.mktemp("spans") / "run"
     settings = load_settings("refine", "refine", SMALL)
-    refine.run(Request("pocket", "squad_v2,rte", out, 48, 32), settings, str(tiny_encoder))
+    refine(Request("pocket", "squad_v2,rte", out, 48, 32), settings, str(tiny_encoder))
     return out
 
 
@@ -89,9 +92,7 @@ def test_recipes_distil_spans_beside_classes(recipe: str, span_teacher: Path, tm
     settings = load_settings(
         recipe, "distill", {**sizes, **stages, "train.epochs": 1, "train.batch_size": 16}, "squad_v2,rte"
     )
-    run = distill.run(
-        Request("pocket", "squad_v2,rte", tmp_path / "run", 24, 16), settings, str(span_teacher)
-    )
+    run = distill(Request("pocket", "squad_v2,rte", tmp_path / "run", 24, 16), settings, str(span_teacher))
     for score in run.record["scores"].values():
         assert np.isfinite(score["loss"])
 
@@ -102,8 +103,8 @@ def test_a_store_teaches_spans_as_the_teacher_does(span_teacher: Path, tmp_path:
     request = StoreRequest("mkd-transformer", "pocket", "squad_v2,rte", str(span_teacher), sets, limit=24)
     store.build(request, tmp_path / "store", command="test")
     settings = load_settings("mkd-transformer", "distill", sets, "squad_v2,rte")
-    distill.run(Request("pocket", "squad_v2,rte", tmp_path / "a", 24, 16), settings, str(span_teacher))
-    distill.run(
+    distill(Request("pocket", "squad_v2,rte", tmp_path / "a", 24, 16), settings, str(span_teacher))
+    distill(
         Request("pocket", "squad_v2,rte", tmp_path / "b", 24, 16), settings, None, store=tmp_path / "store"
     )
     one, other = (MultiTaskModel.load(tmp_path / name).state_dict() for name in "ab")
@@ -114,18 +115,18 @@ def test_a_store_teaches_spans_as_the_teacher_does(span_teacher: Path, tmp_path:
 def test_students_that_read_texts_apart_are_refused(span_teacher: Path, tmp_path: Path) -> None:
     settings = load_settings("mkd-lstm", "distill", {}, "squad_v2")
     with pytest.raises(UserError, match="has no vector for each token"):
-        distill.run(Request("pocket", "squad_v2", tmp_path / "run"), settings, str(span_teacher))
+        distill(Request("pocket", "squad_v2", tmp_path / "run"), settings, str(span_teacher))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_student_is_fine_tuned_on_spans(span_teacher: Path, tmp_path: Path) -> None:
     settings = load_settings("finetune", "finetune", {"train.epochs": 1, "learning_rates": [1e-4]})
-    run = finetune.run(Request("pocket", "squad", tmp_path / "run", 16, 16), settings, span_teacher)
+    run = finetune(Request("pocket", "squad", tmp_path / "run", 16, 16), settings, span_teacher)
     assert set(run.record["scores"]) == {"squad/validation"}, "a task that it did not know"
     bilstm = load_settings("mkd-lstm", "distill", {"train.epochs": 1, "student.max_length": 32}, "rte")
-    distill.run(Request("pocket", "rte", tmp_path / "lstm", 16, 16), bilstm, str(span_teacher))
+    distill(Request("pocket", "rte", tmp_path / "lstm", 16, 16), bilstm, str(span_teacher))
     with pytest.raises(UserError, match="reads texts apart"):
-        finetune.run(Request("pocket", "squad", tmp_path / "not"), settings, tmp_path / "lstm")
+        finetune(Request("pocket", "squad", tmp_path / "not"), settings, tmp_path / "lstm")
     assert not (tmp_path / "not").exists()
 
 
@@ -133,7 +134,7 @@ def test_contrasts_of_classes_are_not_for_spans(span_teacher: Path, tmp_path: Pa
     sets = {**STUDENT, "student.transformer.layers": 2, "terms.sc.kinds": None}
     settings = load_settings("mlkd-bert-4", "distill", sets, "squad_v2")
     with pytest.raises(UserError, match="contrasts classes, and 'squad_v2' has places in a text"):
-        distill.run(Request("pocket", "squad_v2", tmp_path / "run"), settings, str(span_teacher))
+        distill(Request("pocket", "squad_v2", tmp_path / "run"), settings, str(span_teacher))
 
 
 def test_answers_that_no_window_holds_are_said(tiny_encoder: Path, tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_answers_that_no_window_holds_are_said(tiny_encoder: Path, tmp_path: Pat
     said: list[str] = []
     settings = load_settings("refine", "refine", SMALL)
     request = Request(str(tmp_path), "squad", tmp_path / "run")
-    refine.run(request, settings, str(tiny_encoder), said.append)
+    refine(request, settings, str(tiny_encoder), warn=said.append)
     assert len(said) == 2 and "is not distinguishable" in said[1]
     assert "1 answers of squad are in no window of 48 tokens whole" in said[0]
     assert "squad/train/0" in said[0] and "max_length" in said[0]

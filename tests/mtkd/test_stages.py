@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from mtkd.jobs import distill
-from mtkd.jobs import distill_text as text
 from mtkd.jobs.common import Request
+from mtkd.jobs.distill import distill
+from mtkd.jobs.distill_text import distill_text
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings, recipe_names
 from mtkd.settings import DistillSettings
@@ -54,7 +54,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 def two_stages(out: Path, teacher: Path, **changes: object) -> Path:
     settings = settings_of("mlkd-bert-4", {**TWO_STAGES, **changes})
-    distill.run(Request("pocket", "rte,stsb", out, 24, 16), settings, str(teacher))
+    distill(Request("pocket", "rte,stsb", out, 24, 16), settings, str(teacher))
     return out
 
 
@@ -71,7 +71,7 @@ def test_every_recipe_of_tasks_trains(recipe: str, tiny_teacher: Path, tmp_path:
     sizes = {"student.transformer.layers": 2, "student.max_length": 24} if copied else TINY
     changes = {**sizes, "train.epochs": 1, "train.batch_size": 8}
     settings = settings_of(recipe, changes)
-    run = distill.run(Request("pocket", "rte,stsb", tmp_path / "run", 16, 16), settings, str(tiny_teacher))
+    run = distill(Request("pocket", "rte,stsb", tmp_path / "run", 16, 16), settings, str(tiny_teacher))
     assert set(run.record["scores"]) == {"rte/validation", "stsb/validation"}
 
 
@@ -176,7 +176,7 @@ def on_text(
     out: Path, corpus: Path, teacher: Path, recipe: str = "minilmv2-6x384", **changes: object
 ) -> Path:
     settings = settings_of(recipe, {**RELATIONS, **changes})
-    text.run(Request(str(corpus), "text", out, None, 4), settings, str(teacher), corpus)
+    distill_text(Request(str(corpus), "text", out, None, 4), settings, str(teacher), corpus)
     return out
 
 
@@ -215,7 +215,7 @@ def test_the_general_recipes_train_on_text(
 ) -> None:
     wanted = {**TINY, "train.steps": 2, "train.micro_batch": None, **changes}
     warnings: list[str] = []
-    run = text.run(
+    run = distill_text(
         Request(str(corpus), "text", tmp_path / "run", None, 4),
         settings_of(recipe, wanted),
         str(tiny_encoder),
@@ -249,8 +249,8 @@ def test_a_pass_over_text_sees_every_piece_once(corpus: Path, tiny_encoder: Path
     batch_source = TextBatches(files, Collator(reader), train, held_out=2)
     assert len(batch_source) == batches and len(batch_source.held_out()) >= 2
     seen, real = [], []
-    for draw in batch_source.epoch(0, 0):
-        tokens = batch_source.batch(draw.task, draw.indices).inputs.joined
+    for draw in batch_source.epoch(0, 0, {}):
+        tokens = batch_source.collate(draw.rows, draw.indices).inputs.joined
         real.append(tokens.mask.float().mean().item())
         seen += [tuple(ids[mask][1:-1].tolist()) for ids, mask in zip(tokens.ids, tokens.mask, strict=True)]
     assert sorted(seen) == sorted(tuple(pieces.row(i).tolist()) for i in range(len(pieces)))
@@ -272,5 +272,5 @@ def test_text_that_cannot_be_learned_from(
     sizes = RELATIONS if recipe.startswith("mini") else {}
     with pytest.raises(UserError, match=complaint):
         settings = settings_of(recipe, {**sizes, **changes})
-        text.run(Request("", "text", tmp_path / "run"), settings, str(tiny_encoder), corpus)
+        distill_text(Request("", "text", tmp_path / "run"), settings, str(tiny_encoder), corpus)
     assert not (tmp_path / "run").exists()

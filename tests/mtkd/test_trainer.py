@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import load_file
 
 from mtkd.evaluation.scoring import TaskScores, watched
-from mtkd.jobs import distill, prepare
+from mtkd.jobs import prepare
 from mtkd.jobs.common import Request, check_metric
+from mtkd.jobs.distill import distill
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
@@ -46,7 +47,7 @@ def weights_of(out: Path) -> dict[str, torch.Tensor]:
 def student_after(out: Path, teacher: Path, **changes: object) -> dict[str, torch.Tensor]:
     """The weights of a small distilled student."""
     settings = load_settings("mkd-lstm", "distill", {**SMALL, **changes})
-    distill.run(Request("pocket", TASKS, out, 40, 16), settings, str(teacher))
+    distill(Request("pocket", TASKS, out, 40, 16), settings, str(teacher))
     return weights_of(out)
 
 
@@ -129,6 +130,24 @@ def test_ctrl_c_leaves_a_checkpoint_and_code_130(tiny_teacher: Path, tmp_path: P
     codes = _kill_repeatedly(words, out / "checkpoints", signal.SIGINT, times=1)
     assert codes == [130]
     assert any((out / "checkpoints").glob("step-*/position.json"))
+
+
+def test_sigterm_leaves_a_checkpoint_from_which_the_run_resumes(tiny_teacher: Path, tmp_path: Path) -> None:
+    changes = {"train.epochs": 12}
+    straight = student_after(tmp_path / "straight", tiny_teacher, **changes)
+    out = tmp_path / "run"
+    words = command(out, tiny_teacher, **changes)
+    assert _kill_repeatedly(words, out / "checkpoints", signal.SIGTERM, times=1) == [143]
+    position = max((out / "checkpoints").glob("step-*")) / "position.json"
+    assert 0 < json.loads(position.read_text())["step"] < straight_steps(tmp_path / "straight")
+    assert subprocess.run(_python(words), capture_output=True).returncode == 0
+    assert_same(straight, weights_of(out))
+
+
+def straight_steps(out: Path) -> int:
+    """The steps of a finished run."""
+    steps: int = json.loads((out / "run.json").read_text())["training"]["steps"]
+    return steps
 
 
 def _python(words: list[str]) -> list[str]:

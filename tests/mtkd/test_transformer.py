@@ -299,17 +299,17 @@ def test_dropout_can_be_turned_off_and_on_in_every_family(family: str) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
 def test_freed_memory_is_kept_and_its_holes_given_back() -> None:
     code = """
-import time, torch
+import threading, time, torch
 from pathlib import Path
 from mtkd import device
 def more(): return int(Path('/proc/self/statm').read_text().split()[1]) * 4096 - before > 50_000_000
 device._SECONDS = 2.0
-told, same = device.keep_memory(), device.keep_memory()
-before = int(Path('/proc/self/statm').read_text().split()[1]) * 4096
-x, y = torch.ones(25_000_000), torch.ones(1000); del x  # 100 MB, a hole below y
-kept = more()
-while told and more(): time.sleep(0.1)
-print(told == same, kept == told, len(y))
+with device.keep_memory() as told:
+    before = int(Path('/proc/self/statm').read_text().split()[1]) * 4096
+    x, y = torch.ones(25_000_000), torch.ones(1000); del x  # 100 MB, a hole below y
+    kept = more()
+    while told and more(): time.sleep(0.1)
+print(threading.active_count() == 1, kept == told, len(y))
 """
     run = [sys.executable, "-c", code]
     done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=60)

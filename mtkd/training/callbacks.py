@@ -1,0 +1,225 @@
+"""Callbacks: code that is called as training goes on. The logs and the progress bar are callbacks too."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from tasks.files import write_text
+from tasks.progress import Advance, progress, say
+
+LOG_STEPS = 20
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Where training stands.
+
+    Attributes:
+        label: what is being trained, in a word or two ("distilling (layers)").
+        step: optimiser steps done.
+        total_steps: steps of the whole run, unless it stops early.
+        epoch: epochs done.
+        task: the task of the last step; None before the first.
+        loss: the objective's value in the last step.
+        terms: each loss term's own value in the last step, before weighting; terms that had no items in it
+            are left out.
+        lr: the learning rate of the last step.
+        metric: name of the watched metric (`train.metric`), and `value` its last value.
+        scores: the last validation scores, "task/split" -> score.
+        stopped: True once training has stopped before its last step.
+    """
+
+    label: str
+    step: int
+    total_steps: int
+    epoch: int = 0
+    task: str | None = None
+    loss: float | None = None
+    terms: Mapping[str, float] = field(default_factory=dict)
+    lr: float | None = None
+    metric: str = "score"
+    value: float | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    stopped: bool = False
+
+
+@dataclass
+class TrainingControl:
+    """What a callback may ask for.
+
+    Attributes:
+        should_training_stop: set it to True to end training: the model is evaluated a last time, and the
+            weights to keep are chosen as usual.
+    """
+
+    should_training_stop: bool = False
+
+
+class Callback:
+    """Base class of callbacks; override what you need. With several processes only the main one calls them.
+
+    A recipe of several stages trains once per stage, each from `on_train_begin` to `on_end`.
+    """
+
+    def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
+        """Before the first step, or the first one after a resume (`state.step` is not 0 then)."""
+
+    def on_step(self, state: TrainingState, control: TrainingControl) -> None:
+        """After every optimiser step."""
+
+    def on_evaluate(self, state: TrainingState, control: TrainingControl) -> None:
+        """After the validation rows have been scored, once per epoch."""
+
+    def on_checkpoint(self, state: TrainingState, control: TrainingControl) -> None:
+        """After a checkpoint has been written."""
+
+    def on_end(self, state: TrainingState, control: TrainingControl) -> None:
+        """After the last step, and where training ends by an error or Ctrl-C."""
+
+
+class MetricLog(Callback):
+    """Writes means over the last steps, after the first, every 20 and at every checkpoint, and scores.
+
+    What is written: `loss` and each term's `loss/<term>`, means over the steps since the last record;
+    `loss/<task>`, the mean over the steps of that task; `lr`; after an evaluation `score/<task>/<split>`
+    and `watched`, the value of `train.metric`.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[float]] = defaultdict(list)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write one record."""
+        raise NotImplementedError
+
+    def on_step(self, state: TrainingState, control: TrainingControl) -> None:
+        """Collect the step's values."""
+        found = {"loss": state.loss, **{f"loss/{name}": value for name, value in state.terms.items()}}
+        for name, value in (found | {f"loss/{state.task}": state.loss}).items():
+            if value is not None:
+                self._values[name].append(value)
+        if state.step == 1 or state.step % LOG_STEPS == 0:
+            self._flush(state)
+
+    def on_evaluate(self, state: TrainingState, control: TrainingControl) -> None:
+        """Write the scores."""
+        self._flush(state)
+        scores = {f"score/{name}": value for name, value in state.scores.items()}
+        watched = {} if state.value is None else {"watched": state.value}
+        self.write(state.step, {"epoch": state.epoch, **watched, **scores})
+
+    def on_checkpoint(self, state: TrainingState, control: TrainingControl) -> None:
+        """Write what is left, so that a resumed run writes the same records."""
+        self._flush(state)
+
+    def on_end(self, state: TrainingState, control: TrainingControl) -> None:
+        """Write what is left."""
+        self._flush(state)
+
+    def _flush(self, state: TrainingState) -> None:
+        if self._values and state.lr is not None:
+            means = {name: sum(values) / len(values) for name, values in self._values.items()}
+            self._values.clear()
+            self.write(state.step, {"lr": state.lr, **means})
+
+
+class JsonLinesLog(MetricLog):
+    """log.jsonl in a directory, one record per line; it can be followed while the run goes on.
+
+    On resuming, records from after the checkpoint are dropped.
+    """
+
+    def __init__(self, directory: Path):
+        super().__init__()
+        self._path = directory / "log.jsonl"
+        self._file: TextIO | None = None
+
+    def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
+        """Open the file."""
+        if self._path.is_file():
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if _step_of(line) <= state.step]
+            write_text(self._path, "".join(f"{line}\n" for line in kept))
+        self._file = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed by on_end)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Add a line."""
+        assert self._file is not None, "training begins before anything is written"
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+
+    def on_end(self, state: TrainingState, control: TrainingControl) -> None:
+        """Close the file."""
+        super().on_end(state, control)
+        if self._file is not None:
+            self._file.close()
+
+
+class TensorBoardLog(MetricLog):
+    """The same records for TensorBoard, in tensorboard/ of a directory."""
+
+    def __init__(self, directory: Path):
+        super().__init__()
+        self._directory = directory / "tensorboard"
+        self._board: Any = None
+
+    def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
+        """Open the log; records from after the checkpoint are dropped."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._board = SummaryWriter(str(self._directory), purge_step=state.step + 1)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Add scalars."""
+        for name, value in values.items():
+            self._board.add_scalar(name, value, step)
+
+    def on_end(self, state: TrainingState, control: TrainingControl) -> None:
+        """Flush and close."""
+        super().on_end(state, control)
+        if self._board is not None:
+            self._board.close()
+
+
+class ProgressBar(Callback):
+    """A progress bar on standard error, with the scores of every epoch; silent after `--quiet`."""
+
+    def __init__(self) -> None:
+        self._open = contextlib.ExitStack()
+        self._advance: Advance | None = None
+
+    def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
+        """Show the bar."""
+        bar = progress(state.label, state.total_steps, done=state.step, unit="steps")
+        self._advance = self._open.enter_context(bar)
+
+    def on_step(self, state: TrainingState, control: TrainingControl) -> None:
+        """Move the bar."""
+        assert self._advance is not None, "training begins before its first step"
+        self._advance(1, f"{state.task} loss {state.loss:.4f}")
+
+    def on_evaluate(self, state: TrainingState, control: TrainingControl) -> None:
+        """Print the epoch's scores."""
+        scores = ", ".join(f"{name} {value:.3f}" for name, value in state.scores.items())
+        watched = "" if state.value is None else f" ({state.metric} {state.value:.4f})"
+        say(f"{state.label}: epoch {state.epoch}: {scores}{watched}")
+
+    def on_end(self, state: TrainingState, control: TrainingControl) -> None:
+        """Remove the bar."""
+        self._open.close()
+        if state.stopped:
+            say(f"{state.label}: stopped early at epoch {state.epoch}")
+
+
+def _step_of(line: str) -> int:
+    """The step of a log line; a line cut short by a kill counts as too late to keep."""
+    try:
+        return int(json.loads(line)["step"])
+    except (json.JSONDecodeError, KeyError):
+        return sys.maxsize

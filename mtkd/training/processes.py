@@ -1,0 +1,74 @@
+"""The accelerator of a run, and sums over its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
+
+from mtkd.device import find_device
+from tasks.errors import UserError
+
+Number = TypeVar("Number", int, float)
+
+
+def make_accelerator(device: str | None = None) -> Accelerator:
+    """The accelerator of a run: device and processes. Heads that idle in a step are allowed for.
+
+    It is the same for every precision, so that one process can run jobs of several: training step and
+    evaluation use autocast themselves.
+
+    Args:
+        device: "cpu", "cuda", "cuda:1", "mps"; None = the GPU if there is one, one for each process.
+
+    Raises:
+        UserError: there is no such device, several processes would share it, or this process has trained on
+            another one before.
+    """
+    wanted = None if device is None else find_device(device)
+    if wanted is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(
+            f"`device={device}` with several processes: each takes a device of its own",
+            hint="leave `device` out, or choose the GPUs with CUDA_VISIBLE_DEVICES",
+        )
+    with _environment(wanted):
+        accelerator = Accelerator(
+            cpu=wanted is not None and wanted.type == "cpu",
+            mixed_precision="no",
+            kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+        )
+    if wanted is not None and accelerator.device.type != wanted.type:
+        raise UserError(
+            f"this process trains on {accelerator.device} already and cannot change to {device}",
+            hint="start a new process, or leave `device` out",
+        )
+    return accelerator
+
+
+@contextlib.contextmanager
+def _environment(device: torch.device | None) -> Iterator[None]:
+    """What accelerate chooses its device by, inside the block."""
+    key = "ACCELERATE_TORCH_DEVICE"
+    before = os.environ.get(key)
+    if device is not None:
+        os.environ[key] = str(device)
+    try:
+        yield
+    finally:
+        if device is not None:
+            os.environ.pop(key)
+            os.environ.update({} if before is None else {key: before})
+
+
+def sum_over_processes(accelerator: Accelerator, numbers: list[Number]) -> list[Number]:
+    """Each number's sum over all processes; every process has to call it."""
+    if accelerator.num_processes == 1:
+        return numbers
+    own = torch.tensor(numbers, device=accelerator.device)
+    sums: list[Number] = accelerator.reduce(own, "sum").tolist()  # type: ignore[union-attr]
+    return sums

@@ -1,0 +1,33 @@
+"""Student and objective as one module."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mtkd.losses.objective import Objective
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.outputs import ModelOutput
+from tasks.batching import Batch
+from tasks.task import Task
+
+
+class TrainStep(nn.Module):
+    """Student and objective as one module, so that one wrapper serves all their weights.
+
+    Args:
+        bf16: run both under autocast.
+    """
+
+    def __init__(self, model: MultiTaskModel, objective: Objective, bf16: bool = False):
+        super().__init__()
+        self.model, self.objective, self._bf16 = model, objective, bf16
+
+    def forward(
+        self, task: Task, batch: Batch, teacher: ModelOutput | None, num_items: list[int], progress: float
+    ) -> tuple[Tensor, Tensor]:
+        """The objective's share from one micro-batch; see Objective.forward."""
+        with torch.autocast(batch.labels.device.type, torch.bfloat16, enabled=self._bf16):
+            student = self.model(batch.inputs, task.head, self.objective.needs(progress)[0])
+            loss, values = self.objective(task, batch, student, teacher, num_items, progress)
+        return loss.float(), values

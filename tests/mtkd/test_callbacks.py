@@ -1,0 +1,166 @@
+"""Callbacks, the logs that are callbacks, and training in a thread."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from mtkd.jobs.common import Request
+from mtkd.jobs.distill import distill
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.recipes import load_settings
+from mtkd.training.callbacks import Callback, JsonLinesLog, TrainingControl, TrainingState
+from mtkd.training.prefetch import prefetched
+from mtkd.training.run_directory import RunDirectory
+
+SMALL = {
+    "student.bilstm.embedding_size": 8,
+    "student.bilstm.projection_size": 8,
+    "student.bilstm.hidden_size": 8,
+    "student.bilstm.output_size": 8,
+    "student.head_hidden": 8,
+    "student.max_length": 24,
+    "train.epochs": 3,
+    "train.batch_size": 8,
+}
+TASKS = "sst2,rte"
+
+
+class Recorder(Callback):
+    """Keeps the name and state of every call."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.calls: list[tuple[str, TrainingState]] = []
+        self._stop_at = stop_at
+
+    def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
+        self.calls.append(("begin", state))
+
+    def on_step(self, state: TrainingState, control: TrainingControl) -> None:
+        self.calls.append(("step", state))
+        control.should_training_stop = state.step == self._stop_at
+
+    def on_evaluate(self, state: TrainingState, control: TrainingControl) -> None:
+        self.calls.append(("evaluate", state))
+
+    def on_checkpoint(self, state: TrainingState, control: TrainingControl) -> None:
+        self.calls.append(("checkpoint", state))
+
+    def on_end(self, state: TrainingState, control: TrainingControl) -> None:
+        self.calls.append(("end", state))
+
+    def states(self, name: str) -> list[TrainingState]:
+        return [state for called, state in self.calls if called == name]
+
+
+def run(out: Path, teacher: Path, *callbacks: Callback, **changes: object) -> RunDirectory:
+    settings = load_settings("mkd-lstm", "distill", {**SMALL, **changes})
+    return distill(Request("pocket", TASKS, out, 40, 16), settings, str(teacher), callbacks=callbacks)
+
+
+def test_callbacks_see_every_step_epoch_and_checkpoint(
+    tiny_teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder = Recorder()
+    done = run(tmp_path / "run", tiny_teacher, recorder)
+    assert [name for name, _ in recorder.calls[:2]] == ["begin", "step"] and recorder.calls[-1][0] == "end"
+    steps = recorder.states("step")
+    assert [state.step for state in steps] == list(range(1, steps[0].total_steps + 1))
+    assert {state.task for state in steps} == {"sst2", "rte"}
+    assert len(recorder.states("evaluate")) == len(recorder.states("checkpoint")) == 3
+    assert done.scores["rte/validation"]["task"] == "rte" and isinstance(done.model(), MultiTaskModel)
+    printed = capsys.readouterr().err
+    for number, state in enumerate(recorder.states("evaluate"), 1):
+        assert f"epoch {number}: " in printed and set(state.scores) == {"sst2/validation", "rte/validation"}
+        assert f"rte/validation {state.scores['rte/validation']:.3f}" in printed
+
+
+def test_the_log_holds_means_per_task_over_its_window(tiny_teacher: Path, tmp_path: Path) -> None:
+    recorder = Recorder()
+    run(tmp_path / "run", tiny_teacher, recorder)
+    records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    windows = [record for record in records if "lr" in record]
+    start = 0
+    for record in windows:
+        steps = [s for s in recorder.states("step") if start < s.step <= record["step"]]
+        for task in {state.task for state in steps}:
+            losses = [state.loss for state in steps if state.task == task and state.loss is not None]
+            assert record[f"loss/{task}"] == pytest.approx(sum(losses) / len(losses))
+        values = [state.terms["logits"] for state in steps]
+        assert record["loss/logits"] == pytest.approx(sum(values) / len(values))
+        start = record["step"]
+    assert start == recorder.states("end")[0].step
+    scored = [record for record in records if "watched" in record]
+    assert [record["epoch"] for record in scored] == [1, 2, 3] and "score/rte/validation" in scored[0]
+
+
+def test_a_callback_stops_training(
+    tiny_teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder = Recorder(stop_at=13)
+    done = run(tmp_path / "run", tiny_teacher, recorder)
+    assert recorder.states("step")[-1].step == 13 == done.record["training"]["steps"]
+    assert recorder.states("end")[0].stopped and len(recorder.states("evaluate")) == 2
+    assert "stopped early at epoch 2" in capsys.readouterr().err
+
+
+def test_the_log_can_be_followed_and_is_cut_at_the_checkpoint(tmp_path: Path) -> None:
+    def state(step: int) -> TrainingState:
+        return TrainingState("t", step, 100, task="rte", loss=float(step), lr=0.1)
+
+    log, control = JsonLinesLog(tmp_path), TrainingControl()
+    log.on_train_begin(state(0), control)
+    for step in range(1, 41):
+        log.on_step(state(step), control)
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["loss/rte"] for line in lines] == [1.0, 11.0, 30.5], (
+        "written while the run goes on"
+    )
+    log.on_end(state(40), control)
+    again = JsonLinesLog(tmp_path)
+    again.on_train_begin(state(25), control)
+    again.on_end(state(25), control)
+    assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [1, 20]
+
+
+def test_a_run_in_a_thread_gives_the_same_model_and_leaves_no_thread(
+    tiny_teacher: Path, tmp_path: Path
+) -> None:
+    here = run(tmp_path / "here", tiny_teacher).model().state_dict()
+    before = threading.active_count()
+    thread = threading.Thread(target=run, args=(tmp_path / "there", tiny_teacher))
+    thread.start()
+    thread.join()
+    assert threading.active_count() == before
+    there = MultiTaskModel.load(tmp_path / "there").state_dict()
+    assert all(torch.equal(here[name], there[name]) for name in here)
+
+
+def test_prefetched_items_keep_their_order_and_their_errors() -> None:
+    def failing() -> Iterator[int]:
+        yield from range(10)
+        raise ValueError("at the end")
+
+    before, found = threading.active_count(), []
+    with pytest.raises(ValueError, match="at the end"), prefetched(failing(), 3) as items:
+        found.extend(items)
+    assert found == list(range(10)) and threading.active_count() == before
+
+
+def test_prefetching_is_bounded_and_ends_with_its_block() -> None:
+    made: list[int] = []
+
+    def counting() -> Iterator[int]:
+        for number in range(1000):
+            made.append(number)
+            yield number
+
+    before = threading.active_count()
+    with prefetched(counting(), 3) as items:
+        assert [next(items) for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert threading.active_count() == before and len(made) <= 5 + 3 + 2

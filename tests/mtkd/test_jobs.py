@@ -1,0 +1,152 @@
+"""Jobs: nothing is written before everything is validated; objects in place of names; work done once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from mtkd.jobs.common import Request
+from mtkd.jobs.distill import distill
+from mtkd.jobs.finetune import finetune
+from mtkd.jobs.training_data import load_training_data
+from mtkd.losses.logits import LogitsMSE, SoftLabels
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.recipes import load_settings
+from mtkd.training.run_directory import RunDirectory
+from tasks.errors import UserError
+from tasks.registry import resolve
+from tasks.sources import PocketSource
+from tasks.tokeniser import Tokeniser
+
+SMALL = {
+    "student.bilstm.embedding_size": 8,
+    "student.bilstm.projection_size": 8,
+    "student.bilstm.hidden_size": 8,
+    "student.bilstm.output_size": 8,
+    "student.head_hidden": 8,
+    "student.max_length": 24,
+    "train.epochs": 1,
+    "train.batch_size": 16,
+}
+TASKS = "sst2,rte"
+
+
+def settings_of(**changes: object):
+    return load_settings("mkd-lstm", "distill", {**SMALL, **changes})
+
+
+def by_name(out: Path, teacher: Path, **changes: object) -> RunDirectory:
+    return distill(Request("pocket", TASKS, out, 40, 16), settings_of(**changes), str(teacher))
+
+
+def assert_same(one: MultiTaskModel, other: MultiTaskModel) -> None:
+    states = one.state_dict(), other.state_dict()
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_a_store_of_other_rows_is_refused_before_anything_is_written(
+    mtkd, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    built = mtkd(
+        *("store", "build", "--recipe", "mkd-lstm", "--data", "pocket", "--tasks", "rte", "--limit", 16),
+        *("--teacher", tiny_teacher, "--out", store, "--quiet"),
+    )
+    assert built.code == 0, built.err
+    request = Request("pocket", "rte", tmp_path / "run", 40, 16)
+    with pytest.raises(UserError, match="was built from other rte rows"):
+        distill(request, settings_of(), None, None, store)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tasks_source_and_teacher_as_objects_give_the_same_student(
+    tiny_teacher: Path, tmp_path: Path
+) -> None:
+    named = by_name(tmp_path / "named", tiny_teacher)
+    teacher = MultiTaskModel.load(tiny_teacher)
+    request = Request(PocketSource(), resolve(TASKS), tmp_path / "objects", 40, 16)
+    given = distill(request, settings_of(), teacher)
+    assert_same(named.model(), given.model())
+    identity = given.record["identity"]
+    assert (identity["data"], identity["tasks"]) == ("pocket", TASKS)
+    assert distill(request, settings_of(), teacher).finished, "the same objects are the same run"
+    with torch.no_grad():
+        next(iter(teacher.parameters())).add_(1.0)
+    with pytest.raises(UserError, match="the teacher changed"):
+        distill(request, settings_of(), teacher)
+
+
+def test_losses_as_objects_are_those_of_the_recipe(tiny_teacher: Path, tmp_path: Path) -> None:
+    named = by_name(tmp_path / "named", tiny_teacher)
+    request = Request("pocket", TASKS, tmp_path / "given", 40, 16)
+    given = distill(request, settings_of(), str(tiny_teacher), losses={"logits": LogitsMSE()})
+    assert_same(named.model(), given.model())
+    with pytest.raises(UserError, match="holds another run: it differs in losses"):
+        distill(request, settings_of(), str(tiny_teacher), losses=[SoftLabels(2.0)])
+
+
+def test_a_ready_made_student_is_trained_itself(tiny_teacher: Path, tmp_path: Path) -> None:
+    start = by_name(tmp_path / "start", tiny_teacher, **{"train.seed": 1}).model()
+    weights = {name: value.clone() for name, value in start.state_dict().items()}
+    request = Request("pocket", TASKS, tmp_path / "run", 40, 16)
+    done = distill(request, settings_of(), str(tiny_teacher), student=start)
+    assert_same(done.model(), start.cpu())
+    assert any(not torch.equal(weights[name], value) for name, value in start.state_dict().items())
+    assert done.record["identity"]["settings"]["student"]["max_length"] == start.info.max_length
+
+
+def test_fine_tuning_a_model_leaves_it_as_it_was(tiny_teacher: Path, tmp_path: Path) -> None:
+    changes = {"learning_rates": [1e-4, 1e-3], "train.epochs": 1}
+    settings = load_settings("finetune", "finetune", changes)
+    model = MultiTaskModel.load(tiny_teacher)
+    given = finetune(Request("pocket", resolve("rte"), tmp_path / "given", 32, 16), settings, model)
+    named = finetune(Request("pocket", "rte", tmp_path / "named", 32, 16), settings, tiny_teacher)
+    assert_same(given.model(), named.model())
+    assert_same(model, MultiTaskModel.load(tiny_teacher))
+    assert json.loads((tmp_path / "given" / "run.json").read_text())["tried"] == named.record["tried"]
+    assert sorted(path.name for path in (tmp_path / "given").iterdir()) == sorted(
+        ["log.jsonl", "model", "run.json", "tensorboard"]
+    )
+
+
+def test_rows_are_tokenised_once(tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: dict[str, int] = {}
+    original = Tokeniser.token_ids
+
+    def counted(self: Tokeniser, texts):  # type: ignore[no-untyped-def]
+        key = texts[0].as_py() + str(len(texts))
+        counts[key] = counts.get(key, 0) + 1
+        return original(self, texts)
+
+    monkeypatch.setattr(Tokeniser, "token_ids", counted)
+    by_name(tmp_path / "run", tiny_teacher)
+    settings = load_settings("finetune", "finetune", {"learning_rates": [1e-4, 1e-3], "train.epochs": 1})
+    assert set(counts.values()) == {1}
+    counts.clear()
+    finetune(Request("pocket", "rte", tmp_path / "tuned", 32, 16), settings, tiny_teacher)
+    assert set(counts.values()) == {1}
+
+
+class CountingSource(PocketSource):
+    """Counts how often each split is read."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    def sheet(self, task, split):  # type: ignore[no-untyped-def]
+        self.read.append(f"{task.name}/{split}")
+        return super().sheet(task, split)
+
+
+def test_rows_that_a_corpus_was_made_from_are_read_once(mtkd, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    words = ["augment", "mask", "--data", "pocket", "--tasks", "rte", "--limit", 24, "--copies", 2]
+    assert mtkd(*words, "--out", corpus, "--quiet").code == 0
+    source = CountingSource()
+    data = load_training_data(Request(source, "rte", tmp_path, 16, 8), resolve("rte"), corpus)
+    assert sorted(source.read) == ["rte/train", "rte/validation"]
+    assert len(data.parts[0].train) == 16 * 3
