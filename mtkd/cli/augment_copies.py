@@ -167,15 +167,17 @@ def _write(
     json_file: str | None,
 ) -> None:
     """Write the corpus and show what it holds."""
-    from augment.corpus_writer import CorpusJob, run, total_copies
-    from augment.distributed import launched
+    from augment.corpus_writer import CorpusJob, total_copies, write_corpus
+    from mtkd.storage.distributed import launched
     from tasks.progress import progress
     from tasks.sources import open_data
 
     job = CorpusJob(method, copies, open_data(data).name, __version__, shlex.join(["mtkd", *sys.argv[1:]]))
     ranks = launched()
     with progress("copying", total_copies(job, rows), unit="copies", show=ranks.first) as advance:
-        written = run(job, rows, out, workers=workers, overwrite=overwrite, advance=advance, ranks=ranks)
+        written = write_corpus(
+            job, rows, out, workers=workers, overwrite=overwrite, advance=advance, ranks=ranks
+        )
     if not ranks.first:
         return
     manifest = written.manifest

@@ -29,7 +29,7 @@ from mtkd.models.pruning import Importance
 from mtkd.outputs import LOGITS, OutputSpec
 from mtkd.settings import DistillSettings, Stage, TrainSettings
 from mtkd.store.store_manifest import StoreManifest
-from mtkd.store.stored_teacher import StoredTeacher, locate
+from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.teachers.cached_logits import cache_logits
 from mtkd.teachers.live import CachedLogits, OnlineTeacher, TeacherSource
 from mtkd.training.batches import BatchSource, TaskBatches
@@ -198,7 +198,7 @@ class _TaskInputs(StageInputs):
     def _places(self) -> dict[str, np.ndarray]:
         """Task -> where each training row lies in the store."""
         assert self._stored is not None
-        return {p.task.name: locate(*self._stored, p.train) for p in self.data.parts}
+        return {p.task.name: find_stored_rows(*self._stored, p.train) for p in self.data.parts}
 
     def source(self, stage: Stage, objective: Objective) -> tuple[TeacherSource | None, Reader | None]:
         """The teacher as the loop sees it, and how it reads (None if it needs no batches)."""
@@ -217,10 +217,8 @@ class _TaskInputs(StageInputs):
             teacher.to(self.accelerator.device),
             self.data.tasks,
             {p.task.name: Encoded.encode(p.train, teacher.tokeniser) for p in parts},
-            {
-                p.task.name: self.home / f"{p.task.name}-{precision}-{length}-{digest_rows(p.train)[:16]}"
-                for p in parts
-            },
+            self.home,
+            {p.task.name: f"{p.task.name}-{precision}-{length}-{digest_rows(p.train)[:16]}" for p in parts},
             self.accelerator,
             precision=precision,
             batch_size=stage.train.eval_batch_size,

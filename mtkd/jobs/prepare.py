@@ -18,7 +18,7 @@ from mtkd.models.pruning import Importance
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.selection import Selection
 from mtkd.settings import DistillSettings, Stage
-from mtkd.store.store_manifest import StoreManifest, read_manifest
+from mtkd.store.store_manifest import StoreManifest, read_store_manifest
 from mtkd.teachers.reference import TeacherRef, other_teacher
 from tasks.errors import UserError
 from tasks.reader import Reader
@@ -152,7 +152,7 @@ def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
 
 def _of_store(store: Path, teacher: str | None, heads: bool) -> TeacherRef:
     """The teacher of a store; where one is named besides, it has to be that one."""
-    manifest = read_manifest(store)
+    manifest = read_store_manifest(store)
     if teacher is not None:
         given = TeacherRef.find(teacher, heads)
         if given.digest != manifest.teacher.digest:
