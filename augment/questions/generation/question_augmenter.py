@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from augment.augmenter import Copies, constant
+from augment.augmenter import Augmenter, Copies, constant
 from augment.questions.generation.answer_candidates import load_spacy
 from augment.questions.generation.generate import Asking, Decode, GeneratedQuestion, generate_questions
 from augment.questions.generator import Generator
@@ -24,7 +24,7 @@ _ABOUT = (
 
 
 @dataclass(frozen=True)
-class Questions:
+class Questions(Augmenter):
     """Questions about paragraphs; the rows' two texts are the paragraph and what it is from.
 
     Attributes:
@@ -73,10 +73,6 @@ class Questions:
             "precision": self.precision,
             "words": self.words,
         }
-
-    def part(self, rows: Rows) -> Questions:
-        """Itself: nothing of it depends on the rows."""
-        return self
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the questions about `rows`, up to `copies` a row."""
