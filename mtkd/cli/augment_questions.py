@@ -64,7 +64,7 @@ def train(
 ) -> None:
     """Fine-tune a T5 to write the questions of a span task.
 
-    Started again after an interruption it goes on from its last checkpoint, to the same weights.
+    After an interruption the same command resumes from its last checkpoint, to the same weights.
     """
     from augment.questions.generator import Reading
     from augment.questions.training.from_scratch import NewModelShape
@@ -142,7 +142,7 @@ def train(
 def generate(model: str, text: str, out: Path, json_file: str | None, overwrite: bool, **given: Any) -> None:
     """Write questions about paragraphs, for a teacher to answer.
 
-    Started again after an interruption it goes on where it was; the corpus is the same bytes. With
+    After an interruption the same command resumes, and the corpus is byte-identical. With
     `accelerate launch -m mtkd.cli.main augment questions generate ...` several processes share the work.
     """
     from augment.questions.generation.config import GenerationConfig, prepare_generation

@@ -138,7 +138,7 @@ class TrainingPlace:
 
 
 def train_generator(job: TrainJob, source: DataSource, task: Task, place: TrainingPlace) -> dict[str, Any]:
-    """Train a generator into `place.out`, or go on with the run that was interrupted there.
+    """Train a generator into `place.out`, or resume the run that was interrupted there.
 
     Returns:
         the report as JSON; that of the finished run if it is there already.
