@@ -14,10 +14,11 @@ from augment.dataset_card import dataset_card
 from mtkd.storage.distributed import ALONE, ProcessGroup
 from mtkd.storage.output_directory import OutputKind, open_directory
 from mtkd.storage.parquet_shards import ParquetFormat, TableChunk, read_parquet_footer
-from mtkd.storage.sharded_output import Advance, PlannedShard, ShardedOutput, ignore
+from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, ignore, total_size
 from tasks.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
 from tasks.errors import UserError, unknown
 from tasks.files import digest_bytes, write_json, write_text
+from tasks.progress import Advance
 from tasks.rows import Rows
 from tasks.shards import ShardEntry
 from tasks.sources import digest_rows
@@ -117,9 +118,9 @@ def write_corpus(
         rows: task -> its source rows; the corpus keeps this order.
         workers: processes; the bytes do not depend on it.
         overwrite: remove another job's corpus from `out` first.
-        advance: called with the number of copies just finished (kept ones included); where several processes
-            share the work, with its own times their number, so that one of them can speak for all.
-        ranks: processes that share the shards out; each calls this with the same job.
+        advance: called with the number of copies just finished (kept ones included), times the number of
+            ranks, so that one rank can report for all.
+        ranks: the processes that share the work; each calls this with the same job.
 
     Raises:
         UserError: no rows, copies below 1, `out` holds something else or is being written by another
@@ -133,9 +134,8 @@ def write_corpus(
     if not rows or workers < 1:
         raise UserError(f"{len(rows)} tasks to copy with {workers} workers", expected="1 or more of each")
     digests = {task: digest_rows(part) for task, part in rows.items()}
-    format = ParquetFormat(job.method.schema, _COUNTS, _DICTIONARY)
     key = _key(job, digests)
-    output = ShardedOutput(out, key, _plan(job, rows), format)
+    output = ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.method.schema, _COUNTS, _DICTIONARY))
 
     def inputs(shard: PlannedShard) -> tuple[Augmenter, Rows, int]:
         part = rows[shard.task].take(np.asarray(shard.rows))
@@ -143,7 +143,7 @@ def write_corpus(
 
     with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks):
         missing = output.missing(recorded_shards(out))
-        advance(sum(shard.size for shard in output.shards) - sum(shard.size for shard in missing))
+        advance(total_size(output.shards) - total_size(missing))
         output.write(missing, _make_copies, inputs=inputs, workers=workers, ranks=ranks, advance=advance)
         if ranks.first and (missing or not (out / MANIFEST).is_file()):
             manifest = _describe(job, rows, digests, output)

@@ -120,11 +120,12 @@ def open_directory(
 def remove_output(path: Path, kind: OutputKind) -> None:
     """Remove the files of an output, its marker first, and the folders that are empty then."""
     (path / kind.marker).unlink(missing_ok=True)
-    for file in _visible_files(path):
-        if kind.owns(file.relative_to(path).as_posix()):
-            file.unlink()
-    for folder in sorted((entry for entry in path.rglob("*") if entry.is_dir()), reverse=True):
-        with contextlib.suppress(OSError):  # it holds something
+    files = [file for file in _visible_files(path) if kind.owns(file.relative_to(path).as_posix())]
+    for file in files:
+        file.unlink()
+    folders = {folder for file in files for folder in file.parents if folder.is_relative_to(path)} - {path}
+    for folder in sorted(folders, reverse=True):
+        with contextlib.suppress(OSError):  # it holds something else
             folder.rmdir()
 
 

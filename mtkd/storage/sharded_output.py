@@ -24,9 +24,8 @@ import numpy as np
 from mtkd.storage.distributed import ALONE, ProcessGroup
 from tasks.errors import UserError
 from tasks.files import atomic_path, digest_file
+from tasks.progress import Advance
 from tasks.shards import ShardEntry
-
-Advance = Callable[[int], None]
 
 
 def ignore(count: int) -> None:
@@ -52,6 +51,11 @@ class PlannedShard:
     def size(self) -> int:
         """Items in the shard, at most."""
         return len(self.rows) * self.per_row
+
+
+def total_size(shards: Sequence[PlannedShard]) -> int:
+    """Items of some shards, at most."""
+    return sum(shard.size for shard in shards)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.safetensors_shards import SafetensorsFormat
-from mtkd.storage.sharded_output import PlannedShard, ShardedOutput
+from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, total_size
 from mtkd.store.contents import Contents, Field, Outputs, pack_outputs
 from mtkd.store.store_manifest import STORE_FORMAT
 from mtkd.teachers.hidden_selection import scores_of
@@ -76,7 +76,7 @@ def write_missing_shards(
     """
     output = ShardedOutput(out, job.key, job.shards, SafetensorsFormat())
     missing = output.missing(recorded)
-    total, left = (sum(shard.size for shard in shards) for shards in (job.shards, missing))
+    total, left = total_size(job.shards), total_size(missing)
     source = OnlineTeacher(job.teacher, job.contents.need, job.precision)
 
     def make(shard: PlannedShard, advance: Callable[[int], None]) -> dict[str, Tensor]:

@@ -15,10 +15,10 @@ from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.safetensors_shards import SafetensorsFormat
-from mtkd.storage.sharded_output import Advance, PlannedShard, ShardedOutput
+from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, total_size
 from tasks.batching import Encoded
 from tasks.errors import UserError
-from tasks.progress import progress
+from tasks.progress import Advance, progress
 from tasks.task import Task
 
 _SHARD_ROWS = 8192
@@ -68,7 +68,7 @@ def cache_logits(
         return {"logits": torch.from_numpy(logits)}
 
     missing = output.missing()
-    total, left = (sum(shard.size for shard in part) for part in (shards, missing))
+    total, left = total_size(shards), total_size(missing)
     with progress("teacher", total, done=total - left, show=accelerator.is_main_process) as advance:
         output.write(missing, make, ranks=ProcessGroup.of(accelerator), advance=advance)
     found: dict[str, list[np.ndarray]] = {name: [] for name in data}

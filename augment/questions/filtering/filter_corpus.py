@@ -22,7 +22,7 @@ from augment.questions.question_rows import question_table, questions_of
 from mtkd.storage.distributed import ALONE, ProcessGroup
 from mtkd.storage.output_directory import open_directory, remove_output
 from mtkd.storage.parquet_shards import KEY, ParquetFormat, footer_text
-from mtkd.storage.sharded_output import Advance, PlannedShard, ShardedOutput, ignore
+from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, ignore, total_size
 from tasks.answers import Answerer
 from tasks.corpus_reader import (
     CORPUS_FORMAT,
@@ -36,6 +36,7 @@ from tasks.corpus_reader import (
 )
 from tasks.errors import UserError
 from tasks.files import digest_bytes, write_json, write_text
+from tasks.progress import Advance
 from tasks.shards import ShardEntry
 
 _COUNTS = b"mtkd.filter"  # of the parquet metadata
@@ -133,7 +134,7 @@ def filter_corpus(
 
     with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks):
         missing = output.missing(recorded_shards(out))
-        advance(sum(shard.size for shard in output.shards) - sum(shard.size for shard in missing))
+        advance(total_size(output.shards) - total_size(missing))
         output.write(missing, make, ranks=ranks, advance=advance)
         tallies = {shard.file: _tally(out / shard.file) for shard in output.shards}
         tally = Tally.total(tallies.values())
