@@ -96,7 +96,7 @@ def shard_tensors(
 ) -> dict[str, Tensor]:
     """What the teacher says of a shard's rows: field -> entries in the shard's order."""
     task = job.tasks[shard.task]
-    rows = job.data[shard.task].take(shard.rows)
+    rows = job.data[shard.task].take(np.asarray(shard.rows))
     fields = job.contents.fields(Outputs.of(task))
     counts = _counts(job, rows)
     offsets = {

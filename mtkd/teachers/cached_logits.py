@@ -60,7 +60,7 @@ def cache_logits(
     output = ShardedOutput(directory, "", shards, SafetensorsFormat())
 
     def make(shard: PlannedShard, advance: Advance) -> dict[str, Tensor]:
-        rows = data[shard.task].take(shard.rows)
+        rows = data[shard.task].take(np.asarray(shard.rows))
         kind = accelerator.device.type
         with torch.autocast(kind, torch.bfloat16, enabled=precision == "bf16"):
             logits = predict_logits(teacher, tasks[shard.task], rows, batch_size=batch_size, advance=advance)
