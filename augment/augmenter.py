@@ -1,8 +1,8 @@
-"""What an augmentation method is: something that makes unlabelled copies of rows."""
+"""What an augmenter is: something that makes unlabelled copies of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,10 +30,10 @@ class Copies:
 
 
 class Augmenter(Protocol):
-    """A way to make copies: a frozen record.
+    """A way to make copies. A class may inherit from this one for the defaults below.
 
-    The copies of a row may depend on the settings, the row and the copy's number only. It is sent to
-    worker processes.
+    The copies of a row may depend on the settings, the row and the copy's number only. An augmenter is sent
+    to worker processes, so it must be picklable, and its class importable; a frozen dataclass does well.
     """
 
     @property
@@ -43,10 +43,12 @@ class Augmenter(Protocol):
     @property
     def kind(self) -> str:
         """What it makes: "copies" or "questions", as in `tasks.corpus_reader.CorpusManifest`."""
+        return "copies"
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of what it makes: `SCHEMA` or `QUESTION_SCHEMA` of `tasks.corpus_reader`."""
+        return SCHEMA
 
     @property
     def settings(self) -> dict[str, float | int | str]:
@@ -56,8 +58,13 @@ class Augmenter(Protocol):
     def about(self) -> str:
         """What it does, in a few sentences for the corpus's card."""
 
+    def prepare(self, rows: Mapping[str, Rows]) -> Augmenter:
+        """The augmenter with what it must know of all rows (task -> rows) before the first copy."""
+        return self
+
     def part(self, rows: Rows) -> Augmenter:
-        """The method with what it needs for these rows and no more: what is sent to another process."""
+        """The augmenter with what it needs for these rows and no more: what is sent to another process."""
+        return self
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the copies of `rows` in row order, a row's copies together, in chunks of bounded size.

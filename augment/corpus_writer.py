@@ -1,28 +1,47 @@
-"""Write a corpus of copies: sharded, resumable, the same bytes however often it was interrupted.
-
-The shards follow from the job alone. Each is written whole or not at all, and carries the job's key and
-its own counts in the parquet footer, so a finished shard is known when the job is started again. The
-manifest comes last: a directory with a manifest is a whole corpus.
-"""
+"""Write a corpus of copies: sharded, resumable, byte-identical however often it was interrupted."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from augment.augmenter import Augmenter
-from augment.dataset_card import card
-from augment.distributed import ALONE, ProcessGroup
-from augment.shards import Advance, PlannedShard, finished, read_footer, write_shards
-from tasks.corpus_reader import FORMAT, MANIFEST, CorpusManifest, CorpusShard, CorpusTask, read_manifest
+from augment.dataset_card import dataset_card
+from mtkd.storage.distributed import ALONE, ProcessGroup
+from mtkd.storage.output_directory import OutputKind, open_directory
+from mtkd.storage.parquet_shards import ParquetFormat, TableChunk, read_parquet_footer
+from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, ignore, total_size
+from tasks.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
 from tasks.errors import UserError, unknown
-from tasks.files import digest_bytes, digest_file, locked, write_json, write_text
+from tasks.files import digest_bytes, write_json, write_text
+from tasks.progress import Advance
 from tasks.rows import Rows
+from tasks.shards import ShardEntry
 from tasks.sources import digest_rows
 from tasks.task import Task
+
+_COUNTS = ("words", "changed", "unchanged")
+_DICTIONARY = ("task", "parent", "method")
+
+
+def _read_key(directory: Path) -> str | None:
+    """The key of the corpus in a directory, from any whole shard or from the manifest."""
+    for path in sorted(directory.glob("data/*.parquet")):
+        if footer := read_parquet_footer(path):
+            return footer.key
+    try:
+        return read_corpus_manifest(directory).key
+    except UserError:
+        return None
+
+
+CORPUS_KIND = OutputKind(
+    "corpus", MANIFEST, (MANIFEST, "README.md", "filter.json", r"data/.+-\d{5,}\.parquet"), _read_key
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +65,7 @@ class CorpusJob:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenCorpus:
     """A finished corpus: its manifest, and how many shards were made now and kept from before."""
 
     manifest: CorpusManifest
@@ -83,25 +102,25 @@ def total_copies(job: CorpusJob, rows: Mapping[str, Rows]) -> int:
     return sum(job.copies[task] * len(part) for task, part in rows.items())
 
 
-def run(
+def write_corpus(
     job: CorpusJob,
     rows: Mapping[str, Rows],
     out: Path,
     *,
     workers: int = 1,
     overwrite: bool = False,
-    advance: Advance = lambda count: None,
+    advance: Advance = ignore,
     ranks: ProcessGroup = ALONE,
-) -> Written:
+) -> WrittenCorpus:
     """Make the corpus in `out`, or what is missing of it.
 
     Args:
         rows: task -> its source rows; the corpus keeps this order.
         workers: processes; the bytes do not depend on it.
         overwrite: remove another job's corpus from `out` first.
-        advance: called with the number of copies just finished (kept ones included); where several processes
-            share the work, with its own times their number, so that one of them can speak for all.
-        ranks: processes that share the shards out; each calls this with the same job.
+        advance: called with the number of copies just finished (kept ones included), times the number of
+            ranks, so that one rank can report for all.
+        ranks: the processes that share the work; each calls this with the same job.
 
     Raises:
         UserError: no rows, copies below 1, `out` holds something else or is being written by another
@@ -115,97 +134,66 @@ def run(
     if not rows or workers < 1:
         raise UserError(f"{len(rows)} tasks to copy with {workers} workers", expected="1 or more of each")
     digests = {task: digest_rows(part) for task, part in rows.items()}
-    shards = _plan(job, rows, digests)
-    with locked(out) if ranks.first else contextlib.nullcontext():
-        if ranks.first:
-            make_room(out, shards, overwrite=overwrite)
-        ranks.wait()
-        noted = noted_shards(out)
-        missing = [shard for shard in shards if not finished(out / shard.file, shard, noted.get(shard.file))]
-        ranks.wait()  # all have looked before one writes
-        advance(sum(shard.rows for shard in shards) - sum(shard.rows for shard in missing))
-        own = missing[ranks.number :: ranks.count]
-        write_shards(job.method, rows, out, own, workers, lambda count: advance(count * ranks.count))
-        ranks.wait()
-        manifest = _describe(job, rows, digests, out, shards)
-        if ranks.first:
-            write_text(out / "README.md", card(manifest, job.method.about))
+    key = _key(job, digests)
+    output = ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.method.schema, _COUNTS, _DICTIONARY))
+
+    def inputs(shard: PlannedShard) -> tuple[Augmenter, Rows, int]:
+        part = rows[shard.task].take(np.asarray(shard.rows))
+        return (job.method.part(part) if workers > 1 else job.method), part, shard.per_row
+
+    with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks):
+        missing = output.missing(recorded_shards(out))
+        advance(total_size(output.shards) - total_size(missing))
+        output.write(missing, _make_copies, inputs=inputs, workers=workers, ranks=ranks, advance=advance)
+        if ranks.first and (missing or not (out / MANIFEST).is_file()):
+            manifest = _describe(job, rows, digests, output)
+            write_text(out / "README.md", dataset_card(manifest, job.method.about))
             write_json(out / MANIFEST, manifest.to_json())
         ranks.wait()
-    return Written(manifest, len(missing), len(shards) - len(missing))
+    return WrittenCorpus(read_corpus_manifest(out), len(missing), len(output.shards) - len(missing))
 
 
-def _plan(job: CorpusJob, rows: Mapping[str, Rows], digests: Mapping[str, str]) -> list[PlannedShard]:
-    """The shards of the job, and its key: the digest of all that decides their content."""
-    tasks = [[task, job.copies[task], digests[task]] for task in rows]
+def recorded_shards(out: Path) -> Sequence[ShardEntry]:
+    """The shards in the manifest of an earlier, finished run; none if there is no manifest."""
+    return read_corpus_manifest(out).shards if (out / MANIFEST).is_file() else ()
+
+
+def _key(job: CorpusJob, digests: Mapping[str, str]) -> str:
+    """The digest of everything that decides the content of the shards."""
+    tasks = [[task, job.copies[task], digest] for task, digest in digests.items()]
     method = [job.method.name, job.method.schema.names, job.method.settings]
-    key = digest_bytes(json.dumps([FORMAT, method, tasks, job.shard_copies]))
+    return digest_bytes(json.dumps([CORPUS_FORMAT, method, tasks, job.shard_copies]))
+
+
+def _plan(job: CorpusJob, rows: Mapping[str, Rows]) -> list[PlannedShard]:
     shards = []
     for task, part in rows.items():
         step = max(1, job.shard_copies // job.copies[task])
         for number, start in enumerate(range(0, len(part), step)):
-            stop = min(start + step, len(part))
-            file = f"data/{task}-{number:05d}.parquet"
-            shards.append(PlannedShard(file, task, start, stop, job.copies[task], key))
+            numbers = range(start, min(start + step, len(part)))
+            shards.append(PlannedShard(f"data/{task}-{number:05d}.parquet", task, numbers, job.copies[task]))
     return shards
 
 
-def make_room(
-    out: Path, planned: Sequence[PlannedShard], *, overwrite: bool, reports: tuple[str, ...] = ("README.md",)
-) -> None:
-    """Refuse a directory that is not ours to write; clear away another job's corpus if told to.
-
-    Args:
-        reports: the files that a finished corpus has beside its manifest and shards.
-    """
-    patterns = [*(f".{name}.*.tmp" for name in (MANIFEST, *reports)), "data/.*.parquet.*.tmp"]
-    leftovers = {path for pattern in patterns for path in out.glob(pattern)}  # of a killed process
-    footers = {path: read_footer(path) for path in sorted(out.glob("data/*.parquet"))}
-    manifest = read_manifest(out) if not overwrite and (out / MANIFEST).is_file() else None
-    ours = {path for path, footer in footers.items() if footer} | {out / shard.file for shard in planned}
-    ours |= {path for path in [out / "data"] if path.is_dir()}
-    if manifest or any(footers.values()):
-        ours |= {out / name for name in (MANIFEST, *reports)}
-    strangers = sorted({*out.iterdir(), *out.glob("data/*")} - leftovers - ours)
-    if strangers:
-        raise UserError(
-            f"{out} holds something that is no corpus: {strangers[0].relative_to(out)}",
-            hint="name an empty or a new directory with --out",
-        )
-    for path in leftovers:
-        path.unlink()
-    if overwrite:
-        for path in [out / MANIFEST, *(out / name for name in reports), *footers]:
-            path.unlink(missing_ok=True)
-        return
-    keys = {footer.key for footer in footers.values() if footer}
-    if (keys | ({manifest.key} if manifest else set())) - {planned[0].key}:
-        raise UserError(
-            f"{out} holds another corpus, made with other settings or from other rows",
-            hint="start again with --overwrite, or name another directory with --out",
-        )
-
-
-def noted_shards(out: Path) -> dict[str, str]:
-    """The SHA-256 by file of the shards that an earlier, finished run of the job noted."""
-    manifest = read_manifest(out) if (out / MANIFEST).is_file() else None
-    return {shard.file: shard.sha256 for shard in manifest.shards} if manifest else {}
+def _make_copies(inputs: tuple[Augmenter, Rows, int], advance: Advance) -> Iterator[TableChunk]:
+    """The copies of a shard's rows."""
+    method, rows, count = inputs
+    for copies in method.make(rows, count):
+        advance(copies.table.num_rows)
+        yield TableChunk(copies.table, {name: getattr(copies, name) for name in _COUNTS})
 
 
 def _describe(
-    job: CorpusJob,
-    rows: Mapping[str, Rows],
-    digests: Mapping[str, str],
-    out: Path,
-    shards: list[PlannedShard],
+    job: CorpusJob, rows: Mapping[str, Rows], digests: Mapping[str, str], output: ShardedOutput
 ) -> CorpusManifest:
-    """The manifest of the finished shards, from what they say of themselves."""
+    """The manifest of the finished shards, from their footers."""
+    entries = output.entries()
     tasks = []
     for task, part in rows.items():
-        paths = [out / shard.file for shard in shards if shard.task == task]
-        footers = [footer for path in paths if (footer := read_footer(path))]
-        count = sum(footer.rows for footer in footers)
-        words = sum(footer.words for footer in footers)
+        files = [output.directory / entry.file for entry in entries if entry.task == task]
+        footers = [footer for file in files if (footer := output.format.read_footer(file))]
+        words, changed, unchanged = (sum(footer.counts[name] for footer in footers) for name in _COUNTS)
+        count = sum(entry.rows for entry in entries if entry.task == task)
         entry = CorpusTask(
             name=task,
             texts=len(part.texts),
@@ -213,30 +201,19 @@ def _describe(
             source_rows=len(part),
             rows=count,
             source_digest=digests[task],
-            words_changed=round(sum(footer.changed for footer in footers) / max(words, 1), 6),
-            unchanged=round(sum(footer.unchanged for footer in footers) / max(count, 1), 6),
+            words_changed=round(changed / max(words, 1), 6),
+            unchanged=round(unchanged / max(count, 1), 6),
         )
         tasks.append(entry)
     return CorpusManifest(
-        format=FORMAT,
+        format=CORPUS_FORMAT,
         method=job.method.name,
         settings=job.method.settings,
         version=job.version,
         command=job.command,
         data=job.data,
-        key=shards[0].key,
+        key=output.key,
         tasks=tuple(tasks),
-        shards=tuple(_entry(out, shard) for shard in shards),
+        shards=entries,
         kind=job.method.kind,
     )
-
-
-def _entry(out: Path, shard: PlannedShard) -> CorpusShard:
-    footer = read_footer(out / shard.file)
-    return shard_entry(out, shard, footer.rows if footer else 0)
-
-
-def shard_entry(out: Path, shard: PlannedShard, rows: int) -> CorpusShard:
-    """The manifest's entry of a finished shard that holds so many rows."""
-    path = out / shard.file
-    return CorpusShard(shard.file, shard.task, rows, digest_file(path), path.stat().st_size)

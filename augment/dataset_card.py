@@ -94,7 +94,7 @@ rows; not every question can be answered from its context.
 """
 
 
-def card(manifest: CorpusManifest, about: str) -> str:
+def dataset_card(manifest: CorpusManifest, about: str) -> str:
     """The text of README.md for a finished corpus; `about` is the method's own account of itself."""
     template, row = _CARDS[manifest.kind]
     return template.format(

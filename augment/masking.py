@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from augment.augmenter import Copies, copies_table
+from augment.augmenter import Augmenter, Copies, copies_table
 from augment.counter_rng import G, mix, streams_of, threshold
 from tasks.corpus_reader import SCHEMA
 from tasks.errors import UserError
@@ -34,7 +34,7 @@ _CHUNK = 8192  # copies worked on at once: the arrays of 20-word texts stay in t
 
 
 @dataclass(frozen=True)
-class Masking:
+class Masking(Augmenter):
     """The method "mask".
 
     Attributes:
@@ -69,10 +69,6 @@ class Masking:
     def settings(self) -> dict[str, float | int | str]:
         """The fields by name."""
         return dataclasses.asdict(self)
-
-    def part(self, rows: Rows) -> Masking:
-        """Itself: it needs nothing of the rows."""
-        return self
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the copies of `rows`, in row order and a row's copies together, a chunk at a time.

@@ -26,12 +26,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from augment.augmenter import Copies, copies_table
+from augment.augmenter import Augmenter, Copies, copies_table
 from augment.counter_rng import G, below, mix, streams_of, threshold
-from augment.tagged_text import TaggedTexts
+from augment.tagged_text import TaggedTexts, tag_rows
+from augment.tagging import NoTagger, open_tagger
 from tasks.corpus_reader import SCHEMA
 from tasks.errors import UserError
 from tasks.files import digest_bytes
+from tasks.progress import progress
 from tasks.rows import Rows
 
 COPIES = 20  # of each row, in the paper
@@ -40,12 +42,13 @@ _CHUNK = 8192  # copies worked on at once
 
 
 @dataclass(frozen=True)
-class Replacement:
+class Replacement(Augmenter):
     """The method "replace".
 
     Attributes:
-        texts: task -> its tagged texts (`augment.tagged_text.tag_rows`), of all rows that are copied.
-        tagger: the tagger's name, for the manifest.
+        texts: task -> its tagged texts (`augment.tagged_text.tag_rows`), of all rows that are copied;
+            `prepare` makes them.
+        tagger: the tagger's name, for the manifest; before `prepare`, what `open_tagger` takes.
         p_mask, p_pos, p_ngram: the chances above; p_mask + p_pos < 1, p_ngram < 1, not all 0.
         seed: another seed alters other words.
         mask_token: what replaces a masked word.
@@ -54,8 +57,8 @@ class Replacement:
         UserError: chances outside these bounds, or a mask token that is empty or has white space in it.
     """
 
-    texts: Mapping[str, TaggedTexts] = field(repr=False, compare=False)
-    tagger: str
+    texts: Mapping[str, TaggedTexts] = field(default_factory=dict, repr=False, compare=False)
+    tagger: str = "auto"
     p_mask: float = 0.1
     p_pos: float = 0.1
     p_ngram: float = 0.25
@@ -98,6 +101,13 @@ class Replacement:
             "tagger": self.tagger,
             "words": digest_bytes(*(part for task in self.texts for part in (task, self.texts[task].digest))),
         }
+
+    def prepare(self, rows: Mapping[str, Rows]) -> Replacement:
+        """The method with the tagged texts of all rows; UserError if the tagger is not installed."""
+        tagger = open_tagger(self.tagger) if self.p_pos else NoTagger()
+        with progress("tagging", sum(len(part.texts) * len(part) for part in rows.values())) as advance:
+            texts = {task: tag_rows(part, tagger, advance) for task, part in rows.items()}
+        return replace(self, texts=texts, tagger=tagger.name)
 
     def part(self, rows: Rows) -> Replacement:
         """The method with the tagged texts of these rows alone."""

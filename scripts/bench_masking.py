@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from augment.corpus_writer import CorpusJob, run
+from augment.corpus_writer import CorpusJob, write_corpus
 from augment.masking import Masking
 from tasks.rows import Rows
 
@@ -42,13 +42,13 @@ def sentences(data: Path | None, count: int) -> list[str]:
     return (lines * (count // len(lines) + 1))[:count]
 
 
-def write_corpus(lines: list[str], copies: int) -> None:
+def mask_lines(lines: list[str], copies: int) -> None:
     """Ours: mask the lines and write the corpus to a new directory."""
     uids = pa.array([f"bench/train/{number}" for number in range(len(lines))])
     rows = Rows("bench", "train", uids, (pa.array(lines),), np.full(len(lines), np.nan))
     job = CorpusJob(Masking(p=0.1), {"bench": copies}, "sentences", "bench", "scripts/bench_masking.py")
     with tempfile.TemporaryDirectory() as directory:
-        run(job, {"bench": rows}, Path(directory) / "corpus")
+        write_corpus(job, {"bench": rows}, Path(directory) / "corpus")
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -74,7 +74,7 @@ def compare(lines: list[str], copies: int, rounds: int, few: int) -> None:
     theirs: list[float] = []
     ours: list[float] = []
     for number in range(rounds + 1):  # the first round warms up
-        rate = len(lines) * copies / seconds(lambda: write_corpus(lines, copies))
+        rate = len(lines) * copies / seconds(lambda: mask_lines(lines, copies))
         other = 0.0
         if words:
             masker = words.RandomWordAug(action="substitute", target_words=["[MASK]"], aug_p=0.1)
@@ -104,7 +104,7 @@ def main(data: Path | None, rows: int, few: int, copies: int, rounds: int, memor
     """Run the comparison, or with --memory one measurement."""
     if memory:
         lines = sentences(data, 10_000)
-        write_corpus(lines, max(1, rows // len(lines)))
+        mask_lines(lines, max(1, rows // len(lines)))
         click.echo(f"{rows:>9,} copies: peak {peak_memory()}")
         return
     compare(sentences(data, rows), copies, rounds, few)

@@ -24,7 +24,7 @@ import torch
 
 from augment.questions.generation.decoder import Decoder
 from augment.questions.generation.decoding import Prompt, Strategy, decode
-from augment.questions.generation.paragraphs import Words, choose, open_paragraphs
+from augment.questions.generation.paragraphs import Words, open_paragraphs, select_paragraphs
 from augment.questions.generator import Generator, Reading, load_generator
 from augment.questions.training.from_scratch import NewModelShape, new_model, train_tokenizer
 
@@ -35,7 +35,7 @@ def paragraphs(text: str | None, count: int, words: Words) -> list[str]:
     """`count` paragraphs of so many words, drawn from the file or made up."""
     draw = random.Random(0)
     if text:
-        found, _ = choose(open_paragraphs(text, "text", "title"), words)
+        found, _ = select_paragraphs(open_paragraphs(text, "text", "title"), words)
         return [paragraph.text for paragraph in draw.sample(found, count)]
     vocabulary = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(5000)]
     return [" ".join(draw.choices(vocabulary, k=draw.randint(words.least, words.most))) for _ in range(count)]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from augment.corpus_writer import CorpusJob, run
+from augment.corpus_writer import CorpusJob, write_corpus
 from augment.replacement import COPIES, Replacement
 from augment.tagged_text import tag_rows
 from augment.tagging import open_tagger
@@ -64,7 +64,9 @@ def main(data: str, task: str, tagger: str | None, copies: int, workers: int, ro
     rates = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as place:
-            spent = seconds(lambda place=place: run(job, {task: rows}, Path(place) / "c", workers=workers))
+            spent = seconds(
+                lambda place=place: write_corpus(job, {task: rows}, Path(place) / "c", workers=workers)
+            )
         rates.append(len(rows) * copies / spent)
     shown = ", ".join(f"{rate:,.0f}" for rate in sorted(rates))
     click.echo(f"{len(rows) * copies:,} copies: {statistics.median(rates):,.0f} a second ({shown})")

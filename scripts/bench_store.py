@@ -28,18 +28,18 @@ import torch
 from measured import report
 
 from mtkd.jobs import prepare as planning
-from mtkd.jobs.build_store import build
+from mtkd.jobs.build_store import build_store
 from mtkd.jobs.common import Request
-from mtkd.jobs.plan_store import StoreRequest, prepare
+from mtkd.jobs.plan_store import StoreRequest, prepare_store
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig
 from mtkd.models.encoders.pretrained_config import locate as encoder_place
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import ModelInfo, MultiTaskModel
 from mtkd.recipes import load_settings
-from mtkd.store.shard_writer import batches, build_shards
-from mtkd.store.store_manifest import read_manifest
-from mtkd.store.stored_teacher import StoredTeacher, locate
+from mtkd.store.shard_writer import length_sorted_batches, write_missing_shards
+from mtkd.store.store_manifest import read_store_manifest
+from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.teachers.live import OnlineTeacher
 from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
@@ -100,8 +100,8 @@ def trainer(
     planned = planning.prepare_run(checked, importance=importance)
     stage, objective = checked.stages[0]
     if store:
-        manifest = read_manifest(store)
-        places = {part.task.name: locate(store, manifest, part.train) for part in rows_of.parts}
+        manifest = read_store_manifest(store)
+        places = {part.task.name: find_stored_rows(store, manifest, part.train) for part in rows_of.parts}
         source: Any = StoredTeacher(store, manifest, objective.teacher_need, places)
     else:
         source = OnlineTeacher(planned.teacher, objective.teacher_need)  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -
     teacher = home / "teacher"
     for recipe in ("hsk-tinybert-4", "hsk-rosita-6"):
         store = home / recipe
-        build(request(data, teacher, recipe, rows), store, "bench")
+        build_store(request(data, teacher, recipe, rows), store, "bench")
         some: tuple[Any, ...] = (data, teacher)
         variants: dict[str, tuple[Trainer, int | None]] = {}
         for name, at, pad, changes, count in (
@@ -165,7 +165,7 @@ def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -
 
 
 def bench_build(data: str, home: Path, rows: int, rounds: int) -> None:
-    prepared = prepare(request(data, home / "teacher", "hsk-tinybert-4", rows))
+    prepared = prepare_store(request(data, home / "teacher", "hsk-tinybert-4", rows))
     job = prepared.job
     accelerator = make_accelerator()
     collate = Collator(job.teacher.reader)
@@ -175,13 +175,13 @@ def bench_build(data: str, home: Path, rows: int, rounds: int) -> None:
         for number in range(rounds):
             out = home / f"built-{precision}-{number}"
             started = time.perf_counter()
-            build_shards(replace(job, precision=precision), out, accelerator)
+            write_missing_shards(replace(job, precision=precision), out, accelerator, ())
             built.append(rows * len(job.tasks) / (time.perf_counter() - started))
             started = time.perf_counter()
             with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
                 for shard in job.shards:
                     encoded = job.data[shard.task].take(shard.rows)
-                    for batch in batches(encoded, collate, job.batch_size):
+                    for batch in length_sorted_batches(encoded, collate, job.batch_size):
                         job.teacher(batch.inputs, shard.task)
             plain.append(rows * len(job.tasks) / (time.perf_counter() - started))
         bare = bare or plain
@@ -194,7 +194,7 @@ def bench_build(data: str, home: Path, rows: int, rounds: int) -> None:
 def bench_start(data: str, home: Path, rows: int, rounds: int) -> None:
     store = home / "hsk-tinybert-4"
     if not store.exists():
-        build(request(data, home / "teacher", "hsk-tinybert-4", rows), store, "bench")
+        build_store(request(data, home / "teacher", "hsk-tinybert-4", rows), store, "bench")
     seconds = []
     for number in range(rounds):
         out = home / f"start-{number}"

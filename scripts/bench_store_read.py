@@ -24,12 +24,13 @@ from measured import report
 
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.selection import Selection
+from mtkd.storage.safetensors_shards import SafetensorsFormat
+from mtkd.storage.sharded_output import ShardedOutput
 from mtkd.store.contents import Contents
-from mtkd.store.shard_files import plan_shards, write_shard
-from mtkd.store.store_manifest import FORMAT, StoreManifest, StoreShard, StoreTask, StoreTeacher
+from mtkd.store.shard_files import plan_shards
+from mtkd.store.store_manifest import STORE_FORMAT, StoreManifest, StoreTask, StoreTeacher
 from mtkd.store.stored_teacher import StoredTeacher
 from mtkd.training.batches import AHEAD
-from tasks.files import digest_file
 from tasks.sampler import TaskSampler
 
 SHAPES = {"(1, 9, 0.1)": (1, 9, 0.1), "(3, 8, 0.2)": (3, 8, 0.2)}
@@ -44,8 +45,9 @@ def synthetic(place: Path, shape: tuple[int, int, float], rows: int) -> StoreMan
     random = np.random.default_rng(0)
     kept = np.minimum(random.integers(6, 58, rows), tokens)
     units = selection.kept_units(768)
-    shards = []
-    for shard in plan_shards("rte", rows, None, tokens * depth * (2 * units + 97)):
+    shards = plan_shards("rte", rows, None, tokens * depth * (2 * units + 97))
+    output = ShardedOutput(place, "bench", shards, SafetensorsFormat())
+    for shard in shards:
         n = int(kept[shard.rows].sum())
         bits = np.zeros((n, depth, 768), bool)
         bits[..., :units] = True
@@ -57,13 +59,10 @@ def synthetic(place: Path, shape: tuple[int, int, float], rows: int) -> StoreMan
             "selected.units": torch.from_numpy(np.packbits(bits, axis=-1, bitorder="little")),
             "tokens": torch.zeros(len(shard.rows), dtype=torch.int32),
         }
-        path = place / shard.file
-        write_shard(path, tensors, "bench")
-        size = path.stat().st_size
-        shards.append(StoreShard(shard.file, "rte", len(shard.rows), digest_file(path), size))
+        output.write_shard(shard, tensors)
     entry = StoreTask("rte", rows, "", 2)
     teacher = StoreTeacher("bench", None, "", "fp32")
-    return StoreManifest(FORMAT, "", "", {}, teacher, contents, None, "", (entry,), tuple(shards))
+    return StoreManifest(STORE_FORMAT, "", "", {}, teacher, contents, None, "", (entry,), output.entries())
 
 
 def places_of(manifest: StoreManifest, rows: int) -> np.ndarray:

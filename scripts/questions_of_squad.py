@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from augment.questions.question_rows import Question, question_table
+from augment.questions.question_rows import QuestionRow, question_table
 from mtkd import __version__
-from tasks.corpus_reader import FORMAT, CorpusManifest, CorpusShard, CorpusTask
+from tasks.corpus_reader import CORPUS_FORMAT, CorpusManifest, CorpusTask
 from tasks.files import atomic_path, digest_file, write_json
 from tasks.glue import TASKS
+from tasks.shards import ShardEntry
 from tasks.sources import digest_rows, load_rows, open_data
 
 
@@ -37,7 +38,9 @@ def main() -> None:
     chosen = rows.take(np.sort(np.random.default_rng(1).choice(left, given.rows, replace=False)))
     titles = source.table(task, "train")["title"].to_pylist()
     asked = [
-        Question(given.task, uid, 1, question, context, "people", titles[int(uid.split("/")[-1])], None, None)
+        QuestionRow(
+            given.task, uid, 1, question, context, "people", titles[int(uid.split("/")[-1])], None, None
+        )
         for uid, question, context in zip(
             chosen.uids.to_pylist(), *(text.to_pylist() for text in chosen.texts), strict=True
         )
@@ -48,11 +51,11 @@ def main() -> None:
     with atomic_path(place) as temporary:
         pq.write_table(question_table(asked), temporary)
     count, digest = len(asked), digest_rows(chosen)
-    shard = CorpusShard(file, given.task, count, digest_file(place), place.stat().st_size)
+    shard = ShardEntry(file, given.task, count, digest_file(place), place.stat().st_size)
     entry = CorpusTask(given.task, 2, 1, count, count, digest, 0.0, 0.0)
     manifest = CorpusManifest(
-        FORMAT, "people", {}, __version__, "questions_of_squad.py", given.data, digest, (entry,), (shard,),
-        "questions",
+        CORPUS_FORMAT, "people", {}, __version__, "questions_of_squad.py", given.data, digest, (entry,),
+        (shard,), "questions",
     )  # fmt: skip
     write_json(given.out / "manifest.json", manifest.to_json())
     print(f"{count} questions: {given.out}")

@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.errors import UserError, unknown
-from tasks.files import digest_file, read_json, refuse_newer
+from tasks.files import read_json, refuse_newer
 from tasks.rows import ANSWERS, Rows, answered
+from tasks.shards import ShardEntry
 
-FORMAT = 1
+CORPUS_FORMAT = 1
 MANIFEST = "manifest.json"
 SCHEMA = pa.schema(
     [
@@ -48,17 +49,6 @@ QUESTION_SCHEMA = pa.schema(
     ]
 )
 _LONGEST = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class CorpusShard:
-    """One file of copies: its path inside the corpus, task, rows, SHA-256 and size in bytes."""
-
-    file: str
-    task: str
-    rows: int
-    sha256: str
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -107,7 +97,7 @@ class CorpusManifest:
     data: str
     key: str
     tasks: tuple[CorpusTask, ...]
-    shards: tuple[CorpusShard, ...]
+    shards: tuple[ShardEntry, ...]
     kind: str = "copies"
 
     @property
@@ -133,17 +123,13 @@ def read_corpus(directory: Path) -> CorpusManifest:
     Raises:
         UserError: not a corpus, unfinished, of a newer format, or a shard is missing or cut short.
     """
-    manifest = read_manifest(directory)
+    manifest = read_corpus_manifest(directory)
     for shard in manifest.shards:
-        path = directory / shard.file
-        size = path.stat().st_size if path.is_file() else None
-        if size != shard.bytes:
-            state = "is missing" if size is None else f"has {size} bytes, not {shard.bytes}"
-            raise _damaged(path, state)
+        _refuse_damage(directory, shard, digest=False)
     return manifest
 
 
-def read_manifest(directory: Path) -> CorpusManifest:
+def read_corpus_manifest(directory: Path) -> CorpusManifest:
     """Read the manifest alone, without looking at the shards; UserError as `read_corpus`."""
     path = directory / MANIFEST
     if not path.is_file():
@@ -152,15 +138,15 @@ def read_manifest(directory: Path) -> CorpusManifest:
         raise UserError(
             f"{problem}: it has no {MANIFEST}",
             expected="a directory written by `mtkd augment`",
-            hint="run the `mtkd augment` command again; it goes on where it stopped"
+            hint="run the `mtkd augment` command again to resume it"
             if unfinished
             else "make one with `mtkd augment mask --out DIR`",
         )
     raw = read_json(path)
-    refuse_newer(raw, FORMAT, f"{directory} is a corpus")
+    refuse_newer(raw, CORPUS_FORMAT, f"{directory} is a corpus")
     try:
         tasks = tuple(CorpusTask(**task) for task in raw["tasks"])
-        shards = tuple(CorpusShard(**shard) for shard in raw["shards"])
+        shards = tuple(ShardEntry(**shard) for shard in raw["shards"])
         return CorpusManifest(**{**raw, "tasks": tasks, "shards": shards})
     except (TypeError, KeyError) as error:
         raise UserError(
@@ -211,11 +197,11 @@ def _answers(table: pa.Table) -> pa.StructArray:
     return pa.array(found, ANSWERS)
 
 
-def read_shard(directory: Path, shard: CorpusShard, columns: list[str] | None, *, verify: bool) -> pa.Table:
+def read_shard(directory: Path, shard: ShardEntry, columns: list[str] | None, *, verify: bool) -> pa.Table:
     """Some columns of one shard (None = all); UserError if it was altered (`verify`) or cannot be read."""
     path = directory / shard.file
-    if verify and digest_file(path) != shard.sha256:
-        raise _damaged(path, "was altered: its SHA-256 is not the manifest's")
+    if verify:
+        _refuse_damage(directory, shard, digest=True)
     try:
         with pq.ParquetFile(path) as file:
             table = file.read(columns=columns)
@@ -235,6 +221,11 @@ def _one_array(column: pa.ChunkedArray, entry: CorpusTask) -> pa.StringArray:
             hint="make it with fewer copies (--copies) or fewer rows (--limit)",
         )
     return pa.concat_arrays([pa.array([], pa.string()), *column.chunks])
+
+
+def _refuse_damage(directory: Path, shard: ShardEntry, *, digest: bool) -> None:
+    if (state := shard.damage(directory, digest=digest)) is not None:
+        raise _damaged(directory / shard.file, state)
 
 
 def _damaged(path: Path, state: str) -> UserError:

@@ -80,7 +80,7 @@ def load_shell(name: str) -> tuple[Any, Any]:
         raise UserError(
             f"{name} is not a model: it has no config.json",
             expected="what `mtkd augment questions train` wrote, or a T5 as transformers writes it",
-            hint="run the training command again if it was interrupted; it goes on where it stopped",
+            hint="run the training command again if it was interrupted; it resumes",
         )
     config = load_named(_loader(AutoConfig.from_pretrained), name, "generator")
     if config.model_type not in _FAMILIES:

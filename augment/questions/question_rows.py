@@ -11,7 +11,7 @@ from tasks.corpus_reader import QUESTION_SCHEMA
 
 
 @dataclass(frozen=True)
-class Question:
+class QuestionRow:
     """One row.
 
     Attributes:
@@ -39,7 +39,7 @@ class Question:
         return f"{self.parent}#{self.copy}"
 
 
-def questions_of(table: pa.Table) -> list[Question]:
+def questions_of(table: pa.Table) -> list[QuestionRow]:
     """The rows of a table by `QUESTION_SCHEMA`, of which columns that may be null may be left out."""
     names = (
         "task",
@@ -56,10 +56,10 @@ def questions_of(table: pa.Table) -> list[Question]:
     columns = [
         table[name].to_pylist() if name in table.column_names else [None] * len(table) for name in names
     ]
-    return [Question(*values) for values in zip(*columns, strict=True)]
+    return [QuestionRow(*values) for values in zip(*columns, strict=True)]
 
 
-def question_table(rows: Sequence[Question]) -> pa.Table:
+def question_table(rows: Sequence[QuestionRow]) -> pa.Table:
     """The table of some rows."""
     columns = {
         "task": [row.task for row in rows],

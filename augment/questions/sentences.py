@@ -32,7 +32,7 @@ def sentences(text: str) -> list[str]:
     return [text[start:stop] for start, stop in places(text)]
 
 
-def pack(sizes: list[int], least: int, most: int) -> list[tuple[int, int]]:
+def group_sentences(sizes: list[int], least: int, most: int) -> list[tuple[int, int]]:
     """Group neighbours into even pieces of `least` to `most`, as few as can be; else fill them up.
 
     Args:

@@ -1,4 +1,4 @@
-"""`mtkd augment mask` and `replace`: corpora of copies of rows."""
+"""`mtkd augment mask`, `replace` and `run`: corpora of copies of rows."""
 
 from __future__ import annotations
 
@@ -25,32 +25,35 @@ from mtkd.cli.options import (
 
 if TYPE_CHECKING:
     from augment.augmenter import Augmenter
-    from augment.replacement import Replacement
     from tasks.corpus_reader import CorpusManifest
     from tasks.rows import Rows
     from tasks.task import Task
 
 _source_options = stack(
     data_option,
-    click.option("--tasks", "spec", required=True, help="tasks, groups or task files, by commas"),
+    click.option("--tasks", "spec", required=True, help="tasks, groups or task files, comma-separated"),
     out_option,
 )
-_run_options = stack(
-    click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0)),
-    click.option("--mask-token", default="[MASK]", show_default=True, help="the teacher's mask token"),
+_copies_option = click.option(
+    "--copies", multiple=True, metavar="[TASK=]N", help="copies of each row [40 for stsb, mrpc, rte; else 10]"
+)
+_writing_options = stack(
     click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="processes"),
     limit_option,
     overwrite_option,
     report_options,
+)
+_run_options = stack(
+    click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0)),
+    click.option("--mask-token", default="[MASK]", show_default=True, help="the teacher's mask token"),
+    _writing_options,
 )
 
 
 @click.command()
 @_source_options
 @click.option("--p", default=0.1, show_default=True, help="chance of a word to be masked")
-@click.option(
-    "--copies", multiple=True, metavar="[TASK=]N", help="copies a row [40 for stsb, mrpc, rte; else 10]"
-)
+@_copies_option
 @_run_options
 def mask(
     data: str,
@@ -67,7 +70,7 @@ def mask(
 ) -> None:
     """Write masked copies of every training row (MKD, after Tang et al.).
 
-    Started again after an interruption it goes on where it was; the corpus is the same bytes. With
+    After an interruption the same command resumes, and the corpus is byte-identical. With
     `accelerate launch -m mtkd.cli.main augment ...` several processes share the work.
     """
     from augment.corpus_writer import copies_of
@@ -76,8 +79,7 @@ def mask(
     tasks = _trained(spec)
     method = Masking(p=p, seed=seed, mask_token=mask_token)
     numbers = copies_of(tasks, ",".join(copies))
-    rows = _rows(data, tasks, limit)
-    _write(method, numbers, data, rows, out, workers, overwrite, json_file)
+    _write(method, numbers, data, _rows(data, tasks, limit), out, workers, overwrite, json_file)
 
 
 @click.command()
@@ -89,7 +91,7 @@ def mask(
 @click.option(
     "--p-ngram", default=0.25, show_default=True, help="chance of a text to be cut to 1 to 5 words in a row"
 )
-@click.option("--copies", multiple=True, metavar="[TASK=]N", help="copies a row [20]")
+@click.option("--copies", multiple=True, metavar="[TASK=]N", help="copies of each row [20]")
 @click.option(
     "--tagger",
     default="auto",
@@ -116,19 +118,48 @@ def replace(
 ) -> None:
     """Write copies with words masked or replaced, and n-grams cut out (Tang et al. 2019).
 
-    Started again after an interruption it goes on where it was; the corpus is the same bytes. With
+    After an interruption the same command resumes, and the corpus is byte-identical. With
     `accelerate launch -m mtkd.cli.main augment ...` several processes share the work.
     """
     from augment.corpus_writer import copies_of
     from augment.replacement import COPIES, Replacement
-    from augment.tagging import NoTagger, open_tagger
 
     tasks = _trained(spec)
-    plain = Replacement({}, "", p_mask, p_pos, p_ngram, seed, mask_token)
+    method = Replacement({}, tagger, p_mask, p_pos, p_ngram, seed, mask_token)
     numbers = copies_of(tasks, ",".join([str(COPIES), *copies]))
-    chosen = open_tagger(tagger) if p_pos else NoTagger()
-    rows = _rows(data, tasks, limit)
-    _write(_tag(plain, rows, chosen), numbers, data, rows, out, workers, overwrite, json_file)
+    _write(method, numbers, data, _rows(data, tasks, limit), out, workers, overwrite, json_file)
+
+
+@click.command("run")
+@click.argument("name")
+@_source_options
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="a setting of the augmenter")
+@_copies_option
+@_writing_options
+def run_augmenter(
+    name: str,
+    data: str,
+    spec: str,
+    out: Path,
+    sets: tuple[str, ...],
+    copies: tuple[str, ...],
+    workers: int,
+    limit: int | None,
+    overwrite: bool,
+    json_file: str | None,
+) -> None:
+    """Write copies of every training row with the augmenter NAME: mask, replace, or one of a plugin.
+
+    Other packages add augmenters as entry points of the group mtkd.augmenters.
+    """
+    from augment.corpus_writer import copies_of
+    from augment.registry import build_augmenter
+    from mtkd.recipes import parse_set
+
+    method = build_augmenter(name, parse_set(sets))
+    tasks = _trained(spec)
+    numbers = copies_of(tasks, ",".join(copies))
+    _write(method, numbers, data, _rows(data, tasks, limit), out, workers, overwrite, json_file)
 
 
 def _trained(spec: str) -> list[Task]:
@@ -144,18 +175,6 @@ def _rows(data: str, tasks: Sequence[Task], limit: int | None) -> dict[str, Rows
     return {task.name: load_rows(source, task, task.train, limit, 0) for task in tasks if task.train}
 
 
-def _tag(method: Replacement, rows: Mapping[str, Rows], tagger) -> Replacement:
-    """The method with the tagged texts of all rows."""
-    from dataclasses import replace
-
-    from augment.tagged_text import tag_rows
-    from tasks.progress import progress
-
-    with progress("tagging", sum(len(part.texts) * len(part) for part in rows.values())) as advance:
-        texts = {task: tag_rows(part, tagger, advance) for task, part in rows.items()}
-    return replace(method, texts=texts, tagger=tagger.name)
-
-
 def _write(
     method: Augmenter,
     copies: Mapping[str, int],
@@ -167,15 +186,18 @@ def _write(
     json_file: str | None,
 ) -> None:
     """Write the corpus and show what it holds."""
-    from augment.corpus_writer import CorpusJob, run, total_copies
-    from augment.distributed import launched
+    from augment.corpus_writer import CorpusJob, total_copies, write_corpus
+    from mtkd.storage.distributed import launched
     from tasks.progress import progress
     from tasks.sources import open_data
 
-    job = CorpusJob(method, copies, open_data(data).name, __version__, shlex.join(["mtkd", *sys.argv[1:]]))
+    command = shlex.join(["mtkd", *sys.argv[1:]])
+    job = CorpusJob(method.prepare(rows), copies, open_data(data).name, __version__, command)
     ranks = launched()
     with progress("copying", total_copies(job, rows), unit="copies", show=ranks.first) as advance:
-        written = run(job, rows, out, workers=workers, overwrite=overwrite, advance=advance, ranks=ranks)
+        written = write_corpus(
+            job, rows, out, workers=workers, overwrite=overwrite, advance=advance, ranks=ranks
+        )
     if not ranks.first:
         return
     manifest = written.manifest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +13,8 @@ from mtkd import __version__
 from mtkd.cli.options import out_option, overwrite_option, report_options, say, show, table, warn
 
 if TYPE_CHECKING:
-    from augment.questions.filtering.answerability import Answer, Answerer
     from augment.questions.filtering.filter_corpus import Filtered
-    from mtkd.evaluation.question_answering import Answerer as Spans
+    from tasks.answers import Answerer
 
 _SHORT_OF = 0.01  # how far the share of rows without an answer may fall short in silence
 
@@ -59,41 +57,29 @@ def filter_questions(
 ) -> None:
     """Keep the questions that a teacher can answer, and make some that nobody can.
 
-    Started again after an interruption it goes on where it was; the corpus is the same bytes.
-    `accelerate launch -m mtkd.cli.main augment questions filter ...` deals the files out over processes.
+    After an interruption the same command resumes, and the corpus is byte-identical.
+    `accelerate launch -m mtkd.cli.main augment questions filter ...` shards the work across processes.
     """
-    from augment.distributed import launched
-    from augment.questions.filtering.filter_corpus import FilterJob, open_questions, run
+    from augment.questions.filtering.filter_corpus import FilterJob, filter_corpus, open_questions
     from augment.questions.filtering.filter_shard import FilterSettings
+    from mtkd.storage.distributed import launched
     from tasks.progress import progress
 
     job = FilterJob(corpus, FilterSettings(**given), __version__, shlex.join(["mtkd", *sys.argv[1:]]))
     rows = open_questions(corpus).rows
     ranks = launched()  # first: it says which device is this process's
     answerer = load_answerer(teacher)
-    with progress("filtering", -(-rows // ranks.count), unit="questions", show=ranks.first) as advance:
-        filtered = run(job, answerer, out, overwrite=overwrite, ranks=ranks, advance=advance)
+    with progress("filtering", rows, unit="questions", show=ranks.first) as advance:
+        filtered = filter_corpus(job, answerer, out, overwrite=overwrite, ranks=ranks, advance=advance)
     if ranks.first:
         show(filtered.tally.to_json(), json_file, lambda: _draw(filtered, job.settings.unanswerable, out))
 
 
 def load_answerer(directory: Path) -> Answerer:
     """The teacher that answers questions, from the directory of a run or of a model."""
-    from mtkd.evaluation import question_answering as answer
+    from mtkd.evaluation.question_answering import SpanAnswerer
 
-    return _Teacher(answer.Answerer.load(directory))
-
-
-class _Teacher:
-    """A model of mtkd as the filter asks it."""
-
-    def __init__(self, spans: Spans):
-        self._spans, self.digest = spans, spans.digest
-
-    def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answer]:
-        from augment.questions.filtering.answerability import Answer as Told
-
-        return [Told(**vars(answer)) for answer in self._spans(questions, contexts)]
+    return SpanAnswerer.load(directory)
 
 
 def _draw(filtered: Filtered, wanted: float, out: Path) -> None:

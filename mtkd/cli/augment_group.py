@@ -15,6 +15,7 @@ from mtkd.cli.lazy_group import LazyGroup
             "mtkd.cli.augment_copies:replace",
             "copies with words masked or replaced, and n-grams of them",
         ),
+        "run": ("mtkd.cli.augment_copies:run_augmenter", "copies by an augmenter of another package"),
         "questions": (
             "mtkd.cli.augment_group:questions",
             "`train|generate|filter`: questions about paragraphs",

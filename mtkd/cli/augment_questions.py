@@ -64,13 +64,12 @@ def train(
 ) -> None:
     """Fine-tune a T5 to write the questions of a span task.
 
-    Started again after an interruption it goes on from its last checkpoint, to the same weights.
+    After an interruption the same command resumes from its last checkpoint, to the same weights.
     """
     from augment.questions.generator import Reading
     from augment.questions.training.from_scratch import NewModelShape
     from augment.questions.training.prompts import span_task
-    from augment.questions.training.train_generator import TrainingPlace, TrainJob
-    from augment.questions.training.train_generator import train as run
+    from augment.questions.training.train_generator import TrainingPlace, TrainJob, train_generator
     from mtkd.device import best_device, keep_memory
     from tasks.registry import resolve
     from tasks.sources import open_data
@@ -83,7 +82,7 @@ def train(
     )
     click.get_current_context().with_resource(keep_memory())
     place = TrainingPlace(out, best_device(), __version__, _command(), overwrite)
-    report = run(job, open_data(data), span_task(resolve(spec)), place)
+    report = train_generator(job, open_data(data), span_task(resolve(spec)), place)
 
     def draw() -> None:
         scores = report["scores"]
@@ -143,13 +142,13 @@ def train(
 def generate(model: str, text: str, out: Path, json_file: str | None, overwrite: bool, **given: Any) -> None:
     """Write questions about paragraphs, for a teacher to answer.
 
-    Started again after an interruption it goes on where it was; the corpus is the same bytes. With
+    After an interruption the same command resumes, and the corpus is byte-identical. With
     `accelerate launch -m mtkd.cli.main augment questions generate ...` several processes share the work.
     """
-    from augment.distributed import launched
-    from augment.questions.generation.config import GenerationConfig, prepare
+    from augment.questions.generation.config import GenerationConfig, prepare_generation
     from augment.questions.generation.paragraphs import Words
     from augment.questions.training.prompts import span_task
+    from mtkd.storage.distributed import launched
     from tasks.registry import resolve
 
     task = span_task(resolve(given["task_name"]))
@@ -157,16 +156,16 @@ def generate(model: str, text: str, out: Path, json_file: str | None, overwrite:
     same = {name: value for name, value in given.items() if name not in ("task_name", "words")}
     wanted = GenerationConfig(model, text, words=words, **same)
 
-    from augment.corpus_writer import run, total_copies
+    from augment.corpus_writer import total_copies, write_corpus
     from mtkd.device import best_device, keep_memory
     from tasks.progress import progress
 
     click.get_current_context().with_resource(keep_memory())
     ranks = launched()
-    ready = prepare(wanted, task.name, best_device(), __version__, _command())
+    ready = prepare_generation(wanted, task.name, best_device(), __version__, _command())
     total = total_copies(ready.job, ready.rows)
     with progress("questions", total, unit="questions", show=ranks.first) as advance:
-        written = run(
+        written = write_corpus(
             ready.job,
             ready.rows,
             out,

@@ -63,7 +63,7 @@ contents_options = stack(
 @report_options
 def plan(out: Path, json_file: str | None, **given: Any) -> None:
     """Say how large a store would be and how long the teacher would take; write nothing."""
-    from mtkd.jobs.plan_store import plan as plan_store
+    from mtkd.jobs.plan_store import plan_store
 
     found = plan_store(_request(given), out)
     prepared = found.prepared
@@ -96,18 +96,18 @@ def plan(out: Path, json_file: str | None, **given: Any) -> None:
 @store.command()
 @contents_options
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="where it goes")
-@click.option("--repair", is_flag=True, help="make damaged shards of the store in --out anew, nothing else")
+@click.option("--repair", is_flag=True, help="make only the damaged shards of the store in --out again")
 @overwrite_option
 @report_options
 def build(out: Path, repair: bool, overwrite: bool, json_file: str | None, **given: Any) -> None:
     """Run the teacher over all rows and keep what the recipe needs.
 
-    Started again after an interruption it goes on where it was; the store is the same bytes.
-    `accelerate launch -m mtkd.cli.main store build ...` deals the shards out over processes.
+    After an interruption the same command resumes, and the output is byte-identical.
+    `accelerate launch -m mtkd.cli.main store build ...` shards the work across processes.
     """
     from accelerate import PartialState
 
-    from mtkd.jobs import build_store as stage
+    from mtkd.jobs.build_store import build_store, repair_store
 
     if repair:
         if any(given[name] for name in ("recipe", "data", "spec", "teacher")):
@@ -115,13 +115,13 @@ def build(out: Path, repair: bool, overwrite: bool, json_file: str | None, **giv
                 "--repair takes everything from the store itself",
                 hint=f"mtkd store build --repair --out {out}",
             )
-        manifest, files = stage.repair(out)
+        manifest, files = repair_store(out)
         if PartialState().is_main_process:
-            say(f"{len(files)} of {len(manifest.shards)} shards were damaged and made anew")
+            say(f"{len(files)} of {len(manifest.shards)} shards were damaged and made again")
             show({"repaired": files}, json_file, lambda: print("\n".join(files) or "nothing to repair"))
         return
     command = shlex.join(["mtkd", *sys.argv[1:]])
-    manifest, prepared, made = stage.build(_request(given), out, command, overwrite=overwrite)
+    manifest, prepared, made = build_store(_request(given), out, command, overwrite=overwrite)
     if not PartialState().is_main_process:
         return
     show(_summary(manifest), json_file, lambda: _draw(manifest))
@@ -140,9 +140,9 @@ def build(out: Path, repair: bool, overwrite: bool, json_file: str | None, **giv
 @report_options
 def info(directory: Path, json_file: str | None) -> None:
     """What a store holds: of which teacher, of which rows, how much."""
-    from mtkd.store.store_manifest import read_manifest
+    from mtkd.store.store_manifest import read_store_manifest
 
-    manifest = read_manifest(directory)
+    manifest = read_store_manifest(directory)
     show(_summary(manifest), json_file, lambda: _draw(manifest))
 
 
@@ -151,22 +151,18 @@ def info(directory: Path, json_file: str | None) -> None:
 @report_options
 def verify(directory: Path, json_file: str | None) -> None:
     """Check every shard of a store against its digest."""
-    from mtkd.store.store_manifest import read_manifest
-    from mtkd.store.store_manifest import verify as check
+    from mtkd.store.store_manifest import damage_error, damaged_shards, read_store_manifest
 
-    manifest = read_manifest(directory)
-    bad = check(directory, manifest, digest=True)
-    result = {"shards": len(manifest.shards), "damaged": {shard.file: state for shard, state in bad}}
+    manifest = read_store_manifest(directory)
+    bad = damaged_shards(directory, manifest)
+    result = {"shards": len(manifest.shards), "damaged": bad}
     show(
         result,
         json_file,
         lambda: print(f"{len(manifest.shards) - len(bad)} of {len(manifest.shards)} shards are whole"),
     )
     if bad:
-        raise UserError(
-            "; ".join(f"shard {directory / shard.file} {state}" for shard, state in bad),
-            hint=f"mtkd store build --repair --out {directory} makes them anew, and nothing else",
-        )
+        raise damage_error(directory, bad)
 
 
 def _request(given: dict[str, Any]) -> Any:

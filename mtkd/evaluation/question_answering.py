@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from mtkd.device import best_device
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel, model_directory
+from tasks.answers import Answer
 from tasks.batching import Encoded
 from tasks.errors import UserError
 from tasks.files import digest_bytes, digest_file
@@ -20,23 +20,6 @@ from tasks.progress import progress
 from tasks.rows import ANSWERS, Rows
 from tasks.span_answers import SpanAnswers, decode_spans
 from tasks.task import Task
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The best span of a context.
-
-    Attributes:
-        text: "" where the context has no token.
-        start: its first character; -1 for none.
-        score: start + end logit.
-        null: the score of "no answer", less the threshold that it was best to ask of it (validation rows).
-    """
-
-    text: str
-    start: int
-    score: float
-    null: float
 
 
 def answer_spans(
@@ -63,8 +46,8 @@ def answer_spans(
     return decode_spans(encoded, logits, model.tokeniser.layout(2), n_best)
 
 
-class Answerer:
-    """A model that answers questions, a list at a time.
+class SpanAnswerer:
+    """A model that answers questions, a list at a time (`tasks.answers.Answerer`).
 
     Attributes:
         digest: SHA-256 of its files (weights, tokeniser, settings) and the precision.
@@ -74,7 +57,7 @@ class Answerer:
         self._model, self._task, self.digest, self._precision = model, task, digest, precision
 
     @classmethod
-    def load(cls, directory: Path, precision: str = "fp32") -> Answerer:
+    def load(cls, directory: Path, precision: str = "fp32") -> SpanAnswerer:
         """A saved model as an answerer, on the best device there is.
 
         Args:

@@ -24,7 +24,7 @@ from mtkd.models.pruning import Importance
 from mtkd.outputs import LOGITS, OutputSpec
 from mtkd.settings import DistillSettings, Stage, TrainSettings
 from mtkd.store.store_manifest import StoreManifest
-from mtkd.store.stored_teacher import StoredTeacher, locate
+from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.teachers.cached_logits import cache_logits
 from mtkd.teachers.live import CachedLogits, OnlineTeacher, TeacherSource
 from mtkd.training.batches import TaskBatches
@@ -164,7 +164,7 @@ class _Distill(StagedJob):
         self.warnings += self.rows.data.lost
         if self._stored:
             parts = self.rows.data.parts
-            self.places = {part.task.name: locate(*self._stored, part.train) for part in parts}
+            self.places = {part.task.name: find_stored_rows(*self._stored, part.train) for part in parts}
         self.stages = [(*pair, self._stage_inputs(*pair)) for pair in self.validated.stages]
         if teacher:
             teacher.to(self.accelerator.device)
@@ -253,13 +253,13 @@ class _Distill(StagedJob):
         teacher = self.prepared.teacher
         assert teacher is not None, "without a teacher there is nothing to compute"
         precision, length = self.settings.teacher.precision, teacher.info.max_length
-        home = self._logits_home()
         logits = cache_logits(
             teacher.to(self.accelerator.device),
             self.rows.data.tasks,
             self.rows.train(replace(self.prepared.student.reader, tokeniser=teacher.tokeniser)),
+            self._logits_home(),
             {
-                part.task.name: home / f"{part.task.name}-{precision}-{length}-{digest_rows(part.train)[:16]}"
+                part.task.name: f"{part.task.name}-{precision}-{length}-{digest_rows(part.train)[:16]}"
                 for part in self.rows.data.parts
             },
             self.accelerator,

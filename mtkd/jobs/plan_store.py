@@ -19,11 +19,11 @@ from mtkd.outputs import OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.selection import Selection
 from mtkd.settings import DistillSettings
-from mtkd.store.contents import Contents, Dtype, Outputs, pack
+from mtkd.store.contents import Contents, Dtype, Outputs, pack_outputs
 from mtkd.store.row_index import table_bytes
 from mtkd.store.shard_files import plan_shards
-from mtkd.store.shard_writer import StoreJob, batches, entry_counts
-from mtkd.store.sizing import Counted, amount, choose, sizes
+from mtkd.store.shard_writer import StoreJob, entry_counts, length_sorted_batches
+from mtkd.store.sizing import Counted, amount, choose_selection, sizes
 from mtkd.teachers.live import OnlineTeacher
 from mtkd.teachers.reference import TeacherRef
 from mtkd.training.processes import make_accelerator
@@ -71,7 +71,7 @@ class StoreRequest:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedStore:
     """A store that could be built: rows read, teacher loaded.
 
     Attributes:
@@ -105,7 +105,7 @@ class StorePlan:
         units: AHSK of a full-length row, and of the full set; None where no part is selected.
     """
 
-    prepared: Prepared
+    prepared: PreparedStore
     rows: int
     tokens: int
     free: int
@@ -113,7 +113,7 @@ class StorePlan:
     units: tuple[float, int] | None
 
 
-def prepare(request: StoreRequest) -> Prepared:
+def prepare_store(request: StoreRequest) -> PreparedStore:
     """Check a request, read its rows, load the teacher.
 
     Raises:
@@ -165,7 +165,7 @@ def prepare(request: StoreRequest) -> Prepared:
     key = read_corpus(corpus).key if corpus else None
     rows_of = {part.task.name: part.train for part in data.parts}
     predicted = sizes(contents, counted, len(shards), tables)
-    return Prepared(
+    return PreparedStore(
         request, settings, reference, rows_of, job, key, chosen, predicted, validated.student.layers
     )
 
@@ -207,18 +207,20 @@ def _choose(
         need = replace(contents.need, selected=frozenset(range(depth)), selection=part)
         return sum(sizes(replace(contents, need=need), counted, len(counted), tables).values())
 
-    depth, tokens, width = choose(budget, validated.student.layers + 1, contents.max_length, size_of)
+    depth, tokens, width = choose_selection(
+        budget, validated.student.layers + 1, contents.max_length, size_of
+    )
     values = {"depth": depth, "tokens": tokens, "width": width}
     return {f"terms.{name}.{key}": value for name in names for key, value in values.items()}
 
 
-def plan(request: StoreRequest, out: Path) -> StorePlan:
+def plan_store(request: StoreRequest, out: Path) -> StorePlan:
     """What the store would hold and cost; nothing is written.
 
     Raises:
-        UserError: as `prepare`.
+        UserError: as `prepare_store`.
     """
-    prepared = prepare(request)
+    prepared = prepare_store(request)
     job = prepared.job
     accelerator = make_accelerator()
     job.teacher.to(accelerator.device)
@@ -245,12 +247,14 @@ def _estimate(job: StoreJob, accelerator: Accelerator) -> float:
     source = OnlineTeacher(job.teacher, job.contents.need, job.precision)
     total = 0.0
     for name, rows in job.data.items():
-        cut = list(batches(rows, Collator(job.teacher.reader), job.batch_size))
+        cut = list(length_sorted_batches(rows, Collator(job.teacher.reader), job.batch_size))
         share = max(1, _TIMED_BATCHES // len(job.data))
         picked = [cut[int((n + 0.5) * len(cut) / share)] for n in range(min(share, len(cut)))]
-        pack(source.signal(job.tasks[name], picked[0].to(accelerator.device)), job.contents)  # warms up
+        pack_outputs(
+            source.signal(job.tasks[name], picked[0].to(accelerator.device)), job.contents
+        )  # warms up
         started = time.perf_counter()
         for batch in picked:
-            pack(source.signal(job.tasks[name], batch.to(accelerator.device)), job.contents)
+            pack_outputs(source.signal(job.tasks[name], batch.to(accelerator.device)), job.contents)
         total += (time.perf_counter() - started) / len(picked) * len(cut)
     return total

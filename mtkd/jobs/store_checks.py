@@ -7,14 +7,14 @@ from pathlib import Path
 from mtkd.outputs import OutputSpec
 from mtkd.selection import Selection
 from mtkd.settings import DistillSettings
-from mtkd.store.store_manifest import StoreManifest, read_manifest
+from mtkd.store.store_manifest import StoreManifest, read_store_manifest
 from mtkd.teachers.reference import TeacherRef, other_teacher
 from tasks.errors import UserError
 
 
 def teacher_of_store(store: Path, teacher: str | None, heads: bool) -> TeacherRef:
     """The teacher of a store; where one is named besides, it has to be that one."""
-    manifest = read_manifest(store)
+    manifest = read_store_manifest(store)
     if teacher is not None:
         given = TeacherRef.find(teacher, heads)
         if given.digest != manifest.teacher.digest:

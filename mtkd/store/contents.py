@@ -168,7 +168,7 @@ class Contents:
         return Contents(OutputSpec(**need), value["dtype"], shape, value["max_length"])
 
 
-def pack(signal: ModelOutput, contents: Contents) -> dict[str, Tensor]:
+def pack_outputs(signal: ModelOutput, contents: Contents) -> dict[str, Tensor]:
     """A batch's knowledge as entries of the fields, rows in the batch's order (its counts are left out).
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mtkd.store.shard_files import PlannedShard
+from mtkd.storage.sharded_output import PlannedShard
 from tasks.files import atomic_path
 from tasks.rows import Rows
 

@@ -1,24 +1,23 @@
-"""Shards of a store: which rows each holds, how it is written, and how it is read while students train."""
+"""Shards of a store: which rows each holds, and how they are read while students train."""
 
 from __future__ import annotations
 
-import json
 import mmap
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from mtkd.storage.safetensors_shards import read_header
+from mtkd.storage.sharded_output import PlannedShard
 from mtkd.store.contents import Field
-from mtkd.store.store_manifest import StoreManifest, StoreShard, damage, damaged
+from mtkd.store.store_manifest import StoreManifest, damage_error
 from tasks.errors import UserError
-from tasks.files import atomic_path
 from tasks.sampler import BLOCK, blocks_of
+from tasks.shards import ShardEntry
 
 _TARGET_BYTES = 64 << 20  # about how large a shard may be
 _MAPPED_BYTES = 1 << 30  # shards that are mapped at a time
@@ -31,15 +30,6 @@ _NUMPY = {
     "I16": np.int16,
     "I32": np.int32,
 }
-
-
-@dataclass(frozen=True)
-class PlannedShard:
-    """A planned shard: `rows` (n,) are row numbers of the task, in the store's order."""
-
-    file: str
-    task: str
-    rows: np.ndarray
 
 
 def plan_shards(task: str, n_rows: int, groups: np.ndarray | None, row_bytes: float) -> list[PlannedShard]:
@@ -67,38 +57,6 @@ def header_bytes(fields: Iterable[Field]) -> int:
     return 8 + sum(len(field.name) + 80 for field in fields) + 160
 
 
-def write_shard(path: Path, tensors: Mapping[str, Tensor], key: str) -> None:
-    """Write a shard atomically; it carries the job's key."""
-    with atomic_path(path) as temporary:
-        plain = {name: values.contiguous() for name, values in tensors.items()}
-        save_file(plain, temporary, metadata={"key": key})
-
-
-def key_of(path: Path) -> str | None:
-    """The job's key in a shard, or None if the file is not there or not whole."""
-    try:
-        header, _ = _read_header(path)
-        end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
-        whole = path.stat().st_size == 8 + _header_size(path) + end
-        return header["__metadata__"]["key"] if whole else None
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _header_size(path: Path) -> int:
-    with open(path, "rb") as file:
-        return int.from_bytes(file.read(8), "little")
-
-
-def _read_header(path: Path) -> tuple[dict, int]:
-    """A safetensors file's header, and where the data begins."""
-    with open(path, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        if size > 1 << 24:
-            raise ValueError("no safetensors header")
-        return json.loads(file.read(size)), 8 + size
-
-
 class Shard:
     """A shard's tensors as views of the mapped file, nothing copied.
 
@@ -108,7 +66,7 @@ class Shard:
     """
 
     def __init__(self, path: Path):
-        header, base = _read_header(path)
+        header, base = read_header(path)
         with open(path, "rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.views: dict[str, np.ndarray] = {}
@@ -193,13 +151,13 @@ class ShardReader:
             found.append((shard, places[where] - starts[number], where))
         return found
 
-    def _shard(self, shard: StoreShard) -> Shard:
+    def _shard(self, shard: ShardEntry) -> Shard:
         if shard.file in self._open:
             self._open.move_to_end(shard.file)
             return self._open[shard.file]
         first = shard.file not in self._checked
-        if (state := damage(self._directory, shard, digest=first)) is not None:
-            raise damaged(self._directory, shard, state)
+        if (state := shard.damage(self._directory, digest=first)) is not None:
+            raise damage_error(self._directory, {shard.file: state})
         self._checked.add(shard.file)
         try:
             opened = Shard(self._directory / shard.file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +14,18 @@ from torch import Tensor
 
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
-from mtkd.store.contents import Contents, Field, Outputs, pack
-from mtkd.store.shard_files import PlannedShard, key_of, write_shard
-from mtkd.store.store_manifest import FORMAT
+from mtkd.storage.distributed import ProcessGroup
+from mtkd.storage.safetensors_shards import SafetensorsFormat
+from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, total_size
+from mtkd.store.contents import Contents, Field, Outputs, pack_outputs
+from mtkd.store.store_manifest import STORE_FORMAT
 from mtkd.teachers.hidden_selection import scores_of
 from mtkd.teachers.live import OnlineTeacher
 from tasks.batching import Batch, Collator, Encoded
 from tasks.errors import UserError
 from tasks.files import digest_bytes
 from tasks.progress import progress
+from tasks.shards import ShardEntry
 from tasks.task import Task
 
 
@@ -53,30 +56,35 @@ class StoreJob:
     @property
     def key(self) -> str:
         """The digest of all that decides the shards' content."""
-        parts = [FORMAT, self.contents.to_json(), self.precision, self.batch_size, list(self.identity)]
+        parts = [STORE_FORMAT, self.contents.to_json(), self.precision, self.batch_size, list(self.identity)]
         return digest_bytes(json.dumps([*parts, dict(self.digests)], sort_keys=True))
 
 
-def build_shards(job: StoreJob, out: Path, accelerator: Accelerator) -> tuple[int, int]:
-    """Write the shards that are missing, dealt out over the processes.
+def write_missing_shards(
+    job: StoreJob, out: Path, accelerator: Accelerator, recorded: Sequence[ShardEntry]
+) -> tuple[ShardedOutput, list[PlannedShard]]:
+    """Write the shards that are missing or damaged, sharded across processes.
+
+    Args:
+        recorded: the shards of the store's manifest, if it has one.
 
     Returns:
-        how many were missing, and how many there are.
+        all shards, and those that were missing.
 
     Raises:
         UserError: the teacher gave a value that is not finite (names the row); the disk is full.
     """
-    key = job.key
-    missing = [shard for shard in job.shards if key_of(out / shard.file) != key]
-    total = sum(len(shard.rows) for shard in job.shards)
-    done = total - sum(len(shard.rows) for shard in missing)
+    output = ShardedOutput(out, job.key, job.shards, SafetensorsFormat())
+    missing = output.missing(recorded)
+    total, left = total_size(job.shards), total_size(missing)
     source = OnlineTeacher(job.teacher, job.contents.need, job.precision)
-    accelerator.wait_for_everyone()  # all have looked at what is there before one writes
-    with progress("teacher", total, done=done, show=accelerator.is_main_process) as advance:
-        for shard in missing[accelerator.process_index :: accelerator.num_processes]:
-            write_shard(out / shard.file, shard_tensors(job, source, shard, accelerator.device, advance), key)
-    accelerator.wait_for_everyone()
-    return len(missing), len(job.shards)
+
+    def make(shard: PlannedShard, advance: Callable[[int], None]) -> dict[str, Tensor]:
+        return shard_tensors(job, source, shard, accelerator.device, advance)
+
+    with progress("teacher", total, done=total - left, show=accelerator.is_main_process) as advance:
+        output.write(missing, make, ranks=ProcessGroup.of(accelerator), advance=advance)
+    return output, missing
 
 
 def shard_tensors(
@@ -88,7 +96,7 @@ def shard_tensors(
 ) -> dict[str, Tensor]:
     """What the teacher says of a shard's rows: field -> entries in the shard's order."""
     task = job.tasks[shard.task]
-    rows = job.data[shard.task].take(shard.rows)
+    rows = job.data[shard.task].take(np.asarray(shard.rows))
     fields = job.contents.fields(Outputs.of(task))
     counts = _counts(job, rows)
     offsets = {
@@ -99,8 +107,8 @@ def shard_tensors(
     for name, per in (("tokens", "token"), ("kept", "kept")):
         if name in tensors:
             tensors[name] = counts[per].to(torch.int32)
-    for batch in batches(rows, Collator(job.teacher.reader), job.batch_size):
-        found = pack(source.signal(task, batch.to(device)), job.contents)
+    for batch in length_sorted_batches(rows, Collator(job.teacher.reader), job.batch_size):
+        found = pack_outputs(source.signal(task, batch.to(device)), job.contents)
         indices = torch.from_numpy(batch.indices)
         for field in fields:
             if field.name not in found:
@@ -138,7 +146,7 @@ def check_scores(job: StoreJob, device: torch.device) -> None:
             )
 
 
-def batches(rows: Encoded, collate: Collator, size: int) -> Iterator[Batch]:
+def length_sorted_batches(rows: Encoded, collate: Collator, size: int) -> Iterator[Batch]:
     """All rows, longest first, so that little is padded."""
     order = np.argsort(-collate.reader.lengths(rows.texts), kind="stable")
     for start in range(0, len(order), size):

@@ -55,7 +55,7 @@ def amount(depth: int, tokens: int, width: float) -> float:
     return depth * tokens * width
 
 
-def choose(
+def choose_selection(
     budget: int, most_depth: int, max_length: int, size_of: Callable[[int, int, float], int]
 ) -> tuple[int, int, float]:
     """The best (N_D, N_L, N_W) under a budget, by the paper's findings.

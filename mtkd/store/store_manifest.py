@@ -8,23 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mtkd.storage.output_directory import OutputKind
 from mtkd.store.contents import Contents, Per
 from tasks.errors import UserError, unknown
-from tasks.files import digest_file, read_json, refuse_newer, write_json
+from tasks.files import read_json, refuse_newer, write_json
+from tasks.shards import ShardEntry
 
-FORMAT = 1
+STORE_FORMAT = 1
 MANIFEST, BUILDING = "manifest.json", "building.json"
-
-
-@dataclass(frozen=True)
-class StoreShard:
-    """One file: its path inside the store, task, rows, SHA-256 and size in bytes."""
-
-    file: str
-    task: str
-    rows: int
-    sha256: str
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -83,7 +74,7 @@ class StoreManifest:
     corpus: str | None
     key: str
     tasks: tuple[StoreTask, ...]
-    shards: tuple[StoreShard, ...]
+    shards: tuple[ShardEntry, ...]
 
     def task(self, name: str) -> StoreTask:
         """The entry of one task; UserError if the store has no such task."""
@@ -92,7 +83,7 @@ class StoreManifest:
                 return task
         raise unknown("task of this store", name, (task.name for task in self.tasks))
 
-    def shards_of(self, task: str) -> list[StoreShard]:
+    def shards_of(self, task: str) -> list[ShardEntry]:
         """The shards of a task, in order."""
         return [shard for shard in self.shards if shard.task == task]
 
@@ -109,12 +100,28 @@ class StoreManifest:
         write_json(directory / MANIFEST, values | {"options": dict(self.options)})
 
 
+def _read_key(directory: Path) -> str | None:
+    for name in (MANIFEST, BUILDING):
+        if (directory / name).is_file():
+            raw = read_json(directory / name)
+            return raw.get("key") if isinstance(raw, dict) else None
+    return None
+
+
+STORE_KIND = OutputKind(
+    "knowledge store",
+    MANIFEST,
+    (MANIFEST, BUILDING, r"teacher/.+", r"rows/.+\.parquet", r"shards/.+-\d{5,}\.safetensors"),
+    _read_key,
+)
+
+
 def is_store(directory: Path) -> bool:
     """True if a store, finished or not, lies there."""
     return any((directory / name).is_file() for name in (MANIFEST, BUILDING))
 
 
-def read_manifest(directory: Path) -> StoreManifest:
+def read_store_manifest(directory: Path) -> StoreManifest:
     """Read a store's manifest, without looking at the shards.
 
     Raises:
@@ -127,12 +134,12 @@ def read_manifest(directory: Path) -> StoreManifest:
         raise UserError(
             f"{directory} is {what}: it has no {MANIFEST}",
             expected="a directory written by `mtkd store build`",
-            hint="run its `mtkd store build` command again; it goes on where it stopped"
+            hint="run its `mtkd store build` command again; it resumes"
             if unfinished
             else "build one: mtkd store build --recipe R --data D --tasks T --teacher DIR --out DIR",
         )
     raw = read_json(path)
-    refuse_newer(raw, FORMAT, f"{directory} is a knowledge store")
+    refuse_newer(raw, STORE_FORMAT, f"{directory} is a knowledge store")
     try:
         return StoreManifest(
             **{
@@ -140,7 +147,7 @@ def read_manifest(directory: Path) -> StoreManifest:
                 "teacher": StoreTeacher(**raw["teacher"]),
                 "contents": Contents.from_json(raw["contents"]),
                 "tasks": tuple(StoreTask(**task) for task in raw["tasks"]),
-                "shards": tuple(StoreShard(**shard) for shard in raw["shards"]),
+                "shards": tuple(ShardEntry(**shard) for shard in raw["shards"]),
             }
         )
     except (TypeError, KeyError, ValueError) as error:
@@ -149,31 +156,15 @@ def read_manifest(directory: Path) -> StoreManifest:
         ) from error
 
 
-def damage(directory: Path, shard: StoreShard, *, digest: bool) -> str | None:
-    """What is wrong with a shard, in words; None if nothing is.
-
-    Args:
-        digest: compare its SHA-256 too, which reads all of it.
-    """
-    path = directory / shard.file
-    if not path.is_file():
-        return "is missing"
-    if (size := path.stat().st_size) != shard.bytes:
-        return f"has {size} bytes, not {shard.bytes}"
-    if digest and digest_file(path) != shard.sha256:
-        return "was altered: its SHA-256 is not the manifest's"
-    return None
+def damaged_shards(directory: Path, manifest: StoreManifest) -> dict[str, str]:
+    """The damaged shards of a store: file -> what is wrong with it. Every shard is read."""
+    states = {shard.file: shard.damage(directory, digest=True) for shard in manifest.shards}
+    return {file: state for file, state in states.items() if state}
 
 
-def damaged(directory: Path, shard: StoreShard, state: str) -> UserError:
-    """The error that names a damaged shard."""
+def damage_error(directory: Path, states: Mapping[str, str]) -> UserError:
+    """The error that names damaged shards."""
     return UserError(
-        f"shard {directory / shard.file} {state}",
-        hint=f"mtkd store build --repair --out {directory} makes it anew, and nothing else",
+        "; ".join(f"shard {directory / file} {state}" for file, state in states.items()),
+        hint=f"mtkd store build --repair --out {directory} makes the damaged shards again, and nothing else",
     )
-
-
-def verify(directory: Path, manifest: StoreManifest, *, digest: bool) -> list[tuple[StoreShard, str]]:
-    """The damaged shards of a store, each with what is wrong."""
-    states = [(shard, damage(directory, shard, digest=digest)) for shard in manifest.shards]
-    return [(shard, state) for shard, state in states if state]

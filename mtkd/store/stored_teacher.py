@@ -29,7 +29,7 @@ class StoredTeacher:
 
     Args:
         need: what is asked of it, which the store covers.
-        places: task -> (n,) where each training row lies in the store's order (`locate`).
+        places: task -> (n,) where each training row lies in the store's order (`find_stored_rows`).
 
     Attributes:
         bytes: of the whole store.
@@ -138,7 +138,7 @@ def _decode(stored: Mapping[str, Tensor], name: str) -> Tensor:
     return values if scale is None else values * scale.unsqueeze(-1)
 
 
-def locate(directory: Path, manifest: StoreManifest, rows: Rows) -> np.ndarray:
+def find_stored_rows(directory: Path, manifest: StoreManifest, rows: Rows) -> np.ndarray:
     """Where training rows lie in the store's order, (n,) int64.
 
     Raises:

@@ -8,24 +8,28 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
+from torch import Tensor
 
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.storage.distributed import ProcessGroup
+from mtkd.storage.safetensors_shards import SafetensorsFormat
+from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, total_size
 from tasks.batching import Encoded
 from tasks.errors import UserError
-from tasks.files import atomic_path
-from tasks.progress import progress
+from tasks.progress import Advance, progress
 from tasks.task import Task
 
-_PIECE_ROWS = 8192
+_SHARD_ROWS = 8192
 
 
 def cache_logits(
     teacher: MultiTaskModel,
     tasks: Mapping[str, Task],
     data: Mapping[str, Encoded],
-    places: Mapping[str, Path],
+    directory: Path,
+    folders: Mapping[str, str],
     accelerator: Accelerator,
     *,
     precision: str = "fp32",
@@ -33,42 +37,43 @@ def cache_logits(
 ) -> dict[str, np.ndarray]:
     """The teacher's logits, task -> (n, C) or (n, 2, L) float32, from disk where they are there already.
 
-    They are written in pieces of 8,192 rows, each whole or absent, so an interrupted pass goes on
-    where it was. The pieces are dealt out over the processes.
+    They are written in shards of 8,192 rows, so an interrupted pass resumes. The shards are divided among
+    the processes.
 
     Args:
         data: task -> rows as the teacher reads them.
-        places: task -> where its pieces lie; as many places as there are different rows and teachers.
+        directory: where all of them are kept.
+        folders: task -> the folder of its shards, named after everything that decides the logits.
 
     Raises:
         UserError: the teacher gave a value that is not finite (names the task and row).
     """
-    pieces = [
-        (name, start, places[name] / f"{start:09d}.safetensors")
+    shards = [
+        PlannedShard(
+            f"{folders[name]}/{start:09d}.safetensors",
+            name,
+            np.arange(start, min(start + _SHARD_ROWS, len(encoded.labels))),
+        )
         for name, encoded in data.items()
-        for start in range(0, len(encoded.labels), _PIECE_ROWS)
+        for start in range(0, len(encoded.labels), _SHARD_ROWS)
     ]
-    total = sum(len(encoded.labels) for encoded in data.values())
-    missing = [piece for piece in pieces if not piece[2].is_file()]
-    done = total - sum(min(_PIECE_ROWS, len(data[name].labels) - start) for name, start, _ in missing)
-    device = accelerator.device.type
-    with (
-        progress("teacher", total, done=done, show=accelerator.is_main_process) as advance,
-        torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"),
-    ):
-        for name, start, path in pieces[accelerator.process_index :: accelerator.num_processes]:
-            if path.is_file():
-                continue
-            encoded = data[name]
-            rows = encoded.take(np.arange(start, min(start + _PIECE_ROWS, len(encoded.labels))))
-            logits = predict_logits(teacher, tasks[name], rows, batch_size=batch_size, advance=advance)
-            _check_finite(name, rows, logits)
-            with atomic_path(path) as temporary:
-                save_file({"logits": logits}, temporary)
-    accelerator.wait_for_everyone()
+    output = ShardedOutput(directory, "", shards, SafetensorsFormat())
+
+    def make(shard: PlannedShard, advance: Advance) -> dict[str, Tensor]:
+        rows = data[shard.task].take(np.asarray(shard.rows))
+        kind = accelerator.device.type
+        with torch.autocast(kind, torch.bfloat16, enabled=precision == "bf16"):
+            logits = predict_logits(teacher, tasks[shard.task], rows, batch_size=batch_size, advance=advance)
+        _check_finite(shard.task, rows, logits)
+        return {"logits": torch.from_numpy(logits)}
+
+    missing = output.missing()
+    total, left = total_size(shards), total_size(missing)
+    with progress("teacher", total, done=total - left, show=accelerator.is_main_process) as advance:
+        output.write(missing, make, ranks=ProcessGroup.of(accelerator), advance=advance)
     found: dict[str, list[np.ndarray]] = {name: [] for name in data}
-    for name, _, path in pieces:
-        found[name].append(load_file(path)["logits"])
+    for shard in shards:
+        found[shard.task].append(load_file(directory / shard.file)["logits"])
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 

@@ -53,7 +53,8 @@ def save_checkpoint(
     Args:
         module: model and objective (unwrapped).
     """
-    weights = {name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
+    state, names = module.state_dict(), _saved_names(module)
+    weights = {name: state[name].cpu().contiguous() for name, saved in names.items() if name == saved}
     with atomic_directory(directory / f"step-{position.step:09d}") as place:
         save_file(weights, place / "weights.safetensors")
         save_file(optimizer_tensors(module, optimizer), place / "optimizer.safetensors")
@@ -70,9 +71,18 @@ def restore_checkpoint(
     if not found:
         return None
     place = found[-1]
-    module.load_state_dict(load_file(place / "weights.safetensors"))
+    weights = load_file(place / "weights.safetensors")
+    tied = {name: weights[saved] for name, saved in _saved_names(module).items() if saved in weights}
+    module.load_state_dict(weights | tied)
     restore_optimizer(module, optimizer, load_file(place / "optimizer.safetensors"))
     return Position(**read_json(place / "position.json"))
+
+
+def _saved_names(module: nn.Module) -> dict[str, str]:
+    """The name that each tensor is saved under; tied weights have several names and are saved once."""
+    first: dict[int, str] = {}
+    state = module.state_dict(keep_vars=True)
+    return {name: first.setdefault(id(value), name) for name, value in state.items()}
 
 
 def _all(directory: Path) -> list[Path]:

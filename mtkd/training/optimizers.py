@@ -13,6 +13,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": lambda params, **given: torch.optim.Adam(params, fused=True, **given),
     "adamw": lambda params, **given: torch.optim.AdamW(params, fused=True, **given),
     "adadelta": lambda params, **given: torch.optim.Adadelta(params, rho=0.95, **given),
+    "adafactor": torch.optim.Adafactor,
 }
 
 
@@ -38,12 +39,15 @@ def learning_rate(settings: TrainSettings, step: int, total: int, hold: float = 
         hold: share of the steps before which it does not fall.
     """
     warm = int(settings.warmup * total)
+    top = total if settings.schedule == "constant" else max(warm, round(hold * total))
+    return linear_rate(settings.lr, step, total, warm, top)
+
+
+def linear_rate(highest: float, step: int, total: int, warm: int, top: int) -> float:
+    """A learning rate that rises over `warm` steps, stays until step `top` and falls to 0 at `total`."""
     if step < warm:
-        return settings.lr * (step + 1) / (warm + 1)
-    top = max(warm, round(hold * total))
-    if settings.schedule == "constant" or step < top:
-        return settings.lr
-    return settings.lr * (total - step) / max(total - top, 1)
+        return highest * (step + 1) / (warm + 1)
+    return highest if step < top else highest * (total - step) / max(total - top, 1)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from augment.corpus_writer import CorpusJob, copies_of, run, total_copies
+from augment.corpus_writer import CorpusJob, copies_of, total_copies, write_corpus
 from augment.masking import Masking
 from tasks.corpus_reader import corpus_rows, corpus_tasks, read_corpus
 from tasks.errors import UserError
@@ -57,7 +57,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("corpora") / "whole"
-    run(JOB, ROWS, out)
+    write_corpus(JOB, ROWS, out)
     return out
 
 
@@ -109,7 +109,7 @@ def test_datasets_loads_it_and_no_row_has_a_label(whole, tmp_path):
 
 def test_two_processes_write_the_bytes_of_one(whole, tmp_path):
     done: list[int] = []
-    assert run(JOB, ROWS, tmp_path / "two", workers=2, advance=done.append).made == 9
+    assert write_corpus(JOB, ROWS, tmp_path / "two", workers=2, advance=done.append).made == 9
     assert contents(tmp_path / "two") == contents(whole)
     assert sum(done) == 700
 
@@ -124,15 +124,15 @@ def test_interrupted_and_started_again_ends_with_the_same_bytes(whole, tmp_path)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(JOB, ROWS, out, advance=stop)
+        write_corpus(JOB, ROWS, out, advance=stop)
     assert not [name for name in contents(out) if name.endswith(".tmp")]
     with pytest.raises(UserError, match="unfinished corpus"):
         read_corpus(out)
     kept = len(list(out.glob("data/*.parquet")))
-    written = run(JOB, ROWS, out)
+    written = write_corpus(JOB, ROWS, out)
     assert (written.made, written.kept) == (9 - kept, kept) and kept > 0
     assert contents(out) == contents(whole)
-    assert run(JOB, ROWS, out).made == 0
+    assert write_corpus(JOB, ROWS, out).made == 0
     assert contents(out) == contents(whole)
 
 
@@ -150,7 +150,8 @@ if __name__ == "__main__":
             if sys.argv[3] == "1":
                 os.kill(os.getpid(), signal.SIGKILL)
             signal.pause()
-    here["run"](here["JOB"], here["ROWS"], Path(sys.argv[2]), workers=int(sys.argv[3]), advance=advance)
+    options = dict(workers=int(sys.argv[3]), advance=advance)
+    here["write_corpus"](here["JOB"], here["ROWS"], Path(sys.argv[2]), **options)
 """
 
 
@@ -166,11 +167,11 @@ def test_killed_with_9_and_started_again_ends_with_the_same_bytes(whole, tmp_pat
         assert process.stdout is not None and process.stdout.readline() == b"now\n"
         if workers == 2:
             with pytest.raises(UserError, match="another process is writing"):
-                run(JOB, ROWS, out)
+                write_corpus(JOB, ROWS, out)
         process.send_signal(signal.SIGKILL)
         process.stdout.read()  # ends when the workers, which share it, have left too
     assert not (out / "manifest.json").exists()
-    written = run(JOB, ROWS, out)
+    written = write_corpus(JOB, ROWS, out)
     assert written.kept >= 3 and written.made + written.kept == 9
     assert contents(out) == contents(whole)
 
@@ -184,17 +185,17 @@ def test_another_job_is_refused_unless_overwritten(whole, copied):
     ]
     for other in others:
         with pytest.raises(UserError, match="another corpus") as error:
-            run(other, ROWS, copied)
+            write_corpus(other, ROWS, copied)
         assert "--overwrite" in str(error.value)
     with pytest.raises(UserError, match="another corpus"):
-        run(JOB, {**ROWS, "rte": ROWS["rte"].take(np.arange(99))}, copied)
+        write_corpus(JOB, {**ROWS, "rte": ROWS["rte"].take(np.arange(99))}, copied)
     (copied / "manifest.json").unlink()
     with pytest.raises(UserError, match="another corpus"):
-        run(others[0], ROWS, copied)
+        write_corpus(others[0], ROWS, copied)
     assert contents(copied) == {name: raw for name, raw in before.items() if name != "manifest.json"}
-    run(others[1], ROWS, copied, overwrite=True)
+    write_corpus(others[1], ROWS, copied, overwrite=True)
     assert read_corpus(copied).task("sst2").rows == 200
-    run(JOB, ROWS, copied, overwrite=True)
+    write_corpus(JOB, ROWS, copied, overwrite=True)
     assert contents(copied) == contents(whole)
 
 
@@ -204,7 +205,7 @@ def test_a_directory_of_other_things_is_left_alone(tmp_path, name, overwrite):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("{}")
     with pytest.raises(UserError):
-        run(JOB, ROWS, tmp_path, overwrite=overwrite)
+        write_corpus(JOB, ROWS, tmp_path, overwrite=overwrite)
     assert contents(tmp_path) == {name: b"{}"}
 
 
@@ -221,7 +222,7 @@ def test_a_damaged_shard_is_refused_and_remade(whole, copied):
         with pytest.raises(UserError, match=problem) as error:
             corpus_rows(copied, "rte")
         assert str(path) in str(error.value)
-        assert run(JOB, ROWS, copied).made == 1
+        assert write_corpus(JOB, ROWS, copied).made == 1
         assert contents(copied) == contents(whole)
 
 
@@ -254,9 +255,9 @@ def test_a_full_disk_keeps_the_finished_shards(whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(pq.ParquetWriter, "write_table", write_table)
         with pytest.raises(UserError, match="disk is full"):
-            run(JOB, ROWS, tmp_path / "c")
+            write_corpus(JOB, ROWS, tmp_path / "c")
     assert sorted(contents(tmp_path / "c")) == [f"data/rte-0000{number}.parquet" for number in range(3)]
-    assert run(JOB, ROWS, tmp_path / "c").kept == 3
+    assert write_corpus(JOB, ROWS, tmp_path / "c").kept == 3
     assert contents(tmp_path / "c") == contents(whole)
 
 
@@ -274,9 +275,9 @@ def test_copies_of_defaults_and_mistakes():
 
 def test_nothing_to_do_is_said():
     with pytest.raises(UserError, match="0 tasks"):
-        run(JOB, {}, Path("unused"))
+        write_corpus(JOB, {}, Path("unused"))
     with pytest.raises(UserError, match="'rte' has no rows"):
-        run(JOB, {"rte": ROWS["rte"].take(np.arange(0))}, Path("unused"))
+        write_corpus(JOB, {"rte": ROWS["rte"].take(np.arange(0))}, Path("unused"))
     with pytest.raises(UserError, match="0 copies of task 'rte'"):
-        run(replace(JOB, copies={"rte": 0}), {"rte": ROWS["rte"]}, Path("unused"))
+        write_corpus(replace(JOB, copies={"rte": 0}), {"rte": ROWS["rte"]}, Path("unused"))
     assert not Path("unused").exists()

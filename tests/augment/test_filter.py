@@ -16,26 +16,27 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from augment.distributed import ProcessGroup
 from augment.questions.answer_context import around, without
-from augment.questions.filtering.answerability import Answer, ask
-from augment.questions.filtering.filter_corpus import Filtered, FilterJob, run
+from augment.questions.filtering.answerability import checked_answers
+from augment.questions.filtering.filter_corpus import Filtered, FilterJob, filter_corpus
 from augment.questions.filtering.filter_report import Tally
 from augment.questions.filtering.filter_shard import FilterSettings
 from augment.questions.filtering.heuristics import Reason, Seen, copied, is_question
 from augment.questions.filtering.unanswerable import Refusal, Way
-from augment.questions.question_rows import Question, question_table, questions_of
+from augment.questions.question_rows import QuestionRow, question_table, questions_of
+from mtkd.storage.distributed import ProcessGroup
+from tasks.answers import Answer
 from tasks.corpus_reader import (
-    FORMAT,
+    CORPUS_FORMAT,
     QUESTION_SCHEMA,
     CorpusManifest,
-    CorpusShard,
     CorpusTask,
     corpus_rows,
     read_corpus,
 )
 from tasks.errors import UserError
 from tasks.files import digest_file, write_json
+from tasks.shards import ShardEntry
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTHING = Answer("", -1, 0.5, 4.0)
@@ -78,12 +79,14 @@ def paragraph(name: str, extra: str = "") -> str:
     )
 
 
-def make_questions(count: int) -> list[Question]:
+def make_questions(count: int) -> list[QuestionRow]:
     """Three questions a paragraph that are kept, and one that falls to a check in turn."""
     rows = []
     for number in range(count):
         name, context = f"N{number}", paragraph(f"N{number}")
-        good = Question("squad", f"wiki/{number}", 1, "", context, "t5", f"article {number // 4}", None, None)
+        good = QuestionRow(
+            "squad", f"wiki/{number}", 1, "", context, "t5", f"article {number // 4}", None, None
+        )
         texts = [f"What is the {what} of {name}?" for what in ("capital", "river", "king")]
         answers = [None, f"the River{name}", None]
         bad = [
@@ -103,7 +106,7 @@ def make_questions(count: int) -> list[Question]:
     return rows
 
 
-def write_corpus(place: Path, rows: list[Question], *, shard: int = 64, kind: str = "questions") -> Path:
+def write_corpus(place: Path, rows: list[QuestionRow], *, shard: int = 64, kind: str = "questions") -> Path:
     shards = []
     for number, start in enumerate(range(0, len(rows), shard)):
         file = f"data/squad-{number:05d}.parquet"
@@ -111,10 +114,12 @@ def write_corpus(place: Path, rows: list[Question], *, shard: int = 64, kind: st
         part = rows[start : start + shard]
         pq.write_table(question_table(part), place / file)
         shards.append(
-            CorpusShard(file, "squad", len(part), digest_file(place / file), (place / file).stat().st_size)
+            ShardEntry(file, "squad", len(part), digest_file(place / file), (place / file).stat().st_size)
         )
     task = CorpusTask("squad", 2, 4, len(rows) // 4, len(rows), "d", 0.0, 0.0)
-    manifest = CorpusManifest(FORMAT, "t5", {}, "0.1", "made up", "wiki", "key", (task,), tuple(shards), kind)
+    manifest = CorpusManifest(
+        CORPUS_FORMAT, "t5", {}, "0.1", "made up", "wiki", "key", (task,), tuple(shards), kind
+    )
     write_json(place / "manifest.json", manifest.to_json())
     return place
 
@@ -123,7 +128,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
 
 
-def rows_of(directory: Path) -> list[Question]:
+def rows_of(directory: Path) -> list[QuestionRow]:
     return [
         row for path in sorted(directory.glob("data/*.parquet")) for row in questions_of(pq.read_table(path))
     ]
@@ -144,7 +149,7 @@ def job(corpus: Path, **settings) -> FilterJob:
 @pytest.fixture(scope="module")
 def whole(corpus: Path) -> tuple[Path, Filtered]:
     out = corpus.parent / "whole"
-    return out, run(job(corpus, labels=True), Rule(), out)
+    return out, filter_corpus(job(corpus, labels=True), Rule(), out)
 
 
 def test_each_check_drops_what_it_should(whole):
@@ -199,7 +204,7 @@ def test_labels_are_the_teachers_answers_in_their_places_and_left_out_by_default
     for row in labelled:
         assert row.answer is not None and row.start is not None
         assert row.answer == "" or row.context[row.start :].startswith(row.answer)
-    run(job(corpus), Rule(), tmp_path / "c")
+    filter_corpus(job(corpus), Rule(), tmp_path / "c")
     assert rows_of(tmp_path / "c") == [replace(row, answer=None, start=None) for row in labelled]
     assert "no answers, on purpose" in (tmp_path / "c/README.md").read_text()
 
@@ -207,7 +212,7 @@ def test_labels_are_the_teachers_answers_in_their_places_and_left_out_by_default
 def test_switches(corpus, tmp_path):
     def tally(**settings) -> Tally:
         out = tmp_path / str(len(list(tmp_path.iterdir())))
-        return run(job(corpus, **settings), Rule(), out).tally
+        return filter_corpus(job(corpus, **settings), Rule(), out).tally
 
     assert tally(unanswerable=0).made.total() == 0
     most = tally(unanswerable=0.6)
@@ -221,7 +226,7 @@ def test_switches(corpus, tmp_path):
 
 
 def test_the_seed_draws_the_rows_without_an_answer_alone(whole, corpus, tmp_path):
-    run(job(corpus, labels=True, seed=1), Rule(), tmp_path / "c")
+    filter_corpus(job(corpus, labels=True, seed=1), Rule(), tmp_path / "c")
     one, other = rows_of(whole[0]), rows_of(tmp_path / "c")
     assert one != other
     assert [row for row in one if row.method == "t5"] == [row for row in other if row.method == "t5"]
@@ -230,20 +235,20 @@ def test_the_seed_draws_the_rows_without_an_answer_alone(whole, corpus, tmp_path
 def test_interrupted_and_started_again_ends_with_the_same_bytes(whole, corpus, tmp_path):
     out, teacher = tmp_path / "c", Rule(stop_after=150)
     with pytest.raises(KeyboardInterrupt):
-        run(job(corpus, labels=True), teacher, out)
+        filter_corpus(job(corpus, labels=True), teacher, out)
     finished = sorted(contents(out))
     assert finished and all(name.endswith(".parquet") for name in finished)
     again, advanced = Rule(), []
-    filtered = run(job(corpus, labels=True), again, out, advance=advanced.append)
+    filtered = filter_corpus(job(corpus, labels=True), again, out, advance=advanced.append)
     assert (filtered.kept, filtered.made) == (len(finished), 7 - len(finished))
     assert sum(advanced) == 224 and contents(out) == contents(whole[0])
     everything = Rule()
-    run(job(corpus, labels=True), everything, tmp_path / "d")
+    filter_corpus(job(corpus, labels=True), everything, tmp_path / "d")
     assert len(again.asked) + len(finished) * 30 < len(everything.asked), (
         "finished shards are not asked again"
     )
     idle = Rule()
-    assert run(job(corpus, labels=True), idle, out).made == 0 and not idle.asked
+    assert filter_corpus(job(corpus, labels=True), idle, out).made == 0 and not idle.asked
     assert contents(out) == contents(whole[0])
 
 
@@ -256,7 +261,7 @@ class Killing(here["Rule"]):
         if len(self.asked) > 120:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__call__(questions, contexts)
-here["run"](here["job"](Path(sys.argv[2]), labels=True), Killing(), Path(sys.argv[3]))
+here["filter_corpus"](here["job"](Path(sys.argv[2]), labels=True), Killing(), Path(sys.argv[3]))
 """
 
 
@@ -266,7 +271,7 @@ def test_killed_with_9_and_started_again_ends_with_the_same_bytes(whole, corpus,
     command = [sys.executable, str(script), __file__, str(corpus), str(out)]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == -signal.SIGKILL and not (out / "manifest.json").exists()
-    assert run(job(corpus, labels=True), Rule(), out).kept > 0
+    assert filter_corpus(job(corpus, labels=True), Rule(), out).kept > 0
     assert contents(out) == contents(whole[0])
 
 
@@ -276,7 +281,9 @@ def test_two_ranks_write_the_bytes_of_one_and_share_the_work(whole, corpus, tmp_
 
     def work(number: int) -> None:
         ranks = ProcessGroup(number, 2, lambda: barrier.wait(30) and None)
-        results[number] = run(job(corpus, labels=True), teachers[number], tmp_path / "c", ranks=ranks)
+        results[number] = filter_corpus(
+            job(corpus, labels=True), teachers[number], tmp_path / "c", ranks=ranks
+        )
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
     for thread in threads:
@@ -291,16 +298,16 @@ def test_two_ranks_write_the_bytes_of_one_and_share_the_work(whole, corpus, tmp_
 
 def test_a_damaged_result_is_remade_and_another_job_refused(whole, corpus, tmp_path):
     out = tmp_path / "c"
-    run(job(corpus, labels=True), Rule(), out)
+    filter_corpus(job(corpus, labels=True), Rule(), out)
     (out / "data/squad-00003.parquet").write_bytes(b"PAR1")
-    assert run(job(corpus, labels=True), Rule(), out).made == 1
+    assert filter_corpus(job(corpus, labels=True), Rule(), out).made == 1
     before = contents(out)
     assert before == contents(whole[0])
     for other, teacher in ((job(corpus), Rule()), (job(corpus, labels=True), Rule("another"))):
         with pytest.raises(UserError, match="another corpus"):
-            run(other, teacher, out)
+            filter_corpus(other, teacher, out)
     assert contents(out) == before
-    run(job(corpus), Rule(), out, overwrite=True)
+    filter_corpus(job(corpus), Rule(), out, overwrite=True)
     assert rows_of(out)[0].answer is None
 
 
@@ -308,10 +315,12 @@ def test_contexts_that_still_hold_the_answer_are_not_taken(tmp_path):
     twice = "Key A opens. The capital of A is Rome. Much is told of Rome. Others say so too. It is far away."
     other = "Nothing of A is known. The capital of B is Oslo. There it rains. Rome is far. So is Paris."
     rows = [
-        Question("squad", "wiki/0", 1, "What is the capital of A?", twice, "t5", "one", None, None),
-        Question("squad", "wiki/1", 1, "What is the capital of B?", other, "t5", "two", None, None),
+        QuestionRow("squad", "wiki/0", 1, "What is the capital of A?", twice, "t5", "one", None, None),
+        QuestionRow("squad", "wiki/1", 1, "What is the capital of B?", other, "t5", "two", None, None),
     ]
-    filtered = run(job(write_corpus(tmp_path / "in", rows), unanswerable=0.5), Rule(), tmp_path / "out")
+    filtered = filter_corpus(
+        job(write_corpus(tmp_path / "in", rows), unanswerable=0.5), Rule(), tmp_path / "out"
+    )
     made = [row for row in rows_of(tmp_path / "out") if row.method != "t5"]
     assert {row.text for row in made} == {"What is the capital of B?"}, (
         "the article's only paragraph: any other"
@@ -371,7 +380,7 @@ def test_mistakes_are_one_error_and_nothing_is_written(
 
 def test_where_everything_was_dropped_the_error_has_the_reasons(corpus, tmp_path):
     with pytest.raises(UserError) as error:
-        run(job(corpus, min_confidence=9), Rule(), tmp_path / "c")
+        filter_corpus(job(corpus, min_confidence=9), Rule(), tmp_path / "c")
     assert "193  dropped: the teacher finds no answer" in str(error.value)
     assert "--no-round-trip" in str(error.value) and not contents(tmp_path / "c")
 
@@ -379,22 +388,22 @@ def test_where_everything_was_dropped_the_error_has_the_reasons(corpus, tmp_path
 def test_what_is_no_corpus_of_questions_is_refused(corpus, tmp_path):
     copies = write_corpus(tmp_path / "copies", QUESTIONS[:8], kind="copies")
     with pytest.raises(UserError, match="is a corpus of copies"):
-        run(job(copies), Rule(), tmp_path / "c")
+        filter_corpus(job(copies), Rule(), tmp_path / "c")
     with pytest.raises(UserError, match="holds no questions"):
-        run(job(write_corpus(tmp_path / "empty", [])), Rule(), tmp_path / "c")
+        filter_corpus(job(write_corpus(tmp_path / "empty", [])), Rule(), tmp_path / "c")
     damaged = write_corpus(tmp_path / "damaged", QUESTIONS)
     raw = bytearray((damaged / "data/squad-00001.parquet").read_bytes())
     raw[len(raw) // 2] ^= 1
     (damaged / "data/squad-00001.parquet").write_bytes(raw)
     with pytest.raises(UserError, match=r"squad-00001.parquet was altered"):
-        run(job(damaged), Rule(), tmp_path / "c")
+        filter_corpus(job(damaged), Rule(), tmp_path / "c")
     with pytest.raises(UserError, match="is the corpus itself"):
-        run(job(corpus), Rule(), corpus)
+        filter_corpus(job(corpus), Rule(), corpus)
     assert not (tmp_path / "c").exists()
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "thesis.tex").write_text("")
-    with pytest.raises(UserError, match=r"no corpus: thesis.tex"):
-        run(job(corpus), Rule(), tmp_path / "c", overwrite=True)
+    with pytest.raises(UserError, match=r"do not belong to a corpus: thesis.tex"):
+        filter_corpus(job(corpus), Rule(), tmp_path / "c", overwrite=True)
     assert list(contents(tmp_path / "c")) == ["thesis.tex"]
 
 
@@ -404,7 +413,7 @@ def test_an_answer_that_is_not_where_the_teacher_says_is_an_error(start):
         return [Answer("Rome", start, 2.0, 1.0)]
 
     with pytest.raises(UserError, match="does not stand at character"):
-        list(ask(wrong, ["Where?"], ["In Paris and Rome."]))
+        list(checked_answers(wrong, ["Where?"], ["In Paris and Rome."]))
 
 
 def test_texts_by_hand():
@@ -452,7 +461,7 @@ def test_empty_shards_and_corpora_from_before_asked_for(tmp_path):
     for shard, file in zip(manifest["shards"], (path, empty), strict=True):
         shard |= {"sha256": digest_file(file), "bytes": file.stat().st_size}
     write_json(corpus / "manifest.json", manifest)
-    filtered = run(job(corpus), Rule(), tmp_path / "out")
+    filtered = filter_corpus(job(corpus), Rule(), tmp_path / "out")
     assert filtered.tally.read == len(rows) and all(
         row.asked_for is None for row in rows_of(tmp_path / "out")
     )

@@ -19,23 +19,23 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, MT5Config, MT5ForConditionalGeneration, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
-from augment.corpus_writer import run
-from augment.distributed import ProcessGroup
+from augment.corpus_writer import write_corpus
 from augment.questions.answer_context import around
 from augment.questions.generation.answer_candidates import Candidate, by_rule, spread
-from augment.questions.generation.config import GenerationConfig, prepare
+from augment.questions.generation.config import GenerationConfig, prepare_generation
 from augment.questions.generation.decoder import Decoder
 from augment.questions.generation.decoding import Prompt, Strategy, decode, stream_of
-from augment.questions.generation.generate import Asking, ask, readable
-from augment.questions.generation.paragraphs import Words, choose, open_paragraphs
+from augment.questions.generation.generate import Asking, generate_questions, readable
+from augment.questions.generation.paragraphs import Words, open_paragraphs, select_paragraphs
 from augment.questions.generator import Reading, load_generator
 from augment.questions.prompt_formats import FORMATS, check_vocabulary
-from augment.questions.sentences import pack, sentences
+from augment.questions.sentences import group_sentences, sentences
 from augment.questions.training.from_scratch import NewModelShape
 from augment.questions.training.prompts import read_asked
 from augment.questions.training.text_scores import bleu, rouge_l
-from augment.questions.training.train_generator import TrainingPlace, TrainJob, train
+from augment.questions.training.train_generator import TrainingPlace, TrainJob, train_generator
 from mtkd.cli.main import cli
+from mtkd.storage.distributed import ProcessGroup
 from tasks.corpus_reader import QUESTION_SCHEMA, corpus_rows, read_corpus
 from tasks.errors import UserError
 from tasks.glue import TASKS
@@ -81,7 +81,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fit(out: Path, data: Path, job: TrainJob = JOB, **changes) -> dict:
-    return train(job, open_data(str(data)), SQUAD, TrainingPlace(out, CPU, "0.1", "mtkd", **changes))
+    return train_generator(
+        job, open_data(str(data)), SQUAD, TrainingPlace(out, CPU, "0.1", "mtkd", **changes)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +95,8 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def generate(out: Path, model: Path, data: Path, advance=lambda count: None, **given):
     wanted = GenerationConfig(str(model), str(data / "paragraphs.parquet"), shard=7, **given)
-    ready = prepare(wanted, "squad", CPU, "0.1", "mtkd")
-    return run(ready.job, ready.rows, out, advance=advance)
+    ready = prepare_generation(wanted, "squad", CPU, "0.1", "mtkd")
+    return write_corpus(ready.job, ready.rows, out, advance=advance)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -246,16 +248,16 @@ def test_finished_training_is_not_done_again_and_another_is_refused(trained, dat
     before = contents(trained)
     fit(trained, data)
     assert contents(trained) == before
-    with pytest.raises(UserError, match="another generator"):
+    with pytest.raises(UserError, match="another question generator"):
         fit(trained, data, dataclasses.replace(JOB, seed=1))
     (tmp_path / "questions.json").write_text("[]")  # somebody else's
     for overwrite in (False, True):
-        with pytest.raises(UserError, match=r"no generator: questions\.json"):
+        with pytest.raises(UserError, match=r"do not belong to a question generator: questions\.json"):
             fit(tmp_path, data, overwrite=overwrite)
     other = shutil.copytree(trained, tmp_path / "other")
     (other / "notes").mkdir()
     (other / "notes/thesis.tex").write_text("")
-    with pytest.raises(UserError, match="no generator: notes"):
+    with pytest.raises(UserError, match="do not belong to a question generator: notes"):
         fit(other, data, dataclasses.replace(JOB, seed=1), overwrite=True)
     assert (other / "notes/thesis.tex").is_file()
 
@@ -269,7 +271,7 @@ def test_another_base_model_of_the_same_name_is_another_run(trained, data, tmp_p
     save_file(
         {name: value * 1.01 for name, value in weights.items()}, base / "model.safetensors", {"format": "pt"}
     )
-    with pytest.raises(UserError, match="another generator"):
+    with pytest.raises(UserError, match="another question generator"):
         fit(tmp_path / "out", data, job)
 
 
@@ -352,12 +354,12 @@ def test_same_corpus_whatever_the_batch_interruptions_and_processes(trained, dat
 
     barrier = threading.Barrier(2, timeout=60)
     wanted = GenerationConfig(str(trained), str(data / "paragraphs.parquet"), shard=7, **given)
-    ready = prepare(
+    ready = prepare_generation(
         wanted, "squad", CPU, "0.1", "mtkd"
     )  # not in threads: transformers loads in one at a time
     others = [
         threading.Thread(
-            target=run,
+            target=write_corpus,
             args=(ready.job, ready.rows, tmp_path / "two"),
             kwargs={"ranks": ProcessGroup(rank, 2, barrier.wait)},
         )
@@ -383,17 +385,19 @@ def test_a_paragraph_longer_than_the_limit_is_read_in_part_and_stays_whole(train
     long = "Anna was born in Rome in 1850. " * 30
     (tmp_path / "t.txt").write_text(f"Anna was born in Oslo.\n\n{long}\n{'river' * 200}\n")
     wanted = GenerationConfig(str(trained), str(tmp_path / "t.txt"), sample=True)
-    ready = prepare(wanted, "squad", CPU, "0.1", "mtkd")
+    ready = prepare_generation(wanted, "squad", CPU, "0.1", "mtkd")
     counts = ready.counts
     assert (counts.read, counts.empty, counts.shortened, counts.too_long, counts.kept) == (4, 1, 1, 1, 2)
-    written = run(ready.job, ready.rows, tmp_path / "c").manifest
+    written = write_corpus(ready.job, ready.rows, tmp_path / "c").manifest
     assert long.strip() in corpus_rows(tmp_path / "c", "squad").texts[1].to_pylist() and written.rows <= 2
     tokenizer = load_generator(str(trained)).tokenizer
     (part,) = readable(tokenizer, [long], Reading(max_input=64))
     assert part and long.startswith(part) and len(tokenizer(part).input_ids) <= 64
     (tmp_path / "u.txt").write_text("river" * 200)
     with pytest.raises(UserError, match="no paragraph"):
-        prepare(dataclasses.replace(wanted, text=str(tmp_path / "u.txt")), "squad", CPU, "0.1", "mtkd")
+        prepare_generation(
+            dataclasses.replace(wanted, text=str(tmp_path / "u.txt")), "squad", CPU, "0.1", "mtkd"
+        )
 
 
 class Letters:
@@ -414,7 +418,7 @@ def test_ask_by_answers_uses_one_candidate_a_question():
         return [[list(prompt.ids)] for prompt in prompts]
 
     asking = Asking(Reading("answer"), Strategy(), count=2)
-    (made,) = ask(Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left Oslo for Rome."])
+    (made,) = generate_questions(Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left Oslo for Rome."])
     assert made == [
         (f"answer: {answer} context: In 1850 Anna Berg left Oslo for Rome.", answer)
         for answer in ("Anna Berg", "Rome")
@@ -423,7 +427,7 @@ def test_ask_by_answers_uses_one_candidate_a_question():
     text = f"In 1850 Anna Berg left Oslo. {late} End."
     asking = dataclasses.replace(asking, reading=Reading("sentence", max_input=80))
     assert readable(Letters(), [text], asking.reading) == ["In 1850 Anna Berg left Oslo. End."]
-    (made,) = ask(Letters(), echo, asking, ["u"], [text])
+    (made,) = generate_questions(Letters(), echo, asking, ["u"], [text])
     assert made == [
         (f"answer: {answer} context: In 1850 Anna Berg left Oslo.", answer) for answer in ("1850", "Oslo")
     ]
@@ -454,7 +458,7 @@ def test_beams_ask_for_every_answer_before_any_is_asked_for_twice():
         return [[[65 + n, 65 + rank] for rank in range(strategy.beams)] for n, _ in enumerate(prompts)]
 
     asking = Asking(Reading("answer"), Strategy(beams=3), count=3)
-    (made,) = ask(Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left for the station."])
+    (made,) = generate_questions(Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left for the station."])
     assert made == [("AA", "1850"), ("BA", "Anna Berg"), ("AB", "1850")]
 
 
@@ -480,7 +484,7 @@ def test_pieces_fall_in_the_range():
     draw = random.Random(0)
     for _ in range(200):
         sizes = [draw.randint(5, 40) for _ in range(draw.randint(1, 60))]
-        pieces = pack(sizes, 200, 320)
+        pieces = group_sentences(sizes, 200, 320)
         assert [place for start, stop in pieces for place in range(start, stop)] == list(range(len(sizes)))
         totals = [sum(sizes[start:stop]) for start, stop in pieces]
         assert all(total <= 320 for total in totals)
@@ -494,7 +498,9 @@ def test_words_choose_and_cut(tmp_path):
     (tmp_path / "t.jsonl").write_text(
         "".join(json.dumps({"text": line, "title": "x"}) + "\n" for line in lines)
     )
-    chosen, counts = choose(open_paragraphs(str(tmp_path / "t.jsonl"), "text", "title"), Words.parse("10:30"))
+    chosen, counts = select_paragraphs(
+        open_paragraphs(str(tmp_path / "t.jsonl"), "text", "title"), Words.parse("10:30")
+    )
     assert [(p.uid, len(p.text.split())) for p in chosen] == [("t/0", 10), ("t/1.0", 30), ("t/1.1", 20)]
     assert (counts.read, counts.empty, counts.outside, counts.cut, counts.pieces) == (4, 1, 1, 1, 2)
     assert {p.source for p in chosen} == {"x"}

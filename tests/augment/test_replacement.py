@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from augment.corpus_writer import CorpusJob, run
+from augment.corpus_writer import CorpusJob, write_corpus
 from augment.replacement import Replacement
 from augment.tagged_text import split_words, tag_rows
 from augment.tagging import NoTagger, open_tagger
@@ -182,14 +182,14 @@ def test_two_workers_write_the_bytes_of_one_and_another_vocabulary_is_another_jo
         return Replacement({task: tag_rows(part, Endings()) for task, part in parts.items()}, "endings")
 
     job = CorpusJob(method(rows), {"mrpc": 6, "sst2": 3}, "made up", "0.1", "mtkd", shard_copies=90)
-    run(job, rows, tmp_path / "one")
-    assert run(job, rows, tmp_path / "two", workers=2).made > 4
+    write_corpus(job, rows, tmp_path / "one")
+    assert write_corpus(job, rows, tmp_path / "two", workers=2).made > 4
     files = [path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()]
     assert all((tmp_path / "one" / f).read_bytes() == (tmp_path / "two" / f).read_bytes() for f in files)
     assert len(corpus_rows(tmp_path / "two", "mrpc")) == 480
     other = changed(job, method=method({**rows, "sst2": some_rows(51, task="sst2")}))
     with pytest.raises(UserError, match="another corpus"):
-        run(other, rows, tmp_path / "one")
+        write_corpus(other, rows, tmp_path / "one")
 
 
 def test_pairs_take_turns():

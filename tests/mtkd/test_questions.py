@@ -8,12 +8,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from augment.questions.question_rows import Question, question_table
+from augment.questions.question_rows import QuestionRow, question_table
 from mtkd.jobs.common import Request
 from mtkd.jobs.training_data import load_training_data
-from tasks.corpus_reader import FORMAT, CorpusManifest, CorpusShard, CorpusTask, corpus_rows
+from tasks.corpus_reader import CORPUS_FORMAT, CorpusManifest, CorpusTask, corpus_rows
 from tasks.files import digest_file, write_json
 from tasks.registry import resolve
+from tasks.shards import ShardEntry
 from tasks.sources import load_rows, open_data
 
 SMALL = ("--set", "max_length=48", "--set", "stride=8", "--limit", 32, "--eval-limit", 16, "--epochs", 1)
@@ -25,16 +26,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("asked") / "corpus"
     rows = load_rows(open_data("pocket"), resolve("squad_v2")[0], "validation", 24)
     asked = [
-        Question("squad_v2", f"wiki/{n}", 1, question, context, "questions", f"article {n // 6}", None, None)
+        QuestionRow(
+            "squad_v2", f"wiki/{n}", 1, question, context, "questions", f"article {n // 6}", None, None
+        )
         for n, (question, context) in enumerate(zip(*(text.to_pylist() for text in rows.texts), strict=True))
     ]
     file = "data/squad_v2-00000.parquet"
     (place / "data").mkdir(parents=True)
     pq.write_table(question_table(asked), place / file)
-    shard = CorpusShard(file, "squad_v2", 24, digest_file(place / file), (place / file).stat().st_size)
+    shard = ShardEntry(file, "squad_v2", 24, digest_file(place / file), (place / file).stat().st_size)
     task = CorpusTask("squad_v2", 2, 1, 24, 24, "d", 0.0, 0.0)
     manifest = CorpusManifest(
-        FORMAT, "questions", {}, "0.1", "made up", "wiki", "key", (task,), (shard,), "questions"
+        CORPUS_FORMAT, "questions", {}, "0.1", "made up", "wiki", "key", (task,), (shard,), "questions"
     )
     write_json(place / "manifest.json", manifest.to_json())
     return place

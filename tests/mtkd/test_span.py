@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from mtkd.evaluation.question_answering import Answerer
-from mtkd.jobs import build_store as store
+from mtkd.evaluation.question_answering import SpanAnswerer
 from mtkd.jobs import evaluate
+from mtkd.jobs.build_store import build_store
 from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
 from mtkd.jobs.finetune import finetune
@@ -101,7 +101,7 @@ def test_a_store_teaches_spans_as_the_teacher_does(span_teacher: Path, tmp_path:
     sets = STUDENT | {"student.transformer.layers": 2, "train.epochs": 2, "train.batch_size": 16}
     sets |= {"student.dropout": 0.0, "student.transformer.dropout": 0.0, "terms.logits.loss": "soft_labels"}
     request = StoreRequest("mkd-transformer", "pocket", "squad_v2,rte", str(span_teacher), sets, limit=24)
-    store.build(request, tmp_path / "store", command="test")
+    build_store(request, tmp_path / "store", command="test")
     settings = load_settings("mkd-transformer", "distill", sets, "squad_v2,rte")
     distill(Request("pocket", "squad_v2,rte", tmp_path / "a", 24, 16), settings, str(span_teacher))
     distill(
@@ -186,7 +186,7 @@ def test_predictions_of_a_file_and_an_answerer_agree(
     assert [line["id"] for line in found] == ["a", "b"]
     model = MultiTaskModel.load(span_teacher)
     threshold = model.threshold(model.tasks["squad_v2"])
-    answers = Answerer.load(span_teacher)([q["question"] for q in asked], [q["context"] for q in asked])
+    answers = SpanAnswerer.load(span_teacher)([q["question"] for q in asked], [q["context"] for q in asked])
     for line, given, answer in zip(found, asked, answers, strict=True):
         best = line["n_best"][0]
         assert (best["text"], best["start"]) == (answer.text, answer.start)
@@ -199,7 +199,7 @@ def test_predictions_of_a_file_and_an_answerer_agree(
 
 def test_a_model_without_spans_is_no_answerer(tiny_teacher: Path) -> None:
     with pytest.raises(UserError, match="answers no questions"):
-        Answerer.load(tiny_teacher)
+        SpanAnswerer.load(tiny_teacher)
 
 
 @pytest.mark.parametrize(

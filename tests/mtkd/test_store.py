@@ -24,20 +24,21 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mtkd.jobs import plan_store as store_plan
-from mtkd.jobs.build_store import build, repair
+from mtkd.jobs.build_store import build_store, repair_store
 from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
-from mtkd.jobs.plan_store import StoreRequest, plan
+from mtkd.jobs.plan_store import StoreRequest, plan_store
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.selection import Selection
 from mtkd.settings import DistillSettings, validate
+from mtkd.storage.sharded_output import PlannedShard, ShardedOutput
 from mtkd.store.contents import Outputs
-from mtkd.store.shard_files import Shard, write_shard
-from mtkd.store.sizing import amount, choose
-from mtkd.store.store_manifest import read_manifest, verify
-from mtkd.store.stored_teacher import StoredTeacher, locate
+from mtkd.store.shard_files import Shard
+from mtkd.store.sizing import amount, choose_selection
+from mtkd.store.store_manifest import damaged_shards, read_store_manifest
+from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.teachers.live import OnlineTeacher
 from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
 from tasks.batching import Collator, Encoded
@@ -81,7 +82,7 @@ def request(teacher: Path, tasks: str = "rte,stsb", limit: int | None = 40, **mo
 
 
 def built(out: Path, teacher: Path, **more: Any) -> Path:
-    build(request(teacher, **more), out, "test")
+    build_store(request(teacher, **more), out, "test")
     return out
 
 
@@ -138,7 +139,7 @@ def test_a_whole_fp32_store_teaches_what_the_teacher_does(
 ) -> None:
     settings = every_kind(monkeypatch)
     store = built(tmp_path / "store", tiny_teacher, dtype="fp32")
-    assert len(read_manifest(store).shards) == 6, "each task in three shards"
+    assert len(read_store_manifest(store).shards) == 6, "each task in three shards"
     live, stored = Terms(), Terms()
     online = student(tmp_path / "online", settings, tiny_teacher, None, callbacks=[live])
     monkeypatch.setattr("mtkd.teachers.reference.TeacherRef.load", None)  # it is not even tried
@@ -154,7 +155,7 @@ def test_signals_of_a_store_are_the_teachers(
 ) -> None:
     every_kind(monkeypatch)
     store = built(tmp_path / "store", tiny_teacher, dtype="fp32")
-    manifest = read_manifest(store)
+    manifest = read_store_manifest(store)
     (rte,) = resolve("rte")
     rows = load_rows(open_data("pocket"), rte, "train", 40)
     teacher = MultiTaskModel.load(tiny_teacher)
@@ -177,7 +178,9 @@ def test_signals_of_a_store_are_the_teachers(
         selection=manifest.contents.need.selection,
     )
     assert not need.missing_from(manifest.contents.offers)
-    stored = StoredTeacher(store, manifest, need, {"rte": locate(store, manifest, rows)}).signal(rte, batch)
+    stored = StoredTeacher(store, manifest, need, {"rte": find_stored_rows(store, manifest, rows)}).signal(
+        rte, batch
+    )
     online = OnlineTeacher(teacher, need).signal(rte, batch)
     mask = batch.inputs.joined.mask  # type: ignore[union-attr]
     torch.testing.assert_close(stored.logits, online.logits, atol=1e-5, rtol=0)
@@ -200,14 +203,16 @@ def test_signals_of_a_store_are_the_teachers(
 def test_dtypes_hold_what_they_promise(dtype: Any, error: float, tiny_teacher: Path, tmp_path: Path) -> None:
     """The error of a vector against its largest value."""
     store = built(tmp_path / "store", tiny_teacher, tasks="rte", dtype=dtype)
-    manifest = read_manifest(store)
+    manifest = read_store_manifest(store)
     (rte,) = resolve("rte")
     rows = load_rows(open_data("pocket"), rte, "train", 40)
     teacher = MultiTaskModel.load(tiny_teacher)
     teacher.read_at_most(24)
     batch = Collator(teacher.reader, teacher.reader)(Encoded.encode(rows, teacher.tokeniser), np.arange(40))
     need = manifest.contents.offers
-    mine = StoredTeacher(store, manifest, need, {"rte": locate(store, manifest, rows)}).signal(rte, batch)
+    mine = StoredTeacher(store, manifest, need, {"rte": find_stored_rows(store, manifest, rows)}).signal(
+        rte, batch
+    )
     theirs = OnlineTeacher(teacher, need).signal(rte, batch)
     for layer, kept in mine.selected.items():
         expected = theirs.selected[layer].values
@@ -219,8 +224,8 @@ def test_dtypes_hold_what_they_promise(dtype: Any, error: float, tiny_teacher: P
 @pytest.mark.parametrize("dtype", ["fp16", "int8"])
 def test_the_predicted_size_is_the_written_one(dtype: Any, tiny_teacher: Path, tmp_path: Path) -> None:
     asked = request(tiny_teacher, limit=None, dtype=dtype)
-    predicted = plan(asked, tmp_path).prepared.bytes
-    build(asked, tmp_path / "store", "test")
+    predicted = plan_store(asked, tmp_path).prepared.bytes
+    build_store(asked, tmp_path / "store", "test")
     written = sum(
         f.stat().st_size for kind in ("shards", "rows") for f in (tmp_path / "store" / kind).iterdir()
     )
@@ -228,7 +233,7 @@ def test_the_predicted_size_is_the_written_one(dtype: Any, tiny_teacher: Path, t
 
 
 def test_mask_bits_are_packed(store: Path) -> None:
-    tensors = load_file(store / read_manifest(store).shards[0].file)
+    tensors = load_file(store / read_store_manifest(store).shards[0].file)
     assert tensors["selected.units"].dtype == torch.uint8
     assert tensors["selected.units"].shape[-1] == 2, "16 units in two bytes"
     assert tensors["selected.values"].shape[-1] == 8, "and the values of a half of them"
@@ -247,15 +252,16 @@ def test_a_smaller_part_and_fewer_rows_come_from_a_larger_store(
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, after: int, problem: Exception) -> None:
     """Let writing fail after some shards."""
-    written: list[Path] = []
+    written: list[str] = []
 
-    def failing(*given: Any) -> None:
+    def failing(self: ShardedOutput, shard: PlannedShard, content: Any) -> None:
         if len(written) == after:
             raise problem
-        write_shard(*given)
-        written.append(given[0])
+        write_shard(self, shard, content)
+        written.append(shard.file)
 
-    monkeypatch.setattr("mtkd.store.shard_writer.write_shard", failing)
+    write_shard = ShardedOutput.write_shard
+    monkeypatch.setattr(ShardedOutput, "write_shard", failing)
 
 
 def test_stopped_at_any_shard_it_goes_on_to_the_same_bytes(
@@ -267,10 +273,10 @@ def test_stopped_at_any_shard_it_goes_on_to_the_same_bytes(
         interrupted(patched, 4, KeyboardInterrupt())  # type: ignore[arg-type]
         built(out, tiny_teacher)
     with pytest.raises(UserError, match="is an unfinished knowledge store"):
-        read_manifest(out)
-    manifest, _, made = build(request(tiny_teacher), out, "test")
+        read_store_manifest(out)
+    manifest, _, made = build_store(request(tiny_teacher), out, "test")
     assert made == len(manifest.shards) - 4 and files_of(out) == files_of(whole)
-    assert build(request(tiny_teacher), out, "test")[2] == 0, "it is finished"
+    assert build_store(request(tiny_teacher), out, "test")[2] == 0, "it is finished"
 
 
 def words_of(out: Path, teacher: Path, limit: int = 300) -> list[str]:
@@ -328,7 +334,7 @@ def test_damage_is_named_and_repaired_alone(
     shards[1].write_bytes(flipped)
     shards[2].unlink()
     times = {file: file.stat().st_mtime_ns for file in shards[3:]}
-    states = dict((shard.file, state) for shard, state in verify(store, read_manifest(store), digest=True))
+    states = damaged_shards(store, read_store_manifest(store))
     assert [state.split(":")[0].split(",")[0] for state in states.values()] == [
         f"has {len(before[shards[0].name]) - 5} bytes",
         "was altered",
@@ -339,13 +345,15 @@ def test_damage_is_named_and_repaired_alone(
     assert f"mtkd store build --repair --out {store}" in answer.err
     with pytest.raises(UserError, match=r"rte-0000[012].safetensors (has|was altered|is missing)"):
         student(tmp_path / "run", hsk(), None, store)
-    assert repair(store)[1] == list(states)
-    assert files_of(store) == before and not verify(store, read_manifest(store), digest=True)
+    assert repair_store(store)[1] == list(states)
+    assert files_of(store) == before and not damaged_shards(store, read_store_manifest(store))
     assert times == {file: file.stat().st_mtime_ns for file in shards[3:]}, "the others were left alone"
-    assert repair(store)[1] == []
+    assert repair_store(store)[1] == []
     shards[1].write_bytes(flipped)
     shards[2].unlink()
-    assert build(request(tiny_teacher), store, "test")[2] == 2, "the command that built it mends it, too"
+    assert build_store(request(tiny_teacher), store, "test")[2] == 2, (
+        "the command that built it mends it, too"
+    )
     assert files_of(store) == before
 
 
@@ -360,7 +368,7 @@ def test_a_repair_needs_the_same_teacher(
     next(iter(model.heads.parameters())).data += 1
     model.save(teacher / "model")
     with pytest.raises(UserError, match=r"cannot be repaired: its teacher is .*digest \w{12}.*the one here"):
-        repair(mine)
+        repair_store(mine)
 
 
 @pytest.mark.parametrize(
@@ -414,7 +422,7 @@ def test_directories_that_cannot_take_a_store(
     with pytest.raises(UserError, match="holds another knowledge store: it keeps other knowledge"):
         built(store, tiny_teacher, dtype="int8")
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="is not empty and holds no knowledge store"):
+    with pytest.raises(UserError, match=r"do not belong to a knowledge store: notes\.txt"):
         built(tmp_path, tiny_teacher)
     from tasks.files import locked
 
@@ -424,7 +432,7 @@ def test_directories_that_cannot_take_a_store(
     (tmp_path / "newer").mkdir()
     (tmp_path / "newer" / "manifest.json").write_text(json.dumps(newer))
     with pytest.raises(UserError, match="knowledge store of format 99"):
-        read_manifest(tmp_path / "newer")
+        read_store_manifest(tmp_path / "newer")
     monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=10))
     with pytest.raises(UserError, match=r"the store needs [\d,]+ bytes, and .* has 10 free"):
         built(tmp_path / "large", tiny_teacher)
@@ -443,11 +451,11 @@ def test_a_disk_that_fills_up_keeps_what_is_finished(
         save_file(tensors, path, metadata)
 
     with monkeypatch.context() as patched:
-        patched.setattr("mtkd.store.shard_files.save_file", full)
+        patched.setattr("mtkd.storage.safetensors_shards.save_file", full)
         with pytest.raises(UserError, match="the disk is full"):
             built(out, tiny_teacher)
     assert len(list((out / "shards").iterdir())) == 2, "nothing half-written is left"
-    assert build(request(tiny_teacher), out, "test")[2] == 4
+    assert build_store(request(tiny_teacher), out, "test")[2] == 4
 
 
 def test_a_teacher_that_says_nan_is_stopped_at_the_row(
@@ -474,17 +482,21 @@ def test_a_budget_takes_the_most_that_helps(tiny_teacher: Path, tmp_path: Path) 
     def bytes_of(depth: int, tokens: int, width: float) -> int:
         return int(1000 * amount(depth, tokens, width))
 
-    assert choose(10**9, 5, 128, bytes_of) == (1, 10, 1.0), "not more than ten units, of one layer"
-    depth, tokens, width = choose(3100, 5, 128, bytes_of)
+    assert choose_selection(10**9, 5, 128, bytes_of) == (1, 10, 1.0), "not more than ten units, of one layer"
+    depth, tokens, width = choose_selection(3100, 5, 128, bytes_of)
     assert amount(depth, tokens, width) == pytest.approx(3.0) and depth == 1 and tokens >= 7 and width >= 0.2
-    assert choose(300, 5, 128, bytes_of)[2] == pytest.approx(0.3), "where little fits, the floors give way"
+    assert choose_selection(300, 5, 128, bytes_of)[2] == pytest.approx(0.3), (
+        "where little fits, the floors give way"
+    )
     with pytest.raises(UserError, match="nothing fits into a budget of 50 bytes") as caught:
-        choose(50, 5, 128, bytes_of)
+        choose_selection(50, 5, 128, bytes_of)
     assert "100 bytes or more" in "\n".join(caught.value.lines())
-    small = plan(request(tiny_teacher, budget=9000), tmp_path)
+    small = plan_store(request(tiny_teacher, budget=9000), tmp_path)
     assert small.prepared.bytes <= 9000 and small.prepared.chosen["terms.hidden.tokens"] >= 1
     with pytest.raises(UserError, match="tinybert-4 keeps none"):
-        plan(StoreRequest("tinybert-4", "pocket", "rte", str(tiny_teacher), SIZES, budget=10**6), tmp_path)
+        plan_store(
+            StoreRequest("tinybert-4", "pocket", "rte", str(tiny_teacher), SIZES, budget=10**6), tmp_path
+        )
 
 
 def test_a_student_that_starts_from_the_teacher_needs_its_weights(
@@ -508,7 +520,7 @@ def test_rows_lie_where_the_table_says(store: Path) -> None:
     table = pq.read_table(store / "rows" / "rte.parquet")
     order = np.concatenate(blocks_of("rte", 40))
     assert table["row"].to_pylist() == order.tolist() and sorted(order.tolist()) == list(range(40))
-    shard = Shard(store / read_manifest(store).shards_of("rte")[0].file)
+    shard = Shard(store / read_store_manifest(store).shards_of("rte")[0].file)
     assert shard.offsets["kept"][-1] == len(shard.views["selected.values"])
 
 
@@ -531,6 +543,6 @@ def test_blocks_are_shuffled_and_every_row_comes_once(small_blocks: None) -> Non
 def test_a_selection_that_is_all_is_stored_whole(tiny_teacher: Path, tmp_path: Path) -> None:
     whole = {"terms.hidden.tokens": 24, "terms.hidden.width": 1.0, "terms.hidden.by": "left"}
     store = built(tmp_path / "store", tiny_teacher, tasks="rte", sets=whole)
-    contents = read_manifest(store).contents
+    contents = read_store_manifest(store).contents
     assert contents.need.selection == Selection(24, "left", 1.0)
     assert "selected.units" not in {field.name for field in contents.fields(Outputs(2))}

@@ -1,41 +1,43 @@
-"""Filter a corpus of questions with a teacher: sharded, resumable, the same bytes however it was interrupted.
+"""Filter a corpus of questions with a teacher: sharded, resumable, byte-identical despite interruptions.
 
-Each file of the result comes of a run of rows of one file of the corpus, so that files can be made by several
-processes and in any order; only what is asked twice is found over the whole corpus, by every process.
+Each file of the result is made from consecutive rows of one file of the corpus, so that several processes can
+make files in any order; only repeated questions are found over the whole corpus, by every process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from augment.corpus_writer import make_room, noted_shards, shard_entry
-from augment.distributed import ALONE, ProcessGroup
-from augment.questions.filtering.answerability import Answerer
-from augment.questions.filtering.filter_report import REPORT, Tally, card, pack
+from augment.corpus_writer import CORPUS_KIND, recorded_shards
+from augment.questions.filtering.filter_report import REPORT, Tally, filter_card
 from augment.questions.filtering.filter_shard import FilteredShard, FilterSettings, filter_shard
 from augment.questions.filtering.heuristics import Reason, Seen, is_question
 from augment.questions.filtering.unanswerable import TRIES
 from augment.questions.question_rows import question_table, questions_of
-from augment.shards import KEY, Advance, PlannedShard, finished
+from mtkd.storage.distributed import ALONE, ProcessGroup
+from mtkd.storage.output_directory import open_directory, remove_output
+from mtkd.storage.parquet_shards import KEY, ParquetFormat, footer_text
+from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, ignore, total_size
+from tasks.answers import Answerer
 from tasks.corpus_reader import (
-    FORMAT,
+    CORPUS_FORMAT,
     MANIFEST,
     QUESTION_SCHEMA,
     CorpusManifest,
-    CorpusShard,
     CorpusTask,
     read_corpus,
+    read_corpus_manifest,
     read_shard,
 )
 from tasks.errors import UserError
-from tasks.files import atomic_path, digest_bytes, locked, write_json, write_text
+from tasks.files import digest_bytes, write_json, write_text
+from tasks.progress import Advance
+from tasks.shards import ShardEntry
 
 _COUNTS = b"mtkd.filter"  # of the parquet metadata
 _ABOUT = (
@@ -73,14 +75,6 @@ class Filtered:
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """A planned shard, and the shard of the corpus whose rows `start` to `stop` it comes of."""
-
-    planned: PlannedShard
-    source: CorpusShard
-
-
-@dataclass(frozen=True)
 class _Checked:
     """What was found over the whole corpus: file -> verdicts of its rows, and the highest `copy`."""
 
@@ -106,21 +100,22 @@ def open_questions(directory: Path) -> CorpusManifest:
     return manifest
 
 
-def run(
+def filter_corpus(
     job: FilterJob,
     answerer: Answerer,
     out: Path,
     *,
     overwrite: bool = False,
     ranks: ProcessGroup = ALONE,
-    advance: Advance = lambda count: None,
+    advance: Advance = ignore,
 ) -> Filtered:
     """Filter the corpus into `out`, or what is missing of it.
 
     Args:
         overwrite: remove another job's corpus from `out` first.
         ranks: the processes that share the work; each calls this with the same job.
-        advance: called with the number of questions just decided by this process (finished ones included).
+        advance: called with the number of questions just decided (finished ones included), times the
+            number of ranks, so that one rank can report for all.
 
     Raises:
         UserError: no corpus of questions, a shard was altered, `out` holds something else or is being written
@@ -130,22 +125,29 @@ def run(
     if out.resolve() == job.corpus.resolve():
         raise UserError(f"{out} is the corpus itself", hint="name another directory with --out")
     checked = _check_texts(job, manifest)
-    pieces = _plan(job, manifest, answerer.digest)
-    with locked(out) if ranks.first else contextlib.nullcontext():
+    key = _key(job, manifest, answerer.digest)
+    sources = _plan(job, manifest)
+    output = ShardedOutput(out, key, list(sources), _FilteredFormat(QUESTION_SCHEMA))
+
+    def make(shard: PlannedShard, advance: Advance) -> FilteredShard:
+        return _filter(job, shard, sources[shard], checked, answerer, advance)
+
+    with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks):
+        missing = output.missing(recorded_shards(out))
+        advance(total_size(output.shards) - total_size(missing))
+        output.write(missing, make, ranks=ranks, advance=advance)
+        tallies = {shard.file: _tally(out / shard.file) for shard in output.shards}
+        tally = Tally.total(tallies.values())
+        ranks.wait()
         if ranks.first:
-            planned = [piece.planned for piece in pieces]
-            make_room(out, planned, overwrite=overwrite, reports=("README.md", REPORT))
+            if tally.rows == 0:
+                remove_output(out, CORPUS_KIND)
+            elif missing or not (out / MANIFEST).is_file():
+                _finish(job, manifest, answerer, output, tallies)
         ranks.wait()
-        missing = _missing(pieces, out)
-        ranks.wait()
-        done = [piece for piece in pieces if piece not in missing]
-        advance(sum(_read(piece) for piece in done[ranks.number :: ranks.count]))
-        for piece in missing[ranks.number :: ranks.count]:
-            _write(job, piece, checked, answerer, out, advance)
-        ranks.wait()
-        result, tally = _finish(job, manifest, answerer, pieces, out, ranks)
-        ranks.wait()
-    return Filtered(result, tally, len(missing), len(pieces) - len(missing))
+    if tally.rows == 0:
+        raise _nothing_left(tally)
+    return Filtered(read_corpus_manifest(out), tally, len(missing), len(output.shards) - len(missing))
 
 
 def _check_texts(job: FilterJob, manifest: CorpusManifest) -> _Checked:
@@ -163,52 +165,51 @@ def _check_texts(job: FilterJob, manifest: CorpusManifest) -> _Checked:
     return _Checked(verdicts, highest)
 
 
-def _plan(job: FilterJob, manifest: CorpusManifest, teacher: str) -> list[_Piece]:
-    """The shards of the job; their key is the digest of all that decides their content."""
+def _key(job: FilterJob, manifest: CorpusManifest, teacher: str) -> str:
+    """The digest of everything that decides the content of the shards."""
     files = [[shard.file, shard.task, shard.sha256] for shard in manifest.shards]
-    key = digest_bytes(json.dumps([FORMAT, QUESTION_SCHEMA.names, job.settings.to_json(), files, teacher]))
-    pieces: list[_Piece] = []
+    parts = [CORPUS_FORMAT, QUESTION_SCHEMA.names, job.settings.to_json(), files, teacher]
+    return digest_bytes(json.dumps(parts))
+
+
+def _plan(job: FilterJob, manifest: CorpusManifest) -> dict[PlannedShard, ShardEntry]:
+    """The shards of the job, and the shard of the corpus that the rows of each come from."""
+    found: dict[PlannedShard, ShardEntry] = {}
     numbers = dict.fromkeys((shard.task for shard in manifest.shards), 0)
-    for shard in manifest.shards:
-        for start in range(0, shard.rows, job.settings.shard_rows):
-            stop = min(start + job.settings.shard_rows, shard.rows)
-            file = f"data/{shard.task}-{numbers[shard.task]:05d}.parquet"
-            numbers[shard.task] += 1
-            planned = PlannedShard(file, shard.task, start, stop, 1 + TRIES, key)
-            pieces.append(_Piece(planned, shard))
-    return pieces
+    for source in manifest.shards:
+        for start in range(0, source.rows, job.settings.shard_rows):
+            rows = range(start, min(start + job.settings.shard_rows, source.rows))
+            file = f"data/{source.task}-{numbers[source.task]:05d}.parquet"
+            numbers[source.task] += 1
+            found[PlannedShard(file, source.task, rows)] = source
+    return found
 
 
-def _missing(pieces: Sequence[_Piece], out: Path) -> list[_Piece]:
-    """The pieces whose shard is not there yet, or not whole."""
-    noted = noted_shards(out)
-    shards = [(piece, piece.planned, noted.get(piece.planned.file)) for piece in pieces]
-    return [piece for piece, shard, sha256 in shards if not finished(out / shard.file, shard, sha256)]
+def _filter(
+    job: FilterJob,
+    shard: PlannedShard,
+    source: ShardEntry,
+    checked: _Checked,
+    answerer: Answerer,
+    advance: Advance,
+) -> FilteredShard:
+    """The content of one shard."""
+    start = shard.rows[0]
+    table = read_shard(job.corpus, source, None, verify=False)
+    questions = questions_of(table.slice(start, shard.size))
+    verdicts = checked.verdicts[source.file][start : start + shard.size]
+    return filter_shard(questions, verdicts, job.settings, checked.highest, answerer, advance)
 
 
-def _read(piece: _Piece) -> int:
-    """Questions of the corpus that the piece comes of."""
-    return piece.planned.stop - piece.planned.start
+class _FilteredFormat(ParquetFormat):
+    """Parquet files of filtered questions; the key and the counts are in the schema's metadata."""
 
-
-def _write(
-    job: FilterJob, piece: _Piece, checked: _Checked, answerer: Answerer, out: Path, advance: Advance
-) -> None:
-    """Make one shard, whole or not at all."""
-    part = slice(piece.planned.start, piece.planned.stop)
-    table = read_shard(job.corpus, piece.source, None, verify=False)
-    questions = questions_of(table.slice(part.start, _read(piece)))
-    verdicts = checked.verdicts[piece.source.file][part]
-    sifted = filter_shard(questions, verdicts, job.settings, checked.highest, answerer, advance)
-    with atomic_path(out / piece.planned.file) as temporary:
-        pq.write_table(_marked(sifted, piece.planned.key), temporary, compression="zstd", compression_level=1)
-
-
-def _marked(sifted: FilteredShard, key: str) -> pa.Table:
-    """The table, with the job's key and the counts for the footer."""
-    account = {"key": key, "words": 0, "changed": 0, "unchanged": 0}
-    marks = {KEY: json.dumps(account), _COUNTS: pack(sifted.tally)}
-    return question_table(sifted.rows).replace_schema_metadata(marks)
+    def write(self, path: Path, content: FilteredShard, key: str) -> None:  # type: ignore[override]
+        """Write the rows of a shard."""
+        counts = footer_text(key, {"words": 0, "changed": 0, "unchanged": 0})
+        marks = {KEY: counts, _COUNTS: json.dumps(content.tally.to_json())}
+        table = question_table(content.rows).replace_schema_metadata(marks)
+        pq.write_table(table, path, compression="zstd", compression_level=1)
 
 
 def _tally(path: Path) -> Tally:
@@ -220,50 +221,39 @@ def _finish(
     job: FilterJob,
     source: CorpusManifest,
     answerer: Answerer,
-    pieces: Sequence[_Piece],
-    out: Path,
-    ranks: ProcessGroup,
-) -> tuple[CorpusManifest, Tally]:
-    """Write card, report and manifest of the finished shards; UserError if they hold no question."""
-    tallies = {piece.planned.file: _tally(out / piece.planned.file) for piece in pieces}
-    tally = Tally.total(tallies.values())
-    if tally.rows == 0:
-        ranks.wait()
-        raise _nothing_left(tally, pieces, out, ranks)
+    output: ShardedOutput,
+    tallies: Mapping[str, Tally],
+) -> None:
+    """Write the card, the report and the manifest of the finished shards."""
+    out, total = output.directory, Tally.total(tallies.values())
     by_task = {
-        task.name: Tally.total(tallies[p.planned.file] for p in pieces if p.planned.task == task.name)
+        task.name: Tally.total(tallies[shard.file] for shard in output.shards if shard.task == task.name)
         for task in source.tasks
     }
     manifest = CorpusManifest(
-        format=FORMAT,
+        format=CORPUS_FORMAT,
         method="filter",
         settings={**job.settings.to_json(), "teacher": answerer.digest, "corpus": source.key},
         version=job.version,
         command=job.command,
         data=source.data,
-        key=pieces[0].planned.key,
+        key=output.key,
         tasks=tuple(_task(task, by_task[task.name]) for task in source.tasks),
-        shards=tuple(shard_entry(out, piece.planned, tallies[piece.planned.file].rows) for piece in pieces),
+        shards=output.entries(),
         kind="questions",
     )
-    if ranks.first:
-        write_text(out / "README.md", card(manifest, tally, _ABOUT, labels=job.settings.labels))
-        report = {"all": tally.to_json(), "tasks": {name: part.to_json() for name, part in by_task.items()}}
-        write_json(out / REPORT, report)
-        write_json(out / MANIFEST, manifest.to_json())
-    return manifest, tally
+    write_text(out / "README.md", filter_card(manifest, total, _ABOUT, labels=job.settings.labels))
+    report = {"all": total.to_json(), "tasks": {name: part.to_json() for name, part in by_task.items()}}
+    write_json(out / REPORT, report)
+    write_json(out / MANIFEST, manifest.to_json())
 
 
 def _task(task: CorpusTask, tally: Tally) -> CorpusTask:
     return CorpusTask(task.name, 2, 1 + TRIES, tally.read, tally.rows, task.source_digest, 0.0, 0.0)
 
 
-def _nothing_left(tally: Tally, pieces: Sequence[_Piece], out: Path, ranks: ProcessGroup) -> UserError:
-    """The error for a corpus of which nothing is left; the empty shards go."""
-    if ranks.first:
-        for piece in pieces:
-            (out / piece.planned.file).unlink()
-        (out / "data").rmdir()
+def _nothing_left(tally: Tally) -> UserError:
+    """The error for a corpus of which nothing is left."""
     counts = "\n".join(f"  {count:>9}  {what}" for what, count, _ in tally.lines() if count != "0")
     return UserError(
         f"no question was kept:\n{counts}",

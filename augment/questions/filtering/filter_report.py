@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -123,12 +122,7 @@ class Tally:
         return [(what, f"{count:,}", f"{count / of:.1%}" if of else "-") for what, count, of in entries]
 
 
-def pack(tally: Tally) -> str:
-    """The counts as one line, for a shard's footer."""
-    return json.dumps(tally.to_json())
-
-
-def card(manifest: CorpusManifest, tally: Tally, about: str, *, labels: bool) -> str:
+def filter_card(manifest: CorpusManifest, tally: Tally, about: str, *, labels: bool) -> str:
     """The text of README.md for a finished corpus."""
     said = (
         "Every row has the teacher's answer."

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 
 from augment.questions.answer_context import around
 from augment.questions.filtering import unanswerable
-from augment.questions.filtering.answerability import Answer, Answerer, ask, words_of
+from augment.questions.filtering.answerability import checked_answers, words_of
 from augment.questions.filtering.filter_report import Tally
 from augment.questions.filtering.heuristics import Reason, copied
 from augment.questions.filtering.unanswerable import Answered, Made, Paragraphs
-from augment.questions.question_rows import Question
+from augment.questions.question_rows import QuestionRow
+from tasks.answers import Answer, Answerer
 from tasks.errors import UserError
 from tasks.squad import token_f1
 
@@ -68,12 +69,12 @@ class FilterSettings:
 class FilteredShard:
     """The rows that came of some questions, in order, and the counts."""
 
-    rows: list[Question]
+    rows: list[QuestionRow]
     tally: Tally
 
 
 def filter_shard(
-    questions: Sequence[Question],
+    questions: Sequence[QuestionRow],
     verdicts: Sequence[Reason | None],
     settings: FilterSettings,
     stride: int,
@@ -112,13 +113,13 @@ def filter_shard(
     return FilteredShard(_in_order(kept, made, stride, labels=settings.labels), tally)
 
 
-def _copied(question: Question, settings: FilterSettings) -> Reason | None:
+def _copied(question: QuestionRow, settings: FilterSettings) -> Reason | None:
     share = copied(words_of(question.text), words_of(question.context))
     return Reason.COPIED if share >= settings.max_copied else None
 
 
 def _answer(
-    questions: Sequence[Question],
+    questions: Sequence[QuestionRow],
     found: list[Reason | None],
     settings: FilterSettings,
     answerer: Answerer,
@@ -128,7 +129,7 @@ def _answer(
     places = [place for place, reason in enumerate(found) if reason is None]
     asked = [questions[place] for place in places]
     answers: dict[int, Answer] = {}
-    said = ask(answerer, [one.text for one in asked], [one.context for one in asked])
+    said = checked_answers(answerer, [one.text for one in asked], [one.context for one in asked])
     for place, answer in zip(places, said, strict=True):
         answers[place] = answer
         advance(1)
@@ -138,7 +139,7 @@ def _answer(
 
 
 def _round_trip(
-    questions: Sequence[Question],
+    questions: Sequence[QuestionRow],
     found: list[Reason | None],
     answers: dict[int, Answer],
     settings: FilterSettings,
@@ -160,19 +161,21 @@ def _round_trip(
         for place in again
     }
     again = [place for place in again if cuts[place] != questions[place].context]
-    said = ask(answerer, [questions[place].text for place in again], [cuts[place] for place in again])
+    said = checked_answers(
+        answerer, [questions[place].text for place in again], [cuts[place] for place in again]
+    )
     for place, answer in zip(again, said, strict=True):
         agrees = token_f1(answer.text, [answers[place].text]) >= settings.min_overlap
         if not (agrees and answer.found(settings.min_confidence)):
             found[place] = Reason.ROUND_TRIP
 
 
-def _in_order(kept: Sequence[Answered], made: Made, stride: int, *, labels: bool) -> list[Question]:
+def _in_order(kept: Sequence[Answered], made: Made, stride: int, *, labels: bool) -> list[QuestionRow]:
     """The rows as they are written: each question, then what was made of it."""
     place = {one.question.uid: number for number, one in enumerate(kept)}
     rows = [replace(one.question, answer=one.answer.text, start=one.answer.start) for one in kept]
 
-    def order(row: Question) -> tuple[int, int]:
+    def order(row: QuestionRow) -> tuple[int, int]:
         attempt, copy = divmod(row.copy - 1, stride)
         return place[f"{row.parent}#{copy + 1}"], attempt
 

@@ -10,8 +10,9 @@ from itertools import islice
 
 from augment.counter_rng import draw_number
 from augment.questions.answer_context import without
-from augment.questions.filtering.answerability import Answer, Answerer, ask, words_of
-from augment.questions.question_rows import Question
+from augment.questions.filtering.answerability import checked_answers, words_of
+from augment.questions.question_rows import QuestionRow
+from tasks.answers import Answer, Answerer
 
 TRIES = 4  # contexts tried for a question, at most
 _BATCH = 256
@@ -35,7 +36,7 @@ class Refusal(StrEnum):
 class Answered:
     """A question that was kept, with the teacher's answer."""
 
-    question: Question
+    question: QuestionRow
     answer: Answer
 
 
@@ -53,7 +54,7 @@ class Paragraphs:
     sources: dict[str | None, list[str]]
 
     @staticmethod
-    def of(questions: Iterable[Question]) -> Paragraphs:
+    def of(questions: Iterable[QuestionRow]) -> Paragraphs:
         """The paragraphs of some questions."""
         contexts: dict[str, str] = {}
         sources: dict[str | None, list[str]] = defaultdict(list)
@@ -63,7 +64,7 @@ class Paragraphs:
                 sources[question.source].append(question.parent)
         return Paragraphs(contexts, list(contexts), sources)
 
-    def other(self, question: Question, number: int) -> str:
+    def other(self, question: QuestionRow, number: int) -> str:
         """Another paragraph of the question's article, else of any; "" if there is none.
 
         Args:
@@ -82,7 +83,7 @@ class Paragraphs:
 class Made:
     """What was made of a shard's questions: rows, and the contexts not taken by reason."""
 
-    rows: list[Question] = field(default_factory=list)
+    rows: list[QuestionRow] = field(default_factory=list)
     refused: Counter[Refusal] = field(default_factory=Counter)
 
 
@@ -107,7 +108,7 @@ def make(
     order = sorted(kept, key=lambda one: draw_number(settings.seed, "order", one.question.uid))
     candidates = _candidates(order, paragraphs, settings, made.refused)
     while len(made.rows) < wanted and (batch := list(islice(candidates, _BATCH))):
-        answers = ask(answerer, [row.text for row in batch], [row.context for row in batch])
+        answers = checked_answers(answerer, [row.text for row in batch], [row.context for row in batch])
         for row, answer in zip(batch, answers, strict=True):
             if not answer.refused(settings.least):
                 made.refused[Refusal.ANSWERED] += 1
@@ -118,7 +119,7 @@ def make(
 
 def _candidates(
     order: Sequence[Answered], paragraphs: Paragraphs, settings: Settings, refused: Counter[Refusal]
-) -> Iterator[Question]:
+) -> Iterator[QuestionRow]:
     """Questions with contexts that may not answer them, every question's first before any's second."""
     tried = {(one.question.uid, one.question.context) for one in order}
     for attempt in range(1, TRIES + 1):

@@ -14,7 +14,14 @@ import pyarrow.parquet as pq
 from augment.corpus_writer import CorpusJob
 from augment.questions.generation.decoding import Strategy
 from augment.questions.generation.generate import Asking, readable
-from augment.questions.generation.paragraphs import Counts, Paragraph, Words, as_rows, choose, open_paragraphs
+from augment.questions.generation.paragraphs import (
+    Counts,
+    Paragraph,
+    Words,
+    as_rows,
+    open_paragraphs,
+    select_paragraphs,
+)
 from augment.questions.generation.question_augmenter import ENGINES, Questions, check_asking
 from augment.questions.generator import digest_generator, load_generator
 from tasks.corpus_reader import CorpusManifest
@@ -53,14 +60,14 @@ class GenerationConfig:
 
 @dataclass(frozen=True)
 class Ready:
-    """A job for `augment.corpus_writer.run`, its rows, and what became of the paragraphs."""
+    """A job for `augment.corpus_writer.write_corpus`, its rows, and what became of the paragraphs."""
 
     job: CorpusJob
     rows: Mapping[str, Rows]
     counts: Counts
 
 
-def prepare(wanted: GenerationConfig, task: str, device: Any, version: str, command: str) -> Ready:
+def prepare_generation(wanted: GenerationConfig, task: str, device: Any, version: str, command: str) -> Ready:
     """Check everything and load the generator; nothing is written.
 
     Raises:
@@ -75,7 +82,7 @@ def prepare(wanted: GenerationConfig, task: str, device: Any, version: str, comm
     )
     asking = Asking(generator.reading, strategy, wanted.seed, wanted.per_paragraph, wanted.spacy)
     check_asking(asking, wanted.engine, wanted.precision)
-    paragraphs, counts = choose(stream, wanted.words)
+    paragraphs, counts = select_paragraphs(stream, wanted.words)
     paragraphs, counts = _that_fit(generator.tokenizer, asking, _sampled(paragraphs, wanted.limit), counts)
     if not paragraphs:
         raise UserError(f"no paragraph of {wanted.text} can be asked about: {counts.sentence()}")

@@ -62,7 +62,7 @@ def _lengths(tokenizer: Any, texts: list[str]) -> list[int]:
     return [len(ids) for ids in tokenizer(texts, add_special_tokens=False, verbose=False).input_ids]
 
 
-class Written(NamedTuple):
+class GeneratedQuestion(NamedTuple):
     """What the generator wrote, and the answer that it was asked for (None: the format asks for none)."""
 
     text: str
@@ -79,14 +79,14 @@ class _Wish:
     answer: str | None
 
 
-def ask(
+def generate_questions(
     tokenizer: Any, decode: Decode, asking: Asking, uids: list[str], contexts: list[str]
-) -> list[list[Written]]:
+) -> list[list[GeneratedQuestion]]:
     """The questions about each context: up to `asking.count` that differ, none of them blank.
 
     What is asked about a context depends on the model, the settings, its uid and its text alone.
     """
-    form, found = asking.reading.format, [list[Written]() for _ in contexts]
+    form, found = asking.reading.format, [list[GeneratedQuestion]() for _ in contexts]
     shown = readable(tokenizer, contexts, asking.reading)
     wishes = [
         wish
@@ -123,10 +123,10 @@ def _wishes(row: int, context: str, form: Format, asking: Asking) -> list[_Wish]
     return wishes
 
 
-def _take(questions: list[Written], text: str, answer: str | None, count: int) -> bool:
+def _take(questions: list[GeneratedQuestion], text: str, answer: str | None, count: int) -> bool:
     """Add a question if it is new and there is room for it; False if it is blank or there already."""
     text = " ".join(text.split())
     if len(questions) < count and text and text not in (question.text for question in questions):
-        questions.append(Written(text, answer))
+        questions.append(GeneratedQuestion(text, answer))
         return True
     return len(questions) >= count

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from augment.questions.sentences import pack, sentences
+from augment.questions.sentences import group_sentences, sentences
 from tasks.errors import UserError, unknown
 from tasks.plain_text import PlacedText, TextFiles
 from tasks.rows import Rows
@@ -136,7 +136,7 @@ def _of_table(name: str, texts: pa.ChunkedArray, titles: pa.ChunkedArray | None)
         yield Paragraph(f"{name}/{number}", str(text.as_py() or "").strip(), str(source or name))
 
 
-def choose(paragraphs: Iterator[Paragraph], words: Words | None) -> tuple[list[Paragraph], Counts]:
+def select_paragraphs(paragraphs: Iterator[Paragraph], words: Words | None) -> tuple[list[Paragraph], Counts]:
     """The paragraphs that are not blank, and with `words` those pieces of them that are in its range."""
     chosen: list[Paragraph] = []
     read = empty = outside = cut = pieces = 0
@@ -161,7 +161,7 @@ def _in_range(paragraph: Paragraph, words: Words) -> list[Paragraph]:
     sizes = [len(part.split()) for part in parts]
     return [
         Paragraph(f"{paragraph.uid}.{number}", " ".join(parts[start:stop]), paragraph.source)
-        for number, (start, stop) in enumerate(pack(sizes, words.least, words.most))
+        for number, (start, stop) in enumerate(group_sentences(sizes, words.least, words.most))
         if words.least <= sum(sizes[start:stop]) <= words.most
     ]
 

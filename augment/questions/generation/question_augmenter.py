@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from augment.augmenter import Copies, constant
+from augment.augmenter import Augmenter, Copies, constant
 from augment.questions.generation.answer_candidates import load_spacy
-from augment.questions.generation.generate import Asking, Decode, Written, ask
+from augment.questions.generation.generate import Asking, Decode, GeneratedQuestion, generate_questions
 from augment.questions.generator import Generator
 from tasks.corpus_reader import QUESTION_SCHEMA
 from tasks.errors import UserError, unknown
@@ -24,7 +24,7 @@ _ABOUT = (
 
 
 @dataclass(frozen=True)
-class Questions:
+class Questions(Augmenter):
     """Questions about paragraphs; the rows' two texts are the paragraph and what it is from.
 
     Attributes:
@@ -74,16 +74,14 @@ class Questions:
             "words": self.words,
         }
 
-    def part(self, rows: Rows) -> Questions:
-        """Itself: nothing of it depends on the rows."""
-        return self
-
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the questions about `rows`, up to `copies` a row."""
         for start in range(0, len(rows), _CHUNK):
             part = rows.take(np.arange(start, min(start + _CHUNK, len(rows))))
             contexts = part.texts[0].to_pylist()
-            found = ask(self.generator.tokenizer, self.decode, self.asking, part.uids.to_pylist(), contexts)
+            found = generate_questions(
+                self.generator.tokenizer, self.decode, self.asking, part.uids.to_pylist(), contexts
+            )
             yield Copies(_table(part, found), 0, 0, 0)
 
 
@@ -128,7 +126,7 @@ def check_asking(asking: Asking, engine: str, precision: str) -> None:
         load_spacy(asking.spacy)
 
 
-def _table(rows: Rows, found: list[list[Written]]) -> pa.Table:
+def _table(rows: Rows, found: list[list[GeneratedQuestion]]) -> pa.Table:
     """The questions as rows of `QUESTION_SCHEMA`."""
     counts = [len(questions) for questions in found]
     row = pa.array(np.repeat(np.arange(len(rows)), counts))

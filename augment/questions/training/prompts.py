@@ -96,7 +96,7 @@ def encode(tokenizer: Any, asked: list[Asked], max_input: int, max_output: int) 
     ]
 
 
-def batches(encoded: list[EncodedPrompt], size: int, seed: int, epoch: int) -> Iterator[list[int]]:
+def prompt_batches(encoded: list[EncodedPrompt], size: int, seed: int, epoch: int) -> Iterator[list[int]]:
     """One epoch's batches of prompts of like length, in an order drawn from (seed, epoch).
 
     A prompt comes with all its questions, so that it is read once; `size` is about how many questions are

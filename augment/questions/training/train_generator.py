@@ -1,4 +1,4 @@
-"""Fine-tuning a T5 to write questions: the loop, resumable at any step, and the report at its end."""
+"""Fine-tuning a T5 to write questions: the loop, resumable at any checkpoint, and the report at its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,38 @@ from torch import Tensor
 from augment.questions.generator import RECORD, Reading, digest_generator, load_generator
 from augment.questions.prompt_formats import check_vocabulary
 from augment.questions.training.from_scratch import NewModelShape, new_model, train_tokenizer
-from augment.questions.training.prompts import Asked, EncodedPrompt, batches, encode, read_asked
+from augment.questions.training.prompts import Asked, EncodedPrompt, encode, prompt_batches, read_asked
 from augment.questions.training.score_generator import GeneratorScores, Sample, evaluate
 from augment.questions.training.sequence_loss import batch_loss
-from augment.questions.training.state import restore_state, save_state
+from mtkd.storage.output_directory import OutputKind, open_directory
+from mtkd.training.checkpoint import Position, restore_checkpoint, save_checkpoint
+from mtkd.training.optimizers import OPTIMIZERS, linear_rate, set_learning_rate
 from tasks.errors import UserError
-from tasks.files import digest_bytes, drop_directory, locked, read_json, write_json
+from tasks.files import digest_bytes, drop_directory, read_json, write_json
 from tasks.progress import progress
 from tasks.sources import DataSource
 from tasks.task import Task
 
 FROM_SCRATCH = "fresh"
 _WORK = "unfinished"  # checkpoints and the new vocabulary, until the model is written
-_OURS = ("*.json", "*.safetensors", "*.model", "*.jinja", "ctranslate2-int8-*", _WORK)  # a generator's files
 _EVERY = 50  # steps between two losses in the log
+
+
+def _read_key(directory: Path) -> str | None:
+    """The key of the run whose generator, or unfinished work, is in a directory."""
+    for path in (directory / RECORD, directory / _WORK / "run.json"):
+        if path.is_file():
+            found = read_json(path)
+            return found.get("key") if isinstance(found, dict) else None
+    return None
+
+
+GENERATOR_KIND = OutputKind(
+    "question generator",
+    RECORD,
+    (r"[^/]+\.(json|safetensors|model|jinja)", r"ctranslate2-int8-.+", rf"{_WORK}/.+"),
+    _read_key,
+)
 
 
 @dataclass(frozen=True)
@@ -73,8 +90,8 @@ class TrainJob:
         The scales of a T5's new weights differ by two orders of magnitude, so no one step suits them all.
         """
         if self.model == FROM_SCRATCH:
-            return torch.optim.Adafactor(model.parameters(), lr=self.rate)
-        return torch.optim.AdamW(model.parameters(), lr=self.rate, weight_decay=0.01, fused=True)
+            return OPTIMIZERS["adafactor"](model.parameters(), lr=self.rate)
+        return OPTIMIZERS["adamw"](model.parameters(), lr=self.rate, weight_decay=0.01)
 
 
 @dataclass(frozen=True)
@@ -120,8 +137,8 @@ class TrainingPlace:
     save_every: int = 500
 
 
-def train(job: TrainJob, source: DataSource, task: Task, place: TrainingPlace) -> dict[str, Any]:
-    """Train a generator into `place.out`, or go on with the run that was interrupted there.
+def train_generator(job: TrainJob, source: DataSource, task: Task, place: TrainingPlace) -> dict[str, Any]:
+    """Train a generator into `place.out`, or resume the run that was interrupted there.
 
     Returns:
         the report as JSON; that of the finished run if it is there already.
@@ -143,10 +160,11 @@ def train(job: TrainJob, source: DataSource, task: Task, place: TrainingPlace) -
         generator = load_generator(job.model, **dataclasses.asdict(job.reading))
         digest = digest_generator(generator)
     key = _key(job, digest, [*asked, *held_out[0]])
-    with locked(place.out):
-        finished = _make_room(place, key)
-        if finished is not None:
-            return finished
+    with open_directory(place.out, GENERATOR_KIND, key, overwrite=place.overwrite):
+        if (place.out / RECORD).is_file():
+            found: dict[str, Any] = read_json(place.out / RECORD)
+            return found
+        write_json(place.out / _WORK / "run.json", {"key": key})
         model, tokenizer = (
             (generator.model, generator.tokenizer) if generator else _start(job, asked, place.out / _WORK)
         )
@@ -177,36 +195,6 @@ def _key(job: TrainJob, model: str, asked: list[Asked]) -> str:
     return digest_bytes(settings, model, *(part for one in asked for part in (one.prompt, *one.questions)))
 
 
-def _make_room(place: TrainingPlace, key: str) -> dict[str, Any] | None:
-    """The report of the same run if it is finished; clears another run away if told to."""
-    record, work = place.out / RECORD, place.out / _WORK
-    there = [path for path in place.out.iterdir() if not path.name.startswith(".")]
-    strangers = [path for path in there if not any(fnmatch(path.name, pattern) for pattern in _OURS)]
-    noted = record if record.is_file() else work / "run.json"
-    found = read_json(noted) if noted.is_file() else {}
-    if not isinstance(found, dict) or "key" not in found:  # none of ours, or one that was hardly begun
-        found, strangers = {}, [path for path in there if path != work]
-    if strangers:
-        raise UserError(
-            f"{place.out} holds something that is no generator: {strangers[0].name}",
-            hint="name an empty or a new directory with --out",
-        )
-    if place.overwrite:
-        record.unlink(missing_ok=True)
-        for path in there:
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    elif found and found["key"] != key:
-        raise UserError(
-            f"{place.out} holds another generator, of other settings or data",
-            hint="start again with --overwrite, or name another directory with --out",
-        )
-    elif record.is_file():
-        return found
-    work.mkdir(exist_ok=True)
-    write_json(work / "run.json", {"key": key})
-    return None
-
-
 def _start(job: TrainJob, asked: list[Asked], work: Path) -> tuple[Any, Any]:
     """A new model and its tokeniser as they are before the first step."""
     from transformers import AutoTokenizer
@@ -228,16 +216,18 @@ def _loop(
     """Train to the last step; returns how many there were, and the losses."""
     optimizer = job.optimizer(model)
     work = place.out / _WORK
-    done, losses = restore_state(work, model, optimizer)
+    position = restore_checkpoint(work, model, optimizer) or Position()
+    done, losses = position.step, [entry["loss"] for entry in position.history]
     total = job.steps or sum(
-        sum(1 for _ in batches(encoded, job.batch_size, job.seed, epoch)) for epoch in range(job.epochs)
+        sum(1 for _ in prompt_batches(encoded, job.batch_size, job.seed, epoch))
+        for epoch in range(job.epochs)
     )
+    warm = max(1, int(job.warmup * total))
     model.train()
     recent: list[Tensor] = []
     with progress("training", total, done=done, unit="steps") as advance:
         for step, batch in _from(_endless(job, encoded), done, total):
-            for group in optimizer.param_groups:
-                group["lr"] = job.rate * _slope(step, total, job.warmup)
+            set_learning_rate(optimizer, job.rate * linear_rate(1.0, step, total, warm, warm))
             torch.manual_seed(job.seed * 1_000_003 + step)
             loss = batch_loss(model, [encoded[n] for n in batch], pad, job.precision)
             loss.backward()
@@ -249,7 +239,8 @@ def _loop(
                 losses.append(round(float(torch.stack(recent).mean()), 4))
                 recent = []
             if (step + 1) % place.save_every == 0 and step + 1 < total:
-                save_state(work, model, optimizer, step + 1, losses)
+                history = [{"loss": value} for value in losses]
+                save_checkpoint(work, model, optimizer, Position(step=step + 1, history=history))
             advance(1, f"loss {losses[-1]:.3f}" if losses else "")
     return total, losses
 
@@ -257,7 +248,7 @@ def _loop(
 def _endless(job: TrainJob, encoded: list[EncodedPrompt]) -> Iterator[list[int]]:
     epoch = 0
     while True:
-        yield from batches(encoded, job.batch_size, job.seed, epoch)
+        yield from prompt_batches(encoded, job.batch_size, job.seed, epoch)
         epoch += 1
 
 
@@ -266,12 +257,6 @@ def _from(stream: Iterator[list[int]], done: int, total: int) -> Iterator[tuple[
         batch = next(stream)
         if step >= done:
             yield step, batch
-
-
-def _slope(step: int, total: int, warmup: float) -> float:
-    """The learning rate of a step as a share of the highest."""
-    warm = max(1, int(warmup * total))
-    return (step + 1) / (warm + 1) if step < warm else (total - step) / max(total - warm, 1)
 
 
 def _finish(out: Path, model: Any, tokenizer: Any, report: GeneratorReport) -> None:

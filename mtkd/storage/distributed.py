@@ -1,10 +1,14 @@
-"""Processes started together by `accelerate launch` or `torchrun`, that share out the shards of a corpus."""
+"""The processes that share a job, started together by `accelerate launch` or `torchrun`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 @dataclass(frozen=True)
@@ -25,16 +29,23 @@ class ProcessGroup:
         """True in the process that speaks for all."""
         return self.number == 0
 
+    @staticmethod
+    def of(accelerator: Accelerator) -> ProcessGroup:
+        """The processes of an accelerator."""
+        return ProcessGroup(
+            accelerator.process_index, accelerator.num_processes, accelerator.wait_for_everyone
+        )
+
 
 ALONE = ProcessGroup()
 
 
 def launched() -> ProcessGroup:
-    """The processes as the environment tells of them: one, unless a launcher started several."""
+    """The processes that the environment describes: one, unless a launcher started several."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return ALONE
     import torch
     from accelerate import PartialState
 
-    state = PartialState(cpu=not torch.accelerator.is_available())  # on a CPU it must be said
+    state = PartialState(cpu=not torch.accelerator.is_available())  # accelerate does not detect a CPU itself
     return ProcessGroup(state.process_index, state.num_processes, state.wait_for_everyone)

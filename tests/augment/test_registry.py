@@ -1,0 +1,95 @@
+"""Augmenters by name, and one of another package through the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from augment.masking import Masking
+from augment.registry import build_augmenter
+from tasks.corpus_reader import corpus_rows, read_corpus
+from tasks.errors import UserError
+from tasks.registry import resolve
+from tasks.sources import load_rows, open_data
+
+PLUGIN = '''
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from augment.augmenter import Augmenter, Copies, copies_table
+
+
+@dataclass(frozen=True)
+class Reverse(Augmenter):
+    """Copies whose words stand in reverse order, with a number added."""
+
+    start: int
+    mark: str = "#"
+
+    name = "reverse"
+    about = "Words in reverse order."
+
+    @property
+    def settings(self):
+        return {"start": self.start, "mark": self.mark}
+
+    def make(self, rows, copies):
+        made = [
+            pa.array(
+                [
+                    f"{' '.join(reversed(text.split()))} {self.mark}{self.start + number}"
+                    for text in column.to_pylist()
+                    for number in range(copies)
+                ]
+            )
+            for column in rows.texts
+        ]
+        pair = made[1] if len(made) > 1 else pa.nulls(len(made[0]), pa.string())
+        yield Copies(copies_table(rows, copies, self.name, made[0], pair), 0, 0, 0)
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package with the augmenter `reverse`."""
+    site = tmp_path / "site"
+    info = site / "reversing-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "reversing_plugin.py").write_text(PLUGIN)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reversing\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[mtkd.augmenters]\nreverse = reversing_plugin:Reverse\n")
+    monkeypatch.syspath_prepend(str(site))
+
+
+def test_built_in_augmenters_by_name() -> None:
+    assert build_augmenter("mask", {"p": 0.2, "seed": 3}) == Masking(0.2, seed=3)
+    with pytest.raises(UserError, match="did you mean 'seed'"):
+        build_augmenter("mask", {"sead": 3})
+    with pytest.raises(UserError, match=r"'mask' does not accept these settings: .*str"):
+        build_augmenter("mask", {"p": "often"})
+    with pytest.raises(UserError, match="0 < p < 1"):
+        build_augmenter("mask", {"p": 3})
+    with pytest.raises(UserError, match="mtkd augment questions generate"):
+        build_augmenter("questions", {})
+
+
+def test_an_augmenter_of_another_package(plugin: None, mtkd: Callable, tmp_path: Path) -> None:
+    words = ("augment", "run", "reverse", "--data", "pocket", "--tasks", "rte", "--limit", 12)
+    out = tmp_path / "corpus"
+    done = mtkd(*words, "--set", "start=7", "--copies", 2, "--out", out)
+    assert done.code == 0, done.err
+    manifest = read_corpus(out)
+    assert (manifest.method, manifest.settings) == ("reverse", {"start": 7, "mark": "#"})
+    copies = corpus_rows(out, "rte")
+    source = load_rows(open_data("pocket"), resolve("rte")[0], "train", 12)
+    for made, column in zip(copies.texts, source.texts, strict=True):
+        plain = [" ".join(text.split()[::-1]) for text in column.to_pylist()]
+        assert made.to_pylist() == [f"{text} #{number}" for text in plain for number in (7, 8)]
+    again = mtkd(*words, "--set", "start=8", "--copies", 2, "--out", out)
+    assert again.code == 2 and "holds another corpus" in again.err
+    missing = mtkd(*words, "--out", tmp_path / "other")
+    assert missing.code == 2 and "needs start" in missing.err and "--set start=VALUE" in missing.err
+    assert not (tmp_path / "other").exists()

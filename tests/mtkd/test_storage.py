@@ -1,0 +1,152 @@
+"""Output directories and shards: what is refused, removed, kept, and made again."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mtkd.storage.distributed import ProcessGroup
+from mtkd.storage.output_directory import OutputKind, check_directory, open_directory
+from mtkd.storage.sharded_output import Footer, PlannedShard, ShardedOutput
+from tasks.errors import UserError
+from tasks.files import locked
+
+
+def read_identity(directory: Path) -> Any:
+    path = directory / "note.json"
+    return json.loads(path.read_text())["identity"] if path.is_file() else None
+
+
+KIND = OutputKind("notebook", "note.json", (r"note\.json", r"pages/\d+\.txt"), read_identity)
+
+
+def write_notebook(path: Path, identity: Any = "a") -> Path:
+    (path / "pages").mkdir(parents=True)
+    (path / "pages/1.txt").write_text("one")
+    (path / "note.json").write_text(json.dumps({"identity": identity}))
+    return path
+
+
+def files_of(path: Path) -> list[str]:
+    return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+
+
+def test_an_empty_directory_is_taken_and_the_same_output_resumed(tmp_path: Path) -> None:
+    assert not check_directory(tmp_path / "new", KIND, "a")
+    new = tmp_path / "new"
+    writing = pytest.raises(UserError, match="another process is writing")
+    with open_directory(new, KIND, "a"), writing, locked(new):
+        pass
+    there = write_notebook(tmp_path / "there", {"a": [1]})
+    assert check_directory(there, KIND, {"a": [1]})
+    with open_directory(there, KIND, {"a": [1]}):
+        assert files_of(there) == ["note.json", "pages/1.txt"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["thesis.tex", "pages/mine.txt", "other/1.txt"])
+def test_foreign_files_are_named_and_nothing_is_touched(tmp_path: Path, name: str, overwrite: bool) -> None:
+    there = write_notebook(tmp_path / "there")
+    (there / name).parent.mkdir(exist_ok=True)
+    (there / name).write_text("work of years")
+    before = files_of(there)
+    refused = pytest.raises(UserError, match=f"do not belong to a notebook: {name}")
+    with refused, open_directory(there, KIND, "a", overwrite=overwrite):
+        pass
+    assert files_of(there) == before
+
+
+def test_files_of_the_right_names_without_a_marker_are_foreign(tmp_path: Path) -> None:
+    there = write_notebook(tmp_path / "there")
+    (there / "note.json").unlink()
+    with pytest.raises(UserError, match=r"pages/1\.txt"):
+        check_directory(there, KIND, "a", overwrite=True)
+
+
+def test_another_output_is_refused_or_overwritten(tmp_path: Path) -> None:
+    there = write_notebook(tmp_path / "there", "b")
+    (there / ".git").mkdir()
+    (there / ".git/config").write_text("")
+    with pytest.raises(UserError, match="another notebook: it is blue"):
+        check_directory(there, KIND, "a", difference=lambda: "it is blue")
+    with open_directory(there, KIND, "a", overwrite=True):
+        assert files_of(there) == [".git/config"] and not (there / "pages").exists()
+
+
+def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    there = write_notebook(tmp_path / "there")
+    for name in (".note.json.12.tmp", "pages/.2.txt.7.tmp", "pages/.2.txt.swp"):
+        (there / name).write_text("half")
+    (there / ".work.3.old").mkdir()
+    with open_directory(there, KIND, "a"):
+        assert files_of(there) == ["note.json", "pages/.2.txt.swp", "pages/1.txt"]
+        assert not (there / ".work.3.old").exists()
+
+
+class Lines:
+    """A format: the key, then a line for each item."""
+
+    def write(self, path: Path, content: list[str], key: str) -> None:
+        path.write_text("\n".join([key, *content]))
+
+    def read_footer(self, path: Path) -> Footer | None:
+        lines = path.read_text().split("\n") if path.is_file() else None
+        return Footer(lines[0], len(lines) - 1) if lines else None
+
+
+def make_lines(shard: PlannedShard, advance: Any) -> list[str]:
+    advance(shard.size)
+    return [str(number) for number in shard.rows]
+
+
+def planned(path: Path, key: str = "k") -> ShardedOutput:
+    shards = [PlannedShard(f"{n}.txt", "t", np.arange(3 * n, 3 * n + 3)) for n in range(5)]
+    return ShardedOutput(path, key, shards, Lines())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_missing_damaged_and_other_shards_are_made_again_and_no_more(tmp_path: Path, workers: int) -> None:
+    output = planned(tmp_path)
+    output.write(output.missing(), make_lines, workers=workers)
+    entries = output.entries()
+    assert [entry.rows for entry in entries] == [3] * 5 and not output.missing(entries)
+    before = {file: (tmp_path / file).read_text() for file in files_of(tmp_path)}
+    (tmp_path / "0.txt").unlink()
+    (tmp_path / "1.txt").write_text("other\n3\n4\n5")
+    (tmp_path / "2.txt").write_text("k\n6\n7\n9")  # only the manifest's digest tells
+    assert [shard.file for shard in output.missing()] == ["0.txt", "1.txt"]
+    missing = output.missing(entries)
+    assert [shard.file for shard in missing] == ["0.txt", "1.txt", "2.txt"]
+    assert [entry.damage(tmp_path, digest=True) is None for entry in entries] == [False] * 3 + [True] * 2
+    done: list[int] = []
+    output.write(missing, make_lines, workers=workers, advance=done.append)
+    assert {file: (tmp_path / file).read_text() for file in files_of(tmp_path)} == before
+    assert sum(done) == 9 and output.entries() == entries
+
+
+def test_ranks_share_the_shards(tmp_path: Path) -> None:
+    barrier = threading.Barrier(2)
+    written: dict[int, list[str]] = {0: [], 1: []}
+
+    def work(number: int) -> None:
+        def make(shard: PlannedShard, advance: Any) -> list[str]:
+            written[number].append(shard.file)
+            return make_lines(shard, advance)
+
+        output = planned(tmp_path / "two")
+        output.write(output.missing(), make, ranks=ProcessGroup(number, 2, lambda: barrier.wait(30) and None))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(written[0]), len(written[1])) == (3, 2)
+    one = planned(tmp_path / "one")
+    one.write(one.missing(), make_lines)
+    assert one.entries() == planned(tmp_path / "two").entries()
