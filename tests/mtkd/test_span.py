@@ -151,7 +151,7 @@ def test_answers_that_no_window_holds_are_said(tiny_encoder: Path, tmp_path: Pat
     said: list[str] = []
     settings = load_settings("refine", "refine", SMALL)
     request = Request(str(tmp_path), "squad", tmp_path / "run")
-    refine(request, settings, str(tiny_encoder), said.append)
+    refine(request, settings, str(tiny_encoder), warn=said.append)
     assert len(said) == 1 and "1 answers of squad are in no window of 48 tokens whole" in said[0]
     assert "squad/train/0" in said[0] and "max_length" in said[0]
 
