@@ -41,7 +41,7 @@ types:
 
 # One thread a process: with several processes torch's own threads only get in each other's way.
 unit:
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses $(JOBS) --dist loadfile $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 format:
 	$(BIN)/ruff check --fix .
