@@ -1,4 +1,4 @@
-"""Score against hidden-state knowledge: points from run directories made by hand, curves, plots, the command."""
+"""Score against hidden-state knowledge: points of runs made by hand, curves, plots, the command."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_points_of_runs(runs: Path) -> None:
     assert {name: p.units_kept for name, p in found.items()} == {"a": 2, "b": 2, "c": 72, "d": 24, "e": 0}
     assert found["d"].share == pytest.approx(1 / 3) and found["c"].whole == (True, True, True)
     assert {p.model for p in found.values()} == {"hsk-tinybert-4, 2 layers"}
-    with pytest.raises(UserError, match="no finished run with hidden-state knowledge in .*deep"):
+    with pytest.raises(UserError, match=r"no finished run with hidden-state knowledge in .*deep"):
         gather([runs / "deep" / "nothing"])
 
 
