@@ -67,6 +67,7 @@ def started(processes: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
+@pytest.mark.slow(reason="a process per cell of the grid")
 def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     mtkd: Callable, tiny_teacher: Path, tmp_path: Path, started: list[list[str]]
 ) -> None:

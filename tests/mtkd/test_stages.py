@@ -129,6 +129,7 @@ def killed_and_resumed(processes: Any, mtkd: Callable, words: list[str], at: str
     assert done.code == 0, done.err
 
 
+@pytest.mark.slow(reason="a process that is killed, and the run twice more")
 def test_killed_in_its_second_stage_it_ends_with_the_same_weights(
     tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable
 ) -> None:
@@ -220,6 +221,7 @@ def test_the_general_recipes_train_on_text(
     assert len(warnings) == (recipe == "tinybert-4"), "the stage of tasks is left out, and it says so"
 
 
+@pytest.mark.slow(reason="a process that is killed, and the run twice more")
 def test_text_killed_and_gone_on_with_ends_the_same(
     corpus: Path, tiny_encoder: Path, tmp_path: Path, processes: Any, mtkd: Callable
 ) -> None:

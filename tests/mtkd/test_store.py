@@ -275,6 +275,7 @@ def words_of(out: Path, teacher: Path, limit: int = 300) -> list[str]:
     ]
 
 
+@pytest.mark.slow(reason="three processes, one of them killed")
 def test_killed_it_goes_on_and_two_processes_write_what_one_does(
     tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable[..., Any]
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_cached_teacher_gives_what_the_teacher_gives(tiny_teacher: Path, tmp_p
     assert_same(cached, online, atol=2e-5)
 
 
+@pytest.mark.slow(reason="two processes that are killed, and the run twice more")
 def test_killed_again_and_again_it_ends_with_the_same_weights(
     tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable[..., Any]
 ) -> None:
@@ -143,6 +144,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_code_130(
     assert json.loads((out / "checkpoints" / "step-000000007" / "position.json").read_text())["step"] == 7
 
 
+@pytest.mark.slow(reason="two processes that talk to each other")
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_two_processes_give_what_one_gives(
     tiny_teacher: Path, tmp_path: Path, epochs: int, processes: Any
