@@ -133,7 +133,7 @@ def make_venv() -> None:
 
 
 def prepare(state: State | None) -> State:
-    """Makes sure that `.venv` can be installed into; returns its state, which is marked unfinished on disk too."""
+    """Makes sure that `.venv` can be installed into; returns its state, marked as unfinished on disk too."""
     works = usable(VENV / "bin" / "python")
     if state is not None and not state.finished:
         say("the last set-up was interrupted: starting over")
@@ -202,9 +202,7 @@ def install_torch() -> None:
     lines = (ROOT / "requirements" / "torch.txt").read_text().splitlines()
     pin = next(line.strip() for line in lines if line.startswith("torch=="))
     gpu = has_gpu()
-    say(
-        f"PyTorch, {pin}: {'found an NVIDIA GPU' if gpu else 'no NVIDIA GPU found, so the CPU build is preferred'}"
-    )
+    say(f"installing PyTorch ({pin}): {'found an NVIDIA GPU' if gpu else 'no NVIDIA GPU, so for CPU'}")
     for build in torch_builds(pin, platform.system(), gpu):
         say(f"  trying {build.label}")
         if run(*pip(), *build.arguments):
