@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -80,20 +79,14 @@ class Processes:
         return int(self._server.stdout.readline())
 
     def run(
-        self,
-        *words: object,
-        kill_at: str | None = None,
-        before: bool = False,
-        how: signal.Signals = signal.SIGKILL,
-        count: int = 1,
+        self, *words: object, kill_at: str | None = None, before: bool = False, count: int = 1
     ) -> Answered:
         """Run `mtkd WORDS` and wait for its end.
 
         Args:
-            kill_at: the process sends itself `how` right after it renamed a finished file or directory to a
-                path that matches this pattern; `before`: right before.
-            count: so many processes, as `torchrun` starts them; the answer is the first one's, its code
-                the first that is not 0.
+            kill_at: the process kills itself (SIGKILL) right after it renamed a finished file or directory to
+                a path that matches this pattern; `before`: right before.
+            count: start this many processes, as `torchrun` does; the answer has the first code that is not 0.
         """
         environments: list[dict[str, str]] = [{}]
         if count > 1:
@@ -101,7 +94,7 @@ class Processes:
                 shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
             shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "ACCELERATE_USE_CPU": "true"}
             environments = [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(count)]
-        kill = {"at": kill_at, "signal": how.value, "before": before} if kill_at else None
+        kill = {"at": kill_at, "before": before} if kill_at else None
         started = []
         for environment in environments:
             self._count += 1
@@ -109,8 +102,10 @@ class Processes:
             request = {"words": [str(word) for word in words], "env": environment, "kill": kill}
             started.append((self._ask({**request, "out": str(out), "err": str(err)}), out, err))
         codes = [self._ask({"wait": process}) for process, *_ in started]
-        _, out, err = started[0]
-        return Answered(next(filter(None, codes), 0), out.read_text(), err.read_text())
+        printed = (
+            "".join(file.read_text() for file in files) for files in list(zip(*started, strict=True))[1:]
+        )
+        return Answered(next(filter(None, codes), 0), *printed)
 
 
 @pytest.fixture(scope="session")
@@ -118,6 +113,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """Commands in processes of their own: killed at a certain point, or several together."""
     command = [sys.executable, str(Path(__file__).with_name("fork_server.py"))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment["OBJC_DISABLE_INITIALIZE_FORK_SAFETY"] = "YES"  # macOS refuses such forks otherwise
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:

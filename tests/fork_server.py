@@ -6,9 +6,9 @@ Importing torch takes seconds, and tests of killed, resumed and parallel process
     {"words": [...], "env": {...}, "out": FILE, "err": FILE, "kill": null}   -> process id; `mtkd *words` runs
     {"wait": process id}                                                     -> exit code, or -signal
 
-`"kill": {"at": PATTERN, "signal": N, "before": BOOL}` makes the process send itself a signal right before or
-after it renames a finished file or directory to a name that matches. So a test kills it at the same place
-every time, however busy the machine is.
+`"kill": {"at": PATTERN, "before": BOOL}` makes the process kill itself (SIGKILL) right before or after it
+renames a finished file or directory to a name that matches. So a test kills it at the same place every time,
+however busy the machine is.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import importlib
 import json
 import os
 import pkgutil
+import signal
 import sys
 from typing import Any, NoReturn
 
@@ -34,17 +35,17 @@ def preload() -> None:
         importlib.import_module(name)
 
 
-def kill_when_renaming(at: str, signal: int, before: bool) -> None:
-    """Send this process a signal when it renames something to a name that matches `at`."""
+def kill_when_renaming(at: str, before: bool) -> None:
+    """Kill this process when it renames something to a name that matches `at`."""
     replace = os.replace
 
     def replace_or_die(source: Any, target: Any) -> None:
         matches = fnmatch.fnmatch(os.fspath(target), at)
         if matches and before:
-            os.kill(os.getpid(), signal)
+            os.kill(os.getpid(), signal.SIGKILL)
         replace(source, target)
         if matches and not before:
-            os.kill(os.getpid(), signal)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     os.replace = replace_or_die
 
