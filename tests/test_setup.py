@@ -157,6 +157,15 @@ def test_changed_requirements_are_installed_into_the_same_environment(checkout):
     assert checkout("--dev") == ["runtime", "dev"]
 
 
+def test_changed_pyproject_or_script_installs_mtkd_again(checkout):
+    """Both decide the metadata and the entry points of the editable install."""
+    for name in ("pyproject.toml", "scripts/setup.py"):
+        checkout("--dev")
+        (checkout.path / name).write_text("another")
+        assert checkout() == ["runtime"]
+        assert checkout("--dev") == ["dev"] and checkout("--dev") == []
+
+
 def test_interrupted_set_up_is_started_afresh(checkout, monkeypatch):
     def interrupted():
         raise KeyboardInterrupt

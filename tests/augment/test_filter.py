@@ -280,7 +280,7 @@ def test_two_ranks_write_the_bytes_of_one_and_share_the_work(whole, corpus, tmp_
     teachers = [Rule(), Rule()]
 
     def work(number: int) -> None:
-        ranks = ProcessGroup(number, 2, lambda: barrier.wait(30) and None)
+        ranks = ProcessGroup(number, 2, lambda: barrier.wait(600) and None)
         results[number] = filter_corpus(
             job(corpus, labels=True), teachers[number], tmp_path / "c", ranks=ranks
         )

@@ -352,7 +352,7 @@ def test_same_corpus_whatever_the_batch_interruptions_and_processes(trained, dat
     assert generate(tmp_path / "again", trained, data, **given).kept > 2
     assert contents(tmp_path / "again") == whole
 
-    barrier = threading.Barrier(2, timeout=60)
+    barrier = threading.Barrier(2, timeout=600)
     wanted = GenerationConfig(str(trained), str(data / "paragraphs.parquet"), shard=7, **given)
     ready = prepare_generation(
         wanted, "squad", CPU, "0.1", "mtkd"

@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from mtkd.jobs.common import Request
 from mtkd.jobs.refine import refine
-from mtkd.models.encoders.pretrained_config import locate
 from mtkd.recipes import load_settings
 
 SMALL_RUN = {"train.epochs": 1, "train.batch_size": 16, "max_length": 32, "train.warmup": 0.0}
 
 
 @pytest.fixture(scope="session")
-def tiny_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_encoder(build_once: Callable[..., Path], save_random_bert: Callable[..., None]) -> Path:
     """A directory as transformers saves it: a random BERT of 3 layers, 16 wide, with the real vocabulary."""
-    from transformers import AutoTokenizer, BertConfig, BertModel
-
-    place = tmp_path_factory.mktemp("encoder")
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=30522,
-        hidden_size=16,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=128,
-        hidden_dropout_prob=0.1,
-    )
-    BertModel(config).save_pretrained(place)
-    AutoTokenizer.from_pretrained(locate("minilm")).save_pretrained(place)
-    return place
+    return build_once("encoder", lambda place: save_random_bert(place, heads=2, hidden_size=16))
 
 
 @pytest.fixture(scope="session")
-def tiny_teacher(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_teacher(tiny_encoder: Path, build_once: Callable[..., Path]) -> Path:
     """A finished run of `refine` on three pocket tasks."""
-    out = tmp_path_factory.mktemp("teacher") / "run"
     settings = load_settings("refine", "refine", SMALL_RUN)
-    refine(Request("pocket", "sst2,rte,stsb", out, 48, 32), settings, str(tiny_encoder))
-    return out
+
+    def make(out: Path) -> None:
+        refine(Request("pocket", "sst2,rte,stsb", out, 48, 32), settings, str(tiny_encoder))
+
+    return build_once("teacher", make)
+
+
+@pytest.fixture(scope="session")
+def span_teacher(tiny_encoder: Path, build_once: Callable[..., Path]) -> Path:
+    """A finished run of `refine` on two pocket tasks, one of spans."""
+    settings = load_settings("refine", "refine", SMALL_RUN | {"max_length": 48, "stride": 8})
+
+    def make(out: Path) -> None:
+        refine(Request("pocket", "squad_v2,rte", out, 48, 32), settings, str(tiny_encoder))
+
+    return build_once("span-teacher", make)

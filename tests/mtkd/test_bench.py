@@ -65,6 +65,7 @@ def test_results_of_saved_models(tokeniser, tmp_path, monkeypatch):
         assert result.to_json()["parameters"]["total"] == weights
 
 
+@pytest.mark.slow(reason="a fresh process imports torch to measure its memory")
 @pytest.mark.skipif(not bench.STATUS.exists(), reason="the system does not tell a process its peak memory")
 def test_peak_memory_is_that_of_the_batch(tokeniser, tmp_path):
     bilstm(tokeniser).save(tmp_path / "model")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 
@@ -46,8 +49,27 @@ HERE = GridInputs(
 )
 
 
+@pytest.fixture
+def started(processes: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The command lines of the runs that a comparison starts; each runs in a forked process."""
+    commands: list[list[str]] = []
+
+    def popen(words: list[str], stdout: IO[str], stderr: int) -> SimpleNamespace:
+        assert words[:3] == [sys.executable, "-m", "mtkd.cli.main"] and stderr == subprocess.STDOUT
+        commands.append(words)
+        answered = processes.run(*words[3:])
+        stdout.write(answered.out + answered.err)
+        return SimpleNamespace(wait=lambda: answered.code)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    # Peak memory is measured in processes of its own: tests/mtkd/test_bench.py does so.
+    monkeypatch.setattr("mtkd.evaluation.inference_bench._peak_apart", lambda *given: 1)
+    return commands
+
+
+@pytest.mark.slow(reason="a process per cell of the grid")
 def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
-    mtkd: Callable, tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path, started: list[list[str]]
 ) -> None:
     file, out = tmp_path / "grid.toml", tmp_path / "out"
     file.write_text(GRID, encoding="utf-8")
@@ -63,9 +85,7 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     assert "| two | " in (out / "compare.md").read_text()
 
     file.write_text(GRID.replace(', "terms.mha.splits" = 5', ""), encoding="utf-8")
-    started = []
-    real = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda words, **k: started.append(words) or real(words, **k))
+    started.clear()
     again = mtkd(*words)
     assert again.code == 0, again.out + again.err
     assert len(started) == 1 and any("broken" in word for word in started[0]), "only the mended cell runs"

@@ -17,8 +17,6 @@ from tasks.registry import resolve
 from tasks.shards import ShardEntry
 from tasks.sources import load_rows, open_data
 
-SMALL = ("--set", "max_length=48", "--set", "stride=8", "--limit", 32, "--eval-limit", 16, "--epochs", 1)
-
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -44,14 +42,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_questions_are_filtered_labelled_and_distilled(
-    corpus: Path, tiny_encoder: Path, tmp_path: Path, mtkd: Callable
+    corpus: Path, span_teacher: Path, tmp_path: Path, mtkd: Callable
 ) -> None:
-    teacher, filtered = tmp_path / "teacher", tmp_path / "filtered"
+    filtered = tmp_path / "filtered"
     rows_of = ("--data", "pocket", "--tasks", "squad_v2,rte")
-    done = mtkd("refine", *rows_of, *SMALL, "--teacher", tiny_encoder, "--out", teacher)
-    assert done.code == 0, done.err
     lenient = ("--no-round-trip", "--min-confidence", -1000, "--unanswerable", 0, "--labels")
-    words: tuple = ("augment", "questions", "filter", "--corpus", corpus, "--teacher", teacher)
+    words: tuple = ("augment", "questions", "filter", "--corpus", corpus, "--teacher", span_teacher)
     done = mtkd(*words, *lenient, "--out", filtered)
     assert done.code == 0, done.err
     rows = corpus_rows(filtered, "squad_v2")
@@ -63,7 +59,7 @@ def test_questions_are_filtered_labelled_and_distilled(
     sizes = ("layers=2", "hidden_size=16", "heads=2", "intermediate_size=32", "init=random")
     shape = [word for size in sizes for word in ("--set", f"student.transformer.{size}")]
     for number, place in enumerate((corpus, filtered)):
-        words = ("distill", "mkd-transformer", *rows_of, "--corpus", place, "--teacher", teacher)
+        words = ("distill", "mkd-transformer", *rows_of, "--corpus", place, "--teacher", span_teacher)
         limits = ("--limit", 16, "--eval-limit", 16, "--epochs", 1)
         run = mtkd(*words, *limits, *student, *shape, "--out", tmp_path / f"student-{number}")
         assert run.code == 0, run.err

@@ -36,15 +36,6 @@ STUDENT = {
 }
 
 
-@pytest.fixture(scope="session")
-def span_teacher(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of `refine` on two pocket tasks, one of spans."""
-    out = tmp_path_factory.mktemp("spans") / "run"
-    settings = load_settings("refine", "refine", SMALL)
-    refine(Request("pocket", "squad_v2,rte", out, 48, 32), settings, str(tiny_encoder))
-    return out
-
-
 def test_losses_on_spans_take_no_part_of_padding() -> None:
     torch.manual_seed(0)
     mine, theirs = torch.randn(3, 2, 6), torch.randn(3, 2, 6)

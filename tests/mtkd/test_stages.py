@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -62,7 +60,7 @@ def command(recipe: str, changes: dict, *words: object) -> list[str]:
     sets = [
         word for key, value in changes.items() for word in ("--set", f"{key}={value}".replace("None", "none"))
     ]
-    return [sys.executable, "-m", "mtkd.cli.main", "distill", recipe, *map(str, words), *sets]
+    return ["distill", recipe, *map(str, words), *sets]
 
 
 @pytest.mark.parametrize("recipe", ["tinybert-4", "bert-emd-4", "bert-pkd-3", "distilbert-6", "mlkd-bert-6"])
@@ -123,31 +121,28 @@ def test_settings_of_a_task_hold_where_it_is_trained_alone() -> None:
     assert [stage.train.epochs for stage in settings_of("mlkd-bert-4", mixed).resolved_stages()] == [7, 2]
 
 
-def killed_and_resumed(words: list[str], out: Path, once_there: str) -> None:
-    """Kill the command as soon as a file is there, then run it to its end."""
-    running = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    end = time.monotonic() + 90
-    while not list(out.glob(once_there)):
-        assert running.poll() is None and time.monotonic() < end, "it was never caught running"
-        time.sleep(0.005)
-    running.send_signal(signal.SIGKILL)
-    running.wait()
-    assert not (out / "model").exists(), "it ended before it was killed"
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def killed_and_resumed(processes: Any, mtkd: Callable, words: list[str], at: str) -> None:
+    """Kill the command when it has renamed a path that matches, then run it to its end."""
+    killed = processes.run(*words, kill_at=at)
+    assert killed.code == -signal.SIGKILL, killed.err
+    done = mtkd(*words)
+    assert done.code == 0, done.err
 
 
-def test_killed_in_its_second_stage_it_ends_with_the_same_weights(tiny_teacher: Path, tmp_path: Path) -> None:
-    changes = {"train.checkpoint_steps": 1, "stages.prediction.train.epochs": 6}
+@pytest.mark.slow(reason="a process that is killed, and the run twice more")
+def test_killed_in_its_second_stage_it_ends_with_the_same_weights(
+    tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable
+) -> None:
+    changes = {"train.checkpoint_steps": 1, "stages.prediction.train.epochs": 2}
     straight = two_stages(tmp_path / "straight", tiny_teacher, **changes)
     out = tmp_path / "killed"
     words = command("mlkd-bert-4", {**TWO_STAGES, **changes}, "--data", "pocket", "--tasks", "rte,stsb")
     words += ["--limit", "24", "--eval-limit", "16", "--teacher", str(tiny_teacher), "--out", str(out)]
-    killed_and_resumed(words, out, "stages/prediction/checkpoints/step-*")
+    killed_and_resumed(processes, mtkd, words, "*/stages/prediction/checkpoints/step-000000004")
     assert same(weights(straight), weights(out))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three hundred texts of one to sixty words, in two files of different formats."""
     place = tmp_path_factory.mktemp("corpus")
@@ -226,13 +221,16 @@ def test_the_general_recipes_train_on_text(
     assert len(warnings) == (recipe == "tinybert-4"), "the stage of tasks is left out, and it says so"
 
 
-def test_text_killed_and_gone_on_with_ends_the_same(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+@pytest.mark.slow(reason="a process that is killed, and the run twice more")
+def test_text_killed_and_gone_on_with_ends_the_same(
+    corpus: Path, tiny_encoder: Path, tmp_path: Path, processes: Any, mtkd: Callable
+) -> None:
     changes = {"train.checkpoint_steps": 1, "train.steps": 60, "train.steps_per_epoch": 25}
     straight = on_text(tmp_path / "straight", corpus, tiny_encoder, **changes)
     out = tmp_path / "killed"
     words = command("minilmv2-6x384", {**RELATIONS, **changes}, "--text", corpus, "--teacher", tiny_encoder)
     words += ["--eval-limit", "4", "--out", str(out)]
-    killed_and_resumed(words, out, "checkpoints/step-*")
+    killed_and_resumed(processes, mtkd, words, "*/checkpoints/step-000000030")
     assert same(weights(straight), weights(out))
 
 

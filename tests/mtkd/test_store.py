@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -296,28 +292,17 @@ def words_of(out: Path, teacher: Path, limit: int = 300) -> list[str]:
     ]
 
 
-def test_killed_it_goes_on_and_two_processes_write_what_one_does(tiny_teacher: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-
-    def start(out: Path, *launcher: str) -> subprocess.Popen[str]:
-        words = [sys.executable, *launcher, "-m", "mtkd.cli.main", *words_of(out, tiny_teacher)]
-        return subprocess.Popen(words, stderr=subprocess.PIPE, env=environment, text=True)
-
+@pytest.mark.slow(reason="three processes, one of them killed")
+def test_killed_it_goes_on_and_two_processes_write_what_one_does(
+    tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable[..., Any]
+) -> None:
     alone, both = tmp_path / "alone", tmp_path / "both"
-    running = start(alone)
-    end = time.monotonic() + 90
-    while not list(alone.glob("shards/rte*")):
-        assert running.poll() is None and time.monotonic() < end, "it was never caught running"
-        time.sleep(0.002)
-    running.send_signal(signal.SIGKILL)
-    running.communicate()
-    assert not (alone / "manifest.json").exists(), "it ended before it was killed"
-    again = start(alone)
-    said = again.communicate()[1]
-    assert again.returncode == 0 and "1 were there already" in said, said
-    two = start(both, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
-    said = two.communicate()[1]
-    assert two.returncode == 0, said
+    killed = processes.run(*words_of(alone, tiny_teacher), kill_at="*/shards/rte*")
+    assert killed.code == -signal.SIGKILL and not (alone / "manifest.json").exists()
+    again = mtkd(*words_of(alone, tiny_teacher))
+    assert again.code == 0 and "1 were there already" in again.err, again.err
+    two = processes.run(*words_of(both, tiny_teacher), count=2)
+    assert two.code == 0, two.err
     assert files_of(both) == files_of(alone)
     assert (both / "rows" / "rte.parquet").read_bytes() == (alone / "rows" / "rte.parquet").read_bytes()
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +20,7 @@ from mtkd.jobs.distill import distill
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
+from mtkd.training.trainer import Trainer
 from tasks.batching import Collator, Encoded
 from tasks.errors import UserError
 from tasks.sampler import TaskSampler
@@ -109,77 +108,64 @@ def test_a_cached_teacher_gives_what_the_teacher_gives(tiny_teacher: Path, tmp_p
     assert_same(cached, online, atol=2e-5)
 
 
-def test_killed_again_and_again_it_ends_with_the_same_weights(tiny_teacher: Path, tmp_path: Path) -> None:
-    changes = {"train.checkpoint_steps": 1, "train.epochs": 12}
+@pytest.mark.slow(reason="two processes that are killed, and the run twice more")
+def test_killed_again_and_again_it_ends_with_the_same_weights(
+    tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable[..., Any]
+) -> None:
+    changes = {"train.checkpoint_steps": 1, "train.epochs": 3}
     straight = student_after(tmp_path / "straight", tiny_teacher, **changes)
     out = tmp_path / "killed"
-    kills = _kill_repeatedly(
-        command(out, tiny_teacher, **changes), out / "checkpoints", signal.SIGKILL, times=2
-    )
-    assert kills, "it was never caught running"
-    done = subprocess.run(_python(command(out, tiny_teacher, **changes)), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    words = command(out, tiny_teacher, **changes)
+    first = processes.run(*words, kill_at="*/checkpoints/step-000000003")
+    # The second time while a checkpoint is being written: the one before it is what is left.
+    second = processes.run(*words, kill_at="*/checkpoints/step-000000010", before=True)
+    assert first.code == second.code == -signal.SIGKILL
+    left = {path.name for path in (out / "checkpoints").glob("step-*")}
+    assert left == {"step-000000008", "step-000000009"}
+    done = mtkd(*words)
+    assert done.code == 0, done.err
     assert_same(straight, weights_of(out))
     steps = [record["step"] for record in map(json.loads, (out / "log.jsonl").read_text().splitlines())]
     assert steps == sorted(steps) and not (out / "checkpoints").exists()
 
 
-def test_ctrl_c_leaves_a_checkpoint_and_code_130(tiny_teacher: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    words = command(out, tiny_teacher, **{"train.epochs": 200, "train.checkpoint_steps": 5})
-    codes = _kill_repeatedly(words, out / "checkpoints", signal.SIGINT, times=1)
-    assert codes == [130]
-    assert any((out / "checkpoints").glob("step-*/position.json"))
-
-
-def test_sigterm_leaves_a_checkpoint_from_which_the_run_resumes(tiny_teacher: Path, tmp_path: Path) -> None:
-    changes = {"train.epochs": 12}
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_a_checkpoint_from_which_the_run_resumes(
+    number: int,
+    code: int,
+    tiny_teacher: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mtkd: Callable[..., Any],
+) -> None:
+    changes = {"train.epochs": 3}
     straight = student_after(tmp_path / "straight", tiny_teacher, **changes)
-    out = tmp_path / "run"
-    words = command(out, tiny_teacher, **changes)
-    assert _kill_repeatedly(words, out / "checkpoints", signal.SIGTERM, times=1) == [143]
-    position = max((out / "checkpoints").glob("step-*")) / "position.json"
-    assert 0 < json.loads(position.read_text())["step"] < straight_steps(tmp_path / "straight")
-    assert subprocess.run(_python(words), capture_output=True).returncode == 0
+    out, step = tmp_path / "run", Trainer.step
+
+    def interrupted(self: Trainer, *given: Any) -> Any:
+        if self.position.step == 6:
+            signal.raise_signal(number)
+        return step(self, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "step", interrupted)
+        stopped = mtkd(*command(out, tiny_teacher, **changes))
+    assert stopped.code == code and "interrupted" in stopped.err and "Traceback" not in stopped.err
+    assert json.loads((out / "checkpoints" / "step-000000007" / "position.json").read_text())["step"] == 7
+    assert mtkd(*command(out, tiny_teacher, **changes)).code == 0
     assert_same(straight, weights_of(out))
 
 
-def straight_steps(out: Path) -> int:
-    """The steps of a finished run."""
-    steps: int = json.loads((out / "run.json").read_text())["training"]["steps"]
-    return steps
-
-
-def _python(words: list[str]) -> list[str]:
-    return [sys.executable, "-m", "mtkd.cli.main", *words]
-
-
-def _kill_repeatedly(words: list[str], checkpoints: Path, how: signal.Signals, times: int) -> list[int]:
-    """Start the command and kill it once a further checkpoint is there; the exit codes."""
-    codes = []
-    for _ in range(times):
-        before = set(checkpoints.glob("step-*"))
-        process = subprocess.Popen(_python(words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 90
-        while process.poll() is None and time.monotonic() < deadline:
-            if set(checkpoints.glob("step-*")) - before:
-                process.send_signal(how)
-                break
-            time.sleep(0.01)
-        codes.append(process.wait(60))
-    return codes
-
-
+@pytest.mark.slow(reason="two processes that talk to each other")
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_two_processes_give_what_one_gives(tiny_teacher: Path, tmp_path: Path, epochs: int) -> None:
+def test_two_processes_give_what_one_gives(
+    tiny_teacher: Path, tmp_path: Path, epochs: int, processes: Any
+) -> None:
     changes = {"student.dropout": 0.0, "train.batch_size": 15, "train.epochs": epochs}
     alone = student_after(tmp_path / "alone", tiny_teacher, **changes)
     out = tmp_path / "both"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    words = [*launch, "-m", "mtkd.cli.main", *command(out, tiny_teacher, **changes)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=180)
-    assert done.returncode == 0, done.stderr
+    done = processes.run(*command(out, tiny_teacher, **changes), count=2)
+    assert done.code == 0, done.err
     assert_same(alone, weights_of(out), atol=5e-5)
     record = json.loads((out / "run.json").read_text())
     single = json.loads((tmp_path / "alone" / "run.json").read_text())

@@ -1,0 +1,60 @@
+"""Random numbers by counter: against splitmix64 as published, and against their distribution."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from augment.counter_rng import G, below, draw_number, mix, streams_of, threshold
+
+MASK = 2**64 - 1
+
+
+def splitmix64(state: int) -> int:
+    """The output for one state, as Steele, Lea and Flood (2014) define it, in Python's integers."""
+    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    state = (state ^ (state >> 27)) * 0x94D049BB133111EB & MASK
+    return state ^ (state >> 31)
+
+
+def test_the_published_sequence() -> None:
+    """The first outputs for the seed 1234567, from the reference implementation in C."""
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert mix(np.uint64(1234567) + G * np.arange(1, 4, dtype=np.uint64)).tolist() == expected
+
+
+def test_streams_depend_on_seed_row_and_copy_alone() -> None:
+    uids = pa.array(["rte/train/0", "rte/train/1"])
+    expected = []
+    for uid in uids.to_pylist():
+        key = int.from_bytes(hashlib.blake2b(f"7:{uid}".encode(), digest_size=8).digest(), "little")
+        expected += [splitmix64(key + copy * int(G) & MASK) for copy in (1, 2, 3)]
+    assert streams_of(7, uids, 3).tolist() == expected
+    assert streams_of(7, uids.slice(1), 3).tolist() == expected[3:]
+    assert not set(streams_of(8, uids, 3).tolist()) & set(expected)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.999])
+def test_a_draw_is_below_the_threshold_with_its_probability(p: float) -> None:
+    draws = mix(np.arange(20_000, dtype=np.uint64) * G)
+    hits = int((draws < threshold(p)).sum())
+    assert stats.binomtest(hits, 20_000, p).pvalue > 1e-3 if p else hits == 0
+
+
+def test_whole_numbers_are_uniform_and_below_their_limit() -> None:
+    draws = mix(np.arange(30_000, dtype=np.uint64) * G)
+    found = below(draws, np.full(30_000, 7))
+    assert stats.chisquare(np.bincount(found, minlength=7)).pvalue > 1e-3
+    limits = np.array([1, 2**31 - 1, 3])
+    assert below(np.full(3, MASK, np.uint64), limits).tolist() == [0, 2**31 - 2, 2]
+    exact = [(int(draw) >> 32) * 7 >> 32 for draw in draws[:100]]
+    assert found[:100].tolist() == exact
+
+
+def test_named_numbers() -> None:
+    raw = hashlib.blake2b(b"3:squad/1:beam", digest_size=8).digest()
+    assert draw_number(3, "squad/1", "beam") == int.from_bytes(raw, "little") < 2**64

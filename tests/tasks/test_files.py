@@ -1,0 +1,132 @@
+"""Files that are whole or absent: what a reader sees at any moment, locks, digests, errors."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import UserError
+from tasks.files import (
+    atomic_directory,
+    atomic_path,
+    digest_bytes,
+    digest_file,
+    disk_errors,
+    drop_directory,
+    is_temporary,
+    locked,
+    read_json,
+    refuse_newer,
+    write_json,
+    write_text,
+)
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def test_a_file_is_the_old_one_until_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file.txt"
+    with atomic_path(path) as temporary:
+        temporary.write_text("first")
+        assert not path.exists() and is_temporary(temporary)
+    with pytest.raises(KeyboardInterrupt), atomic_path(path) as temporary:
+        temporary.write_text("sec")
+        assert path.read_text() == "first"
+        raise KeyboardInterrupt
+    assert path.read_text() == "first" and names(path.parent) == {"file.txt"}
+
+
+def test_a_link_stays_a_link_and_a_directory_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
+    write_text(tmp_path / "link.txt", "new")
+    assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "real.txt").read_text() == "new"
+    with pytest.raises(UserError, match="no regular file"):
+        write_text(tmp_path, "text")
+
+
+def test_a_directory_is_the_old_one_until_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    with atomic_directory(path) as temporary:
+        (temporary / "a").write_text("1")
+        assert not path.exists()
+    with pytest.raises(ValueError, match="stop"), atomic_directory(path) as temporary:
+        (temporary / "b").write_text("2")
+        raise ValueError("stop")
+    assert names(path) == {"a"} and names(tmp_path) == {"model"}
+    with atomic_directory(path) as temporary:
+        (temporary / "c").write_text("3")
+    assert names(path) == {"c"} and names(tmp_path) == {"model"}
+
+
+def test_dropping_a_directory_takes_what_killed_processes_left_of_it(tmp_path: Path) -> None:
+    for name in ("run", ".run.1.old", ".other.1.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    drop_directory(tmp_path / "run")
+    assert names(tmp_path) == {".other.1.old"}
+
+
+def test_another_process_is_kept_out_and_let_in_when_this_one_is_done(tmp_path: Path) -> None:
+    code = "from pathlib import Path; from tasks.files import locked\nwith locked(Path('out')): pass"
+    other = [sys.executable, "-c", code]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with locked(tmp_path / "out"):
+        refused = subprocess.run(other, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert refused.returncode == 1 and "another process is writing" in refused.stderr
+    assert subprocess.run(other, cwd=tmp_path, env=environment).returncode == 0
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is a file"), locked(tmp_path / "file"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space"), "the disk is full"),
+        (OSError(errno.EDQUOT, "Quota"), "the disk is full"),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), "the disk is full"),
+        (PermissionError(errno.EACCES, "no"), "cannot write"),
+    ],
+)
+def test_disk_errors_name_the_path(error: Exception, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=said) as caught, disk_errors(tmp_path / "x"):
+        raise error
+    assert str(tmp_path / "x") in str(caught.value)
+    with pytest.raises(OSError, match="loop"), disk_errors(tmp_path / "x"):
+        raise OSError(errno.ELOOP, "loop")
+
+
+def test_digests(tmp_path: Path) -> None:
+    raw = bytes(range(256)) * 999
+    (tmp_path / "file").write_bytes(raw)
+    assert digest_file(tmp_path / "file") == hashlib.sha256(raw).hexdigest()
+    assert (
+        digest_bytes("ab", b"c") == hashlib.sha256(b"\2" + b"\0" * 7 + b"ab\1" + b"\0" * 7 + b"c").hexdigest()
+    )
+    assert len({digest_bytes("ab", "c"), digest_bytes("a", "bc"), digest_bytes("abc")}) == 3
+
+
+def test_json_there_and_back_and_what_is_not_json(tmp_path: Path) -> None:
+    value = {"name": "où", "list": [1, 2.5, None]}
+    write_json(tmp_path / "a.json", value)
+    assert read_json(tmp_path / "a.json") == value and "où" in (tmp_path / "a.json").read_text("utf-8")
+    (tmp_path / "bad.json").write_bytes(b"{\xff")
+    for name, said in (("none.json", "no such file"), ("bad.json", "not valid JSON")):
+        with pytest.raises(UserError, match=said):
+            read_json(tmp_path / name)
+
+
+def test_what_a_newer_version_wrote_is_refused() -> None:
+    for raw in ({"format": 2}, {}, [], {"format": "3"}):
+        refuse_newer(raw, 2, "X is a corpus")
+    with pytest.raises(UserError, match="X is a corpus of format 3"):
+        refuse_newer({"format": 3}, 2, "X is a corpus")
