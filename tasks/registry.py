@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.errors import UserError, unknown
@@ -15,31 +16,54 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def resolve(spec: str) -> list[Task]:
-    """The tasks that `spec` names, in the order written, each once.
+TaskSpec = str | Path | Task | Sequence[str | Path | Task]
+
+
+def resolve(spec: TaskSpec) -> list[Task]:
+    """The tasks that `spec` names, in the order given, each once.
 
     Args:
-        spec: task names, groups ("glue", "nli", ...) and paths to tasks' TOML files, mixed by commas.
+        spec: task names, groups ("glue", "nli", ...) and paths to tasks' TOML files, comma-separated; or a
+            sequence of these and of `Task` objects.
 
     Raises:
         UserError: a name is not known, a file is missing or wrong, nothing is named, or two different
-            tasks bear one name.
+            tasks have one name.
     """
+    parts: Sequence[str | Path | Task] = [spec] if isinstance(spec, str | Path | Task) else list(spec)
     chosen: dict[str, Task] = {}
-    for word in filter(None, (part.strip() for part in spec.split(","))):
-        for task in _named(word):
+    for part in parts:
+        for task in _tasks_of(part):
             if chosen.setdefault(task.name, task) != task:
                 raise UserError(
-                    f"two different tasks are called {task.name!r} in {spec!r}",
-                    expected="one task a name",
+                    f"two different tasks are called {task.name!r} in {describe(spec)!r}",
+                    expected="one task per name",
                     hint="change `name` in the task's TOML file, or leave one of the two out",
                 )
     if not chosen:
         raise UserError(
-            f"no task is named in {spec!r}",
+            f"no task is named in {describe(spec)!r}",
             expected=f"{', '.join(TASKS)}; groups: {', '.join(GROUPS)}; or a task's TOML file",
         )
     return list(chosen.values())
+
+
+def describe(spec: TaskSpec) -> str:
+    """A task specification as text, as it would be written on the command line."""
+    parts = [spec] if isinstance(spec, str | Path | Task) else list(spec)
+    return ",".join(part.name if isinstance(part, Task) else str(part) for part in parts)
+
+
+def _tasks_of(part: str | Path | Task) -> list[Task]:
+    if isinstance(part, Task):
+        check_metrics(part)
+        return [part]
+    if not isinstance(part, str | Path):
+        raise UserError(
+            f"a task is given as {type(part).__name__}", expected="a name, the path of a TOML file, or a Task"
+        )
+    words = [str(part)] if isinstance(part, Path) else [word.strip() for word in part.split(",")]
+    return [task for word in words if word for task in _named(word)]
 
 
 def _named(word: str) -> list[Task]:
