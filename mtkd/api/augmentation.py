@@ -35,7 +35,7 @@ def mask(
     overwrite: bool = False,
     command: str = "mtkd.augment.mask(...)",
 ) -> Written:
-    """Write copies of every training row in which words are replaced by the mask token (MKD, after Tang et al.).
+    """Write copies of every training row in which words are replaced by the mask token (MKD).
 
     Args:
         data, tasks: the rows; see `mtkd.refine`.
