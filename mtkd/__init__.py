@@ -3,7 +3,7 @@
     import mtkd
 
     teacher = mtkd.refine("minilm", data="pocket", tasks=["rte", "sst2"], out="runs/teacher")
-    student = mtkd.distill("mkd-lstm", teacher=teacher, data="pocket", tasks=["rte", "sst2"], out="runs/student")
+    student = mtkd.distill("mkd-lstm", teacher=teacher, data="pocket", tasks="rte,sst2", out="runs/student")
     student.predict("rte", [("A man sleeps.", "A man rests.")])
 
 The names below are the public surface; they are imported when they are first used.
@@ -16,52 +16,90 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
-    # jobs
-    "refine": "mtkd.api.training",
-    "distill": "mtkd.api.training",
-    "finetune": "mtkd.api.training",
-    "compare": "mtkd.api.grid_runs",
-    "plan_store": "mtkd.api.stores",
-    "build_store": "mtkd.api.stores",
-    "repair_store": "mtkd.api.stores",
-    "store_info": "mtkd.api.stores",
-    "verify_store": "mtkd.api.stores",
-    # models
-    "load": "mtkd.api.model",
-    "Model": "mtkd.api.model",
-    "evaluate": "mtkd.api.measurement",
-    "predict": "mtkd.api.measurement",
-    "glue_submission": "mtkd.api.measurement",
-    "bench_inference": "mtkd.api.measurement",
-    "report_knowledge": "mtkd.api.measurement",
-    # what there is
-    "list_tasks": "mtkd.api.catalogue",
-    "list_recipes": "mtkd.api.catalogue",
-    "list_grids": "mtkd.api.catalogue",
-    "show_recipe": "mtkd.api.catalogue",
-    "check_data": "mtkd.api.catalogue",
-    # parts
-    "Task": "tasks.task",
-    "TrainSettings": "mtkd.settings",
-    "Callback": "mtkd.training.callbacks",
-    "LossTerm": "mtkd.losses.base",
-    "TermInput": "mtkd.losses.base",
-    "UserError": "tasks.errors",
-    "MtkdWarning": "mtkd.api.training",
-}
+__all__ = [
+    "Callback",
+    "LossTerm",
+    "Model",
+    "MtkdWarning",
+    "Task",
+    "TermInput",
+    "TrainSettings",
+    "UserError",
+    "__version__",
+    "augment",
+    "bench_inference",
+    "build_store",
+    "check_data",
+    "compare",
+    "distill",
+    "evaluate",
+    "finetune",
+    "glue_submission",
+    "list_grids",
+    "list_recipes",
+    "list_tasks",
+    "load",
+    "plan_store",
+    "predict",
+    "refine",
+    "repair_store",
+    "report_knowledge",
+    "show_recipe",
+    "store_info",
+    "verify_store",
+]
 
-__all__ = ["__version__", "augment", *_PUBLIC]
+_MODULES = {
+    "mtkd.api.training": (
+        "MtkdWarning",
+        "distill",
+        "finetune",
+        "refine",
+    ),
+    "mtkd.api.grid_runs": ("compare",),
+    "mtkd.api.stores": (
+        "build_store",
+        "plan_store",
+        "repair_store",
+        "store_info",
+        "verify_store",
+    ),
+    "mtkd.api.model": (
+        "Model",
+        "load",
+    ),
+    "mtkd.api.measurement": (
+        "bench_inference",
+        "evaluate",
+        "glue_submission",
+        "predict",
+        "report_knowledge",
+    ),
+    "mtkd.api.catalogue": (
+        "check_data",
+        "list_grids",
+        "list_recipes",
+        "list_tasks",
+        "show_recipe",
+    ),
+    "mtkd.losses.base": (
+        "LossTerm",
+        "TermInput",
+    ),
+    "mtkd.settings": ("TrainSettings",),
+    "mtkd.training.callbacks": ("Callback",),
+    "tasks.errors": ("UserError",),
+    "tasks.task": ("Task",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name == "augment":
         return importlib.import_module("mtkd.api.augmentation")
-    if name not in _PUBLIC:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'mtkd' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_PUBLIC[name]), name)
-    globals()[name] = value
-    return value
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

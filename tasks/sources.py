@@ -159,7 +159,7 @@ def open_data(spec: Any) -> DataSource:
 
     Args:
         spec: "pocket", "hub", a directory, a `DataSource`, or tables in memory (task -> split -> rows, see
-            `tasks.tables.TableSource`); or a sequence of these, each split being read from the first that has it.
+            `tasks.tables.TableSource`); or a sequence of these: each split is read from the first that has it.
 
     Raises:
         UserError: there is no such directory, or the value is none of these.

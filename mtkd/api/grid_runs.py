@@ -54,9 +54,8 @@ def compare(
     """
     from mtkd.jobs import compare as job
 
-    loaded, inputs = plan_grid(
-        **{name: value for name, value in locals().items() if name not in ("say", "job")}
-    )
+    given = {name: value for name, value in locals().items() if name not in ("say", "job")}
+    loaded, inputs = plan_grid(**given)
     return job.run_grid(loaded, inputs, say)
 
 
@@ -71,8 +70,7 @@ def plan_grid(grid: str | Path, **given: Any) -> tuple[Any, Any]:
     loaded = load_grid(str(grid), changes, given["settings"] or {}, given["without"])
     limits = [(name, given[name]) for name in ("limit", "eval_limit", "epochs") if given[name]]
     words = tuple(word for name, value in limits for word in (f"--{name.replace('_', '-')}", str(value)))
-    names = {
-        name: str(given[name]) if given[name] else None for name in ("teacher", "base", "store", "corpus")
-    }
+    models = ("teacher", "base", "store", "corpus")
+    names = {name: str(given[name]) if given[name] else None for name in models}
     text = Path(given["text"]) if given["text"] else None
     return loaded, GridInputs(str(given["data"]), out=Path(given["out"]), text=text, more=words, **names)

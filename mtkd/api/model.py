@@ -51,7 +51,7 @@ class Model:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The run's record (`run.json`): settings, digests, seconds, scores of every epoch; {} without a run."""
+        """The run's record (`run.json`): settings, digests, scores of every epoch; {} without a run."""
         file = self.path / "run.json" if self.path else None
         return read_json(file) if file and file.is_file() else {}
 
@@ -78,7 +78,7 @@ class Model:
         """Answer rows.
 
         Args:
-            rows: a list of strings (tasks of one text), of tuples (one value for each text column) or of dicts;
+            rows: a list of strings (tasks of one text), of tuples (one value per text column) or of dicts;
                 a DataFrame, datasets.Dataset, pyarrow.Table or mapping of columns.
             batch: rows per forward pass.
 

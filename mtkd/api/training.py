@@ -49,16 +49,16 @@ def refine(
 
     Args:
         teacher: hub name or directory of a pretrained encoder; "minilm" is installed beside mtkd.
-        data: "pocket", "hub", a directory, tables in memory ({"rte": {"train": rows, "validation": rows}} with a
-            DataFrame, datasets.Dataset, pyarrow.Table or list of dicts for the rows), or a list of these.
+        data: "pocket", "hub", a directory, tables in memory such as {"rte": {"train": rows, "validation": rows}}
+            (rows: a DataFrame, datasets.Dataset, pyarrow.Table or list of dicts), or a list of these.
         tasks: names, groups, paths of task files, `mtkd.Task` objects, or a list of these.
         out: the run directory. An unfinished run of the same settings that is there is resumed.
         recipe: the settings to start from.
-        settings: dotted setting -> value, such as {"train.epochs": 3}; `mtkd recipes show NAME --all` lists them.
+        settings: dotted setting -> value, such as {"train.epochs": 3}; `mtkd.show_recipe` lists them.
         train: a `TrainSettings`, of which the fields that were given override the recipe's.
         limit, eval_limit: at most so many training and validation rows per task (a seeded sample).
-        epochs, steps, batch, lr, seed: shorthands of train.epochs, train.steps, train.batch_size, train.lr and
-            train.seed.
+        epochs, steps, batch, lr, seed: shorthands of train.epochs, train.steps, train.batch_size, train.lr
+            and train.seed.
         device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
         resume: require an unfinished run in `out`.
         overwrite: drop what another run left in `out`.
@@ -113,12 +113,13 @@ def distill(
         teacher: a run of `refine`, a model, or a pretrained encoder where no term needs task heads.
         student: a model or encoder to train instead of the one that the recipe describes.
         losses: loss terms to train on instead of the recipe's: name -> term, or a list.
-        text: a file or directory of plain text, instead of `data`; `text_column`: where its rows hold the text.
+        text: a file or directory of plain text, instead of `data`.
+        text_column: where the rows of `text` hold it.
         init: what a Transformer student starts from: a run, or an encoder.
         corpus: an augmented corpus, which is added to the training rows.
         store: a knowledge store in the teacher's place.
-        settings, train, limit, eval_limit, epochs, steps, batch, lr, seed, device, resume, overwrite, callbacks:
-            see `refine`.
+        settings, train, limit, eval_limit, epochs, steps, batch, lr, seed, device, resume, overwrite,
+            callbacks: see `refine`.
 
     Returns:
         The trained student; `.scores` has its validation scores.
@@ -239,9 +240,8 @@ _SHORTHANDS = {
 def _train_changes(command: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted setting -> value of `train` and of the shorthand arguments."""
     given = options["train"]
-    changes = (
-        {} if given is None else {f"train.{k}": v for k, v in given.model_dump(exclude_unset=True).items()}
-    )
+    fields = {} if given is None else given.model_dump(exclude_unset=True)
+    changes = {f"train.{name}": value for name, value in fields.items()}
     shorthands = {key: options.get(name) for key, name in _SHORTHANDS.items()}
     changes |= {key: value for key, value in shorthands.items() if value is not None}
     if command == "finetune" and "train.lr" in changes:
