@@ -1,0 +1,79 @@
+"""Messages of the library as the command line words them: arguments become options.
+
+The library names its arguments, since a notebook has no options: `out`, `limit=400`, `overwrite=True`, and
+settings by their dotted names: `train.lr=1e-4`. On the command line these are --out, --limit 400, --overwrite
+and --set train.lr=1e-4.
+"""
+
+from __future__ import annotations
+
+import re
+
+# The arguments of the functions in `mtkd.api` that are options of the command line under the same name.
+ARGUMENTS = frozenset(
+    [
+        "base",
+        "batch",
+        "budget",
+        "copies",
+        "corpus",
+        "data",
+        "device",
+        "dtype",
+        "epochs",
+        "eval_limit",
+        "format",
+        "init",
+        "limit",
+        "lr",
+        "mask_token",
+        "model",
+        "out",
+        "overwrite",
+        "per_paragraph",
+        "precision",
+        "recipe",
+        "repair",
+        "resume",
+        "seed",
+        "seeds",
+        "seq_len",
+        "shard",
+        "spacy",
+        "split",
+        "steps",
+        "store",
+        "student",
+        "tagger",
+        "task",
+        "tasks",
+        "teacher",
+        "text",
+        "text_column",
+        "without",
+        "workers",
+        "words",
+    ]
+)
+_ARGUMENT = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
+_SETTING = re.compile(r"`([a-zA-Z_][\w{}-]*(?:\.[\w{}-]+)+)=([^`]*)`")
+
+
+def as_options(text: str) -> str:
+    """The message with arguments and settings in backticks replaced by options."""
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found.group(1), found.group(2)
+        if name not in ARGUMENTS:
+            return found.group(0)
+        flag = f"--{name.replace('_', '-')}"
+        return flag if value in (None, "True") else f"{flag} {value}"
+
+    def setting(found: re.Match[str]) -> str:
+        value = found.group(2)
+        quoted = (
+            f"'{found.group(1)}={value}'" if re.search(r"[\s\[\"]", value) else f"{found.group(1)}={value}"
+        )
+        return f"--set {quoted}"
+
+    return _ARGUMENT.sub(option, _SETTING.sub(setting, text))

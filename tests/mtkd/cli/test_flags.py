@@ -1,0 +1,41 @@
+"""Arguments of the library in messages become options of the command line."""
+
+import pytest
+
+from mtkd.cli.flags import ARGUMENTS, as_options
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("name another directory with `out`", "name another directory with --out"),
+        ("start over with `overwrite=True`", "start over with --overwrite"),
+        ("`eval_limit=400` keeps fewer", "--eval-limit 400 keeps fewer"),
+        ("a lower `train.lr=1e-5`", "a lower --set train.lr=1e-5"),
+        ('`terms.kd.kinds=["classify"]`', "--set 'terms.kd.kinds=[\"classify\"]'"),
+        ("the column `label` and `mtkd recipes`", "the column `label` and `mtkd recipes`"),
+        ("`limit` of `train.lr`", "--limit of `train.lr`"),
+    ],
+)
+def test_arguments_become_options(message: str, shown: str) -> None:
+    assert as_options(message) == shown
+
+
+def test_every_argument_is_an_option_of_some_command() -> None:
+    import click
+
+    from mtkd.cli.main import cli
+
+    def options(command: click.Command) -> set[str]:
+        names = {name for param in command.params for name in param.opts}
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                found = command.get_command(context, name)
+                assert found is not None
+                names |= options(found)
+        return names
+
+    there = options(cli)
+    missing = {name for name in ARGUMENTS if f"--{name.replace('_', '-')}" not in there}
+    assert missing <= {"device", "lr", "student"}
