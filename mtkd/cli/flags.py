@@ -9,52 +9,8 @@ from __future__ import annotations
 
 import re
 
-# The arguments of the functions in `mtkd.api` that are options of the command line under the same name.
-ARGUMENTS = frozenset(
-    [
-        "base",
-        "batch",
-        "budget",
-        "copies",
-        "corpus",
-        "data",
-        "device",
-        "dtype",
-        "epochs",
-        "eval_limit",
-        "format",
-        "init",
-        "limit",
-        "lr",
-        "mask_token",
-        "model",
-        "out",
-        "overwrite",
-        "per_paragraph",
-        "precision",
-        "recipe",
-        "repair",
-        "resume",
-        "seed",
-        "seeds",
-        "seq_len",
-        "shard",
-        "spacy",
-        "split",
-        "steps",
-        "store",
-        "student",
-        "tagger",
-        "task",
-        "tasks",
-        "teacher",
-        "text",
-        "text_column",
-        "without",
-        "workers",
-        "words",
-    ]
-)
+# Arguments that messages name without a value; other words in backticks stay as they are.
+NAMED = frozenset(("corpus", "data", "limit", "model", "out", "repair", "store", "tasks", "teacher", "text"))
 _ARGUMENT = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
 _SETTING = re.compile(r"`([a-zA-Z_][\w{}-]*(?:\.[\w{}-]+)+)=([^`]*)`")
 
@@ -64,7 +20,7 @@ def as_options(text: str) -> str:
 
     def option(found: re.Match[str]) -> str:
         name, value = found.group(1), found.group(2)
-        if name not in ARGUMENTS:
+        if value is None and name not in NAMED:
             return found.group(0)
         flag = f"--{name.replace('_', '-')}"
         return flag if value in (None, "True") else f"{flag} {value}"

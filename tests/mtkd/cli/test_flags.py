@@ -2,7 +2,7 @@
 
 import pytest
 
-from mtkd.cli.flags import ARGUMENTS, as_options
+from mtkd.cli.flags import as_options
 
 
 @pytest.mark.parametrize(
@@ -19,23 +19,3 @@ from mtkd.cli.flags import ARGUMENTS, as_options
 )
 def test_arguments_become_options(message: str, shown: str) -> None:
     assert as_options(message) == shown
-
-
-def test_every_argument_is_an_option_of_some_command() -> None:
-    import click
-
-    from mtkd.cli.main import cli
-
-    def options(command: click.Command) -> set[str]:
-        names = {name for param in command.params for name in param.opts}
-        if isinstance(command, click.Group):
-            context = click.Context(command)
-            for name in command.list_commands(context):
-                found = command.get_command(context, name)
-                assert found is not None
-                names |= options(found)
-        return names
-
-    there = options(cli)
-    missing = {name for name in ARGUMENTS if f"--{name.replace('_', '-')}" not in there}
-    assert missing <= {"device", "lr", "student"}
