@@ -88,10 +88,10 @@ def copies_of(tasks: Sequence[Task], spec: str | None = None) -> dict[str, int]:
             continue
         name, separator, number = (part.strip() for part in item.rpartition("="))
         if separator and name not in copies:
-            raise unknown("task", name, copies, hint="name in --copies a task of --tasks")
+            raise unknown("task", name, copies, hint="name in `copies` a task of `tasks`")
         if not (number.isascii() and number.isdigit() and int(number) > 0):
             raise UserError(
-                f"--copies {item.strip()!r}", expected="task=number, such as rte=40, or one number above 0"
+                f"`copies={item.strip()!r}`", expected="task=number, such as rte=40, or one number above 0"
             )
         copies.update({name: int(number)} if separator else dict.fromkeys(copies, int(number)))
     return copies
@@ -128,7 +128,7 @@ def write_corpus(
     """
     for task, part in rows.items():
         if len(part) == 0:
-            raise UserError(f"task {task!r} has no rows to copy", hint="leave the task out, or raise --limit")
+            raise UserError(f"task {task!r} has no rows to copy", hint="leave the task out, or raise `limit`")
         if job.copies[task] < 1:
             raise UserError(f"{job.copies[task]} copies of task {task!r}", expected="1 or more")
     if not rows or workers < 1:

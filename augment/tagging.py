@@ -12,7 +12,7 @@ from tasks.errors import UserError
 _NLTK = "averaged_perceptron_tagger_eng"
 _INSTALL = (
     "python -m spacy download en_core_web_sm, or python -m nltk.downloader averaged_perceptron_tagger_eng; "
-    "with --p-pos 0 no tagger is needed"
+    "with `p_pos=0` no tagger is needed"
 )
 _UNUSED = ("parser", "ner", "lemmatizer", "senter", "textcat")  # components that tag nothing
 
@@ -76,7 +76,7 @@ class SpacyTagger:
             if not all(tags):
                 raise UserError(
                     f"{self.name} gives the word {doc[tags.index('')].text!r} no part of speech",
-                    hint="name a model with a tagger, such as --tagger spacy:en_core_web_sm",
+                    hint="name a model with a tagger, such as `tagger=spacy:en_core_web_sm`",
                 )
             yield tags
 
@@ -119,7 +119,7 @@ def open_tagger(spec: str) -> Tagger:
     if spec == "nltk":
         return NltkTagger.load()
     if spec != "auto":
-        raise UserError(f"--tagger {spec!r}", expected="auto, spacy:MODEL or nltk")
+        raise UserError(f"`tagger={spec!r}`", expected="auto, spacy:MODEL or nltk")
     return _any_tagger()
 
 
@@ -134,6 +134,6 @@ def _any_tagger() -> Tagger:
     except UserError as error:
         raise UserError(
             "no tagger for parts of speech is installed: no English model of spaCy, nor nltk's tagger",
-            expected="--tagger spacy:MODEL or nltk",
+            expected="`tagger=spacy:MODEL` or nltk",
             hint=_INSTALL,
         ) from error

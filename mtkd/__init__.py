@@ -1,3 +1,121 @@
-"""mtkd: distil large language-understanding models into small fast ones, many tasks at once."""
+"""mtkd: distil large language-understanding models into small fast ones, for many tasks at once.
+
+    import mtkd
+
+    teacher = mtkd.refine("minilm", data="pocket", tasks=["rte", "sst2"], out="runs/teacher")
+    student = mtkd.distill("mkd-lstm", teacher=teacher, data="pocket", tasks="rte,sst2", out="runs/student")
+    student.predict("rte", [("A man sleeps.", "A man rests.")])
+
+The names below are the public surface; they are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Callback",
+    "LossTerm",
+    "Model",
+    "MtkdWarning",
+    "Task",
+    "TermInput",
+    "TrainSettings",
+    "UserError",
+    "__version__",
+    "augment",
+    "bench_inference",
+    "build_store",
+    "check_data",
+    "compare",
+    "distill",
+    "evaluate",
+    "finetune",
+    "glue_submission",
+    "list_grids",
+    "list_recipes",
+    "list_tasks",
+    "load",
+    "plan_store",
+    "predict",
+    "refine",
+    "repair_store",
+    "report_knowledge",
+    "show_recipe",
+    "store_info",
+    "verify_store",
+]
+
+_MODULES = {
+    "mtkd.api.training": (
+        "MtkdWarning",
+        "distill",
+        "finetune",
+        "refine",
+    ),
+    "mtkd.api.grid_runs": ("compare",),
+    "mtkd.api.stores": (
+        "build_store",
+        "plan_store",
+        "repair_store",
+        "store_info",
+        "verify_store",
+    ),
+    "mtkd.api.model": (
+        "Model",
+        "load",
+    ),
+    "mtkd.api.measurement": (
+        "bench_inference",
+        "evaluate",
+        "glue_submission",
+        "predict",
+        "report_knowledge",
+    ),
+    "mtkd.api.catalogue": (
+        "check_data",
+        "list_grids",
+        "list_recipes",
+        "list_tasks",
+        "show_recipe",
+    ),
+    "mtkd.losses.base": (
+        "LossTerm",
+        "TermInput",
+    ),
+    "mtkd.settings": ("TrainSettings",),
+    "mtkd.training.callbacks": ("Callback",),
+    "tasks.errors": ("UserError",),
+    "tasks.task": ("Task",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "augment":
+        return importlib.import_module("mtkd.api.augmentation")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'mtkd' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if TYPE_CHECKING:
+    from mtkd.api import augmentation as augment
+    from mtkd.api.catalogue import check_data, list_grids, list_recipes, list_tasks, show_recipe
+    from mtkd.api.grid_runs import compare
+    from mtkd.api.measurement import bench_inference, evaluate, glue_submission, predict, report_knowledge
+    from mtkd.api.model import Model, load
+    from mtkd.api.stores import build_store, plan_store, repair_store, store_info, verify_store
+    from mtkd.api.training import MtkdWarning, distill, finetune, refine
+    from mtkd.losses.base import LossTerm, TermInput
+    from mtkd.settings import TrainSettings
+    from mtkd.training.callbacks import Callback
+    from tasks.errors import UserError
+    from tasks.task import Task

@@ -269,12 +269,12 @@ def _explain(model: type[BaseModel], given: Mapping[str, Any], error: Validation
         near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known
         return unknown("setting", key, near, hint="mtkd recipes show NAME --all prints the settings")
     if first["type"] == "missing":
-        return UserError(f"the setting {key!r} is missing", hint=f"add --set {key}=...")
+        return UserError(f"the setting {key!r} is missing", hint=f"add `{key}=...`")
     if first["type"] == "unknown_loss":
         from mtkd.losses.registry import loss_classes
 
         return unknown(f"loss of {key}", first["input"]["loss"], loss_classes())
-    return UserError(f"setting {key} = {first.get('input')!r}: {first['msg']}", hint=f"--set {key}=...")
+    return UserError(f"setting {key} = {first.get('input')!r}: {first['msg']}", hint=f"`{key}=...`")
 
 
 _NOT_SET = ("name", "summary", "source")

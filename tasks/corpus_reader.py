@@ -81,7 +81,7 @@ class CorpusManifest:
 
     Attributes:
         format: version of the layout.
-        method: how the copies were made ("mask"); `settings` are that method's numbers and names.
+        method: how the copies were made ("mask"); settings: that method's numbers and names.
         version: the mtkd that made it; `command`: the command line that did.
         data: name of the source data.
         key: digest of everything that decides the shards' content.
@@ -150,7 +150,7 @@ def read_corpus_manifest(directory: Path) -> CorpusManifest:
         return CorpusManifest(**{**raw, "tasks": tasks, "shards": shards})
     except (TypeError, KeyError) as error:
         raise UserError(
-            f"{path} is not a corpus manifest: {error}", hint="make the corpus again with --overwrite"
+            f"{path} is not a corpus manifest: {error}", hint="make the corpus again with `overwrite=True`"
         ) from error
 
 
@@ -218,7 +218,7 @@ def _one_array(column: pa.ChunkedArray, entry: CorpusTask) -> pa.StringArray:
         raise UserError(
             f"the corpus holds {size} bytes of text of task {entry.name!r}, {entry.copies} copies a row",
             expected=f"up to {_LONGEST} bytes a text column and task",
-            hint="make it with fewer copies (--copies) or fewer rows (--limit)",
+            hint="make it with fewer copies (`copies`) or fewer rows (`limit`)",
         )
     return pa.concat_arrays([pa.array([], pa.string()), *column.chunks])
 

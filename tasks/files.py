@@ -102,14 +102,14 @@ def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
         try:
             out.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
-            raise UserError(f"{out} is a file", hint="name a directory with --out") from error
+            raise UserError(f"{out} is a file", hint="name a directory with `out`") from error
         handle = os.open(out, os.O_RDONLY)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
-                f"another process is writing {out}", hint="wait until it has ended, or name another --out"
+                f"another process is writing {out}", hint="wait until it has ended, or name another `out`"
             ) from error
         yield
     finally:

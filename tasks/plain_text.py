@@ -59,7 +59,7 @@ class TextFiles:
         for path in paths:
             names = _schema(path).names if path.suffix == ".parquet" else [column]
             if column not in names:
-                raise unknown(f"text column of {path}", column, names, hint="--text-column NAME")
+                raise unknown(f"text column of {path}", column, names, hint="`text_column=NAME`")
         return TextFiles(tuple(paths), column)
 
     @property
@@ -129,7 +129,7 @@ class TextFiles:
                 except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
                     raise UserError(
                         f"{path}, line {number}: not a JSON object with the key {self.column!r}",
-                        hint="--text-column NAME if the text has another key",
+                        hint="`text_column=NAME` if the text has another key",
                     ) from error
 
 

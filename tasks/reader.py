@@ -52,7 +52,7 @@ class Reader:
         if self.input_format != "joined":
             raise UserError(
                 f"task {rows.task!r} asks for a place in the context, and this model reads texts apart",
-                hint="choose a Transformer for span tasks (--set student.kind=transformer)",
+                hint="choose a Transformer for span tasks (`student.kind=transformer`)",
             )
         return cut_windows(rows, self.tokeniser, self.max_length, self.stride)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tasks.errors import UserError, unknown
@@ -15,46 +15,67 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def resolve(spec: str, known: Iterable[Task] = ()) -> list[Task]:
-    """The tasks that `spec` names, in the order written, each once.
+TaskSpec = str | Path | Task | Sequence[str | Path | Task]
+
+
+def resolve(spec: TaskSpec, known: Iterable[Task] = ()) -> list[Task]:
+    """The tasks that `spec` names, in the order given, each once.
 
     Args:
-        spec: task names, groups ("glue", "nli", ...) and paths to tasks' TOML files, comma-separated.
+        spec: task names, groups ("glue", "nli", ...) and paths to tasks' TOML files, comma-separated; or a
+            sequence of these and of `Task` objects.
         known: tasks that may also be named, such as those of a model; they come before built-in ones.
 
     Raises:
         UserError: a name is not known, a file is missing or wrong, nothing is named, or two different
-            tasks bear one name.
+            tasks have one name.
     """
+    parts: Sequence[str | Path | Task] = [spec] if isinstance(spec, str | Path | Task) else list(spec)
     chosen: dict[str, Task] = {}
     own = {task.name: task for task in known}
-    for word in filter(None, (part.strip() for part in spec.split(","))):
-        for task in _named(word, own):
+    for part in parts:
+        for task in _tasks_of(part, own):
             if chosen.setdefault(task.name, task) != task:
                 raise UserError(
-                    f"two different tasks are called {task.name!r} in {spec!r}",
-                    expected="one task a name",
+                    f"two different tasks are called {task.name!r} in {describe(spec)!r}",
+                    expected="one task per name",
                     hint="change `name` in the task's TOML file, or leave one of the two out",
                 )
     if not chosen:
         raise UserError(
-            f"no task is named in {spec!r}",
+            f"no task is named in {describe(spec)!r}",
             expected=f"{', '.join(TASKS)}; groups: {', '.join(GROUPS)}; or a task's TOML file",
         )
     return list(chosen.values())
 
 
-def _named(word: str, own: dict[str, Task]) -> list[Task]:
+def describe(spec: TaskSpec) -> str:
+    """A task specification as text, as it would be written on the command line."""
+    parts = [spec] if isinstance(spec, str | Path | Task) else list(spec)
+    return ",".join(part.name if isinstance(part, Task) else str(part) for part in parts)
+
+
+def _tasks_of(part: str | Path | Task, own: Mapping[str, Task]) -> list[Task]:
+    if isinstance(part, Task):
+        from tasks.task_file import check_task
+
+        return [part if TASKS.get(part.name) == part else check_task(part)]
+    if not isinstance(part, str | Path):
+        raise UserError(
+            f"a task is given as {type(part).__name__}", expected="a name, the path of a TOML file, or a Task"
+        )
+    words = [str(part)] if isinstance(part, Path) else [word.strip() for word in part.split(",")]
+    return [task for word in words if word for task in _named(word, own)]
+
+
+def _named(word: str, own: Mapping[str, Task]) -> list[Task]:
     """The task or tasks that one word of the spec stands for."""
     if word in own:
         return [own[word]]
     if word.endswith(".toml"):
         from tasks.task_file import load_task
-        from tasks.task_types import check_metrics
 
-        task = load_task(Path(word))
-        check_metrics(task)
-        return [task]
+        return [load_task(Path(word))]
     if word in GROUPS:
         return [TASKS[name] for name in GROUPS[word]]
     if word not in TASKS:

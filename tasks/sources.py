@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -85,8 +86,8 @@ class DataSource(ABC):
     def _looked(self, task: Task, split: str) -> str:
         if task.files:
             where = f" under {self.root} and beside its TOML file" if self.root else " beside its TOML file"
-            return f"looked for {task.files.get(split, 'no file, none is named')}{where}; give --data DIR"
-        return "choose another task, or another --data: pocket, hub or a directory"
+            return f"looked for {task.files.get(split, 'no file, none is named')}{where}; give `data=DIR`"
+        return "choose another task, or another `data`: pocket, hub or a directory"
 
 
 class PocketSource(DataSource):
@@ -155,21 +156,40 @@ class DirectorySource(DataSource):
         )
 
 
-def open_data(spec: str) -> DataSource:
-    """The source that `--data` names.
+def open_data(spec: Any) -> DataSource:
+    """The source that the argument `data` names.
 
     Args:
-        spec: "pocket", "hub" or a directory.
+        spec: "pocket", "hub", a directory, a `DataSource`, or tables in memory (task -> split -> rows, see
+            `tasks.tables.TableSource`); or several of these: each split is read from the first that has it.
 
     Raises:
-        UserError: there is no such directory.
+        UserError: there is no such directory, or the value is none of these.
     """
+    if isinstance(spec, DataSource):
+        return spec
+    if isinstance(spec, Mapping):
+        from tasks.tables import TableSource
+
+        return TableSource(spec)
+    if isinstance(spec, list | tuple):
+        from tasks.tables import CombinedSource
+
+        sources = [open_data(part) for part in spec]
+        if not sources:
+            raise UserError("no data is given", expected="pocket, hub or a directory")
+        return sources[0] if len(sources) == 1 else CombinedSource(sources)
+    if not isinstance(spec, str | Path):
+        raise UserError(
+            f"data is a {type(spec).__name__}",
+            expected='pocket, hub, a directory, or tables such as {"rte": {"train": rows}}',
+        )
     if spec in _SOURCES:
-        return _SOURCES[spec]()
+        return _SOURCES[str(spec)]()
     root = Path(spec).expanduser()
     if not root.is_dir():
         wrong = "is a file" if root.exists() else "does not exist"
-        raise UserError(f"the data directory {spec!r} {wrong}", expected="pocket, hub or a directory")
+        raise UserError(f"the data directory {str(spec)!r} {wrong}", expected="pocket, hub or a directory")
     return DirectorySource(root)
 
 

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from tasks.task_types import TaskType
 
 
+_SEQUENCES = ("columns", "labels", "metrics", "validation", "test", "groups")
+
+
 @dataclass(frozen=True)
 class Task:
     """One task: its columns, labels, metrics and where its rows come from.
@@ -25,7 +28,7 @@ class Task:
         range: lowest and highest allowed score (`regress`).
         group: the column whose equal values form one group of candidates (`rank`).
         positive: the label id of the right candidate (`rank`).
-        metrics: names in its type's `metrics`; the task's score is their mean.
+        metrics: names in its type's `metrics`; the task's score is their mean. By default those of its type.
         train, validation, test: split names; validation and test may have several
             (MNLI: matched and mismatched), train is None for a diagnostic set.
         head: the task whose head answers this one (ax: "mnli"); its own name by default.
@@ -45,7 +48,7 @@ class Task:
     range: tuple[float, float] | None = None
     group: str | None = None
     positive: int = 0
-    metrics: tuple[str, ...] = ("accuracy",)
+    metrics: tuple[str, ...] = ()
     train: str | None = "train"
     validation: tuple[str, ...] = ("validation",)
     test: tuple[str, ...] = ("test",)
@@ -58,8 +61,12 @@ class Task:
     copies: int = 10
 
     def __post_init__(self) -> None:
+        for name in _SEQUENCES:
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         if not self.head:
             object.__setattr__(self, "head", self.name)
+        if not self.metrics:
+            object.__setattr__(self, "metrics", self.type.default_metrics)
 
     @property
     def type(self) -> TaskType:

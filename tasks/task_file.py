@@ -32,7 +32,7 @@ from typing import Any
 from tasks.errors import UserError, unknown
 from tasks.glue import TASKS
 from tasks.task import Task
-from tasks.task_types import is_kind, kinds, task_type
+from tasks.task_types import check_metrics, is_kind, kinds, task_type
 
 # The keys that only some task types have (`TaskType.fields`).
 _OF_TYPES = ("labels", "range", "group", "positive", "unanswerable")
@@ -72,7 +72,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not valid TOML: {error}") from error
 
 
-def _parse(path: Path, key: str, value: Any) -> Any:
+def _parse(path: Path | str, key: str, value: Any) -> Any:
     try:
         return _FIELDS[key][0](value)
     except (TypeError, ValueError) as error:
@@ -124,14 +124,30 @@ def _file_fields(path: Path, files: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _check(path: Path, task: Task, given: dict[str, Any]) -> None:
-    """See that the fields fit each other."""
+def check_task(task: Task) -> Task:
+    """A task that was made in Python, once its fields are valid and fit each other.
+
+    Raises:
+        UserError: a field that cannot be, or fields that do not fit each other.
+    """
+    where = f"mtkd.Task {task.name!r}"
+    for key in ("name", "kind", "columns", "labels", "range", "group"):
+        value = getattr(task, key)
+        if value not in (None, ()):
+            _parse(where, key, list(value) if isinstance(value, tuple) else value)
+    _check(where, task, {})
+    return task
+
+
+def _check(path: Path | str, task: Task, given: dict[str, Any]) -> None:
+    """Check that the fields fit each other."""
     for key in _OF_TYPES:
         if key in given and key not in task.type.fields:
             allowed = [kind for kind in kinds() if key in task_type(kind).fields]
             raise UserError(f"{path}: the key {key!r} is not for {task.kind}", expected=" or ".join(allowed))
     try:
         task.type.check(task)
+        check_metrics(task)
     except UserError as error:
         raise UserError(f"{path}: {error.problem}", expected=error.expected, hint=error.hint) from error
     taken = [task.label, *([task.group] if task.group and task.group not in task.columns else [])]

@@ -74,5 +74,5 @@ def _lacks(what: str) -> UserError:
     return UserError(
         f"the vocabulary of this model cannot be used to write questions: {what}",
         expected="a T5 whose tokeniser has </s>, <pad>, '?' and the words of the format",
-        hint="choose another --format or another model, or train one with --model fresh",
+        hint="choose another `format` or another model, or train one with `model=fresh`",
     )

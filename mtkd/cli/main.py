@@ -8,6 +8,7 @@ import sys
 import click
 
 from mtkd import __version__
+from mtkd.cli.flags import as_options
 from mtkd.cli.lazy_group import LazyGroup
 from tasks.errors import UserError
 
@@ -54,7 +55,7 @@ def main() -> None:
     try:
         cli.main(standalone_mode=False)
     except UserError as error:
-        _fail(error.lines(), 2)
+        _fail([as_options(line) for line in error.lines()], 2)
     except click.exceptions.Abort:
         _fail(["interrupted"], 130)
     except click.ClickException as error:

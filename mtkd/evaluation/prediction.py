@@ -77,12 +77,12 @@ def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, bat
             malformed (file and line), or a column is missing.
     """
     if not source.is_file():
-        raise UserError(f"no such file: {source}", hint="--in takes a file of JSON lines")
+        raise UserError(f"no such file: {source}", hint="`in` takes a file of JSON lines")
     if source.suffix not in (".jsonl", ".json-lines"):
-        raise UserError(f"--in {source}: not a file of JSON lines", expected="a .jsonl file")
+        raise UserError(f"`in={source}`: not a file of JSON lines", expected="a .jsonl file")
     if out.exists() and out.samefile(source):
         raise UserError(
-            f"--out {out} is the file that --in {source} reads: it would be overwritten",
+            f"`out={out}` is the file that `in={source}` reads: it would be overwritten",
             hint="name another file",
         )
     try:

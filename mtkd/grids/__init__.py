@@ -124,7 +124,7 @@ def load_grid(
             raise unknown("cell", cell, grid.cells)
     cells = {name: cell for name, cell in grid.cells.items() if name not in without}
     if not cells:
-        raise UserError("no cell of the grid is left", hint="leave one out less (--without)")
+        raise UserError("no cell of the grid is left", hint="leave one out less (`without`)")
     grid = grid.model_copy(update={"set": grid.set | dict(sets), "cells": cells})
     grid.check()
     return grid

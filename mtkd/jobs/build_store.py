@@ -63,7 +63,7 @@ def repair_store(out: Path) -> tuple[StoreManifest, list[str]]:
     if prepared.job.key != manifest.key:
         raise UserError(
             f"the store {out} cannot be repaired: {_difference(manifest, prepared)}",
-            hint="put back what it was built with, or build it again with --overwrite",
+            hint="put back what it was built with, or build it again with `overwrite=True`",
         )
     made = _write(prepared, out, manifest.command)
     return read_store_manifest(out), [shard.file for shard in made]
@@ -118,9 +118,9 @@ def _difference(manifest: StoreManifest, prepared: PreparedStore) -> str:
         if rows.get(name) != job.digests.get(name):
             return (
                 f"its {name} rows have the digest {str(rows.get(name))[:12]}, those here "
-                f"{str(job.digests.get(name))[:12]} (other --data, --limit or --corpus)"
+                f"{str(job.digests.get(name))[:12]} (other `data`, `limit` or `corpus`)"
             )
-    return "it keeps other knowledge (recipe, --set, --dtype, --precision or --batch)"
+    return "it keeps other knowledge (recipe, `settings`, `dtype`, `precision` or `batch`)"
 
 
 def _check_space(prepared: PreparedStore, out: Path) -> None:
@@ -130,7 +130,7 @@ def _check_space(prepared: PreparedStore, out: Path) -> None:
     if prepared.bytes - written > free:
         raise UserError(
             f"the store needs {prepared.bytes:,} bytes, and {out} has {free:,} free",
-            hint="--budget SIZE keeps the best part that fits, --dtype int8 halves it; "
+            hint="`budget=SIZE` keeps the best part that fits, `dtype=int8` halves it; "
             "`mtkd store plan` tells more",
         )
 

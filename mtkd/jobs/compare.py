@@ -215,7 +215,7 @@ def _check_corpus(grid: Grid, inputs: GridInputs) -> None:
     if wants is not None and inputs.corpus is None:
         raise UserError(
             f"the cell {wants!r} trains on an augmented corpus, and none is given",
-            hint=f"--corpus DIR of mtkd augment, or leave the cell out: --without '{wants}'",
+            hint=f"`corpus=DIR` of mtkd augment, or leave the cell out: `without={wants}`",
         )
 
 
@@ -224,10 +224,10 @@ def _first(cell: Cell, inputs: GridInputs, seed: int) -> Job | None:
     if cell.first is None:
         return None
     if inputs.text is None:
-        raise UserError("this grid starts students from plain text", hint="--text FILE of plain text")
+        raise UserError("this grid starts students from plain text", hint="`text=FILE` of plain text")
     base = inputs.base or inputs.teacher
     if base is None:
-        raise UserError("this grid starts students from plain text", hint="--base NAME of their teacher")
+        raise UserError("this grid starts students from plain text", hint="`base=NAME` of their teacher")
     if inputs.base is None and is_saved_model(Path(base)):
         base = read_saved(Path(base)).info.base or base
     words = ["distill", cell.first.recipe, "--text", str(inputs.text), "--teacher", base]

@@ -115,13 +115,13 @@ def _named(
     if not (teacher or store or alone):
         raise UserError(
             f"the recipe {settings.name} needs a teacher",
-            hint="pass --teacher DIR of a run of mtkd refine, --store DIR of a knowledge store, "
-            "or --set supervision=labels for labels alone",
+            hint="pass `teacher=DIR` of a run of mtkd refine, `store=DIR` of a knowledge store, "
+            "or `supervision=labels` for labels alone",
         )
     if corpus and settings.supervision == "labels":
         raise UserError(
             "supervision=labels cannot use an augmented corpus: its rows have no labels",
-            hint="leave --corpus out",
+            hint="leave `corpus` out",
         )
     name = type(teacher).__name__ if isinstance(teacher, MultiTaskModel) else teacher
     named = {"teacher": name, "corpus": str(corpus) if corpus else None}

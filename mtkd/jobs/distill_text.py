@@ -66,7 +66,7 @@ def distill_text(
     if any(stage.train.steps is None for stage, _ in stages):
         raise UserError(
             f"{settings.name} trains by epochs, and text is read by steps",
-            hint="--steps N (or --set train.steps=N, or of a stage: stages.NAME.train.steps=N)",
+            hint="`steps=N` (or `train.steps=N`, or of a stage: stages.NAME.train.steps=N)",
         )
     name = type(teacher).__name__ if isinstance(teacher, MultiTaskModel) else teacher
     job = _DistillText(
@@ -80,7 +80,7 @@ def distill_text(
         files=files,
     )
     job.warnings += [
-        f"the stage {stage!r} needs a task and is left out: run it later, with --init {request.out}"
+        f"the stage {stage!r} needs a task and is left out: run it later, with `init={request.out}`"
         for stage in left_out
     ]
     return job.run()
@@ -98,7 +98,7 @@ def _general(settings: DistillSettings, teacher: bool) -> tuple[DistillSettings,
     if settings.supervision == "labels" or not teacher:
         raise UserError(
             "plain text has no labels: a student learns from it by a teacher alone",
-            hint="--teacher NAME, and without supervision=labels",
+            hint="`teacher=NAME`, and without supervision=labels",
         )
     stages = settings.resolved_stages()
     needy = {
@@ -112,7 +112,7 @@ def _general(settings: DistillSettings, teacher: bool) -> tuple[DistillSettings,
         raise UserError(
             f"the term {next(iter(needy.values()))} of {settings.name} needs a task, and plain text has none",
             expected="recipes on hidden states, attention or relations, such as minilmv2-6x384",
-            hint="leave the term out with --set terms.NAME.weight=0, or give --data and --tasks, not --text",
+            hint="leave the term out with `terms.NAME.weight=0`, or give `data` and `tasks`, not `text`",
         )
     if not needy:
         return settings, []

@@ -197,9 +197,9 @@ def _choose(
     selection = contents.need.selection
     if not names or selection is None:
         raise UserError(
-            f"--budget chooses how much of the hidden states is kept, and {settings.name} keeps none",
+            f"`budget` chooses how much of the hidden states is kept, and {settings.name} keeps none",
             expected="recipes with a term hidden_knowledge, such as hsk-tinybert-4",
-            hint="leave --budget out",
+            hint="leave `budget` out",
         )
 
     def size_of(depth: int, tokens: int, width: float) -> int:

@@ -150,7 +150,7 @@ def validate_run(
         raise UserError(
             f"a term of {settings.name} compares teacher and student token by token, and a student with a "
             "vocabulary of its own reads other tokens",
-            hint="--set student.vocabulary=wordpiece, or drop the term",
+            hint="`student.vocabulary=wordpiece`, or drop the term",
         )
     return validated
 
@@ -186,7 +186,7 @@ def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
             f"the task {spans[0]!r} asks for a place in the context, and the student ({student.family}) "
             "has no vector for each token",
             expected=f"students {', '.join(fitting)}",
-            hint="--set student.kind=transformer, or another recipe (mtkd recipes)",
+            hint="`student.kind=transformer`, or another recipe (mtkd recipes)",
         )
 
 
@@ -262,7 +262,7 @@ def _make_student(
         if importance is None or teacher is None:
             raise UserError(
                 "a student is cut out of its teacher by the loss on labels, and plain text has none",
-                hint="--set student.transformer.prune=false, or train on tasks",
+                hint="`student.transformer.prune=false`, or train on tasks",
             )
         weighed = importance(teacher)
         torch.manual_seed(settings.train.seed)

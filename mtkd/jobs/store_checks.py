@@ -24,7 +24,7 @@ def teacher_of_store(store: Path, teacher: str | None, heads: bool) -> TeacherRe
             raise UserError(
                 f"the store {store} was built with another tokeniser (digest {stored[:12]}) than that of "
                 f"{teacher} (digest {found[:12]})",
-                hint="leave --teacher out, or build a store with this teacher",
+                hint="leave `teacher` out, or build a store with this teacher",
             )
     return TeacherRef.of_store(store, manifest)
 
@@ -54,5 +54,5 @@ def check_store(
     if (need.tokens or aligned) and read != stored:
         raise UserError(
             f"the store {store} was built with at most {stored} tokens a row, this student reads {read}",
-            hint=f"--set student.max_length={stored}, or build a store with --set student.max_length={read}",
+            hint=f"`student.max_length={stored}`, or build a store with `student.max_length={read}`",
         )

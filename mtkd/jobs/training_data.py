@@ -139,7 +139,7 @@ def trainable_tasks(spec: str | Sequence[Task]) -> list[Task]:
         if task.train is None:
             raise UserError(
                 f"the task {task.name!r} has no training split: it measures models that know {task.head!r}",
-                hint=f"train with --tasks {task.head}, then: mtkd evaluate --tasks {task.name}",
+                hint=f"train with `tasks={task.head}`, then: mtkd evaluate --tasks {task.name}",
             )
     return tasks
 
@@ -187,7 +187,7 @@ def _asked(corpus: Path, tasks: list[Task]) -> list[str]:
         raise UserError(
             f"the corpus {corpus} holds questions of {', '.join(there)}, and the run is on "
             f"{', '.join(task.name for task in tasks)}",
-            hint="name its task in --tasks, or make questions for another: "
+            hint="name its task in `tasks`, or make questions for another: "
             "mtkd augment questions generate --task TASK",
         )
     return there
@@ -239,5 +239,5 @@ def check_mask(corpus: Path, models: Mapping[str, MultiTaskModel | None]) -> Non
             raise UserError(
                 f"the corpus {corpus} masks words by {token!r}, the {who}'s mask token is "
                 f"{model.tokeniser.mask_token!r}",
-                hint=f"make the corpus with --mask-token '{model.tokeniser.mask_token}'",
+                hint=f"make the corpus with `mask_token={model.tokeniser.mask_token}`",
             )

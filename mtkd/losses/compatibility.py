@@ -25,7 +25,7 @@ def pairs_of(name: str, spec: str | Pairs, models: ModelPair, pooled: bool = Fal
                 f"the term {name!r} compares Transformer layers, and the {who} ({shape.family}) has "
                 "neither layers nor attention heads",
                 expected=f"for such a {who}: {losses_for('without_layers')}",
-                hint=f"drop the term with --set terms.{name}.weight=0, or --set student.kind=transformer",
+                hint=f"drop the term with `terms.{name}.weight=0`, or `student.kind=transformer`",
             )
     pairs = layer_pairs(spec, models.student, models.teacher)
     _require_windows(name, models, pairs) if pooled else _require_tokens(name, models, pairs)
@@ -40,7 +40,7 @@ def _require_tokens(name: str, models: ModelPair, pairs: Pairs) -> None:
             f"student ({models.student.family}) stands for {models.student.stride} tokens",
             expected=f"for such a student: {losses_for('with_strides')}",
             hint=f"--set terms.{name}.loss=pooled_hidden_mse or pooled_score_mse, "
-            f"or drop the term with --set terms.{name}.weight=0",
+            f"or drop the term with `terms.{name}.weight=0`",
         )
     _require_teacher(name, models, pairs)
 
@@ -63,7 +63,7 @@ def _require_teacher(name: str, models: ModelPair, pairs: Pairs) -> None:
             f"the term {name!r} compares layers, and above the embeddings a state of the teacher "
             f"({models.teacher.family}) stands for {models.teacher.stride} tokens",
             expected=f"from such a teacher: {losses_for('without_layers')}",
-            hint=f"drop the term with --set terms.{name}.weight=0, or choose another teacher",
+            hint=f"drop the term with `terms.{name}.weight=0`, or choose another teacher",
         )
 
 

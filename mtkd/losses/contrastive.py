@@ -118,5 +118,5 @@ def _require_classes(name: str, task: Task, bins: int | None) -> None:
         raise UserError(
             f"the term {name!r} contrasts classes, and {task.name!r} has {task.type.outputs}",
             hint=(binned if task.type.has_classes(5) else "")
-            + f'--set \'terms.{name}.kinds=["classify", "rank"]\' leaves such tasks out of the term',
+            + f'`terms.{name}.kinds=["classify", "rank"]` leaves such tasks out of the term',
         )

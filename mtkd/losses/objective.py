@@ -174,5 +174,5 @@ def _require_offered(name: str, term: LossTerm, models: ModelPair) -> None:
             raise UserError(
                 f"the term {name!r} needs {', '.join(missing)} of the {who} ({model.family}), "
                 "which it does not give",
-                hint=f"drop the term with --set terms.{name}.weight=0, or choose another {who}",
+                hint=f"drop the term with `terms.{name}.weight=0`, or choose another {who}",
             )

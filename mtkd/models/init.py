@@ -66,14 +66,14 @@ def teacher_embeddings(context: InitContext) -> Tensor:
     if context.teacher is None:
         raise UserError(
             "student.embeddings=teacher needs a teacher, and there is none",
-            hint="pass --teacher DIR, or --set student.embeddings=random",
+            hint="pass `teacher=DIR`, or `student.embeddings=random`",
         )
     if context.own_vocabulary:
         raise UserError(
             "student.embeddings=teacher needs the teacher's vocabulary of "
             f"{context.teacher_tokeniser.vocab_size} ids; the student's own has "
             f"{context.tokeniser.vocab_size}",
-            hint="--set student.vocabulary=wordpiece, or --set student.embeddings=random",
+            hint="`student.vocabulary=wordpiece`, or `student.embeddings=random`",
         )
     table: Tensor = context.teacher.embeddings.weight
     return table.detach().clone()
@@ -116,7 +116,7 @@ def copy_layers(
             raise UserError(
                 f"the student's {name} is {tuple(weight.shape)}, there {there} in the encoder it starts from",
                 expected="the sizes of the encoder it starts from, but for layers and heads",
-                hint="leave out the student's sizes, or --set student.transformer.init=random",
+                hint="leave out the student's sizes, or `student.transformer.init=random`",
             )
         taken[name] = weights[origin]
     student.load_state_dict(taken)

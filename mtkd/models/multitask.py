@@ -89,7 +89,7 @@ class MultiTaskModel(nn.Module):
         if max_length > longest:
             raise UserError(
                 f"max_length {max_length} is more than the {longest} positions that the encoder has",
-                hint=f"--set max_length={longest} (mtkd refine) or --set student.max_length={longest}",
+                hint=f"`max_length={longest}` (mtkd refine) or `student.max_length={longest}`",
             )
         self.info.max_length = max_length
 
@@ -207,7 +207,7 @@ def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -
             raise UserError(
                 f"{what} has no head for the task {task.name!r}",
                 expected=f"tasks it was trained on: {shorten(known, task.name) or 'none'}",
-                hint="leave the task out with --tasks, or train a model that knows it",
+                hint="leave the task out with `tasks`, or train a model that knows it",
             )
         if (there.kind, there.labels) != (task.kind, task.labels):
             raise UserError(

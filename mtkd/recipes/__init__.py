@@ -55,8 +55,8 @@ def load_settings(name: str, stage: str, overrides: Mapping[str, Any], task: str
         raise unknown(f"{stage} recipe", name, names, hint="mtkd recipes lists them all")
     if stage == "finetune" and "train.lr" in overrides:
         raise UserError(
-            f"--set train.lr={overrides['train.lr']}: fine-tuning tries every rate of learning_rates",
-            hint=f"--set 'learning_rates=[{overrides['train.lr']}]'",
+            f"`train.lr={overrides['train.lr']}`: fine-tuning tries every rate of learning_rates",
+            hint=f"`learning_rates=[{overrides['train.lr']}]`",
         )
     values = _read(name)
     values.pop("stage")
@@ -84,7 +84,7 @@ def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         if not equals or not key.strip():
             raise UserError(
-                f"--set {pair!r} is not of the form key=value", hint="for example --set train.lr=1e-4"
+                f"--set {pair!r} is not of the form key=value", hint="for example `train.lr=1e-4`"
             )
         try:
             found[key.strip()] = tomllib.loads(f"v = {text}")["v"]
@@ -123,5 +123,5 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
     for part in path:
         place = place.setdefault(part, {})
         if not isinstance(place, dict):
-            raise UserError(f"--set {key}: {part!r} holds a value, not a table of settings")
+            raise UserError(f"the setting {key}: {part!r} holds a value, not a table of settings")
     place[last] = value

@@ -110,9 +110,9 @@ def markdown() -> str:
     lines = [
         "# Settings",
         "",
-        "Every setting of `mtkd distill`, `refine` and `finetune`: `--set KEY=VALUE` changes one line of a",
+        "Every setting of `mtkd distill`, `refine` and `finetune`: ``KEY=VALUE`` changes one line of a",
         "recipe. The defaults are those of a recipe that does not set the key; `mtkd recipes show NAME",
-        "--all` prints those of a recipe. Made by `mtkd recipes settings --markdown > docs/settings.md`.",
+        "`all` prints those of a recipe. Made by `mtkd recipes settings --markdown > docs/settings.md`.",
     ]
     for section in sections():
         note = "Read by" if section.settings else "It has no settings of its own. Read by"

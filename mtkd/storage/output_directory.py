@@ -74,7 +74,7 @@ def check_directory(
         more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
         raise UserError(
             f"{path} holds files that do not belong to a {kind.name}: {', '.join(foreign[:_NAMED])}{more}",
-            hint="name an empty or a new directory with --out",
+            hint="name an empty or a new directory with `out`",
         )
     if found is None or overwrite:
         return False
@@ -82,7 +82,7 @@ def check_directory(
         how = difference() if difference else "it was made with other settings or from other data"
         raise UserError(
             f"{path} holds another {kind.name}: {how}",
-            hint="replace it with --overwrite, or name another directory with --out",
+            hint="replace it with `overwrite=True`, or name another directory with `out`",
         )
     return True
 

@@ -182,7 +182,7 @@ class ShardedOutput:
         except BrokenProcessPool as error:
             raise UserError(
                 "a worker process was killed, perhaps because memory ran out",
-                hint="run the same command again with fewer --workers; finished shards are kept",
+                hint="run the same command again with fewer `workers`; finished shards are kept",
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)

@@ -142,7 +142,7 @@ def check_scores(job: StoreJob, device: torch.device) -> None:
             raise UserError(
                 f"the attention scores of {job.contents.shape.family!r} are more than products of queries "
                 "and keys, so a store cannot keep them",
-                hint="leave out the term on attention scores, or distil with the teacher loaded (--teacher)",
+                hint="leave out the term on attention scores, or distil with the teacher loaded (`teacher`)",
             )
 
 
@@ -186,5 +186,5 @@ def _refuse_not_finite(
     raise UserError(
         f"the teacher's {field.of} for {uid} ({rows.task}) is not finite",
         hint="refine the teacher again with a lower learning rate; "
-        "if it is sound in itself, a wider --dtype (bf16, fp32) or precision may hold its values",
+        "if it is sound in itself, a wider `dtype` (bf16, fp32) or precision may hold its values",
     )

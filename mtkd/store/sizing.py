@@ -80,8 +80,8 @@ def choose_selection(
         least = min(size for _, size in sized)
         raise UserError(
             f"nothing fits into a budget of {budget:,} bytes",
-            expected=f"{least:,} bytes or more for these rows and this --dtype",
-            hint="a larger --budget, a smaller --dtype (int8), or fewer rows",
+            expected=f"{least:,} bytes or more for these rows and this `dtype`",
+            hint="a larger `budget`, a smaller `dtype` (int8), or fewer rows",
         )
 
     def worth(setting: tuple[int, int, float]) -> tuple[bool, float, int, float]:

@@ -152,7 +152,7 @@ def read_store_manifest(directory: Path) -> StoreManifest:
         )
     except (TypeError, KeyError, ValueError) as error:
         raise UserError(
-            f"{path} is not a store's manifest: {error}", hint="build the store again with --overwrite"
+            f"{path} is not a store's manifest: {error}", hint="build the store again with `overwrite=True`"
         ) from error
 
 

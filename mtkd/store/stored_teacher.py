@@ -162,7 +162,7 @@ def find_stored_rows(directory: Path, manifest: StoreManifest, rows: Rows) -> np
             f"the store {directory} was built from other {rows.task} rows: it knows nothing of "
             f"{int(strange.sum()):,} of the {len(rows):,} rows here, the first of which is {first} "
             f"(digest of the rows {digest_rows(rows)[:12]}, of the store's {entry.digest[:12]})",
-            hint="give the --data, --limit and --corpus it was built with (mtkd store info), "
+            hint="give the `data`, `limit` and `corpus` it was built with (mtkd store info), "
             "or build a store from these rows",
         )
     return places

@@ -116,8 +116,8 @@ class TeacherRef:
         except UserError as error:
             raise UserError(
                 f"this student starts from weights of the store's teacher, {self.name}, which is not there",
-                hint="put it back, or start the student otherwise: --set student.transformer.init=random "
-                "(or --init DIR), --set student.embeddings=random",
+                hint="put it back, or start the student otherwise: `student.transformer.init=random` "
+                "(or `init=DIR`), `student.embeddings=random`",
             ) from error
         if found.digest != manifest.teacher.digest:
             raise other_teacher(manifest, found)
@@ -129,5 +129,5 @@ def other_teacher(manifest: StoreManifest, found: TeacherRef) -> UserError:
         f"the store was built with the teacher {manifest.teacher.name} "
         f"(digest {(manifest.teacher.digest or 'of the hub')[:12]}), not with {found.name} "
         f"(digest {(found.digest or 'of the hub')[:12]})",
-        hint="leave --teacher out, or build a store with this teacher",
+        hint="leave `teacher` out, or build a store with this teacher",
     )

@@ -57,17 +57,17 @@ class RunDirectory:
         self._overwrite = overwrite
         self._before: dict[str, Any] | None = None
         if path.exists() and not path.is_dir():
-            raise UserError(f"{path} is a file, not a directory", hint="choose another --out")
+            raise UserError(f"{path} is a file, not a directory", hint="choose another `out`")
         if (path / RUN_FILE).is_file():
             self._before = None if overwrite else read_json(path / RUN_FILE)
             self._refuse_another(resume)
         elif path.is_dir() and any(not is_temporary(file) for file in path.iterdir()):
             raise UserError(
                 f"{path} is not empty and holds no run of mtkd",
-                hint="choose another --out, or empty it yourself",
+                hint="choose another `out`, or empty it yourself",
             )
         elif resume:
-            raise UserError(f"there is no run in {path} to resume", hint="leave --resume out")
+            raise UserError(f"there is no run in {path} to resume", hint="leave `resume=True` out")
         self.resuming = self._before is not None
 
     def _refuse_another(self, resume: bool) -> None:
@@ -76,9 +76,9 @@ class RunDirectory:
         differs = ", ".join(_differences(self._before["identity"], self.identity))
         problem = f"{self.path} holds another run: it differs in {differs}"
         if resume:
-            raise UserError(problem, hint="--resume needs the same settings; use them, or another --out")
+            raise UserError(problem, hint="`resume=True` needs the same settings; use them, or another `out`")
         raise UserError(
-            problem, hint="--resume with that run's settings, --overwrite to drop it, or another --out"
+            problem, hint="use that run's settings, `overwrite=True` to drop it, or another `out`"
         )
 
     @property
@@ -114,7 +114,7 @@ class RunDirectory:
             if self._before is not None and self._before.get(name) != digest:
                 raise UserError(
                     f"the {name} changed since the run in {self.path} began",
-                    hint="put it back, or start anew with --overwrite",
+                    hint="put it back, or start anew with `overwrite=True`",
                 )
 
     def begin(self, **facts: Any) -> None:

@@ -246,7 +246,7 @@ class Trainer:
         raise UserError(
             f"loss or weights stopped being finite numbers at step {self.position.step + 1}, "
             f"on the task {task.name!r}; {where}",
-            hint="start over (--overwrite) with a lower rate (--set train.lr=... or learning_rates=[...]) "
+            hint="start over (`overwrite=True`) with a lower rate (`train.lr=...` or learning_rates=[...]) "
             "or more warm-up",
         )
 

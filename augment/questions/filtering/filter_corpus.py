@@ -54,7 +54,7 @@ class FilterJob:
     """A corpus to be filtered.
 
     Attributes:
-        corpus: its directory; `settings`: what is kept.
+        corpus: its directory; settings: what is kept.
         version: the mtkd that filters it; `command`: the command line, for the manifest and the card.
     """
 
@@ -96,7 +96,9 @@ def open_questions(directory: Path) -> CorpusManifest:
             hint="make one with `mtkd augment questions generate`",
         )
     if not any(shard.rows for shard in manifest.shards):
-        raise UserError(f"the corpus {directory} holds no questions", hint="make it again with --overwrite")
+        raise UserError(
+            f"the corpus {directory} has no questions", hint="make it again with `overwrite=True`"
+        )
     return manifest
 
 
@@ -123,7 +125,7 @@ def filter_corpus(
     """
     manifest = open_questions(job.corpus)
     if out.resolve() == job.corpus.resolve():
-        raise UserError(f"{out} is the corpus itself", hint="name another directory with --out")
+        raise UserError(f"{out} is the corpus itself", hint="name another directory with `out`")
     checked = _check_texts(job, manifest)
     key = _key(job, manifest, answerer.digest)
     sources = _plan(job, manifest)
@@ -257,6 +259,6 @@ def _nothing_left(tally: Tally) -> UserError:
     counts = "\n".join(f"  {count:>9}  {what}" for what, count, _ in tally.lines() if count != "0")
     return UserError(
         f"no question was kept:\n{counts}",
-        hint="look at the questions; --any-form, --no-round-trip, a lower --min-overlap or --min-confidence, "
-        "or another --teacher keep more",
+        hint="look at the questions; `any_form=True`, `round_trip=False`, a lower `min_overlap` or "
+        "`min_confidence`, or another `teacher` keep more",
     )

@@ -128,7 +128,7 @@ def filter_card(manifest: CorpusManifest, tally: Tally, about: str, *, labels: b
         "Every row has the teacher's answer."
         if labels
         else "**There are no answers, on purpose**: the teacher "
-        "gives them when a student is distilled on these rows (`--labels` writes them)."
+        "gives them when a student is distilled on these rows (`labels=True` writes them)."
     )
     return _CARD.format(
         rows=manifest.rows,

@@ -65,7 +65,7 @@ def load_spacy(name: str) -> Any:
     Raises:
         UserError: spaCy or the pipeline is not installed.
     """
-    advice = "leave --spacy out: answers are then found by rule"
+    advice = "leave `spacy` out: answers are then found by rule"
     try:
         import spacy
     except ImportError as error:

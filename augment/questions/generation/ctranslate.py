@@ -20,7 +20,7 @@ def check_installed() -> None:
         import ctranslate2  # noqa: F401
     except ImportError as error:
         raise UserError(
-            "--engine ctranslate2: the package ctranslate2 is not installed",
+            "`engine=ctranslate2`: the package ctranslate2 is not installed",
             expected="native, which needs nothing",
             hint="python -m pip install 'mtkd[ctranslate2]'",
         ) from error

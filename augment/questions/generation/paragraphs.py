@@ -34,7 +34,7 @@ class Words:
         words = Words(*map(int, match.groups())) if match else None
         if words is None or not 1 <= words.least <= words.most:
             raise UserError(
-                f"--words {spec!r}", expected="LEAST:MOST with 1 <= LEAST <= MOST, such as 200:320"
+                f"`words={spec!r}`", expected="LEAST:MOST with 1 <= LEAST <= MOST, such as 200:320"
             )
         return words
 
@@ -125,7 +125,7 @@ def _of_hub(name: str, column: str, title: str, split: str) -> Iterator[Paragrap
         raise UserError(f"--text {HUB}{name}", expected="hub:OWNER/NAME or hub:OWNER/NAME/CONFIG")
     table = fetch("/".join(parts[:2]), parts[2] if len(parts) == 3 else None, split)
     if column not in table.column_names:
-        raise unknown(f"text column of {name}", column, table.column_names, hint="--text-column NAME")
+        raise unknown(f"text column of {name}", column, table.column_names, hint="`text_column=NAME`")
     columns: list[Any] = [table[column], table[title] if title in table.column_names else None]
     return _of_table(name, columns[0], columns[1])
 

@@ -95,10 +95,10 @@ def check_asking(asking: Asking, engine: str, precision: str) -> None:
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     if strategy.sample and strategy.beams > 1:
-        raise UserError("--sample with --beams", expected="one of the two")
+        raise UserError("`sample=True` with `beams`", expected="one of the two")
     if strategy.sample and not (strategy.temperature > 0 and 0 < strategy.top_p <= 1):
         raise UserError(
-            f"--temperature {strategy.temperature} --top-p {strategy.top_p}",
+            f"`temperature={strategy.temperature}` `top_p={strategy.top_p}`",
             expected="a temperature above 0, 0 < top-p <= 1",
         )
     if (
@@ -108,19 +108,19 @@ def check_asking(asking: Asking, engine: str, precision: str) -> None:
         and strategy.beams < asking.count
     ):
         raise UserError(
-            f"{asking.count} different questions a paragraph cannot be had greedily from a context",
-            hint=f"--sample, or --beams {asking.count} or more, or a model trained with --format sentence",
+            f"greedy decoding cannot write {asking.count} different questions per paragraph from the context",
+            hint=f"`sample=True`, `beams={asking.count}` or more, or a model trained with `format=sentence`",
         )
     if engine == "ctranslate2":
         from augment.questions.generation.ctranslate import check_installed
 
         check_installed()
         if precision != "fp32":
-            raise UserError(f"--precision {precision} with --engine ctranslate2, which is int8")
+            raise UserError(f"`precision={precision}` with `engine=ctranslate2`, which is int8")
         if strategy.sample:
             raise UserError(
-                "--sample with --engine ctranslate2: its draws cannot be told by a paragraph's seed",
-                hint="use --beams, or the engine native",
+                "`sample=True` with `engine=ctranslate2`: its draws cannot be told by a paragraph's seed",
+                hint="use `beams`, or the engine native",
             )
     if form.asks_for_an_answer and asking.spacy:
         load_spacy(asking.spacy)

@@ -24,7 +24,7 @@ class NewModelShape:
         """UserError unless the width is a multiple of the heads."""
         if self.d_model % self.heads:
             raise UserError(
-                f"--d-model {self.d_model} with --heads {self.heads}",
+                f"`d_model={self.d_model}` with `heads={self.heads}`",
                 expected="a width that the heads divide",
             )
 
@@ -61,7 +61,7 @@ def train_tokenizer(texts: Iterable[str], shape: NewModelShape, max_input: int) 
         raise UserError(
             f"no vocabulary of {shape.vocab_size} could be learned from these texts: "
             f"{str(error).strip().splitlines()[-1]}",
-            hint="a smaller --vocab-size, or more rows",
+            hint="a smaller `vocab_size`, or more rows",
         ) from error
     model = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
     pieces = [(model.id_to_piece(n), model.get_score(n)) for n in range(model.get_piece_size())]

@@ -81,7 +81,7 @@ def read_asked(
         found.setdefault(prompt, []).append(question.strip())
         contexts[prompt] = context
     if not found:
-        raise UserError(f"{task.name}/{split} has no row with a context and a question", hint="raise --limit")
+        raise UserError(f"{task.name}/{split} has no row with a context and a question", hint="raise `limit`")
     return [Asked(prompt, tuple(questions), contexts[prompt]) for prompt, questions in found.items()]
 
 

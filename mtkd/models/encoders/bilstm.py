@@ -139,7 +139,7 @@ class BiLSTMEncoder(Encoder[BiLSTMStudentSettings, BiLSTMConfig]):
         if "embedding_size" in settings.bilstm.model_fields_set and config.embedding_size != width:
             raise UserError(
                 f"student embeddings are {config.embedding_size} wide, the teacher's {width}",
-                hint=f"--set student.bilstm.embedding_size={width}, or student.embeddings=random",
+                hint=f"`student.bilstm.embedding_size={width}`, or student.embeddings=random",
             )
         return cls(config.model_copy(update={"embedding_size": width}), table)
 

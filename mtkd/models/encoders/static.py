@@ -144,7 +144,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
         refuse_teacher_embeddings(
             settings,
             "a static student takes token vectors from the teacher's last layer, not its embeddings",
-            "--set student.embeddings=random, which leaves the choice to student.static.init",
+            "`student.embeddings=random`, which leaves the choice to student.static.init",
         )
         config = cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size)
         if settings.static.init == "random":
@@ -152,7 +152,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
         if context.teacher is None or not context.teacher.offers.sequence:
             raise UserError(
                 "student.static.init=teacher needs a teacher that gives a vector per token",
-                hint="pass a Transformer as the teacher, or --set student.static.init=random",
+                hint="pass a Transformer as the teacher, or `student.static.init=random`",
             )
         vectors = principal_components(teacher_states(context.teacher, context), config.width)
         weights = rarity_weights(context, settings.static.sif)

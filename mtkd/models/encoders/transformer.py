@@ -131,7 +131,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         refuse_teacher_embeddings(
             settings,
             "student.embeddings=teacher is for students that are not Transformers",
-            "--set student.transformer.init=teacher takes the teacher's embeddings and first layers",
+            "`student.transformer.init=teacher` takes the teacher's embeddings and first layers",
         )
         require_teacher_vocabulary(wanted, context)
         config = cls.config_from_settings(settings, context.init_spec)

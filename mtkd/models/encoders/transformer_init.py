@@ -34,7 +34,7 @@ def require_teacher_vocabulary(wanted: TransformerSettings, context: InitContext
     if context.own_vocabulary and wanted.init in ("base", "teacher"):
         raise UserError(
             "the student's vocabulary is not the teacher's, so its layers cannot start from pretrained ones",
-            hint="--set student.vocabulary=wordpiece, or --set student.transformer.init=random",
+            hint="`student.vocabulary=wordpiece`, or `student.transformer.init=random`",
         )
 
 
@@ -61,20 +61,20 @@ def student_transformer(wanted: TransformerSettings, init_spec: InitSpec) -> Tra
             f"student.transformer.prune={str(wanted.prune).lower()} with init={wanted.init!r}, "
             f"take={wanted.take!r}",
             expected="prune=true with init=teacher, and take=importance only then",
-            hint="--set student.transformer.init=teacher",
+            hint="`student.transformer.init=teacher`",
         )
     source = init_spec.teacher
     if wanted.init not in ("teacher", "random") or source is None:
         if wanted.init == "teacher":
             raise UserError(
                 "student.transformer.init=teacher needs a Transformer teacher; there is none",
-                hint="pass --teacher DIR of a refined Transformer, or --set student.transformer.init=base",
+                hint="pass `teacher=DIR` of a refined Transformer, or `student.transformer.init=base`",
             )
         source = pretrained_config(source_name(wanted, init_spec.base))
     if not isinstance(source, TransformerConfig):
         raise UserError(
             f"student.transformer.init={wanted.init} needs a Transformer teacher; this one is a BiLSTM",
-            hint="pass --teacher DIR of a refined Transformer, or --set student.transformer.init=base",
+            hint="pass `teacher=DIR` of a refined Transformer, or `student.transformer.init=base`",
         )
     sizes = {
         "num_hidden_layers": wanted.layers,
@@ -97,7 +97,7 @@ def student_transformer(wanted: TransformerSettings, init_spec: InitSpec) -> Tra
         raise UserError(
             f"a student {hf.hidden_size} wide cannot have {hf.num_attention_heads} attention heads",
             expected="a number of heads that divides the width",
-            hint="--set student.transformer.heads=N, or another student.transformer.hidden_size",
+            hint="`student.transformer.heads=N`, or another student.transformer.hidden_size",
         )
     if wanted.init != "random":
         _refuse_other_sizes(wanted, config, source)
@@ -124,7 +124,7 @@ def _refuse_other_sizes(
         raise UserError(
             f"a student that starts from {wanted.init!r} cannot have {', '.join(differs)}",
             expected="the sizes of what it starts from, with as many layers or fewer",
-            hint="change student.transformer.* to these sizes, or --set student.transformer.init=random",
+            hint="change student.transformer.* to these sizes, or `student.transformer.init=random`",
         )
 
 

@@ -131,7 +131,7 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
         refuse_teacher_embeddings(
             settings,
             "a WaLDORf's embeddings are smaller than the teacher's, so they cannot start from them",
-            "--set student.embeddings=random; a hidden_mse term with layers = [[0, 0]] brings them near",
+            "`student.embeddings=random`; a hidden_mse term with layers = [[0, 0]] brings them near",
         )
         return cls(cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size))
 

@@ -1,0 +1,1 @@
+"""The functions and classes that `import mtkd` offers; `mtkd/__init__.py` lists them."""

@@ -1,0 +1,55 @@
+"""What there is: tasks, recipes, and a report on data before training on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.data_report import DataReport, report_on
+from tasks.registry import TaskSpec, resolve
+from tasks.sources import open_data
+from tasks.task import Task
+
+
+def list_tasks() -> dict[str, Task]:
+    """The built-in tasks by name."""
+    from tasks.glue import TASKS
+
+    return dict(TASKS)
+
+
+def list_recipes(command: str = "distill") -> list[str]:
+    """The names of the recipes for "distill", "refine" or "finetune"."""
+    from mtkd.recipes import recipe_names
+
+    return recipe_names(command)
+
+
+def list_grids() -> list[str]:
+    """The names of the grids that ship with mtkd: the papers' tables."""
+    from mtkd.grids import grid_names
+
+    return grid_names()
+
+
+def show_recipe(name: str, settings: Mapping[str, Any] | None = None) -> Any:
+    """A recipe's settings as a typed object, with overrides applied.
+
+    Args:
+        settings: dotted setting -> value.
+
+    Raises:
+        UserError: an unknown recipe or setting, or a value out of range.
+    """
+    from mtkd.recipes import load_settings, recipe_stage
+
+    return load_settings(name, recipe_stage(name), settings or {})
+
+
+def check_data(data: Any, tasks: TaskSpec) -> DataReport:
+    """Everything that is wrong with the rows of some tasks; nothing here raises for invalid rows.
+
+    Args:
+        data: see `refine`.
+    """
+    return report_on(open_data(data), resolve(tasks))

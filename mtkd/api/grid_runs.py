@@ -1,0 +1,78 @@
+"""`mtkd.compare`: a grid of runs as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.errors import UserError
+
+if TYPE_CHECKING:
+    from mtkd.jobs.compare import Table
+
+
+def compare(
+    grid: str | Path,
+    *,
+    data: str | Path,
+    out: str | Path,
+    teacher: str | Path | None = None,
+    store: str | Path | None = None,
+    text: str | Path | None = None,
+    base: str | Path | None = None,
+    corpus: str | Path | None = None,
+    without: Sequence[str] = (),
+    tasks: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    epochs: int | None = None,
+    limit: int | None = None,
+    eval_limit: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = print,
+) -> Table:
+    """Run a grid of recipes x settings x tasks x seeds and gather one table: mean, spread, size and speed.
+
+    Each run is a process of its own; finished runs are not repeated, and a failed run does
+    not stop the others.
+
+    Args:
+        grid: a TOML file, or one of `mtkd.list_grids()` (the papers' tables).
+        data: "pocket", "hub" or a directory.
+        teacher: a run of `refine`, or an encoder; `{task}` in it stands for the task.
+        store: a knowledge store in the teacher's place; corpus: an augmented corpus. `{task}` works here too.
+        text, base: plain text for cells that start from it, and the teacher of those.
+        without: cells to leave out.
+        tasks, seeds: in place of the grid's ("rte,stsb" is one run of both tasks).
+        epochs: of every stage of every run.
+        settings: dotted setting -> value, for every cell.
+        say: called with a line before each run, and with what went wrong.
+
+    Returns:
+        The table; `out` also holds it as compare.json and compare.md.
+
+    Raises:
+        UserError: no such grid, cell or setting, or something that no cell can do without is missing.
+    """
+    from mtkd.jobs import compare as job
+
+    given = {name: value for name, value in locals().items() if name not in ("say", "job")}
+    loaded, inputs = plan_grid(**given)
+    return job.run_grid(loaded, inputs, say)
+
+
+def plan_grid(grid: str | Path, **given: Any) -> tuple[Any, Any]:
+    """A loaded grid and the inputs of its runs, from the arguments of `compare`."""
+    from mtkd.grids import load_grid
+    from mtkd.jobs.compare import GridInputs
+
+    if not given["teacher"] and not given["store"]:
+        raise UserError("a grid needs a teacher", hint="`teacher=DIR|NAME`, or `store=DIR` of its knowledge")
+    changes = {name: list(given[name]) for name in ("tasks", "seeds") if given[name]}
+    loaded = load_grid(str(grid), changes, given["settings"] or {}, given["without"])
+    limits = [(name, given[name]) for name in ("limit", "eval_limit", "epochs") if given[name]]
+    words = tuple(word for name, value in limits for word in (f"--{name.replace('_', '-')}", str(value)))
+    models = ("teacher", "base", "store", "corpus")
+    names = {name: str(given[name]) if given[name] else None for name in models}
+    text = Path(given["text"]) if given["text"] else None
+    return loaded, GridInputs(str(given["data"]), out=Path(given["out"]), text=text, more=words, **names)

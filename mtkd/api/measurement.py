@@ -1,0 +1,112 @@
+"""Measure models: scores on labelled data, answers to a file, time against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.errors import UserError
+from tasks.registry import TaskSpec
+
+if TYPE_CHECKING:
+    from mtkd.api.model import Model
+    from mtkd.evaluation.inference_bench import InferenceResult
+    from mtkd.evaluation.scoring import TaskScores
+
+
+def evaluate(
+    model: str | Path | Model,
+    data: Any,
+    tasks: TaskSpec | None = None,
+    *,
+    split: str | None = None,
+    limit: int | None = None,
+    batch: int = 64,
+    device: str | None = None,
+) -> dict[str, TaskScores]:
+    """Score a model on labelled rows; see `Model.evaluate`."""
+    return _loaded(model, device).evaluate(data, tasks, split=split, limit=limit, batch=batch)
+
+
+def predict(
+    model: str | Path | Model,
+    task: Any,
+    source: str | Path,
+    out: str | Path,
+    *,
+    batch: int = 64,
+    device: str | None = None,
+) -> int:
+    """Answer every row of a JSON-lines file; each line is written to `out` with `prediction` added.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        UserError: no such file, a line that is malformed, or `out` is the input file.
+    """
+    from mtkd.evaluation.prediction import predict_file
+
+    loaded = _loaded(model, device)
+    return predict_file(loaded.module, loaded.task(task), Path(source), Path(out), batch)
+
+
+def glue_submission(
+    models: Sequence[str | Path | Model], data: Any, out: str | Path, *, batch: int = 64
+) -> list[Any]:
+    """Write GLUE's eleven submission files; each task is answered by the first model that knows it."""
+    from mtkd.evaluation import prediction
+    from tasks.sources import open_data
+
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is there already and not empty", hint="name another folder, or empty it")
+    loaded = [_loaded(model).module for model in models]
+    return prediction.glue_submission(loaded, open_data(data), folder, batch)
+
+
+def bench_inference(
+    models: Sequence[str | Path] | Mapping[str, str | Path],
+    *,
+    seq_len: int = 128,
+    batch: int = 128,
+    rounds: int = 10,
+    warmup: int = 2,
+    precision: str = "fp32",
+    device: str | None = None,
+) -> list[InferenceResult]:
+    """Time models in turn in one run: median and spread, parameters, disk and memory.
+
+    Args:
+        models: directories, or name -> directory; the first is what the others are compared with.
+        seq_len: tokens per row; batch: rows per batch; rounds: timed batches per model, after `warmup` more.
+    """
+    from mtkd.device import best_device
+    from mtkd.evaluation import inference_bench as bench
+
+    named = models if isinstance(models, Mapping) else {str(place): place for place in models}
+    settings = bench.BenchSettings(
+        seq_len,
+        batch,
+        rounds,
+        warmup,
+        precision,
+        device or str(best_device()),  # type: ignore[arg-type]
+    )
+    return bench.bench_inference({name: Path(place) for name, place in named.items()}, settings)
+
+
+def report_knowledge(runs: Sequence[str | Path], out: str | Path) -> list[Path]:
+    """Plot score against the amount of hidden-state knowledge kept, of finished runs; the files written."""
+    from mtkd.evaluation.knowledge_curve import draw, gather
+
+    return draw(gather([Path(run) for run in runs]), Path(out))
+
+
+def _loaded(model: str | Path | Model, device: str | None = None) -> Model:
+    from mtkd.api.model import Model, load
+
+    if isinstance(model, Model):
+        return model.to(device) if device else model
+    return load(model, device=device)

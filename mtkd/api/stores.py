@@ -1,0 +1,119 @@
+"""Knowledge stores: `mtkd.plan_store`, `build_store`, `repair_store`, `store_info`, `verify_store`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.registry import TaskSpec, describe
+
+if TYPE_CHECKING:
+    from mtkd.jobs.plan_store import StorePlan, StoreRequest
+    from mtkd.store.store_manifest import StoreManifest
+
+
+def plan_store(
+    recipe: str,
+    *,
+    data: str | Path,
+    tasks: TaskSpec,
+    teacher: str | Path,
+    out: str | Path = ".",
+    corpus: str | Path | None = None,
+    limit: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    dtype: str = "fp16",
+    precision: str = "fp32",
+    batch: int = 32,
+    budget: int | None = None,
+) -> StorePlan:
+    """How large a store would be and how long the teacher would take; nothing is written.
+
+    Args:
+        recipe: whose needs the store serves.
+        data, tasks: of which rows ("pocket", "hub" or a directory; names or task files).
+        teacher: whose knowledge: a run of `refine`, or a pretrained encoder.
+        out: the directory whose disk is looked at.
+        corpus: an augmented corpus whose copies are stored too.
+        limit: at most so many training rows per task.
+        settings: dotted setting -> value, over the recipe's.
+        dtype: of vectors on disk: "fp32", "fp16", "bf16" or "int8"; precision: of the teacher while it runs.
+        batch: rows that the teacher reads at once.
+        budget: bytes; depth, tokens and width of the hidden states are then chosen to fit.
+
+    Raises:
+        UserError: anything wrong with recipe, data, teacher or corpus.
+    """
+    from mtkd.jobs import plan_store as job
+
+    return job.plan_store(_request(locals()), Path(out))
+
+
+def build_store(
+    recipe: str,
+    *,
+    data: str | Path,
+    tasks: TaskSpec,
+    teacher: str | Path,
+    out: str | Path,
+    corpus: str | Path | None = None,
+    limit: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    dtype: str = "fp16",
+    precision: str = "fp32",
+    batch: int = 32,
+    budget: int | None = None,
+    overwrite: bool = False,
+    command: str = "mtkd.build_store(...)",
+) -> StoreManifest:
+    """Run the teacher over all rows and keep what the recipe needs; an unfinished store is resumed.
+
+    Args:
+        out: where the store goes; overwrite: drop another store that is there.
+        command: how the store's manifest says it was made.
+        recipe, data, tasks, teacher, corpus, limit, settings, dtype, precision, batch, budget: see
+            `plan_store`.
+
+    Raises:
+        UserError: as `plan_store`; another store is in `out`; too little space.
+    """
+    from mtkd.jobs import build_store as job
+
+    return job.build_store(_request(locals()), Path(out), command, overwrite=overwrite)[0]
+
+
+def repair_store(store: str | Path) -> list[str]:
+    """Rebuild the damaged shards of a store, and nothing else; the files that were rebuilt."""
+    from mtkd.jobs import build_store as job
+
+    return job.repair_store(Path(store))[1]
+
+
+def store_info(store: str | Path) -> StoreManifest:
+    """What a store holds: of which teacher, of which rows, how much."""
+    from mtkd.store.store_manifest import read_store_manifest
+
+    return read_store_manifest(Path(store))
+
+
+def verify_store(store: str | Path) -> dict[str, str]:
+    """Compare every shard of a store with its digest; damaged file -> what is wrong with it."""
+    from mtkd.store import store_manifest as manifest
+
+    found = manifest.verify_store(Path(store), store_info(store), digest=True)
+    return {shard.file: state for shard, state in found}
+
+
+def _request(given: Mapping[str, Any]) -> StoreRequest:
+    from mtkd.jobs.plan_store import StoreRequest
+
+    names = ("recipe", "limit", "dtype", "precision", "batch", "budget")
+    return StoreRequest(
+        **{name: given[name] for name in names},
+        data=str(given["data"]),
+        tasks=describe(given["tasks"]),
+        teacher=str(given["teacher"]),
+        sets=dict(given["settings"] or {}),
+        corpus=str(given["corpus"]) if given["corpus"] else None,
+    )

@@ -1,0 +1,278 @@
+"""`mtkd.refine`, `mtkd.distill`, `mtkd.finetune`: the training commands as functions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.errors import UserError
+from tasks.registry import TaskSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from mtkd.api.model import Model
+    from mtkd.losses.base import LossTerm
+    from mtkd.models.multitask import MultiTaskModel
+    from mtkd.settings import TrainSettings
+    from mtkd.training.callbacks import Callback
+
+
+class MtkdWarning(UserWarning):
+    """Something about data, teacher or settings that the user should know before trusting a result."""
+
+
+def refine(
+    teacher: str | Path = "minilm",
+    *,
+    data: Any,
+    tasks: TaskSpec = "glue",
+    out: str | Path,
+    recipe: str = "refine",
+    settings: Mapping[str, Any] | None = None,
+    train: TrainSettings | None = None,
+    limit: int | None = None,
+    eval_limit: int | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Model:
+    """Fine-tune a pretrained encoder on all tasks at once: the multi-task teacher (MKD, section 3.1).
+
+    Args:
+        teacher: hub name or directory of a pretrained encoder; "minilm" is installed beside mtkd.
+        data: "pocket", "hub", a directory, tables such as {"rte": {"train": rows, "validation": rows}}
+            (rows: a DataFrame, datasets.Dataset, pyarrow.Table or list of dicts), or a list of these.
+        tasks: names, groups, paths of task files, `mtkd.Task` objects, or a list of these.
+        out: the run directory. An unfinished run of the same settings that is there is resumed.
+        recipe: the settings to start from.
+        settings: dotted setting -> value, such as {"train.epochs": 3}; `mtkd.show_recipe` lists them.
+        train: a `TrainSettings`, of which the fields that were given override the recipe's.
+        limit, eval_limit: at most so many training and validation rows per task (a seeded sample).
+        epochs, steps, batch, lr, seed: shorthands of train.epochs, train.steps, train.batch_size, train.lr
+            and train.seed.
+        device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
+        resume: require an unfinished run in `out`.
+        overwrite: drop what another run left in `out`.
+        callbacks: told of steps, evaluations, checkpoints and the end (`mtkd.Callback`).
+
+    Returns:
+        The trained model; `.scores` has its validation scores.
+
+    Raises:
+        UserError: anything wrong with data, encoder or settings, before anything is written.
+    """
+    from mtkd.jobs import refine as job
+
+    options = dict(locals())
+    loaded, request = _prepare("refine", recipe, options)
+    return _model(job.refine(request, loaded, str(teacher), callbacks=callbacks, warn=_warn))
+
+
+def distill(
+    recipe: str,
+    *,
+    data: Any = None,
+    tasks: TaskSpec | None = None,
+    teacher: str | Path | Model | MultiTaskModel | None = None,
+    out: str | Path,
+    student: MultiTaskModel | nn.Module | None = None,
+    losses: Mapping[str, LossTerm] | Sequence[LossTerm] | None = None,
+    text: str | Path | None = None,
+    text_column: str = "text",
+    init: str | Path | None = None,
+    corpus: str | Path | None = None,
+    store: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    train: TrainSettings | None = None,
+    limit: int | None = None,
+    eval_limit: int | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Model:
+    """Train one student for all tasks by a recipe, or a task-agnostic one on plain text.
+
+    Args:
+        recipe: its name (`mtkd.list_recipes()`).
+        data, tasks, out: see `refine`; `tasks` is "glue" by default.
+        teacher: a run of `refine`, a model, or a pretrained encoder where no term needs task heads.
+        student: a model or encoder to train instead of the one that the recipe describes.
+        losses: loss terms to train on instead of the recipe's: name -> term, or a list.
+        text: a file or directory of plain text, instead of `data`.
+        text_column: where the rows of `text` hold it.
+        init: what a Transformer student starts from: a run, or an encoder.
+        corpus: an augmented corpus, which is added to the training rows.
+        store: a knowledge store in the teacher's place.
+        settings, train, limit, eval_limit, epochs, steps, batch, lr, seed, device, resume, overwrite,
+            callbacks: see `refine`.
+
+    Returns:
+        The trained student; `.scores` has its validation scores.
+
+    Raises:
+        UserError: anything wrong with data, teacher, student or settings, before anything is written.
+    """
+    options = dict(locals())
+    if text is not None:
+        given = [name for name in ("data", "tasks", "corpus", "store", "limit") if options[name]]
+        if given:
+            raise UserError(
+                f"plain text has no tasks: {', '.join(f'`{name}`' for name in given)} cannot be combined "
+                "with `text`",
+                hint="leave them out, or leave `text` out",
+            )
+        from mtkd.jobs import distill_text
+
+        loaded, request = _prepare("distill", recipe, options | {"data": str(text), "tasks": "text"})
+        return _model(
+            distill_text.distill_text(
+                request, loaded, _named(teacher), Path(text), text_column, callbacks=callbacks, warn=_warn
+            )
+        )
+    if data is None:
+        raise UserError(
+            "a distillation needs rows", hint="`data=pocket|hub|DIR`, or `text=FILE` for plain text"
+        )
+    from mtkd.jobs import distill as job
+
+    loaded, request = _prepare("distill", recipe, options | {"tasks": "glue" if tasks is None else tasks})
+    return _model(
+        job.distill(
+            request,
+            loaded,
+            _named(teacher),
+            Path(corpus) if corpus else None,
+            Path(store) if store else None,
+            student=_module(student),
+            losses=losses,
+            callbacks=callbacks,
+            warn=_warn,
+        )
+    )
+
+
+def finetune(
+    model: str | Path | Model,
+    *,
+    task: TaskSpec,
+    data: Any,
+    out: str | Path,
+    recipe: str = "finetune",
+    settings: Mapping[str, Any] | None = None,
+    train: TrainSettings | None = None,
+    limit: int | None = None,
+    eval_limit: int | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Model:
+    """Fine-tune a model on one task's labels; the learning rate is chosen by validation loss.
+
+    Args:
+        model: a run or model directory, or a model.
+        task: one task; a task that the model does not know gets a fresh head.
+        lr: train at this rate alone, instead of trying the recipe's `learning_rates`.
+        data, out, recipe, settings, train, limit, eval_limit, epochs, steps, batch, seed, device, resume,
+            overwrite, callbacks: see `refine`.
+
+    Returns:
+        The fine-tuned model; `.scores` has its validation scores.
+
+    Raises:
+        UserError: anything wrong with data, model or settings, before anything is written.
+    """
+    from mtkd.jobs import finetune as job
+
+    options = dict(locals()) | {"tasks": task}
+    loaded, request = _prepare("finetune", recipe, options)
+    return _model(job.finetune(request, loaded, _named(model), callbacks=callbacks, warn=_warn))
+
+
+def _prepare(command: str, recipe: str, options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The validated settings of a recipe, and the request, from a function's arguments."""
+    from mtkd.jobs.common import Request
+    from mtkd.recipes import load_settings
+    from tasks.registry import describe
+
+    changes = dict(_train_changes(command, options)) | dict(options["settings"] or {})
+    loaded = load_settings(recipe, command, changes, describe(options["tasks"]))
+    names = ("limit", "eval_limit", "resume", "overwrite", "device")
+    request = Request(
+        data=options["data"],
+        tasks=options["tasks"],
+        out=Path(options["out"]),
+        **{name: options[name] for name in names},
+    )
+    return loaded, request
+
+
+_SHORTHANDS = {
+    "train.epochs": "epochs",
+    "train.steps": "steps",
+    "train.batch_size": "batch",
+    "train.lr": "lr",
+    "train.seed": "seed",
+    "student.transformer.init": "init",
+}
+
+
+def _train_changes(command: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted setting -> value of `train` and of the shorthand arguments."""
+    given = options["train"]
+    fields = {} if given is None else given.model_dump(exclude_unset=True)
+    changes = {f"train.{name}": value for name, value in fields.items()}
+    shorthands = {key: options.get(name) for key, name in _SHORTHANDS.items()}
+    changes |= {key: value for key, value in shorthands.items() if value is not None}
+    if command == "finetune" and "train.lr" in changes:
+        changes["learning_rates"] = [changes.pop("train.lr")]
+    if "student.transformer.init" in changes:
+        changes["student.transformer.init"] = str(changes["student.transformer.init"])
+    return changes
+
+
+def _named(model: Any) -> Any:
+    """What a job takes as a model: its directory where it has one, else the module itself."""
+    from mtkd.api.model import Model
+
+    if isinstance(model, Model):
+        return str(model.path) if model.path else model.module
+    return str(model) if isinstance(model, Path) else model
+
+
+def _module(student: Any) -> Any:
+    from mtkd.api.model import Model
+
+    return student.module if isinstance(student, Model) else student
+
+
+def _model(run: Any) -> Model:
+    """The model that a finished run left."""
+    from mtkd.api.model import Model
+    from mtkd.models.multitask import MultiTaskModel
+
+    return Model(MultiTaskModel.load(run.path), run.path)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, MtkdWarning, stacklevel=2)

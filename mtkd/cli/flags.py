@@ -1,0 +1,48 @@
+"""Messages of the library as the command line words them: arguments become options.
+
+The library names its arguments, since a notebook has no options: `out`, `limit=400`, `overwrite=True`, and
+settings by their dotted names: `train.lr=1e-4`. On the command line these are --out, --limit 400, --overwrite
+and --set train.lr=1e-4.
+"""
+
+from __future__ import annotations
+
+import re
+
+# Settings whose names have no dot, so that they look like arguments.
+SETTINGS = frozenset(
+    ("head_hidden", "learning_rates", "max_length", "one_stage", "run_stages", "stride", "supervision")
+)
+# Arguments that messages name without a value; other words in backticks stay as they are.
+NAMED = frozenset(
+    word
+    for line in (
+        "batch beams budget copies corpus data device dtype format in limit min_confidence min_overlap model",
+        "out precision spacy store tasks teacher text vocab_size without workers",
+    )
+    for word in line.split()
+)
+_ARGUMENT = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
+_SETTING = re.compile(r"`([a-zA-Z_][\w{}-]*(?:\.[\w{}-]+)+)=([^`]*)`")
+
+
+def as_options(text: str) -> str:
+    """The message with arguments and settings in backticks replaced by options."""
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found.group(1), found.group(2)
+        if value is None and name not in NAMED:
+            return found.group(0)
+        if name in SETTINGS:
+            return f"--set {name}={value}" if value else found.group(0)
+        flag = f"--{name.replace('_', '-')}"
+        return flag if value in (None, "True") else f"{flag} {value}"
+
+    def setting(found: re.Match[str]) -> str:
+        value = found.group(2)
+        quoted = (
+            f"'{found.group(1)}={value}'" if re.search(r"[\s\[\"]", value) else f"{found.group(1)}={value}"
+        )
+        return f"--set {quoted}"
+
+    return _ARGUMENT.sub(option, _SETTING.sub(setting, text))

@@ -1,0 +1,121 @@
+"""Rows in memory (DataFrames, data sets, Arrow tables, lists of records), and several sources at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.errors import UserError, unknown
+from tasks.raw_table import RawTable
+from tasks.sources import DataSource
+from tasks.task import Task
+
+_EXPECTED = (
+    "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.Table, a mapping of columns, "
+    "or a list of dicts"
+)
+
+
+def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> pa.Table:
+    """Rows of any common kind as an Arrow table.
+
+    Args:
+        rows: a DataFrame (pandas, polars), datasets.Dataset, pyarrow.Table, mapping of column name -> values,
+            or a list of dicts. With `columns` also a list of strings (one column) or of tuples.
+        columns: the names of the columns where rows are strings or tuples.
+        what: how to name the rows in an error.
+
+    Raises:
+        UserError: rows of another kind, or of unequal lengths.
+    """
+    try:
+        return _convert(rows, list(columns))
+    except (pa.ArrowException, TypeError, ValueError, KeyError, AttributeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(
+            f"{what} cannot be read ({type(rows).__name__}): {reason}", expected=_EXPECTED
+        ) from error
+
+
+def _convert(rows: Any, columns: list[str]) -> pa.Table:
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if hasattr(rows, "with_format"):  # datasets.Dataset
+        return rows.with_format("arrow")[:]
+    if hasattr(rows, "to_arrow"):  # polars
+        return rows.to_arrow()
+    if hasattr(rows, "iloc"):  # pandas
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    if isinstance(rows, Mapping):
+        return pa.table({str(name): pa.array(values) for name, values in rows.items()})
+    if isinstance(rows, str) or not isinstance(rows, Sequence):
+        raise TypeError(f"a {type(rows).__name__} is not a table")
+    return _of_records(rows, columns)
+
+
+def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
+    if not rows:
+        return pa.table({name: pa.array([], pa.string()) for name in columns})
+    if all(isinstance(row, Mapping) for row in rows):
+        names = list(dict.fromkeys(str(name) for row in rows for name in row))
+        return pa.table({name: [row.get(name) for row in rows] for name in names})
+    if not columns:
+        raise TypeError(f"a list of {type(rows[0]).__name__} has no column names")
+    tuples = [(row,) if isinstance(row, str) else tuple(row) for row in rows]
+    wrong = next((row for row in tuples if len(row) != len(columns)), None)
+    if wrong is not None:
+        raise ValueError(f"{len(wrong)} values in {str(wrong)[:60]}, expected {', '.join(columns)}")
+    return pa.table(dict(zip(columns, zip(*tuples, strict=True), strict=True)))
+
+
+class TableSource(DataSource):
+    """Rows that the caller holds in memory.
+
+    Args:
+        tables: task name -> split -> rows (see `as_table`), such as {"rte": {"train": frame}}.
+        name: what the source is called in messages and records.
+    """
+
+    def __init__(self, tables: Mapping[str, Mapping[str, Any]], name: str = "memory"):
+        self.name = name
+        self._tables: dict[str, dict[str, pa.Table]] = {}
+        for task, splits in tables.items():
+            if not isinstance(splits, Mapping) or not all(isinstance(split, str) for split in splits):
+                raise UserError(
+                    f"the data of task {task!r} is a {type(splits).__name__}",
+                    expected='a mapping of splits to rows, such as {"train": ..., "validation": ...}',
+                )
+            self._tables[task] = {
+                split: as_table(rows, what=f"{task}/{split}") for split, rows in splits.items()
+            }
+
+    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+        found = self._tables.get(task.name, {}).get(split)
+        return None if found is None else lambda: RawTable(found, f"{self.name}:{task.name}/{split}")
+
+    def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+        """Rows in memory come before the files that a task names."""
+        return self._locate(task, split)
+
+    def _looked(self, task: Task, split: str) -> str:
+        if task.name not in self._tables:
+            return str(unknown("task of the data", task.name, self._tables))
+        return f"the data have its splits {', '.join(self._tables[task.name])}"
+
+
+class CombinedSource(DataSource):
+    """Several sources; each split of a task is read from the first that has it."""
+
+    def __init__(self, sources: Sequence[DataSource]):
+        self._sources = list(sources)
+        self.name = " + ".join(source.name for source in sources)
+
+    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+        return next((read for source in self._sources if (read := source._find(task, split))), None)
+
+    def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+        return self._locate(task, split)

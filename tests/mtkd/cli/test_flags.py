@@ -1,0 +1,21 @@
+"""Arguments of the library in messages become options of the command line."""
+
+import pytest
+
+from mtkd.cli.flags import as_options
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("name another directory with `out`", "name another directory with --out"),
+        ("start over with `overwrite=True`", "start over with --overwrite"),
+        ("`eval_limit=400` keeps fewer", "--eval-limit 400 keeps fewer"),
+        ("a lower `train.lr=1e-5`", "a lower --set train.lr=1e-5"),
+        ('`terms.kd.kinds=["classify"]`', "--set 'terms.kd.kinds=[\"classify\"]'"),
+        ("the column `label` and `mtkd recipes`", "the column `label` and `mtkd recipes`"),
+        ("`limit` of `train.lr`", "--limit of `train.lr`"),
+    ],
+)
+def test_arguments_become_options(message: str, shown: str) -> None:
+    assert as_options(message) == shown
