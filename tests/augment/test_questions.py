@@ -376,7 +376,7 @@ def test_same_corpus_whatever_the_batch_interruptions_and_processes(trained, dat
 
 def test_beams_give_several_and_greedy_cannot(trained, data, tmp_path):
     assert generate(tmp_path / "b", trained, data, beams=3, per_paragraph=2).manifest.rows > 60
-    with pytest.raises(UserError, match="cannot be had greedily"):
+    with pytest.raises(UserError, match="greedy decoding cannot write"):
         generate(tmp_path / "g", trained, data, per_paragraph=2)
     assert not (tmp_path / "g").exists()
 
