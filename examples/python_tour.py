@@ -12,10 +12,11 @@ import torch
 import mtkd
 
 runs = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="mtkd-tour-")
-tasks = ["rte", "sst2"]
-short = {"limit": 96, "lr": 1e-4}
-teacher = mtkd.refine("minilm", data="pocket", tasks=tasks, out=f"{runs}/teacher", epochs=2, **short)
-print({name: round(score.primary, 3) for name, score in teacher.scores.items()})
+tasks = ["sst2", "rte"]
+rows = {"data": "pocket", "tasks": tasks, "limit": 200, "eval_limit": 60}
+short = {"max_length": 32}
+teacher = mtkd.refine("minilm", **rows, out=f"{runs}/teacher", epochs=2, lr=3e-4, batch=16, settings=short)
+print("teacher:", {name: round(score.primary, 3) for name, score in teacher.scores.items()})
 
 
 # %% A callback that follows training
@@ -31,19 +32,19 @@ class Follow(mtkd.Callback):
 
 # %% A student of a recipe, with some of its settings changed
 follow = Follow()
-small = {"student.bilstm.hidden_size": 32, "student.embeddings": "teacher"}
+small = {"student.bilstm.hidden_size": 32, "student.embeddings": "teacher", "student.max_length": 24}
 student = mtkd.distill(
     "mkd-lstm",
+    **rows,
     teacher=teacher,
-    data="pocket",
-    tasks=tasks,
     out=f"{runs}/student",
-    limit=96,
-    epochs=4,
-    lr=2e-3,
+    epochs=8,
+    lr=3e-3,
+    batch=32,
     settings=small,
     callbacks=[follow],
 )
+print("student:", {name: round(score.primary, 3) for name, score in student.scores.items()})
 print(f"{len(follow.losses)} steps, loss {follow.losses[0]:.2f} -> {follow.losses[-1]:.2f}")
 
 
@@ -58,28 +59,30 @@ class Cosine(mtkd.LossTerm):
         return (1 - similarity).sum()
 
 
-rows = [
+moods = [
     {"text": f"{word} {end}", "label": label}
     for label, words in enumerate((("awful", "dull", "sad", "poor"), ("great", "fine", "happy", "warm")))
     for word in words
     for end in ("film", "book", "play", "song", "meal", "day")
 ]
 mood = mtkd.Task(name="mood", kind="classify", columns=("text",), labels=("negative", "positive"))
-data = {"mood": {"train": rows, "validation": rows[::3]}}
-mood_teacher = mtkd.refine("minilm", data=data, tasks=mood, out=f"{runs}/mood-teacher", epochs=5, lr=1e-4)
-mine = mtkd.distill(
+data = {"mood": {"train": moods, "validation": moods[::3]}}
+mood_teacher = mtkd.refine("minilm", data=data, tasks=mood, out=f"{runs}/mood-teacher", epochs=5, batch=8)
+mood_student = mtkd.distill(
     "mkd-transformer",
     teacher=mood_teacher,
     data=data,
     tasks=mood,
     out=f"{runs}/mood-student",
     losses={"cosine": Cosine(), "labels": mtkd.losses.Labels()},
-    epochs=5,
-    lr=1e-4,
+    init="teacher",
+    epochs=10,
+    lr=3e-4,
+    batch=8,
 )
 
 # %% Use it
-model = mtkd.load(f"{runs}/mood-student")
+model = mtkd.load(mood_student.path)
 texts = ["a great play", "a dull day"]
 for text, answer in zip(texts, model.predict("mood", texts), strict=True):
     print(text, "->", answer["prediction"], answer["probabilities"])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 __all__ = [
+    "LOGITS",
     "Callback",
     "LossTerm",
     "Model",
@@ -39,6 +40,7 @@ __all__ = [
     "list_recipes",
     "list_tasks",
     "load",
+    "losses",
     "plan_store",
     "predict",
     "refine",
@@ -51,7 +53,6 @@ __all__ = [
 
 _MODULES = {
     "mtkd.api.training": (
-        "MtkdWarning",
         "distill",
         "finetune",
         "refine",
@@ -88,7 +89,8 @@ _MODULES = {
     ),
     "mtkd.settings": ("TrainSettings",),
     "mtkd.training.callbacks": ("Callback",),
-    "tasks.errors": ("UserError",),
+    "mtkd.outputs": ("LOGITS",),
+    "tasks.errors": ("MtkdWarning", "UserError"),
     "tasks.task": ("Task",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -97,6 +99,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 def __getattr__(name: str) -> Any:
     if name == "augment":
         return importlib.import_module("mtkd.api.augmentation")
+    if name == "losses":
+        return importlib.import_module("mtkd.losses")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'mtkd' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULE_OF[name]), name)
@@ -107,15 +111,17 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from mtkd import losses
     from mtkd.api import augmentation as augment
     from mtkd.api.catalogue import check_data, list_grids, list_recipes, list_tasks, show_recipe
     from mtkd.api.grid_runs import compare
     from mtkd.api.measurement import bench_inference, evaluate, glue_submission, predict, report_knowledge
     from mtkd.api.model import Model, load
     from mtkd.api.stores import build_store, plan_store, repair_store, store_info, verify_store
-    from mtkd.api.training import MtkdWarning, distill, finetune, refine
+    from mtkd.api.training import distill, finetune, refine
     from mtkd.losses.base import LossTerm, TermInput
+    from mtkd.outputs import LOGITS
     from mtkd.settings import TrainSettings
     from mtkd.training.callbacks import Callback
-    from tasks.errors import UserError
+    from tasks.errors import MtkdWarning, UserError
     from tasks.task import Task

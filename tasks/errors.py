@@ -33,6 +33,10 @@ class UserError(Exception):
         return lines
 
 
+class MtkdWarning(UserWarning):
+    """Something about data, teacher or settings that the user should know before trusting a result."""
+
+
 def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = None) -> UserError:
     """The error for a name that is not known; it offers the nearest known one.
 

@@ -46,10 +46,16 @@ def show_recipe(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     return load_settings(name, recipe_stage(name), settings or {})
 
 
-def check_data(data: Any, tasks: TaskSpec) -> DataReport:
+def check_data(data: Any, tasks: TaskSpec | None = None, *, max_length: int = 128) -> DataReport:
     """Everything that is wrong with the rows of some tasks; nothing here raises for invalid rows.
 
     Args:
         data: see `refine`.
+        tasks: by default all built-in tasks that the data have.
+        max_length: tokens that models keep of a row; longer rows are counted.
     """
-    return report_on(open_data(data), resolve(tasks))
+    source = open_data(data)
+    chosen = resolve(tasks or "glue,ax,squad")
+    if tasks is None:
+        chosen = [task for task in chosen if source.splits(task)] or chosen
+    return report_on(source, chosen, max_length)

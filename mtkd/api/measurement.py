@@ -11,8 +11,9 @@ from tasks.registry import TaskSpec
 
 if TYPE_CHECKING:
     from mtkd.api.model import Model
-    from mtkd.evaluation.inference_bench import InferenceResult
-    from mtkd.evaluation.scoring import TaskScores
+    from mtkd.evaluation.inference_bench import InferenceResult, Precision
+    from mtkd.evaluation.prediction import SubmissionFile
+    from mtkd.jobs.evaluate import Evaluation
 
 
 def evaluate(
@@ -24,14 +25,19 @@ def evaluate(
     limit: int | None = None,
     batch: int = 64,
     device: str | None = None,
-) -> dict[str, TaskScores]:
+) -> Evaluation:
     """Score a model on labelled rows; see `Model.evaluate`."""
-    return _loaded(model, device).evaluate(data, tasks, split=split, limit=limit, batch=batch)
+    from mtkd.api.model import Model
+    from mtkd.jobs.evaluate import evaluate as evaluate_model
+
+    if isinstance(model, Model):
+        return _loaded(model, device).evaluate(data, tasks, split=split, limit=limit, batch=batch)
+    return evaluate_model(Path(model), data, tasks, split=split, limit=limit, batch_size=batch, device=device)
 
 
 def predict(
     model: str | Path | Model,
-    task: Any,
+    task: TaskSpec | None,
     source: str | Path,
     out: str | Path,
     *,
@@ -39,6 +45,9 @@ def predict(
     device: str | None = None,
 ) -> int:
     """Answer every row of a JSON-lines file; each line is written to `out` with `prediction` added.
+
+    Args:
+        task: may be None if the model has only one.
 
     Returns:
         The number of rows.
@@ -53,8 +62,13 @@ def predict(
 
 
 def glue_submission(
-    models: Sequence[str | Path | Model], data: Any, out: str | Path, *, batch: int = 64
-) -> list[Any]:
+    models: Sequence[str | Path | Model],
+    data: Any,
+    out: str | Path,
+    *,
+    batch: int = 64,
+    device: str | None = None,
+) -> list[SubmissionFile]:
     """Write GLUE's eleven submission files; each task is answered by the first model that knows it."""
     from mtkd.evaluation import prediction
     from tasks.sources import open_data
@@ -62,7 +76,7 @@ def glue_submission(
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there already and not empty", hint="name another folder, or empty it")
-    loaded = [_loaded(model).module for model in models]
+    loaded = [_loaded(model, device).module for model in models]
     return prediction.glue_submission(loaded, open_data(data), folder, batch)
 
 
@@ -73,7 +87,7 @@ def bench_inference(
     batch: int = 128,
     rounds: int = 10,
     warmup: int = 2,
-    precision: str = "fp32",
+    precision: Precision = "fp32",
     device: str | None = None,
 ) -> list[InferenceResult]:
     """Time models in turn in one run: median and spread, parameters, disk and memory.
@@ -82,18 +96,12 @@ def bench_inference(
         models: directories, or name -> directory; the first is what the others are compared with.
         seq_len: tokens per row; batch: rows per batch; rounds: timed batches per model, after `warmup` more.
     """
-    from mtkd.device import best_device
+    from mtkd.device import find_device
     from mtkd.evaluation import inference_bench as bench
 
     named = models if isinstance(models, Mapping) else {str(place): place for place in models}
-    settings = bench.BenchSettings(
-        seq_len,
-        batch,
-        rounds,
-        warmup,
-        precision,
-        device or str(best_device()),  # type: ignore[arg-type]
-    )
+    place = str(find_device(device))
+    settings = bench.BenchSettings(seq_len, batch, rounds, warmup, precision, place)
     return bench.bench_inference({name: Path(place) for name, place in named.items()}, settings)
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import torch
 
-from mtkd.device import best_device
+from mtkd.device import find_device
 from mtkd.evaluation.prediction import predict_rows
-from mtkd.evaluation.scoring import TaskScores
-from mtkd.jobs.evaluate import score_model
-from mtkd.models.multitask import MultiTaskModel, is_saved_model
-from tasks.errors import UserError, unknown
+from mtkd.evaluation.scoring import TaskScores, by_task
+from mtkd.jobs.evaluate import Evaluation
+from mtkd.jobs.evaluate import evaluate as evaluate_model
+from mtkd.models.multitask import ModelInfo, MultiTaskModel, is_saved_model, read_saved
+from tasks.errors import UserError
 from tasks.files import read_json
+from tasks.raw_table import RawTable
 from tasks.registry import TaskSpec, resolve
-from tasks.rows import Rows
-from tasks.sources import open_data
+from tasks.sources import unlabelled_rows
 from tasks.tables import as_table
 from tasks.task import Task
 
@@ -26,28 +25,55 @@ from tasks.task import Task
 class Model:
     """A model with one head per task: a refined teacher, a student, or a fine-tuned model.
 
+    Its weights are read when they are first used.
+
+    Args:
+        source: a run or model directory, or the torch module itself.
+        device: where it runs; None = the GPU if there is one.
+
     Attributes:
-        module: the torch module, `MultiTaskModel`.
-        path: the run or model directory it was read from or trained in; None for a model made by hand.
+        path: the directory it was read from; None for a module.
+
+    Raises:
+        UserError: the directory holds no mtkd model, or there is no such device.
     """
 
-    def __init__(self, module: MultiTaskModel, path: Path | None = None):
-        self.module, self.path = module, path
+    def __init__(self, source: str | Path | MultiTaskModel, *, device: str | None = None):
+        self._device = find_device(device)
+        if isinstance(source, MultiTaskModel):
+            self.path: Path | None = None
+            self._module: MultiTaskModel | None = source.to(self._device)
+            self._tasks, self._info = list(source.tasks.values()), source.info
+        else:
+            self.path, self._module = Path(source), None
+            saved = read_saved(self.path)
+            self._tasks, self._info = saved.tasks, saved.info
 
     def __repr__(self) -> str:
-        tasks = ", ".join(self.tasks) or "no tasks"
-        return f"<mtkd.Model {self.module.encoder.config.kind}: {tasks}; {self.path or 'not saved'}>"
+        return f"<mtkd.Model {', '.join(self.tasks) or 'without tasks'}: {self.path or 'in memory'}>"
+
+    @property
+    def module(self) -> MultiTaskModel:
+        """The torch module, in evaluation mode."""
+        if self._module is None:
+            assert self.path is not None
+            self._module = MultiTaskModel.load(self.path).to(self._device)
+        return self._module
+
+    @property
+    def info(self) -> ModelInfo:
+        """What the saved model says about itself: lengths, base encoder, recorded scores."""
+        return self._info
 
     @property
     def tasks(self) -> dict[str, Task]:
         """The tasks that the model has heads for, by name."""
-        return {task.name: task for task in self.module.tasks.values()}
+        return {task.name: task for task in self._tasks}
 
     @property
     def scores(self) -> dict[str, TaskScores]:
         """The validation scores at the end of training, by task ("task/split" where a task has several)."""
-        found = [TaskScores(**values) for values in self.module.info.scores.values()]
-        return by_task(found)
+        return by_task([TaskScores(**values) for values in self._info.scores.values()])
 
     @property
     def record(self) -> dict[str, Any]:
@@ -57,25 +83,31 @@ class Model:
 
     def to(self, device: str | torch.device) -> Model:
         """Move the model to a device ("cpu", "cuda", "mps"); returns the model itself."""
-        self.module.to(device)
+        self._device = find_device(str(device))
+        if self._module is not None:
+            self._module.to(self._device)
         return self
 
-    def task(self, task: str | Path | Task) -> Task:
-        """One of the model's tasks by name, or a task (file, record) that one of its heads can answer.
+    def task(self, task: TaskSpec | None = None) -> Task:
+        """One task that the model can answer: one of its own by name, or a task file or record.
+
+        Args:
+            task: may be left out if the model has only one.
 
         Raises:
-            UserError: the model has no head for it.
+            UserError: not exactly one task is named, or the model has no head for it.
         """
-        if isinstance(task, str) and task in self.tasks:
-            return self.tasks[task]
-        if isinstance(task, str) and not task.endswith(".toml"):
-            raise unknown("task of this model", task, self.tasks)
-        (found,) = resolve(task)
-        self.module.require([found], "the model")
-        return found
+        tasks = self._tasks if task is None else resolve(task, self._tasks)
+        if len(tasks) != 1:
+            raise UserError(
+                "no task is named" if task is None else f"{len(tasks)} tasks are named",
+                expected=f"one task; the model knows {', '.join(self.tasks) or 'none'}",
+            )
+        self.module.require(tasks, "the model")
+        return tasks[0]
 
-    def predict(self, task: str | Path | Task, rows: Any, *, batch: int = 64) -> Any:
-        """Answer rows.
+    def predict(self, task: TaskSpec, rows: Any, *, batch: int = 64) -> Any:
+        """Predict the labels of rows.
 
         Args:
             rows: a list of strings (tasks of one text), of tuples (one value per text column) or of dicts;
@@ -83,18 +115,21 @@ class Model:
             batch: rows per forward pass.
 
         Returns:
-            One dict per row with `prediction`, and for classes `prediction_id` and `probabilities`; of a
-            DataFrame the same DataFrame with these as further columns.
+            One dict per row with `prediction`, and for classes `prediction_id` and `probabilities`; for a
+            DataFrame, the same DataFrame with these as further columns.
 
         Raises:
             UserError: no head for the task, a column is missing, or a value is not text.
         """
         found = self.task(task)
         table = as_table(rows, found.columns)
-        answers = list(predict_rows(self.module, found, _rows_of(found, table), batch))
+        if table.num_rows == 0:
+            return rows if hasattr(rows, "iloc") else []
+        checked = unlabelled_rows(found, RawTable(table, "rows"))
+        answers = list(predict_rows(self.module, found, checked, batch))
         if not hasattr(rows, "iloc"):
             return answers
-        return rows.assign(**{key: [answer[key] for answer in answers] for key in (answers or [{}])[0]})
+        return rows.assign(**{key: [answer[key] for answer in answers] for key in answers[0]})
 
     def evaluate(
         self,
@@ -104,7 +139,7 @@ class Model:
         split: str | None = None,
         limit: int | None = None,
         batch: int = 64,
-    ) -> dict[str, TaskScores]:
+    ) -> Evaluation:
         """Score the model on labelled rows.
 
         Args:
@@ -114,39 +149,25 @@ class Model:
             limit: at most so many rows per split.
 
         Returns:
-            task -> scores ("task/split" where a task has several).
+            A mapping of task (or "task/split") to scores; it also has `reports` class by class, the tasks
+            that were `skipped`, and `warnings`.
 
         Raises:
-            UserError: no head for a task, or a split is missing or unlabelled.
+            UserError: no head for a task, or no labelled split to score.
         """
-        names = None if tasks is None else self._named(tasks)
-        found = score_model(self.module, open_data(data), names, split=split, limit=limit, batch_size=batch)
-        return by_task(found)
-
-    def _named(self, tasks: TaskSpec) -> list[Task]:
-        parts: Sequence[Any] = [tasks] if isinstance(tasks, str | Path | Task) else list(tasks)
-        words = [word for part in parts for word in (part.split(",") if isinstance(part, str) else [part])]
-        known = self.tasks
-        return resolve([known.get(word, word) if isinstance(word, str) else word for word in words])
+        return evaluate_model(self.module, data, tasks, split=split, limit=limit, batch_size=batch)
 
     def save(self, directory: str | Path) -> Path:
-        """Write the model to a directory that `mtkd.load` reads; returns the directory."""
+        """Write the model to a directory that `mtkd.load` reads; returns the directory.
+
+        Raises:
+            UserError: the directory exists and holds something else.
+        """
         place = Path(directory)
         if place.exists() and (not place.is_dir() or any(place.iterdir())) and not is_saved_model(place):
-            raise UserError(
-                f"{place} is there already and holds no mtkd model", hint="name another directory"
-            )
+            raise UserError(f"{place} exists and holds no mtkd model", hint="name another directory")
         self.module.save(place)
         return place
-
-
-def by_task(scores: Sequence[TaskScores]) -> dict[str, TaskScores]:
-    """Scores by task name; by "task/split" for tasks that were scored on several splits."""
-    names = [score.task for score in scores]
-    return {
-        score.task if names.count(score.task) == 1 else f"{score.task}/{score.split}": score
-        for score in scores
-    }
 
 
 def load(name: str | Path, *, device: str | None = None) -> Model:
@@ -160,15 +181,12 @@ def load(name: str | Path, *, device: str | None = None) -> Model:
     Raises:
         UserError: nothing of that name, or damaged files.
     """
-    place = Path(name)
-    if is_saved_model(place) or place.is_dir():
-        module = MultiTaskModel.load(place)
-    elif (copy := _hub_copy(str(name))) is not None:
-        place, module = copy, MultiTaskModel.load(copy)
-    else:
-        module = MultiTaskModel.without_heads(str(name), 128)
-    model = Model(module, place if place.is_dir() else None)
-    return model.to(device or best_device())
+    if is_saved_model(Path(name)):
+        return Model(name, device=device)
+    copy = None if Path(name).is_dir() else _hub_copy(str(name))
+    if copy is not None:
+        return Model(copy, device=device)
+    return Model(MultiTaskModel.without_heads(str(name), 128), device=device)
 
 
 def _hub_copy(name: str) -> Path | None:
@@ -181,27 +199,9 @@ def _hub_copy(name: str) -> Path | None:
     if name == DEFAULT_TEACHER:
         return None
     wanted = ["*.json", "*.safetensors", "*.txt", "*.model"]
-    found = load_named(
-        lambda repository, local_files_only: snapshot_download(
-            repository, local_files_only=local_files_only, allow_patterns=wanted
-        ),
-        name,
-        "model",
-    )
-    return Path(found) if is_saved_model(Path(found)) else None
 
+    def fetch(repository: str, local_files_only: bool) -> str:
+        return snapshot_download(repository, local_files_only=local_files_only, allow_patterns=wanted)
 
-def _rows_of(task: Task, table: pa.Table) -> Rows:
-    """Unlabelled rows of a task, checked as rows of a file are."""
-    from tasks.sources import load_rows
-    from tasks.tables import TableSource
-
-    unlabelled = unlabelled_task(task)
-    return load_rows(TableSource({task.name: {"rows": table}}), unlabelled, "rows")
-
-
-def unlabelled_task(task: Task) -> Task:
-    """The task as rows without labels are read for it."""
-    from dataclasses import replace
-
-    return replace(task, files={}, train=None, validation=(), test=("rows",), label="__no_label__")
+    found = Path(load_named(fetch, name, "model"))
+    return found if is_saved_model(found) else None

@@ -47,7 +47,7 @@ def plan_store(
     """
     from mtkd.jobs import plan_store as job
 
-    return job.plan_store(_request(locals()), Path(out))
+    return job.plan_store(store_request(locals()), Path(out))
 
 
 def build_store(
@@ -80,7 +80,7 @@ def build_store(
     """
     from mtkd.jobs import build_store as job
 
-    return job.build_store(_request(locals()), Path(out), command, overwrite=overwrite)[0]
+    return job.build_store(store_request(locals()), Path(out), command, overwrite=overwrite)[0]
 
 
 def repair_store(store: str | Path) -> list[str]:
@@ -99,13 +99,13 @@ def store_info(store: str | Path) -> StoreManifest:
 
 def verify_store(store: str | Path) -> dict[str, str]:
     """Compare every shard of a store with its digest; damaged file -> what is wrong with it."""
-    from mtkd.store import store_manifest as manifest
+    from mtkd.store.store_manifest import damaged_shards
 
-    found = manifest.verify_store(Path(store), store_info(store), digest=True)
-    return {shard.file: state for shard, state in found}
+    return damaged_shards(Path(store), store_info(store))
 
 
-def _request(given: Mapping[str, Any]) -> StoreRequest:
+def store_request(given: Mapping[str, Any]) -> StoreRequest:
+    """What a store is asked to hold, from the arguments of `plan_store`."""
     from mtkd.jobs.plan_store import StoreRequest
 
     names = ("recipe", "limit", "dtype", "precision", "batch", "budget")

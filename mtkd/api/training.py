@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.errors import UserError
-from tasks.registry import TaskSpec
+from tasks.errors import MtkdWarning, UserError
+from tasks.registry import TaskSpec, describe, resolve
+from tasks.task import Task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,10 +19,7 @@ if TYPE_CHECKING:
     from mtkd.models.multitask import MultiTaskModel
     from mtkd.settings import TrainSettings
     from mtkd.training.callbacks import Callback
-
-
-class MtkdWarning(UserWarning):
-    """Something about data, teacher or settings that the user should know before trusting a result."""
+    from mtkd.training.run_directory import RunDirectory
 
 
 def refine(
@@ -70,11 +68,11 @@ def refine(
     Raises:
         UserError: anything wrong with data, encoder or settings, before anything is written.
     """
-    from mtkd.jobs import refine as job
-
     options = dict(locals())
+    from mtkd.jobs.refine import refine as refine_job
+
     loaded, request = _prepare("refine", recipe, options)
-    return _model(job.refine(request, loaded, str(teacher), callbacks=callbacks, warn=_warn))
+    return _model(refine_job(request, loaded, str(teacher), callbacks=callbacks, warn=_warn))
 
 
 def distill(
@@ -136,11 +134,11 @@ def distill(
                 "with `text`",
                 hint="leave them out, or leave `text` out",
             )
-        from mtkd.jobs import distill_text
+        from mtkd.jobs.distill_text import distill_text
 
         loaded, request = _prepare("distill", recipe, options | {"data": str(text), "tasks": "text"})
         return _model(
-            distill_text.distill_text(
+            distill_text(
                 request, loaded, _named(teacher), Path(text), text_column, callbacks=callbacks, warn=_warn
             )
         )
@@ -148,14 +146,16 @@ def distill(
         raise UserError(
             "a distillation needs rows", hint="`data=pocket|hub|DIR`, or `text=FILE` for plain text"
         )
-    from mtkd.jobs import distill as job
+    from mtkd.jobs.distill import distill as distill_job
 
-    loaded, request = _prepare("distill", recipe, options | {"tasks": "glue" if tasks is None else tasks})
+    named = _named(teacher)
+    options["tasks"] = "glue" if tasks is None else tasks
+    loaded, request = _prepare("distill", recipe, options, named)
     return _model(
-        job.distill(
+        distill_job(
             request,
             loaded,
-            _named(teacher),
+            named,
             Path(corpus) if corpus else None,
             Path(store) if store else None,
             student=_module(student),
@@ -202,29 +202,52 @@ def finetune(
     Raises:
         UserError: anything wrong with data, model or settings, before anything is written.
     """
-    from mtkd.jobs import finetune as job
-
     options = dict(locals()) | {"tasks": task}
-    loaded, request = _prepare("finetune", recipe, options)
-    return _model(job.finetune(request, loaded, _named(model), callbacks=callbacks, warn=_warn))
+    from mtkd.jobs.finetune import finetune as finetune_job
+
+    start = _named(model)
+    loaded, request = _prepare("finetune", recipe, options, start)
+    start = Path(start) if isinstance(start, str) else start
+    return _model(finetune_job(request, loaded, start, callbacks=callbacks, warn=_warn))
 
 
-def _prepare(command: str, recipe: str, options: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The validated settings of a recipe, and the request, from a function's arguments."""
+def _prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = None) -> tuple[Any, Any]:
+    """The validated settings of a recipe, and the request, from a function's arguments.
+
+    Args:
+        model: whose tasks may also be named.
+    """
     from mtkd.jobs.common import Request
     from mtkd.recipes import load_settings
-    from tasks.registry import describe
+    from tasks.sources import open_data
 
-    changes = dict(_train_changes(command, options)) | dict(options["settings"] or {})
-    loaded = load_settings(recipe, command, changes, describe(options["tasks"]))
-    names = ("limit", "eval_limit", "resume", "overwrite", "device")
+    tasks, data = options["tasks"], options["data"]
+    changes = _train_changes(command, options) | dict(options["settings"] or {})
+    loaded = load_settings(recipe, command, changes, describe(tasks))
+    known = _tasks_of(model)
+    words = {word.strip() for word in describe(tasks).split(",")}
+    if not isinstance(tasks, str | Path) or words & {task.name for task in known}:
+        tasks = resolve(tasks, known)
     request = Request(
-        data=options["data"],
-        tasks=options["tasks"],
+        data=str(data) if isinstance(data, str | Path) else open_data(data),
+        tasks=str(tasks) if isinstance(tasks, str | Path) else tasks,
         out=Path(options["out"]),
-        **{name: options[name] for name in names},
+        **{name: options[name] for name in ("limit", "eval_limit", "resume", "overwrite", "device")},
     )
     return loaded, request
+
+
+def _tasks_of(model: Any) -> list[Task]:
+    """The tasks that a saved or loaded model knows, where they are no built-in ones."""
+    from mtkd.models.multitask import MultiTaskModel, is_saved_model, read_saved
+    from tasks.glue import TASKS
+
+    tasks: Iterable[Task] = ()
+    if isinstance(model, MultiTaskModel):
+        tasks = model.tasks.values()
+    elif model is not None and is_saved_model(Path(model)):
+        tasks = read_saved(Path(model)).tasks
+    return [task for task in tasks if task.name not in TASKS]
 
 
 _SHORTHANDS = {
@@ -266,12 +289,11 @@ def _module(student: Any) -> Any:
     return student.module if isinstance(student, Model) else student
 
 
-def _model(run: Any) -> Model:
+def _model(run: RunDirectory) -> Model:
     """The model that a finished run left."""
     from mtkd.api.model import Model
-    from mtkd.models.multitask import MultiTaskModel
 
-    return Model(MultiTaskModel.load(run.path), run.path)
+    return Model(run.path)
 
 
 def _warn(text: str) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mtkd import __version__
 from mtkd.cli.options import (
+    command_line,
     data_option,
     limit_option,
     out_option,
@@ -24,14 +21,12 @@ from mtkd.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from augment.augmenter import Augmenter
+    from augment.corpus_writer import WrittenCorpus
     from tasks.corpus_reader import CorpusManifest
-    from tasks.rows import Rows
-    from tasks.task import Task
 
 _source_options = stack(
     data_option,
-    click.option("--tasks", "spec", required=True, help="tasks, groups or task files, comma-separated"),
+    click.option("--tasks", required=True, help="tasks, groups of tasks or task files, comma-separated"),
     out_option,
 )
 _copies_option = click.option(
@@ -52,46 +47,38 @@ _run_options = stack(
 
 @click.command()
 @_source_options
-@click.option("--p", default=0.1, show_default=True, help="chance of a word to be masked")
+@click.option("--p", default=0.1, show_default=True, help="probability that a word is masked")
 @_copies_option
 @_run_options
-def mask(
-    data: str,
-    spec: str,
-    out: Path,
-    p: float,
-    copies: tuple[str, ...],
-    seed: int,
-    mask_token: str,
-    workers: int,
-    limit: int | None,
-    overwrite: bool,
-    json_file: str | None,
-) -> None:
+def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any) -> None:
     """Write masked copies of every training row (MKD, after Tang et al.).
 
     After an interruption the same command resumes, and the corpus is byte-identical. With
-    `accelerate launch -m mtkd.cli.main augment ...` several processes share the work.
+    `accelerate launch -m mtkd.cli.main augment ...` the work is sharded across processes.
     """
-    from augment.corpus_writer import copies_of
-    from augment.masking import Masking
+    from mtkd.api import augmentation
 
-    tasks = _trained(spec)
-    method = Masking(p=p, seed=seed, mask_token=mask_token)
-    numbers = copies_of(tasks, ",".join(copies))
-    _write(method, numbers, data, _rows(data, tasks, limit), out, workers, overwrite, json_file)
+    command = command_line()
+    written = augmentation.mask(out=out, copies=",".join(copies), command=command, **given)
+    _show(written, out, json_file)
 
 
 @click.command()
 @_source_options
-@click.option("--p-mask", default=0.1, show_default=True, help="chance of a word to be masked")
+@click.option("--p-mask", default=0.1, show_default=True, help="probability that a word is masked")
 @click.option(
-    "--p-pos", default=0.1, show_default=True, help="chance to become another word of its part of speech"
+    "--p-pos",
+    default=0.1,
+    show_default=True,
+    help="probability that a word is replaced by another of its part of speech",
 )
 @click.option(
-    "--p-ngram", default=0.25, show_default=True, help="chance of a text to be cut to 1 to 5 words in a row"
+    "--p-ngram",
+    default=0.25,
+    show_default=True,
+    help="probability that a text is cut to 1 to 5 consecutive words",
 )
-@click.option("--copies", multiple=True, metavar="[TASK=]N", help="copies of each row [20]")
+@click.option("--copies", multiple=True, metavar="[TASK=]N", help="copies of each row  [default: 20]")
 @click.option(
     "--tagger",
     default="auto",
@@ -100,34 +87,17 @@ def mask(
     help="where parts of speech come from; nothing is downloaded",
 )
 @_run_options
-def replace(
-    data: str,
-    spec: str,
-    out: Path,
-    p_mask: float,
-    p_pos: float,
-    p_ngram: float,
-    copies: tuple[str, ...],
-    tagger: str,
-    seed: int,
-    mask_token: str,
-    workers: int,
-    limit: int | None,
-    overwrite: bool,
-    json_file: str | None,
-) -> None:
+def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any) -> None:
     """Write copies with words masked or replaced, and n-grams cut out (Tang et al. 2019).
 
     After an interruption the same command resumes, and the corpus is byte-identical. With
-    `accelerate launch -m mtkd.cli.main augment ...` several processes share the work.
+    `accelerate launch -m mtkd.cli.main augment ...` the work is sharded across processes.
     """
-    from augment.corpus_writer import copies_of
-    from augment.replacement import COPIES, Replacement
+    from mtkd.api import augmentation
 
-    tasks = _trained(spec)
-    method = Replacement({}, tagger, p_mask, p_pos, p_ngram, seed, mask_token)
-    numbers = copies_of(tasks, ",".join([str(COPIES), *copies]))
-    _write(method, numbers, data, _rows(data, tasks, limit), out, workers, overwrite, json_file)
+    command = command_line()
+    written = augmentation.replace(out=out, copies=",".join(copies), command=command, **given)
+    _show(written, out, json_file)
 
 
 @click.command("run")
@@ -138,67 +108,31 @@ def replace(
 @_writing_options
 def run_augmenter(
     name: str,
-    data: str,
-    spec: str,
     out: Path,
     sets: tuple[str, ...],
     copies: tuple[str, ...],
-    workers: int,
-    limit: int | None,
-    overwrite: bool,
     json_file: str | None,
+    **given: Any,
 ) -> None:
     """Write copies of every training row with the augmenter NAME: mask, replace, or one of a plugin.
 
     Other packages add augmenters as entry points of the group mtkd.augmenters.
     """
-    from augment.corpus_writer import copies_of
-    from augment.registry import build_augmenter
+    from mtkd.api import augmentation
     from mtkd.recipes import parse_set
 
-    method = build_augmenter(name, parse_set(sets))
-    tasks = _trained(spec)
-    numbers = copies_of(tasks, ",".join(copies))
-    _write(method, numbers, data, _rows(data, tasks, limit), out, workers, overwrite, json_file)
+    command, settings = command_line(), parse_set(sets)
+    written = augmentation.run(
+        name, out=out, settings=settings, copies=",".join(copies), command=command, **given
+    )
+    _show(written, out, json_file)
 
 
-def _trained(spec: str) -> list[Task]:
-    from tasks.registry import resolve
-
-    return [task for task in resolve(spec) if task.train is not None]
-
-
-def _rows(data: str, tasks: Sequence[Task], limit: int | None) -> dict[str, Rows]:
-    from tasks.sources import load_rows, open_data
-
-    source = open_data(data)
-    return {task.name: load_rows(source, task, task.train, limit, 0) for task in tasks if task.train}
-
-
-def _write(
-    method: Augmenter,
-    copies: Mapping[str, int],
-    data: str,
-    rows: Mapping[str, Rows],
-    out: Path,
-    workers: int,
-    overwrite: bool,
-    json_file: str | None,
-) -> None:
-    """Write the corpus and show what it holds."""
-    from augment.corpus_writer import CorpusJob, total_copies, write_corpus
+def _show(written: WrittenCorpus, out: Path, json_file: str | None) -> None:
+    """Show what a corpus holds."""
     from mtkd.storage.distributed import launched
-    from tasks.progress import progress
-    from tasks.sources import open_data
 
-    command = shlex.join(["mtkd", *sys.argv[1:]])
-    job = CorpusJob(method.prepare(rows), copies, open_data(data).name, __version__, command)
-    ranks = launched()
-    with progress("copying", total_copies(job, rows), unit="copies", show=ranks.first) as advance:
-        written = write_corpus(
-            job, rows, out, workers=workers, overwrite=overwrite, advance=advance, ranks=ranks
-        )
-    if not ranks.first:
+    if not launched().first:
         return
     manifest = written.manifest
 
@@ -212,7 +146,7 @@ def _write(
 
 def _draw(manifest: CorpusManifest) -> None:
     table(
-        ("task", "rows", "copies a row", "copies", "words changed", "copies with none changed"),
+        ("task", "rows", "copies per row", "copies", "words changed", "copies with none changed"),
         [
             (
                 t.name,

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mtkd import __version__
-from mtkd.cli.options import out_option, overwrite_option, report_options, say, show, table, warn
+from mtkd.cli.options import (
+    command_line,
+    out_option,
+    overwrite_option,
+    report_options,
+    say,
+    show,
+    table,
+    warn,
+)
 
 if TYPE_CHECKING:
     from augment.questions.filtering.filter_corpus import Filtered
-    from tasks.answers import Answerer
 
 _SHORT_OF = 0.01  # how far the share of rows without an answer may fall short in silence
 
@@ -52,34 +57,18 @@ _SHORT_OF = 0.01  # how far the share of rows without an answer may fall short i
 @click.option("--shard-rows", default=10_000, show_default=True, help="questions looked at for one file")
 @overwrite_option
 @report_options
-def filter_questions(
-    corpus: Path, teacher: Path, out: Path, overwrite: bool, json_file: str | None, **given: Any
-) -> None:
-    """Keep the questions that a teacher can answer, and make some that nobody can.
+def filter_questions(out: Path, json_file: str | None, **given: Any) -> None:
+    """Keep the questions that a teacher can answer, and write some that nobody can.
 
     After an interruption the same command resumes, and the corpus is byte-identical.
     `accelerate launch -m mtkd.cli.main augment questions filter ...` shards the work across processes.
     """
-    from augment.questions.filtering.filter_corpus import FilterJob, filter_corpus, open_questions
-    from augment.questions.filtering.filter_shard import FilterSettings
+    from mtkd.api import augmentation
     from mtkd.storage.distributed import launched
-    from tasks.progress import progress
 
-    job = FilterJob(corpus, FilterSettings(**given), __version__, shlex.join(["mtkd", *sys.argv[1:]]))
-    rows = open_questions(corpus).rows
-    ranks = launched()  # first: it says which device is this process's
-    answerer = load_answerer(teacher)
-    with progress("filtering", rows, unit="questions", show=ranks.first) as advance:
-        filtered = filter_corpus(job, answerer, out, overwrite=overwrite, ranks=ranks, advance=advance)
-    if ranks.first:
-        show(filtered.tally.to_json(), json_file, lambda: _draw(filtered, job.settings.unanswerable, out))
-
-
-def load_answerer(directory: Path) -> Answerer:
-    """The teacher that answers questions, from the directory of a run or of a model."""
-    from mtkd.evaluation.question_answering import SpanAnswerer
-
-    return SpanAnswerer.load(directory)
+    filtered = augmentation.filter_questions(out=out, command=command_line(), **given)
+    if launched().first:
+        show(filtered.tally.to_json(), json_file, lambda: _draw(filtered, given["unanswerable"], out))
 
 
 def _draw(filtered: Filtered, wanted: float, out: Path) -> None:

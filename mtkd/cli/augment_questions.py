@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mtkd import __version__
 from mtkd.cli.options import (
+    command_line,
     data_option,
     eval_limit_option,
     limit_option,
@@ -34,12 +32,12 @@ _ABOVE_0 = click.IntRange(min=1)
 
 @click.command()
 @data_option
-@click.option("--task", "spec", default="squad", show_default=True, help="a span task, or its .toml file")
+@click.option("--task", default="squad", show_default=True, help="a span task, or its .toml file")
 @click.option(
     "--model", required=True, metavar="NAME|DIR|fresh", help="the T5 to start from; fresh: a new one"
 )
 @out_option
-@click.option("--format", "form", default="context", show_default=True, help=_FORMAT_HELP)
+@click.option("--format", default="context", show_default=True, help=_FORMAT_HELP)
 @click.option("--epochs", default=3, show_default=True, type=_ABOVE_0)
 @click.option("--steps", type=_ABOVE_0, help="so many steps instead of --epochs")
 @click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="[0.03 for fresh, else 3e-4]")
@@ -59,30 +57,14 @@ _ABOVE_0 = click.IntRange(min=1)
 @eval_limit_option
 @overwrite_option
 @report_options
-def train(
-    data: str, spec: str, model: str, out: Path, overwrite: bool, json_file: str | None, **given: Any
-) -> None:
+def train(out: Path, json_file: str | None, **given: Any) -> None:
     """Fine-tune a T5 to write the questions of a span task.
 
     After an interruption the same command resumes from its last checkpoint, to the same weights.
     """
-    from augment.questions.generator import Reading
-    from augment.questions.training.from_scratch import NewModelShape
-    from augment.questions.training.prompts import span_task
-    from augment.questions.training.train_generator import TrainingPlace, TrainJob, train_generator
-    from mtkd.device import best_device, keep_memory
-    from tasks.registry import resolve
-    from tasks.sources import open_data
+    from mtkd.api import augmentation
 
-    reading = Reading(given["form"], given["max_input"], given["max_output"])
-    shape = NewModelShape(*(given[name] for name in ("vocab_size", "d_model", "layers", "heads", "d_ff")))
-    same = ("epochs", "steps", "lr", "batch_size", "seed", "precision", "limit")
-    job = TrainJob(
-        model, reading, shape, **{name: given[name] for name in same}, eval_limit=given["eval_limit"] or 1000
-    )
-    click.get_current_context().with_resource(keep_memory())
-    place = TrainingPlace(out, best_device(), __version__, _command(), overwrite)
-    report = train_generator(job, open_data(data), span_task(resolve(spec)), place)
+    report = augmentation.train_questions(out=out, command=command_line(), **given)
 
     def draw() -> None:
         scores = report["scores"]
@@ -111,7 +93,7 @@ def train(
     "--text", required=True, metavar="FILE|DIR|hub:NAME[/CONFIG]", help="paragraphs: text, parquet or JSONL"
 )
 @out_option
-@click.option("--task", "task_name", default="squad", show_default=True, help="the span task they are for")
+@click.option("--task", default="squad", show_default=True, help="the span task they are for")
 @click.option("--text-column", default="text", show_default=True, help="column or key of the paragraphs")
 @click.option("--title-column", default="title", show_default=True, help="what a paragraph is from")
 @click.option("--split", default="train", show_default=True, help="of a data set on the hub")
@@ -121,7 +103,7 @@ def train(
 @click.option("--sample", is_flag=True, help="draw the words instead of taking the likeliest")
 @click.option("--top-p", default=0.95, show_default=True, help="with --sample")
 @click.option("--temperature", default=1.0, show_default=True, help="with --sample")
-@click.option("--format", "form", help=f"{_FORMAT_HELP} [as it was trained]")
+@click.option("--format", help=f"{_FORMAT_HELP} [as it was trained]")
 @click.option("--max-input", type=click.IntRange(min=8), help="tokens of a prompt [as it was trained]")
 @click.option("--max-output", type=click.IntRange(min=2), help="tokens of a question [as it was trained]")
 @click.option("--spacy", metavar="PIPELINE", help="answers are its entities [names, numbers, dates by rule]")
@@ -139,41 +121,17 @@ def train(
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 @overwrite_option
 @report_options
-def generate(model: str, text: str, out: Path, json_file: str | None, overwrite: bool, **given: Any) -> None:
+def generate(out: Path, json_file: str | None, **given: Any) -> None:
     """Write questions about paragraphs, for a teacher to answer.
 
     After an interruption the same command resumes, and the corpus is byte-identical. With
-    `accelerate launch -m mtkd.cli.main augment questions generate ...` several processes share the work.
+    `accelerate launch -m mtkd.cli.main augment questions generate ...` the work is sharded across processes.
     """
-    from augment.questions.generation.config import GenerationConfig, prepare_generation
-    from augment.questions.generation.paragraphs import Words
-    from augment.questions.training.prompts import span_task
+    from mtkd.api import augmentation
     from mtkd.storage.distributed import launched
-    from tasks.registry import resolve
 
-    task = span_task(resolve(given["task_name"]))
-    words = Words.parse(given["words"]) if given["words"] else None
-    same = {name: value for name, value in given.items() if name not in ("task_name", "words")}
-    wanted = GenerationConfig(model, text, words=words, **same)
-
-    from augment.corpus_writer import total_copies, write_corpus
-    from mtkd.device import best_device, keep_memory
-    from tasks.progress import progress
-
-    click.get_current_context().with_resource(keep_memory())
-    ranks = launched()
-    ready = prepare_generation(wanted, task.name, best_device(), __version__, _command())
-    total = total_copies(ready.job, ready.rows)
-    with progress("questions", total, unit="questions", show=ranks.first) as advance:
-        written = write_corpus(
-            ready.job,
-            ready.rows,
-            out,
-            overwrite=overwrite,
-            advance=advance,
-            ranks=ranks,
-        )
-    if not ranks.first:
+    written, ready = augmentation.generate_questions(out=out, command=command_line(), **given)
+    if not launched().first:
         return
     manifest = written.manifest
 
@@ -196,7 +154,3 @@ def _draw_questions(manifest: CorpusManifest, out: Path) -> None:
     table(("task", "paragraphs", "questions", "not had", "shards"), [(entry.name, *counts)])
     shown = [(s.source, s.context, s.question) for s in samples(out, manifest)]
     table(("from", "context", "question"), shown)
-
-
-def _command() -> str:
-    return shlex.join(["mtkd", *sys.argv[1:]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -42,38 +43,26 @@ from tasks.errors import UserError
 @click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of every cell")
 @click.option("--dry-run", is_flag=True, help="only print the commands")
 @report_options
-def compare(grid: str, sets: tuple[str, ...], dry_run: bool, json_file: str | None, **given: Any) -> None:
+def compare(
+    grid: str,
+    tasks: str | None,
+    seeds: str | None,
+    sets: tuple[str, ...],
+    dry_run: bool,
+    json_file: str | None,
+    **given: Any,
+) -> None:
     """Run a grid of recipes x overrides x tasks x seeds, and print one table: mean, spread, size, speed.
 
     GRID is a TOML file or one of the grids of the papers' tables: mlkd-table-3 to -8, minilmv2-table-7, -8,
     hsk-tinybert-4-grid, hsk-rosita-6-grid, waldorf-ablation.
     What is finished is not run again; a run that fails does not stop the others.
     """
-    import shlex
-
-    from mtkd.grids import load_grid
-    from mtkd.jobs.compare import GridInputs, jobs, run_grid
+    from mtkd.api.grid_runs import plan_grid
+    from mtkd.jobs.compare import jobs, run_grid
     from mtkd.recipes import parse_set
 
-    more = [
-        word
-        for name in ("limit", "eval_limit", "epochs")
-        if given[name]
-        for word in (f"--{name.replace('_', '-')}", str(given[name]))
-    ]
-    if not given["teacher"] and not given["store"]:
-        raise UserError("a grid needs a teacher", hint="--teacher DIR|NAME, or --store DIR of its knowledge")
-    loaded = load_grid(grid, _changes(given), parse_set(sets), given["without"])
-    inputs = GridInputs(
-        given["data"],
-        given["teacher"],
-        given["out"],
-        given["text"],
-        given["base"],
-        given["store"],
-        tuple(more),
-        given["corpus"],
-    )
+    loaded, inputs = plan_grid(grid, **given, **_lists(tasks, seeds), settings=parse_set(sets))
     if dry_run:
         for _, _, _, chain in jobs(loaded, inputs):
             for job in chain:
@@ -93,16 +82,10 @@ def compare(grid: str, sets: tuple[str, ...], dry_run: bool, json_file: str | No
         raise SystemExit(1)
 
 
-def _changes(given: dict[str, Any]) -> dict[str, Any]:
-    """What the options change of the grid itself."""
-    changes: dict[str, Any] = {}
-    if given["tasks"]:
-        changes["tasks"] = given["tasks"].split()
-    if given["seeds"]:
-        try:
-            changes["seeds"] = [int(seed) for seed in given["seeds"].split(",")]
-        except ValueError as error:
-            raise UserError(
-                f"--seeds {given['seeds']!r}", expected="numbers by commas, such as 0,1,2"
-            ) from error
-    return changes
+def _lists(tasks: str | None, seeds: str | None) -> dict[str, list[Any]]:
+    """Tasks (separated by spaces) and seeds (by commas) as lists."""
+    try:
+        numbers = [int(seed) for seed in seeds.split(",")] if seeds else []
+    except ValueError as error:
+        raise UserError(f"--seeds {seeds!r}", expected="comma-separated numbers, such as 0,1,2") from error
+    return {"tasks": (tasks or "").split(), "seeds": numbers}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+import mtkd
 from mtkd.cli.options import data_option, report_options, show, table
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def data() -> None:
 
 @data.command("check")
 @data_option
-@click.option("--tasks", "spec", help="tasks, groups or task files [default: all in the data]")
+@click.option("--tasks", help="tasks, groups of tasks or task files  [default: all in the data]")
 @click.option(
     "--max-length",
     default=128,
@@ -30,20 +31,13 @@ def data() -> None:
 )
 @click.option("--list", "most", default=50, show_default=True, help="print at most N lines (0 = all)")
 @report_options
-def check(data: str, spec: str | None, max_length: int, most: int, json_file: str | None) -> None:
+def check(data: Any, tasks: str | None, max_length: int, most: int, json_file: str | None) -> None:
     """Report rows, label balance, lengths, duplicates, overlap with train, and every bad row.
 
     Warns of imbalanced labels, training rows in other splits, rows that will be cut to --max-length tokens,
     and text that the default vocabulary does not know. The exit code is 2 if there are errors.
     """
-    from tasks.data_report import report_on
-    from tasks.registry import resolve
-    from tasks.sources import open_data
-
-    source = open_data(data)
-    tasks = resolve(spec or "glue,ax,squad")
-    chosen = tasks if spec else [task for task in tasks if source.splits(task)] or tasks
-    report = report_on(source, chosen, max_length)
+    report = mtkd.check_data(data, tasks, max_length=max_length)
     show(report.to_json(), json_file, lambda: _draw(report, most))
     sys.exit(2 if report.errors else 0)
 

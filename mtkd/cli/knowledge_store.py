@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mtkd.cli.options import limit_option, overwrite_option, report_options, say, show, stack, table
+import mtkd
+from mtkd.cli.options import (
+    command_line,
+    limit_option,
+    overwrite_option,
+    report_options,
+    say,
+    show,
+    stack,
+    table,
+)
 from tasks.errors import UserError
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -23,7 +31,7 @@ def store() -> None:
 contents_options = stack(
     click.option("--recipe", metavar="R", help="whose needs the store serves (`mtkd recipes`)"),
     click.option("--data", metavar="pocket|hub|DIR", help="where the rows come from", envvar="MTKD_DATA"),
-    click.option("--tasks", "spec", metavar="T", help="tasks, groups or task files, by commas"),
+    click.option("--tasks", metavar="T", help="tasks, groups or task files, by commas"),
     click.option("--teacher", metavar="DIR", help="whose knowledge: a run of mtkd refine, or an encoder"),
     click.option("--corpus", type=click.Path(path_type=Path), metavar="DIR", help="augmented copies, too"),
     limit_option,
@@ -63,9 +71,8 @@ contents_options = stack(
 @report_options
 def plan(out: Path, json_file: str | None, **given: Any) -> None:
     """Say how large a store would be and how long the teacher would take; write nothing."""
-    from mtkd.jobs.plan_store import plan_store
 
-    found = plan_store(_request(given), out)
+    found = mtkd.plan_store(**_arguments(given), out=out)
     prepared = found.prepared
     result = {
         "rows": found.rows,
@@ -107,10 +114,11 @@ def build(out: Path, repair: bool, overwrite: bool, json_file: str | None, **giv
     """
     from accelerate import PartialState
 
+    from mtkd.api.stores import store_request
     from mtkd.jobs.build_store import build_store, repair_store
 
     if repair:
-        if any(given[name] for name in ("recipe", "data", "spec", "teacher")):
+        if any(given[name] for name in ("recipe", "data", "tasks", "teacher")):
             raise UserError(
                 "--repair takes everything from the store itself",
                 hint=f"mtkd store build --repair --out {out}",
@@ -120,8 +128,9 @@ def build(out: Path, repair: bool, overwrite: bool, json_file: str | None, **giv
             say(f"{len(files)} of {len(manifest.shards)} shards were damaged and made again")
             show({"repaired": files}, json_file, lambda: print("\n".join(files) or "nothing to repair"))
         return
-    command = shlex.join(["mtkd", *sys.argv[1:]])
-    manifest, prepared, made = build_store(_request(given), out, command, overwrite=overwrite)
+    manifest, prepared, made = build_store(
+        store_request(_arguments(given)), out, command_line(), overwrite=overwrite
+    )
     if not PartialState().is_main_process:
         return
     show(_summary(manifest), json_file, lambda: _draw(manifest))
@@ -165,32 +174,16 @@ def verify(directory: Path, json_file: str | None) -> None:
         raise damage_error(directory, bad)
 
 
-def _request(given: dict[str, Any]) -> Any:
-    from mtkd.jobs.plan_store import StoreRequest
+def _arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """The options as arguments of `mtkd.plan_store` and `mtkd.build_store`."""
     from mtkd.recipes import parse_set
 
-    for name, option in (
-        ("recipe", "--recipe R"),
-        ("data", "--data D"),
-        ("spec", "--tasks T"),
-        ("teacher", "--teacher DIR"),
-    ):
+    for name in ("recipe", "data", "tasks", "teacher"):
         if not given[name]:
-            raise UserError(f"a store needs {option}", hint=f"add {option}")
-    corpus = given["corpus"]
-    return StoreRequest(
-        recipe=given["recipe"],
-        data=given["data"],
-        tasks=given["spec"],
-        teacher=given["teacher"],
-        sets=parse_set(given["sets"]),
-        corpus=str(corpus) if corpus else None,
-        limit=given["limit"],
-        dtype=given["dtype"],
-        precision=given["precision"],
-        batch=given["batch"],
-        budget=None if given["budget"] is None else _bytes(given["budget"]),
-    )
+            raise UserError(f"a store needs --{name}", hint=f"add --{name}")
+    budget = None if given["budget"] is None else _bytes(given["budget"])
+    plain = {name: value for name, value in given.items() if name not in ("sets", "budget")}
+    return plain | {"settings": parse_set(given["sets"]), "budget": budget}
 
 
 def _bytes(text: str) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 import click
 
 from mtkd import __version__
 from mtkd.cli.flags import as_options
 from mtkd.cli.lazy_group import LazyGroup
-from tasks.errors import UserError
+from tasks.errors import MtkdWarning, UserError
 
 
 @click.group(
@@ -51,9 +54,12 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line: a user's mistake is one clear error and exit code 2."""
+    """Run the command line: invalid usage or data is one clear error and exit code 2."""
     try:
-        cli.main(standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", MtkdWarning)
+            warnings.showwarning = _show_warning(warnings.showwarning)
+            cli.main(standalone_mode=False)
     except UserError as error:
         _fail([as_options(line) for line in error.lines()], 2)
     except click.exceptions.Abort:
@@ -71,6 +77,20 @@ def main() -> None:
         if error.errno != errno.ENOSPC:
             raise
         _fail([f"the disk is full: could not write {error.filename or 'the output'}"], 2)
+
+
+def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """Shows the library's warnings as panels, with options in place of arguments; others as before."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, MtkdWarning):
+            otherwise(message, category, *where, **more)
+            return
+        from mtkd.cli.options import warn
+
+        warn(as_options(str(message)))
+
+    return show
 
 
 def _fail(lines: list[str], code: int) -> None:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import mtkd
 from mtkd.cli.options import data_option, device_option, report_options, say, show, table, warn
-from tasks.errors import UserError, shorten
+from tasks.errors import UserError
 
 if TYPE_CHECKING:
     from mtkd.evaluation.class_report import ClassReport
-    from mtkd.models.multitask import MultiTaskModel
+    from mtkd.evaluation.prediction import SubmissionFile
 
 model_option = click.option(
     "--model", required=True, type=click.Path(path_type=Path), metavar="DIR", help="a run or model directory"
@@ -36,7 +37,7 @@ batch_option = click.option(
 @model_option
 @data_option
 @click.option(
-    "--tasks", "spec", help="tasks of the model, groups or task files [default: all that the model knows]"
+    "--tasks", help="tasks of the model, groups of tasks or task files  [default: all that the model knows]"
 )
 @click.option("--split", help="another split than the validation ones")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N rows per split")
@@ -46,8 +47,8 @@ batch_option = click.option(
 @report_options
 def evaluate(
     model: Path,
-    data: str,
-    spec: str | None,
+    data: Any,
+    tasks: str | None,
     split: str | None,
     limit: int | None,
     report: bool,
@@ -61,9 +62,8 @@ def evaluate(
     """
     from mtkd.cli.train import draw_scores
     from mtkd.jobs.common import scores_record
-    from mtkd.jobs.evaluate import run
 
-    found = run(model, data, spec, split=split, limit=limit, batch_size=batch, device=device)
+    found = mtkd.evaluate(model, data, tasks, split=split, limit=limit, batch=batch, device=device)
     skipped = [f"{name} is skipped: {reason}" for name, reason in found.skipped.items()]
     record = {
         "scores": scores_record(found.scores),
@@ -106,7 +106,7 @@ def _draw_classes(name: str, report: ClassReport) -> None:
 @click.command()
 @models_option
 @click.option(
-    "--task", "spec", help="a task of the model, or a task file [default: the model's, if it has but one]"
+    "--task", help="a task of the model, or a task file  [default: the model's, if it has only one]"
 )
 @click.option("--in", "source", type=click.Path(path_type=Path), metavar="FILE", help="JSON lines to answer")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="where the answered lines go")
@@ -119,7 +119,7 @@ def _draw_classes(name: str, report: ClassReport) -> None:
 @report_options
 def predict(
     models: tuple[Path, ...],
-    spec: str | None,
+    task: str | None,
     source: Path | None,
     out: Path | None,
     data: str | None,
@@ -132,50 +132,25 @@ def predict(
 
     With several models, each task of a submission is answered by the first that knows it.
     """
-    from mtkd.device import find_device
-    from mtkd.models.multitask import MultiTaskModel
-
-    place = find_device(device)
     if folder and data:
-        loaded = [MultiTaskModel.load(directory).to(place) for directory in models]
-        _submit(loaded, data, folder, batch, json_file)
+        files = mtkd.glue_submission(models, data, folder, batch=batch, device=device)
+        show([vars(f) for f in files], json_file, lambda: _draw_submission(files, folder))
         return
     if not (source and out) or len(models) != 1:
         raise UserError(
             "mtkd predict needs one --model with --task, --in and --out, or --data with --glue-submission",
             hint="mtkd predict --help",
         )
-    from mtkd.evaluation.prediction import predict_file
-    from tasks.registry import resolve
-
-    model = MultiTaskModel.load(models[0]).to(place)
-    known = list(model.tasks.values())
-    tasks = resolve(spec, known) if spec else known
-    if len(tasks) != 1:
-        names = shorten(task.name for task in known)
-        given = f"--task {spec!r} names {len(tasks)} tasks" if spec else "no --task is given"
-        raise UserError(given, expected=f"one task; the model knows {names}")
-    count = predict_file(model, tasks[0], source, out, batch)
+    count = mtkd.predict(models[0], task, source, out, batch=batch, device=device)
     show({"rows": count, "out": str(out)}, json_file, lambda: say(f"{count:,} rows answered: {out}"))
 
 
-def _submit(models: list[MultiTaskModel], data: str, folder: Path, batch: int, json_file: str | None) -> None:
-    from mtkd.evaluation.prediction import glue_submission
-    from tasks.sources import open_data
-
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is there already and not empty", hint="name another folder, or empty it")
-    files = glue_submission(models, open_data(data), folder, batch)
-
-    def draw() -> None:
-        rows = [
-            (f.file, f.task, f"{f.rows:,}", f"CONSTANT: {f.filled}" if f.filled else "the model")
-            for f in files
-        ]
-        table(("file", "task", "rows", "answered by"), rows)
-        say(f"zip the files of {folder} and hand them in")
-
-    show([vars(f) for f in files], json_file, draw)
+def _draw_submission(files: list[SubmissionFile], folder: Path) -> None:
+    rows = [
+        (f.file, f.task, f"{f.rows:,}", f"CONSTANT: {f.filled}" if f.filled else "the model") for f in files
+    ]
+    table(("file", "task", "rows", "answered by"), rows)
+    say(f"zip the files in {folder} and submit them")
 
 
 @click.group()
@@ -210,11 +185,15 @@ def inference(
 
     Ratios are against the first model. Models that read texts apart get half of --seq-len in each of two.
     """
-    from mtkd.device import find_device
-    from mtkd.evaluation.inference_bench import BenchSettings, bench_inference
-
-    settings = BenchSettings(seq_len, batch, rounds, warmup, precision, str(find_device(device)))  # type: ignore[arg-type]
-    results = bench_inference({str(place): place for place in models}, settings)
+    results = mtkd.bench_inference(
+        models,
+        seq_len=seq_len,
+        batch=batch,
+        rounds=rounds,
+        warmup=warmup,
+        precision=precision,  # type: ignore[arg-type]
+        device=device,
+    )
 
     def draw() -> None:
         table(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,21 +30,33 @@ def stack(*options: Wrapper) -> Wrapper:
     return wrap
 
 
-data_option = click.option(
-    "--data", required=True, metavar="pocket|hub|DIR", help="where the rows come from", envvar="MTKD_DATA"
+def _sources(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> str | list[str] | None:
+    """One source as text, several as a list."""
+    return list(value) if len(value) > 1 else value[0] if value else None
+
+
+_data = functools.partial(
+    click.option,
+    "--data",
+    multiple=True,
+    metavar="pocket|hub|DIR",
+    envvar="MTKD_DATA",
+    callback=_sources,
+    help="where the rows come from; given several times, each split is read from the first that has it",
 )
+data_option = _data(required=True)
 out_option = click.option(
-    "--out", required=True, metavar="DIR", type=click.Path(path_type=Path), help="where the result goes"
+    "--out", required=True, metavar="DIR", type=click.Path(path_type=Path), help="output directory"
 )
-overwrite_option = click.option("--overwrite", is_flag=True, help="drop what another run left in --out")
+overwrite_option = click.option("--overwrite", is_flag=True, help="delete what another run left in --out")
 limit_option = click.option(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="at most N training rows a task (a seeded sample)",
+    help="at most N training rows per task (a seeded sample)",
 )
 eval_limit_option = click.option(
-    "--eval-limit", type=click.IntRange(min=1), metavar="N", help="at most N validation rows a task"
+    "--eval-limit", type=click.IntRange(min=1), metavar="N", help="at most N validation rows per task"
 )
 quiet_option = click.option(
     "--quiet",
@@ -49,7 +64,7 @@ quiet_option = click.option(
     expose_value=False,
     is_eager=True,
     callback=lambda ctx, param, value: set_quiet(value),
-    help="no progress and no closing line",
+    help="no progress bar and no closing line",
 )
 json_option = click.option(
     "--json",
@@ -64,42 +79,39 @@ device_option = click.option(
     "--device", metavar="cpu|cuda|cuda:N|mps", help="where to run [default: a GPU if there is one]"
 )
 
-optional_data_option = click.option(
-    "--data", metavar="pocket|hub|DIR", help="where the rows come from", envvar="MTKD_DATA"
-)
+optional_data_option = _data()
 train_options = stack(
     limit_option,
     eval_limit_option,
     click.option("--epochs", type=click.IntRange(min=1), help="same as --set train.epochs=N"),
-    click.option("--steps", type=click.IntRange(min=1), help="steps in all; same as --set train.steps=N"),
-    click.option("--batch", type=click.IntRange(min=1), help="rows a step; same as --set train.batch_size=N"),
+    click.option("--steps", type=click.IntRange(min=1), help="number of steps; same as --set train.steps=N"),
     click.option(
-        "--lr", type=float, help="learning rate; same as --set train.lr=X (finetune: the only one tried)"
+        "--batch", type=click.IntRange(min=1), help="rows per step; same as --set train.batch_size=N"
+    ),
+    click.option(
+        "--lr", type=float, help="learning rate; same as --set train.lr=X (finetune tries only this one)"
     ),
     click.option("--seed", type=click.IntRange(min=0), help="same as --set train.seed=N"),
     device_option,
     click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of the recipe"),
-    click.option("--resume", is_flag=True, help="go on with the unfinished run in --out"),
+    click.option("--resume", is_flag=True, help="require an unfinished run in --out, and resume it"),
     overwrite_option,
     report_options,
 )
 
 
-def overrides(given: dict[str, Any], stage: str) -> dict[str, Any]:
-    """The shorthand options and `--set` as dotted key -> value; `--set` wins."""
+def train_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a training command as arguments of its function: --set becomes `settings`."""
     from mtkd.recipes import parse_set
 
-    rate = given.get("lr")
-    short = {
-        "train.epochs": given["epochs"],
-        "train.steps": given["steps"],
-        "train.batch_size": given["batch"],
-        "train.seed": given["seed"],
-        "train.lr": rate if stage != "finetune" else None,
-        "learning_rates": [rate] if rate and stage == "finetune" else None,
-        "student.transformer.init": given.get("init"),
+    return {name: value for name, value in given.items() if name != "sets"} | {
+        "settings": parse_set(given["sets"])
     }
-    return {key: value for key, value in short.items() if value is not None} | parse_set(given["sets"])
+
+
+def command_line() -> str:
+    """The command line of this process, for manifests."""
+    return shlex.join(["mtkd", *sys.argv[1:]])
 
 
 def show(result: Any, json_file: str | None, draw: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,140 +14,78 @@ from mtkd.cli.options import (
     data_option,
     optional_data_option,
     out_option,
-    overrides,
     say,
     show,
     table,
     train_options,
-    warn,
+    train_settings,
 )
-from tasks.errors import UserError
+
+if TYPE_CHECKING:
+    from mtkd.api.model import Model
 
 
 @click.command()
 @data_option
 @click.option(
-    "--tasks", "spec", default="glue", show_default=True, help="tasks, groups or task files, by commas"
+    "--tasks", default="glue", show_default=True, help="tasks, groups of tasks or task files, comma-separated"
 )
 @click.option("--teacher", default="minilm", show_default=True, help="hub name or directory of an encoder")
 @out_option
 @click.option("--recipe", default="refine", show_default=True, help="settings to start from")
 @train_options
-def refine(spec: str, teacher: str, recipe: str, **given: Any) -> None:
-    """Train the multi-task teacher: a shared encoder, one head a task.
+def refine(json_file: str | None, **given: Any) -> None:
+    """Fine-tune the teacher on all tasks: a shared encoder with one head per task.
 
-    `minilm` is the 6-layer encoder that is installed beside mtkd; it needs no network.
+    `minilm` is the 6-layer encoder that is installed together with mtkd; it needs no network.
     """
-    from mtkd.jobs.refine import refine as job
+    from mtkd.api.training import refine as job
 
-    settings, request, json_file = _unpack("refine", recipe, spec, given)
-    _run("refined", request, json_file, lambda: job(request, settings, teacher, warn=warn))
+    _run("refined", given["out"], json_file, lambda: job(**train_settings(given)))
 
 
 @click.command()
 @click.argument("recipe")
 @optional_data_option
-@click.option("--tasks", "spec", help="tasks, groups or task files, by commas  [default: glue]")
+@click.option("--tasks", help="tasks, groups of tasks or task files, comma-separated  [default: glue]")
 @click.option(
     "--text", type=click.Path(path_type=Path), metavar="FILE|DIR", help="plain text instead of --data"
 )
 @click.option("--text-column", default="text", show_default=True, help="where rows of --text hold their text")
 @click.option("--teacher", metavar="DIR|NAME", help="a run of mtkd refine, or a pretrained encoder")
 @click.option("--init", metavar="DIR|NAME", help="what the student starts from: a run, or an encoder")
-@click.option(
-    "--corpus", type=click.Path(path_type=Path), metavar="DIR", help="a corpus of mtkd augment, added"
-)
-@click.option(
-    "--store", type=click.Path(path_type=Path), metavar="DIR", help="a knowledge store in the teacher's place"
-)
+@click.option("--corpus", metavar="DIR", help="a corpus of mtkd augment, added to the training rows")
+@click.option("--store", metavar="DIR", help="a knowledge store in place of the teacher")
 @out_option
 @train_options
-def distill(
-    recipe: str,
-    spec: str | None,
-    text: Path | None,
-    text_column: str,
-    teacher: str | None,
-    corpus: Path | None,
-    store: Path | None,
-    **given: Any,
-) -> None:
+def distill(json_file: str | None, **given: Any) -> None:
     """Train one student for all tasks by RECIPE (`mtkd recipes` lists them), or on plain text.
 
-    Ablations, each one option: --set supervision=labels (no distillation), --tasks rte (single task),
-    --tasks nli (task subset), --set student.kind=bilstm (no bi-attention), --set student.vocabulary=word
-    (word level), --set terms.NAME.weight=0 (a loss less), --set one_stage=true; without --corpus there is
-    no augmentation.
+    Each ablation is one option: --set supervision=labels (no distillation), --tasks rte (one task), --tasks
+    nli (some of the tasks), --set student.kind=bilstm (no bi-attention), --set student.vocabulary=word
+    (word-level vocabulary), --set terms.NAME.weight=0 (without one of the losses), --set one_stage=true;
+    without --corpus there is no augmentation.
     """
-    if text:
-        if given["data"] or spec or corpus or store or given["limit"]:
-            raise UserError(
-                "--text is text without tasks: no --data, --tasks, --corpus, --store or --limit goes with it",
-                hint="leave these out, or leave --text out",
-            )
-        from mtkd.jobs.distill_text import distill_text
+    from mtkd.api.training import distill as job
 
-        settings, request, json_file = _unpack("distill", recipe, "text", given | {"data": str(text)})
-        _run(
-            "distilled",
-            request,
-            json_file,
-            lambda: distill_text(request, settings, teacher, text, text_column, warn=warn),
-        )
-        return
-    if not given["data"]:
-        raise UserError(
-            "mtkd distill needs rows", hint="--data pocket|hub|DIR, or --text FILE for plain text"
-        )
-    from mtkd.jobs.distill import distill as job
-
-    settings, request, json_file = _unpack("distill", recipe, spec or "glue", given)
-    _run(
-        "distilled",
-        request,
-        json_file,
-        lambda: job(request, settings, teacher, corpus, store, warn=warn),
-    )
+    _run("distilled", given["out"], json_file, lambda: job(**train_settings(given)))
 
 
 @click.command()
-@click.option(
-    "--model", required=True, type=click.Path(path_type=Path), metavar="DIR", help="what to fine-tune"
-)
-@click.option("--task", "spec", required=True, help="one task, or a task file")
+@click.option("--model", required=True, metavar="DIR", help="the run or model directory to fine-tune")
+@click.option("--task", required=True, help="one task, or a task file")
 @data_option
 @out_option
 @click.option("--recipe", default="finetune", show_default=True, help="settings to start from")
 @train_options
-def finetune(model: Path, spec: str, recipe: str, **given: Any) -> None:
-    """Fine-tune a model on one task's labels; the learning rate is picked by validation loss."""
-    from mtkd.jobs.finetune import finetune as job
+def finetune(json_file: str | None, **given: Any) -> None:
+    """Fine-tune a model on one task's labels; the learning rate is chosen by validation loss."""
+    from mtkd.api.training import finetune as job
 
-    settings, request, json_file = _unpack("finetune", recipe, spec, given)
-    _run("fine-tuned", request, json_file, lambda: job(request, settings, model, warn=warn))
-
-
-def _unpack(stage: str, recipe: str, spec: str, given: dict[str, Any]) -> tuple[Any, Any, str | None]:
-    """Settings, request and --json from a command's options; everything cheap is checked here."""
-    from mtkd.recipes import load_settings
-
-    settings = load_settings(recipe, stage, overrides(given, stage), spec)
-    from mtkd.jobs.common import Request
-
-    request = Request(
-        data=given["data"],
-        tasks=spec,
-        out=given["out"],
-        limit=given["limit"],
-        eval_limit=given["eval_limit"],
-        resume=given["resume"],
-        overwrite=given["overwrite"],
-        device=given["device"],
-    )
-    return settings, request, given["json_file"]
+    _run("fine-tuned", given["out"], json_file, lambda: job(**train_settings(given)))
 
 
-def _run(what: str, request: Any, json_file: str | None, job: Callable[[], Any]) -> None:
+def _run(what: str, out: Path, json_file: str | None, job: Callable[[], Model]) -> None:
     """Run a job and show its scores; Ctrl-C and SIGTERM leave with a checkpoint and exit code 130 or 143."""
     from accelerate import PartialState
 
@@ -155,18 +93,16 @@ def _run(what: str, request: Any, json_file: str | None, job: Callable[[], Any])
 
     started = time.monotonic()
     try:
-        run = job()
+        model = job()
     except Interrupted as interrupted:
-        say(f"interrupted; a checkpoint is in {request.out}: the same command resumes from there")
+        say(f"interrupted; a checkpoint is in {out}: the same command resumes from there")
         raise SystemExit(interrupted.exit_code) from None
+
     if not PartialState().is_main_process:
         return
-    record = run.record
-    if run.finished:
-        say(f"this run is finished already: {request.out} (--overwrite runs it again)")
+    record = model.record
     show(record, json_file, lambda: draw_scores(record))
-    if not run.finished:
-        say(f"{what} in {time.monotonic() - started:.0f} s: {request.out}")
+    say(f"{what} in {time.monotonic() - started:.0f} s: {out}")
 
 
 def draw_scores(record: dict[str, Any]) -> None:
@@ -184,9 +120,9 @@ def draw_scores(record: dict[str, Any]) -> None:
     if rows:
         table(("validation", "rows", "metrics", "score", "majority-class or mean baseline"), rows)
     else:
-        print("no scores: this recipe trains no task heads; mtkd finetune does, or --init of another recipe")
+        print("no scores: this recipe trains no task heads; use mtkd finetune, or --init of another recipe")
     if size := record.get("parameters"):
         print(f"parameters: {size['total']:,}, without embeddings {size['without_embeddings']:,}")
     if "learning_rate" in record:
         tried = ", ".join(f"{rate}: {loss:.4f}" for rate, loss in record["tried"].items())
-        print(f"learning rate {record['learning_rate']:g}, by validation loss ({tried})")
+        print(f"learning rate {record['learning_rate']:g}, chosen by validation loss ({tried})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,19 @@ def answer(model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64) 
         return encoded, predict_logits(model, task, encoded, batch_size=batch_size, advance=advance)
 
 
+def predict_rows(
+    model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64
+) -> Iterator[dict[str, Any]]:
+    """One record per row, with `prediction` and whatever else the task's type gives (`TaskType.records`).
+
+    Raises:
+        UserError: the model has no head for the task.
+    """
+    encoded, logits = answer(model, task, rows, batch_size)
+    layout = model.tokeniser.layout(len(task.columns))
+    yield from task.type.records(task, encoded, logits, layout, model.threshold(task))
+
+
 def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, batch_size: int = 64) -> int:
     """Answer every row of a JSON-lines file and write the lines with `prediction` added.
 
@@ -90,9 +104,7 @@ def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, bat
     except UserError as error:
         wanted = " and ".join(task.columns)
         raise UserError(error.problem, expected=f"one JSON object a line, each with {wanted}") from error
-    encoded, logits = answer(model, task, rows, batch_size)
-    layout = model.tokeniser.layout(len(task.columns))
-    records = task.type.records(task, encoded, logits, layout, model.threshold(task))
+    records = predict_rows(model, task, rows, batch_size)
     given = [json.loads(line) for line in source.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     with atomic_path(out) as temporary, open(temporary, "w", encoding="utf-8") as handle:
         for record, found in zip(given, records, strict=True):

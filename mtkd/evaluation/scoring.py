@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -101,3 +101,12 @@ def watched(metric: str, scores: list[TaskScores]) -> tuple[float, Callable[[flo
 
 def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
+
+
+def by_task(scores: Sequence[TaskScores]) -> dict[str, TaskScores]:
+    """Scores by task name; by "task/split" for tasks that were scored on several splits."""
+    names = [score.task for score in scores]
+    return {
+        score.task if names.count(score.task) == 1 else f"{score.task}/{score.split}": score
+        for score in scores
+    }

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mtkd.device import find_device
 from mtkd.evaluation.baseline import baseline_warnings
 from mtkd.evaluation.class_report import ClassReport, class_report
-from mtkd.evaluation.scoring import TaskScores, score_logits
+from mtkd.evaluation.scoring import TaskScores, by_task, score_logits
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel, read_saved, require_heads
 from tasks.batching import Encoded
 from tasks.errors import UserError
 from tasks.progress import progress
-from tasks.registry import resolve
+from tasks.registry import TaskSpec, resolve
 from tasks.rows import Rows, has_label
 from tasks.sources import DataSource, load_rows, open_data
 from tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """What `run` found.
+class Evaluation(Mapping[str, TaskScores]):
+    """The scores of a model, by task; by "task/split" for a task that was scored on several splits.
 
     Attributes:
         scores: one for each split that was scored.
-        reports: "task/split" -> scores class by class, of `classify` tasks.
+        reports: "task/split" -> scores class by class, of tasks with one class per row.
         skipped: "task" or "task/split" -> why it was not scored.
         warnings: what the user should know about these scores.
     """
@@ -37,11 +38,23 @@ class Evaluation:
     skipped: dict[str, str]
     warnings: list[str]
 
+    def _by_name(self) -> dict[str, TaskScores]:
+        return by_task(self.scores)
 
-def run(
-    model: Path,
-    data: str,
-    spec: str | None = None,
+    def __getitem__(self, name: str) -> TaskScores:
+        return self._by_name()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name())
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+def evaluate(
+    model: Path | MultiTaskModel,
+    data: Any,
+    spec: TaskSpec | None = None,
     *,
     split: str | None = None,
     limit: int | None = None,
@@ -53,6 +66,7 @@ def run(
     A task whose split is missing or unlabelled is skipped, as long as another one can be scored.
 
     Args:
+        model: the directory of a model, or the model itself, which stays on its device.
         spec: tasks, by default all that the model was trained on; these can be named without a TOML file.
         split: another split than the validation ones.
         limit: rows per split.
@@ -63,9 +77,10 @@ def run(
             scored.
     """
     place = find_device(device)
-    known = read_saved(model).tasks
+    known = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
     tasks = resolve(spec, known) if spec else known
-    require_heads({task.head: task for task in known}, tasks, f"the model {model}")
+    name = "the model" if isinstance(model, MultiTaskModel) else f"the model {model}"
+    require_heads({task.head: task for task in known}, tasks, name)
     rows, skipped = _labelled_rows(open_data(data), tasks, split, limit)
     if not rows:
         reasons = "\n".join(f"  {name}: {reason}" for name, reason in skipped.items())
@@ -74,11 +89,11 @@ def run(
             expected="labelled rows of one task or more",
             hint="choose another split or other data; `mtkd predict` answers unlabelled rows",
         )
-    loaded = MultiTaskModel.load(model).to(place)
+    loaded = model if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model).to(place)
     scores, reports = [], {}
     for task, part in rows:
-        found, report = _score(loaded, task, part, batch_size)
-        scores.append(found)
+        score, report = _score(loaded, task, part, batch_size)
+        scores.append(score)
         if report:
             reports[f"{task.name}/{part.split}"] = report
     warnings = baseline_warnings({task.name: task for task in tasks}, scores)

@@ -15,6 +15,7 @@ from mtkd.models.parameter_count import count_parameters
 from mtkd.training.callbacks import Callback
 from mtkd.training.processes import make_accelerator
 from mtkd.training.run_directory import RunDirectory
+from tasks.progress import say
 from tasks.task import Task
 
 Warn = Callable[[str], None]
@@ -96,6 +97,7 @@ class TrainingJob(ABC):
         inputs = self.inputs()
         run.check_inputs(**inputs)
         if run.finished:
+            say(f"this run is already finished: {self.request.out}")
             return run
         main = self.accelerator.is_main_process
         with keep_memory():

@@ -1,0 +1,312 @@
+"""`import mtkd`: the public names, and the functions against the command line and against each other."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pandas
+import pyarrow as pa
+import pytest
+import torch
+
+import mtkd
+from mtkd.api import augmentation, grid_runs, measurement, stores, training
+from mtkd.cli.main import cli
+from mtkd.models.multitask import MultiTaskModel
+from tasks.glue import TASKS
+from tasks.sources import load_rows, open_data
+
+pytestmark = pytest.mark.filterwarnings("ignore::mtkd.MtkdWarning")
+
+SMALL = {
+    "student.max_length": 24,
+    "student.head_hidden": 8,
+    "student.bilstm.hidden_size": 8,
+    "student.bilstm.projection_size": 8,
+    "student.bilstm.output_size": 8,
+    "student.embeddings": "teacher",
+}
+ROWS = [
+    {"sentence1": f"the {n} cats sleep", "sentence2": f"{n} cats are awake", "label": n % 2}
+    for n in range(24)
+]
+
+
+def test_every_public_name_is_there_typed_and_documented() -> None:
+    assert len(set(mtkd.__all__)) == len(mtkd.__all__) and set(mtkd.__all__) <= set(dir(mtkd))
+    assert mtkd.losses.SoftLabels.__name__ in dir(mtkd.losses)
+    for name in mtkd.__all__:
+        value = getattr(mtkd, name)
+        if callable(value):
+            assert value.__doc__, name
+        if inspect.isfunction(value):
+            hints = {p.name for p in inspect.signature(value).parameters.values() if p.annotation is p.empty}
+            assert not hints, f"{name}: {hints} have no type"
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = mtkd.nonsense  # type: ignore[attr-defined]
+
+
+def test_import_mtkd_alone_imports_no_torch() -> None:
+    code = "import sys, mtkd; print('torch' in sys.modules, 'pydantic' in sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert printed.stdout.split() == ["False", "False"]
+
+
+def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{prefix}{name} ")
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield prefix + name, command
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "augment filter": augmentation.filter_questions,
+    "augment mask": augmentation.mask,
+    "augment replace": augmentation.replace,
+    "augment run": augmentation.run,
+    "augment questions filter": augmentation.filter_questions,
+    "augment questions generate": augmentation.generate_questions,
+    "augment questions train": augmentation.train_questions,
+    "bench inference": measurement.bench_inference,
+    "compare": grid_runs.compare,
+    "data check": mtkd.check_data,
+    "distill": training.distill,
+    "evaluate": measurement.evaluate,
+    "finetune": training.finetune,
+    "predict": measurement.predict,
+    "recipes": mtkd.list_recipes,
+    "recipes show": mtkd.show_recipe,
+    "refine": training.refine,
+    "report knowledge": measurement.report_knowledge,
+    "store build": stores.build_store,
+    "store info": stores.store_info,
+    "store plan": stores.plan_store,
+    "store verify": stores.verify_store,
+    "tasks": mtkd.list_tasks,
+}
+# What only the command line has: how results are shown, and a demonstration.
+SHOWN = {"json_file", "quiet", "report", "dry_run", "most", "complete", "as_markdown", "repair", "folder"}
+RENAMED = {"sets": "settings", "models": "models", "directory": "store"}
+
+
+def test_every_option_of_a_command_is_an_argument_of_its_function() -> None:
+    for name, command in commands(cli):
+        if name in ("demo", "recipes settings"):
+            continue
+        signature = dict(inspect.signature(FUNCTIONS[name]).parameters)
+        if name == "predict":  # it also writes submissions
+            signature |= inspect.signature(measurement.glue_submission).parameters
+        if any(p.kind is p.VAR_KEYWORD for p in signature.values()):
+            continue
+        options = {p.name for p in command.params if p.name} - SHOWN
+        missing = {RENAMED.get(option, option) for option in options} - set(signature)
+        assert not missing, f"{name}: {missing}"
+
+
+@pytest.fixture(scope="module")
+def teacher(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> mtkd.Model:
+    out = tmp_path_factory.mktemp("api") / "teacher"
+    return mtkd.refine(
+        tiny_encoder, data="pocket", tasks=["rte", "sst2"], out=out, limit=32, eval_limit=16, epochs=1,
+        settings={"max_length": 24},
+    )  # fmt: skip
+
+
+def student(teacher: mtkd.Model, out: Path, **more: Any) -> mtkd.Model:
+    given = {"data": "pocket", "tasks": ["rte", "sst2"], "limit": 32, "eval_limit": 16, "epochs": 1}
+    settings = SMALL | more.pop("settings", {})
+    return mtkd.distill("mkd-lstm", teacher=teacher, out=out, settings=settings, **(given | more))
+
+
+def same_weights(one: mtkd.Model, other: mtkd.Model) -> bool:
+    ours, others = one.module.state_dict(), other.module.state_dict()
+    return ours.keys() == others.keys() and all(torch.equal(ours[name], others[name]) for name in ours)
+
+
+def test_the_function_gives_what_the_command_gives(
+    teacher: mtkd.Model, tmp_path: Path, mtkd: Callable[..., Any]
+) -> None:
+    import mtkd as library
+
+    made = student(teacher, tmp_path / "function", seed=3, batch=8)
+    sets = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+    answered = mtkd(
+        "distill", "mkd-lstm", "--teacher", teacher.path, "--data", "pocket", "--tasks", "rte,sst2",
+        "--limit", 32, "--eval-limit", 16, "--epochs", 1, "--seed", 3, "--batch", 8, "--quiet", *sets,
+        "--out", tmp_path / "command",
+    )  # fmt: skip
+    assert answered.code == 0, answered.err
+    assert same_weights(made, library.load(tmp_path / "command"))
+
+
+def test_scores_predictions_and_saved_models(teacher: mtkd.Model, tmp_path: Path) -> None:
+    assert set(teacher.scores) == {"rte", "sst2"} and teacher.record["status"] == "finished"
+    found = teacher.evaluate("pocket", ["rte"], limit=16)
+    assert list(found) == ["rte"] and 0 <= found["rte"].primary <= 1
+    again = mtkd.load(teacher.save(tmp_path / "copy"))
+    pairs = [("A man sleeps.", "A man rests."), ("It rains.", "The sun shines.")]
+    answers = teacher.predict("rte", pairs)
+    assert answers == again.predict("rte", pairs)
+    for answer in answers:
+        assert answer["prediction"] in TASKS["rte"].labels
+        assert sum(answer["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+    with pytest.raises(mtkd.UserError, match="holds no mtkd model"):
+        (tmp_path / "full").mkdir()
+        (tmp_path / "full" / "notes.txt").write_text("mine")
+        teacher.save(tmp_path / "full")
+
+
+def test_rows_of_every_kind_are_predicted_alike(teacher: mtkd.Model) -> None:
+    import datasets
+
+    frame = pandas.DataFrame(ROWS[:5])
+    expected = [row["prediction"] for row in teacher.predict("rte", ROWS[:5])]
+    kinds = [
+        pa.Table.from_pylist(ROWS[:5]),
+        datasets.Dataset.from_list(ROWS[:5]),
+        {name: [row[name] for row in ROWS[:5]] for name in ("sentence1", "sentence2")},
+        [(row["sentence1"], row["sentence2"]) for row in ROWS[:5]],
+    ]
+    for rows in kinds:
+        assert [answer["prediction"] for answer in teacher.predict("rte", rows)] == expected
+    answered = teacher.predict("rte", frame)
+    assert list(answered["prediction"]) == expected and list(answered["label"]) == list(frame["label"])
+    assert teacher.predict("sst2", ["fine", "bad"])[0].keys() == answered.to_dict("records")[0].keys() - set(
+        frame.columns
+    )
+    with pytest.raises(mtkd.UserError, match="sentence2"):
+        teacher.predict("rte", [{"sentence1": "a"}])
+    with pytest.raises(mtkd.UserError, match="cannot be read"):
+        teacher.predict("rte", 3)
+    assert teacher.predict("rte", []) == []
+
+
+def test_rows_in_memory_train_like_rows_of_files(tiny_encoder: Path, tmp_path: Path) -> None:
+    (tmp_path / "rte").mkdir()
+    for split, rows in (("train", ROWS), ("validation", ROWS[:8])):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / "rte" / f"{split}.jsonl").write_text(lines)
+    short = {"tasks": "rte", "epochs": 1, "settings": {"max_length": 24}}
+    data = {"rte": {"train": pandas.DataFrame(ROWS), "validation": pa.Table.from_pylist(ROWS[:8])}}
+    one = mtkd.refine(tiny_encoder, data=data, out=tmp_path / "memory", **short)
+    other = mtkd.refine(tiny_encoder, data=tmp_path, out=tmp_path / "files", **short)
+    assert same_weights(one, other)
+    digests = [model.record["data"] for model in (one, other)]
+    assert digests[0] == digests[1]
+
+
+def test_several_sources(tmp_path: Path) -> None:
+    rows = pa.Table.from_pylist(ROWS)
+    source = open_data([{"rte": {"train": rows}}, "pocket"])
+    assert len(load_rows(source, TASKS["rte"], "train")) == len(ROWS)
+    there = load_rows(open_data("pocket"), TASKS["rte"], "validation")
+    assert load_rows(source, TASKS["rte"], "validation").uids.equals(there.uids)
+
+
+def test_a_task_a_loss_and_a_callback_of_ones_own(tiny_encoder: Path, tmp_path: Path) -> None:
+    mood = mtkd.Task(name="mood", kind="classify", columns=["text"], labels=["bad", "good"])
+    rows = [{"text": f"{word} {n}", "label": word} for n in range(8) for word in ("bad", "good")]
+    data = {"mood": {"train": rows, "validation": rows[:6]}}
+    teacher = mtkd.refine(tiny_encoder, data=data, tasks=mood, out=tmp_path / "teacher", epochs=1)
+
+    class Distance(mtkd.LossTerm):
+        """The squared distance of logits, times two."""
+
+        student_need = teacher_need = mtkd.LOGITS
+
+        def forward(self, given: mtkd.TermInput) -> torch.Tensor:
+            return 2 * (given.student.logits - given.teacher_signal.logits).square().mean(1).sum()
+
+    class Steps(mtkd.Callback):
+        """Counts steps; stops after four."""
+
+        def __init__(self) -> None:
+            self.losses: list[float] = []
+
+        def on_step(self, state: Any, control: Any) -> None:
+            self.losses.append(state.loss)
+            control.should_training_stop = len(self.losses) == 4
+
+    def run(name: str, **more: Any) -> list[float]:
+        steps = Steps()
+        mtkd.distill(
+            "mkd-lstm", teacher=teacher, data=data, tasks=mood, out=tmp_path / name, callbacks=[steps],
+            settings=SMALL, epochs=4, batch=4, **more,
+        )  # fmt: skip
+        return steps.losses
+
+    own = run("own", losses=[Distance()])
+    assert len(own) == 4
+    assert own[0] == pytest.approx(2 * run("built-in")[0], rel=1e-5), (
+        "twice logits_mse before the first update"
+    )
+    model = mtkd.load(tmp_path / "own")
+    assert model.evaluate(data)["mood"].rows == 6, "the model carries its task"
+    tuned = mtkd.finetune(model, task="mood", data=data, out=tmp_path / "tuned", epochs=1, lr=1e-3)
+    assert tuned.record["learning_rate"] == 1e-3 and list(tuned.tasks) == ["mood"]
+
+
+def test_a_run_in_a_thread_leaves_no_thread_behind(teacher: mtkd.Model, tmp_path: Path) -> None:
+    before, found = threading.active_count(), []
+    thread = threading.Thread(target=lambda: found.append(student(teacher, tmp_path / "thread")))
+    thread.start()
+    thread.join()
+    assert threading.active_count() == before
+    assert same_weights(found[0], student(teacher, tmp_path / "main"))
+
+
+def test_errors_name_arguments_and_the_command_line_shows_options(
+    teacher: mtkd.Model, tmp_path: Path, mtkd: Callable[..., Any]
+) -> None:
+    import mtkd as library
+
+    with pytest.raises(library.UserError) as caught:
+        library.distill("mkd-lstm", data="pocket", tasks="rte", out=tmp_path / "run")
+    assert "`teacher=DIR`" in str(caught.value) and "--" not in str(caught.value)
+    answered = mtkd("distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte", "--out", tmp_path / "run")
+    assert answered.code == 2 and "--teacher DIR" in answered.err and "`" not in answered.err
+    with pytest.raises(library.UserError, match=r"train\.epochs"):
+        library.refine(data="pocket", tasks="rte", out=tmp_path / "run", settings={"train.epoch": 3})
+    with pytest.raises(library.UserError, match="cannot run on"):
+        library.refine(data="pocket", tasks="rte", out=tmp_path / "run", device="cuda:99")
+    assert not (tmp_path / "run").exists()
+
+
+def test_stores_corpora_and_reports(teacher: mtkd.Model, tmp_path: Path) -> None:
+    words = {"data": "pocket", "tasks": ["rte"], "teacher": teacher.path, "limit": 16}
+    sets = {"student.max_length": 24, "student.transformer.layers": 2, "student.transformer.heads": 2}
+    sets |= {"student.transformer.hidden_size": 8, "student.transformer.intermediate_size": 8}
+    planned = mtkd.plan_store("hsk-tinybert-4", out=tmp_path, settings=sets, **words)
+    built = mtkd.build_store("hsk-tinybert-4", out=tmp_path / "store", settings=sets, **words)
+    assert planned.rows == 16 and mtkd.store_info(tmp_path / "store") == built
+    assert mtkd.verify_store(tmp_path / "store") == {} == dict.fromkeys(mtkd.repair_store(tmp_path / "store"))
+    corpus = mtkd.augment.mask("pocket", "rte", tmp_path / "corpus", copies={"rte": 2}, limit=16)
+    assert corpus.manifest.rows == 32
+    report = mtkd.check_data({"rte": {"train": ROWS}}, "rte")
+    assert report.errors and any("validation" in str(problem) for problem in report.all_problems)
+    assert mtkd.show_recipe("static", {"train.epochs": 2}).train.epochs == 2
+    assert {"mkd-lstm", "static"} <= set(mtkd.list_recipes()) and mtkd.list_recipes("refine") == ["refine"]
+
+
+def test_models_in_memory(tiny_teacher: Path, tmp_path: Path) -> None:
+    module = MultiTaskModel.load(tiny_teacher)
+    named = student(mtkd.load(tiny_teacher), tmp_path / "named")
+    given = student(mtkd.Model(module), tmp_path / "given")
+    assert same_weights(named, given)
+    logits = [model.predict("sst2", ["a fine film"])[0]["probabilities"] for model in (named, given)]
+    assert logits[0] == logits[1] and np.isfinite(list(logits[0].values())).all()
+    assert importlib.import_module("mtkd").load is mtkd.load
