@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def compare(
     grid: str | Path,
     *,
-    data: str | Path,
+    data: str | Path | Sequence[str | Path],
     out: str | Path,
     teacher: str | Path | None = None,
     store: str | Path | None = None,
@@ -38,7 +38,7 @@ def compare(
 
     Args:
         grid: a TOML file, or one of `mtkd.list_grids()` (the papers' tables).
-        data: "pocket", "hub" or a directory.
+        data: "pocket", "hub" or a directory, or several of these.
         teacher: a run of `refine`, or an encoder; `{task}` in it stands for the task.
         store: a knowledge store in the teacher's place; corpus: an augmented corpus. `{task}` works here too.
         text, base: plain text for cells that start from it, and the teacher of those.
@@ -75,4 +75,6 @@ def plan_grid(grid: str | Path, **given: Any) -> tuple[Any, Any]:
     models = ("teacher", "base", "store", "corpus")
     names = {name: str(given[name]) if given[name] else None for name in models}
     text = Path(given["text"]) if given["text"] else None
-    return loaded, GridInputs(str(given["data"]), out=Path(given["out"]), text=text, more=words, **names)
+    data = given["data"]
+    sources = str(data) if isinstance(data, str | Path) else [str(part) for part in data]
+    return loaded, GridInputs(sources, out=Path(given["out"]), text=text, more=words, **names)

@@ -30,7 +30,10 @@ _source_options = stack(
     out_option,
 )
 _copies_option = click.option(
-    "--copies", multiple=True, metavar="[TASK=]N", help="copies of each row [40 for stsb, mrpc, rte; else 10]"
+    "--copies",
+    multiple=True,
+    metavar="[TASK=]N",
+    help="copies of each row  [default: 40 for stsb, mrpc and rte, else 10]",
 )
 _writing_options = stack(
     click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="processes"),

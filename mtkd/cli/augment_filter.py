@@ -26,35 +26,46 @@ _SHORT_OF = 0.01  # how far the share of rows without an answer may fall short i
 
 @click.command("filter")
 @click.option(
-    "--corpus", required=True, type=click.Path(path_type=Path), metavar="DIR", help="a corpus of questions"
+    "--corpus",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="the corpus of generated questions",
 )
 @click.option(
-    "--teacher", required=True, type=click.Path(path_type=Path), metavar="DIR", help="answers questions"
+    "--teacher",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="a model that answers questions",
 )
 @out_option
 @click.option(
-    "--unanswerable", default=0.33, show_default=True, help="share of rows without an answer in the result"
+    "--unanswerable", default=0.33, show_default=True, help="share of unanswerable rows in the result"
 )
-@click.option("--min-overlap", default=0.5, show_default=True, help="least F1 of two answers that agree")
+@click.option("--min-overlap", default=0.5, show_default=True, help="lowest F1 at which two answers agree")
 @click.option(
     "--min-confidence",
     default=0.0,
     show_default=True,
-    help='an answer must beat "no answer" by more, in logits',
+    help='an answer must beat "no answer" by more than this, in logits',
 )
 @click.option(
     "--max-copied",
     default=0.9,
     show_default=True,
-    help="drop where so much of the question is in the context",
+    help="drop a question if a larger share of it is copied from the context",
 )
 @click.option(
-    "--round-trip/--no-round-trip", default=True, show_default=True, help="compare each answer with another"
+    "--round-trip/--no-round-trip",
+    default=True,
+    show_default=True,
+    help="ask again about the answer and compare",
 )
-@click.option("--any-form", is_flag=True, help="keep what does not look like a question")
+@click.option("--any-form", is_flag=True, help="also keep text that does not look like a question")
 @click.option("--labels/--no-labels", default=False, show_default=True, help="write the teacher's answers")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
-@click.option("--shard-rows", default=10_000, show_default=True, help="questions looked at for one file")
+@click.option("--shard-rows", default=10_000, show_default=True, help="questions examined per output file")
 @overwrite_option
 @report_options
 def filter_questions(out: Path, json_file: str | None, **given: Any) -> None:

@@ -10,12 +10,12 @@ from mtkd.cli.lazy_group import LazyGroup
 @click.group(
     cls=LazyGroup,
     lazy={
-        "mask": ("mtkd.cli.augment_copies:mask", "copies of rows with words masked"),
+        "mask": ("mtkd.cli.augment_copies:mask", "copies of rows with masked words"),
         "replace": (
             "mtkd.cli.augment_copies:replace",
-            "copies with words masked or replaced, and n-grams of them",
+            "copies with masked or replaced words, and n-grams",
         ),
-        "run": ("mtkd.cli.augment_copies:run_augmenter", "copies by an augmenter of another package"),
+        "run": ("mtkd.cli.augment_copies:run_augmenter", "copies by any augmenter, plugins included"),
         "questions": (
             "mtkd.cli.augment_group:questions",
             "`train|generate|filter`: questions about paragraphs",
@@ -23,7 +23,7 @@ from mtkd.cli.lazy_group import LazyGroup
     },
 )
 def augment() -> None:
-    """Make training text: corpora of unlabelled rows, for a teacher to label."""
+    """Generate training text: corpora of unlabelled rows for a teacher to label."""
 
 
 @click.group(
@@ -31,11 +31,14 @@ def augment() -> None:
     lazy={
         "train": (
             "mtkd.cli.augment_questions:train",
-            "a T5 learns to ask, from the questions of a span task",
+            "fine-tune a T5 to write questions",
         ),
-        "generate": ("mtkd.cli.augment_questions:generate", "it asks about plain paragraphs"),
-        "filter": ("mtkd.cli.augment_filter:filter_questions", "what a teacher can answer is kept"),
+        "generate": ("mtkd.cli.augment_questions:generate", "write questions about paragraphs"),
+        "filter": (
+            "mtkd.cli.augment_filter:filter_questions",
+            "keep the questions that a teacher can answer",
+        ),
     },
 )
 def questions() -> None:
-    """Questions about plain paragraphs, written by a T5 and answered by a teacher (WaLDORf)."""
+    """Generate questions about paragraphs with a T5, for a teacher to answer (WaLDORf)."""

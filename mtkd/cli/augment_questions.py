@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tasks.corpus_reader import CorpusManifest
 
 _FORMAT_HELP = (
-    "context: the context alone; answer: behind the answer that is asked for; "
-    "sentence: of the context only the sentence of the answer"
+    "what the generator reads; context: the context; answer: the answer, then the context; "
+    "sentence: the answer, then only its sentence of the context"
 )
 _ABOVE_0 = click.IntRange(min=1)
 
@@ -34,25 +34,43 @@ _ABOVE_0 = click.IntRange(min=1)
 @data_option
 @click.option("--task", default="squad", show_default=True, help="a span task, or its .toml file")
 @click.option(
-    "--model", required=True, metavar="NAME|DIR|fresh", help="the T5 to start from; fresh: a new one"
+    "--model", required=True, metavar="NAME|DIR|fresh", help="the T5 to start from, or 'fresh' for a new one"
 )
 @out_option
 @click.option("--format", default="context", show_default=True, help=_FORMAT_HELP)
 @click.option("--epochs", default=3, show_default=True, type=_ABOVE_0)
-@click.option("--steps", type=_ABOVE_0, help="so many steps instead of --epochs")
-@click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="[0.03 for fresh, else 3e-4]")
-@click.option("--batch-size", default=64, show_default=True, type=_ABOVE_0, help="questions a step")
+@click.option("--steps", type=_ABOVE_0, help="number of steps, instead of --epochs")
 @click.option(
-    "--max-input", default=512, show_default=True, type=click.IntRange(min=8), help="tokens of a prompt"
+    "--lr",
+    type=click.FloatRange(min=0, min_open=True),
+    help="learning rate  [default: 0.03 for a fresh T5, else 3e-4]",
 )
-@click.option("--max-output", default=48, show_default=True, type=click.IntRange(min=2), help="of a question")
+@click.option("--batch-size", default=64, show_default=True, type=_ABOVE_0, help="questions per step")
+@click.option(
+    "--max-input", default=512, show_default=True, type=click.IntRange(min=8), help="longest prompt in tokens"
+)
+@click.option(
+    "--max-output",
+    default=48,
+    show_default=True,
+    type=click.IntRange(min=2),
+    help="longest question in tokens",
+)
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option("--precision", default="fp32", show_default=True, type=click.Choice(["fp32", "bf16"]))
-@click.option("--vocab-size", default=8000, show_default=True, type=_ABOVE_0, help="of a fresh T5")
+@click.option("--vocab-size", default=8000, show_default=True, type=_ABOVE_0, help="vocabulary of a fresh T5")
 @click.option("--d-model", default=256, show_default=True, type=_ABOVE_0, help="width of a fresh T5")
-@click.option("--layers", default=4, show_default=True, type=_ABOVE_0, help="of encoder and decoder each")
-@click.option("--heads", default=4, show_default=True, type=_ABOVE_0, help="of a fresh T5")
-@click.option("--d-ff", default=1024, show_default=True, type=_ABOVE_0, help="of a fresh T5")
+@click.option(
+    "--layers",
+    default=4,
+    show_default=True,
+    type=_ABOVE_0,
+    help="layers of encoder and decoder of a fresh T5",
+)
+@click.option("--heads", default=4, show_default=True, type=_ABOVE_0, help="attention heads of a fresh T5")
+@click.option(
+    "--d-ff", default=1024, show_default=True, type=_ABOVE_0, help="feed-forward width of a fresh T5"
+)
 @limit_option
 @eval_limit_option
 @overwrite_option
@@ -81,7 +99,7 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
             ],
         )
         rows = [(s["context"][:70] + "...", s["asked"], s["written"]) for s in report["samples"]]
-        table(("context", "people asked", "the generator asks"), rows)
+        table(("context", "human question", "generated question"), rows)
         say(f"the generator is in {out}")
 
     show(report, json_file, draw)
@@ -93,21 +111,31 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
     "--text", required=True, metavar="FILE|DIR|hub:NAME[/CONFIG]", help="paragraphs: text, parquet or JSONL"
 )
 @out_option
-@click.option("--task", default="squad", show_default=True, help="the span task they are for")
+@click.option("--task", default="squad", show_default=True, help="the span task that the questions are for")
 @click.option("--text-column", default="text", show_default=True, help="column or key of the paragraphs")
-@click.option("--title-column", default="title", show_default=True, help="what a paragraph is from")
-@click.option("--split", default="train", show_default=True, help="of a data set on the hub")
-@click.option("--words", metavar="LEAST:MOST", help="paragraphs of so many words; longer ones are cut")
-@click.option("--per-paragraph", default=1, show_default=True, type=_ABOVE_0, help="different questions")
-@click.option("--beams", default=1, show_default=True, type=_ABOVE_0)
-@click.option("--sample", is_flag=True, help="draw the words instead of taking the likeliest")
+@click.option(
+    "--title-column", default="title", show_default=True, help="column or key of the paragraphs' titles"
+)
+@click.option("--split", default="train", show_default=True, help="split of a hub data set")
+@click.option("--words", metavar="LEAST:MOST", help="use paragraphs of this length; longer ones are cut")
+@click.option("--per-paragraph", default=1, show_default=True, type=_ABOVE_0, help="questions per paragraph")
+@click.option("--beams", default=1, show_default=True, type=_ABOVE_0, help="beam search width")
+@click.option("--sample", is_flag=True, help="sample tokens instead of taking the most probable")
 @click.option("--top-p", default=0.95, show_default=True, help="with --sample")
 @click.option("--temperature", default=1.0, show_default=True, help="with --sample")
-@click.option("--format", help=f"{_FORMAT_HELP} [as it was trained]")
-@click.option("--max-input", type=click.IntRange(min=8), help="tokens of a prompt [as it was trained]")
-@click.option("--max-output", type=click.IntRange(min=2), help="tokens of a question [as it was trained]")
-@click.option("--spacy", metavar="PIPELINE", help="answers are its entities [names, numbers, dates by rule]")
-@click.option("--engine", default="native", show_default=True, help="native or ctranslate2 (int8)")
+@click.option("--format", help=f"{_FORMAT_HELP}  [default: as trained]")
+@click.option(
+    "--max-input", type=click.IntRange(min=8), help="longest prompt in tokens  [default: as trained]"
+)
+@click.option(
+    "--max-output", type=click.IntRange(min=2), help="longest question in tokens  [default: as trained]"
+)
+@click.option(
+    "--spacy",
+    metavar="PIPELINE",
+    help="take its entities as answers  [default: names, numbers and dates by rule]",
+)
+@click.option("--engine", default="native", show_default=True, help="native, or ctranslate2 (int8)")
 @click.option(
     "--precision",
     default="fp32",
@@ -115,8 +143,14 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
     type=click.Choice(["fp32", "bf16"]),
     help="of the native engine",
 )
-@click.option("--batch", default=32, show_default=True, type=_ABOVE_0, help="at once; speed and memory only")
-@click.option("--shard", default=1000, show_default=True, type=_ABOVE_0, help="questions a file")
+@click.option(
+    "--batch",
+    default=32,
+    show_default=True,
+    type=_ABOVE_0,
+    help="prompts per batch; affects speed and memory only",
+)
+@click.option("--shard", default=1000, show_default=True, type=_ABOVE_0, help="questions per file")
 @click.option("--limit", type=_ABOVE_0, metavar="N", help="at most N paragraphs (a seeded sample)")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 @overwrite_option
@@ -151,6 +185,6 @@ def _draw_questions(manifest: CorpusManifest, out: Path) -> None:
     entry = manifest.tasks[0]
     short = entry.source_rows * entry.copies - entry.rows
     counts = (f"{entry.source_rows:,}", f"{entry.rows:,}", f"{short:,}", str(len(manifest.shards)))
-    table(("task", "paragraphs", "questions", "not had", "shards"), [(entry.name, *counts)])
+    table(("task", "paragraphs", "questions", "missing", "shards"), [(entry.name, *counts)])
     shown = [(s.source, s.context, s.question) for s in samples(out, manifest)]
     table(("from", "context", "question"), shown)

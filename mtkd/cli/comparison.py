@@ -24,20 +24,31 @@ from tasks.errors import UserError
 @click.command()
 @click.argument("grid", metavar="FILE|NAME")
 @data_option
-@click.option("--teacher", metavar="DIR|NAME", help="the teacher; {task} stands for the task")
-@click.option("--store", metavar="DIR", help="a knowledge store in its place; {task} as well")
+@click.option("--teacher", metavar="DIR|NAME", help="the teacher; {task} in the name stands for the task")
+@click.option(
+    "--store", metavar="DIR", help="a knowledge store in place of the teacher; {task} works here too"
+)
 @out_option
 @click.option(
-    "--text", type=click.Path(path_type=Path), metavar="FILE|DIR", help="for students of plain text"
+    "--text",
+    type=click.Path(path_type=Path),
+    metavar="FILE|DIR",
+    help="plain text for cells that start from it",
 )
 @click.option(
-    "--base", metavar="DIR|NAME", help="their teacher  [default: what the teacher was refined from]"
+    "--base",
+    metavar="DIR|NAME",
+    help="the teacher for --text  [default: the encoder that --teacher was refined from]",
 )
-@click.option("--corpus", metavar="DIR", help="copies for the cells that want them; {task} as well")
+@click.option(
+    "--corpus", metavar="DIR", help="an augmented corpus for cells that use one; {task} works here too"
+)
 @click.option("--without", multiple=True, metavar="CELL", help="leave a cell out")
-@click.option("--tasks", help="in place of the grid's: by spaces; joined by commas = trained together")
-@click.option("--seeds", help="in place of the grid's: by commas")
-@click.option("--epochs", type=click.IntRange(min=1), help="of every stage of every run")
+@click.option(
+    "--tasks", help="replace the grid's tasks: separated by spaces; joined by commas = trained together"
+)
+@click.option("--seeds", help="replace the grid's seeds: comma-separated")
+@click.option("--epochs", type=click.IntRange(min=1), help="epochs of every stage of every run")
 @limit_option
 @eval_limit_option
 @click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of every cell")
@@ -56,7 +67,7 @@ def compare(
 
     GRID is a TOML file or one of the grids of the papers' tables: mlkd-table-3 to -8, minilmv2-table-7, -8,
     hsk-tinybert-4-grid, hsk-rosita-6-grid, waldorf-ablation.
-    What is finished is not run again; a run that fails does not stop the others.
+    Finished runs are not repeated; a run that fails does not stop the others.
     """
     from mtkd.api.grid_runs import plan_grid
     from mtkd.jobs.compare import jobs, run_grid

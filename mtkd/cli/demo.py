@@ -22,19 +22,19 @@ SMALL = (
 DISTILL = "distill mkd-lstm --teacher {out}/teacher " + SMALL
 STEPS = (
     (
-        "a pretrained encoder becomes a teacher of nine tasks",
+        "a pretrained encoder is fine-tuned on nine tasks: the teacher",
         "refine --teacher minilm --epochs {refine} --set train.lr=1e-4 --out {out}/teacher",
     ),
     (
-        "more text: masked copies of every row, without labels",
+        "augmentation: masked copies of every row, without labels",
         "augment mask --copies {copies} --out {out}/corpus",
     ),
     (
-        "for comparison: the student trained on labels alone",
+        "for comparison: the same student trained on labels alone",
         DISTILL + " --set supervision=labels --epochs {labels} --out {out}/labels",
     ),
     (
-        "the teacher's knowledge goes into one student for all tasks",
+        "one student for all tasks learns from the teacher",
         DISTILL + " --corpus {out}/corpus --epochs {distill} --out {out}/student",
     ),
 )
@@ -47,11 +47,13 @@ EPOCHS = {"refine": 3, "labels": 12, "distill": 5, "copies": 2}
 
 @click.command()
 @click.option(
-    "--out", default="runs/demo", show_default=True, type=click.Path(path_type=Path), help="where it all goes"
+    "--out", default="runs/demo", show_default=True, type=click.Path(path_type=Path), help="output directory"
 )
-@click.option("--overwrite", is_flag=True, help="start anew instead of going on where the last demo stopped")
+@click.option("--overwrite", is_flag=True, help="start over instead of resuming the last demo")
 @click.option(
-    "--tiny", is_flag=True, help="two tasks and a few rows: shows the way in under a minute, learns little"
+    "--tiny",
+    is_flag=True,
+    help="two tasks and a few rows: shows the steps in about a minute, but learns little",
 )
 @quiet_option
 def demo(out: Path, overwrite: bool, tiny: bool) -> None:
@@ -83,7 +85,7 @@ def demo(out: Path, overwrite: bool, tiny: bool) -> None:
 
 
 def _step(title: str, line: str, overwrite: bool) -> float:
-    """Say and run one command; its seconds."""
+    """Print and run one command; returns its seconds."""
     from mtkd.cli.main import cli
 
     say(f"\n== {title}\n$ mtkd {line}")
@@ -93,7 +95,7 @@ def _step(title: str, line: str, overwrite: bool) -> float:
 
 
 def _results(out: Path, names: list[str]) -> None:
-    """What was won: scores by task of teacher, the student on labels alone, distilled, and fine-tuned."""
+    """Print the scores per task: baseline, teacher, student on labels alone, distilled, and fine-tuned."""
     runs = {name: read_json(out / name / "run.json")["scores"] for name in ("teacher", "labels", "student")}
     values = []
     for name in names:
@@ -122,7 +124,7 @@ def _mean(scores: dict[str, Any], task: str, what: str = "primary") -> float:
 
 
 def _bench(out: Path) -> None:
-    """What it costs: teacher and student timed in turn."""
+    """Print what teacher and student cost to run, timed in turn."""
     from mtkd.cli.measure import BENCH_COLUMNS, bench_row
     from mtkd.evaluation.inference_bench import BenchSettings, bench_inference
 

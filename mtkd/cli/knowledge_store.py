@@ -25,40 +25,47 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 @click.group()
 def store() -> None:
-    """Run the teacher once, keep what it says on disk, and train any number of students without it."""
+    """Run the teacher once, keep its outputs on disk, and train any number of students without it."""
 
 
 contents_options = stack(
-    click.option("--recipe", metavar="R", help="whose needs the store serves (`mtkd recipes`)"),
+    click.option("--recipe", metavar="R", help="the recipe that the store is for (`mtkd recipes`)"),
     click.option("--data", metavar="pocket|hub|DIR", help="where the rows come from", envvar="MTKD_DATA"),
-    click.option("--tasks", metavar="T", help="tasks, groups or task files, by commas"),
-    click.option("--teacher", metavar="DIR", help="whose knowledge: a run of mtkd refine, or an encoder"),
-    click.option("--corpus", type=click.Path(path_type=Path), metavar="DIR", help="augmented copies, too"),
+    click.option("--tasks", metavar="T", help="tasks, groups of tasks or task files, comma-separated"),
+    click.option("--teacher", metavar="DIR", help="a run of mtkd refine, or a pretrained encoder"),
+    click.option(
+        "--corpus",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="an augmented corpus to store as well",
+    ),
     limit_option,
     click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of the recipe"),
     click.option(
-        "--budget", metavar="SIZE", help="choose depth, tokens and width of the hidden states to fit (2GB)"
+        "--budget",
+        metavar="SIZE",
+        help="choose depth, tokens and width of the hidden states to fit this size (such as 2GB)",
     ),
     click.option(
         "--dtype",
         type=click.Choice(["fp32", "fp16", "bf16", "int8"]),
         default="fp16",
         show_default=True,
-        help="of vectors on disk",
+        help="data type of vectors on disk",
     ),
     click.option(
         "--precision",
         type=click.Choice(["fp32", "bf16"]),
         default="fp32",
         show_default=True,
-        help="of the teacher while it runs",
+        help="precision in which the teacher runs",
     ),
     click.option(
         "--batch",
         type=click.IntRange(min=1),
         default=32,
         show_default=True,
-        help="rows the teacher reads at once",
+        help="rows per forward pass of the teacher",
     ),
 )
 
@@ -66,11 +73,11 @@ contents_options = stack(
 @store.command()
 @contents_options
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=Path(), metavar="DIR", help="whose disk to look at"
+    "--out", type=click.Path(path_type=Path), default=Path(), metavar="DIR", help="check the free space here"
 )
 @report_options
 def plan(out: Path, json_file: str | None, **given: Any) -> None:
-    """Say how large a store would be and how long the teacher would take; write nothing."""
+    """Estimate the size of a store and the time to build it; nothing is written."""
 
     found = mtkd.plan_store(**_arguments(given), out=out)
     prepared = found.prepared
@@ -102,7 +109,7 @@ def plan(out: Path, json_file: str | None, **given: Any) -> None:
 
 @store.command()
 @contents_options
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="where it goes")
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="output directory")
 @click.option("--repair", is_flag=True, help="make only the damaged shards of the store in --out again")
 @overwrite_option
 @report_options
@@ -148,7 +155,7 @@ def build(out: Path, repair: bool, overwrite: bool, json_file: str | None, **giv
 @click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
 @report_options
 def info(directory: Path, json_file: str | None) -> None:
-    """What a store holds: of which teacher, of which rows, how much."""
+    """Show what a store holds: its teacher, its rows and its size."""
     from mtkd.store.store_manifest import read_store_manifest
 
     manifest = read_store_manifest(directory)

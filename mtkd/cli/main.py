@@ -19,29 +19,29 @@ from tasks.errors import MtkdWarning, UserError
 @click.group(
     cls=LazyGroup,
     lazy={
-        "demo": ("mtkd.cli.demo:demo", "the whole main job on the pocket tasks, with a table at the end"),
-        "tasks": ("mtkd.cli.info:tasks", "the tasks there are"),
-        "recipes": ("mtkd.cli.info:recipes", "the recipes there are; `recipes show NAME` prints one"),
-        "data": ("mtkd.cli.data_check:data", "`data check`: report on data before training on it"),
+        "demo": ("mtkd.cli.demo:demo", "run the whole workflow on built-in data"),
+        "tasks": ("mtkd.cli.info:tasks", "list the built-in tasks"),
+        "recipes": ("mtkd.cli.info:recipes", "list the recipes; `recipes show NAME` prints one"),
+        "data": ("mtkd.cli.data_check:data", "`data check`: find problems in data before training"),
         "augment": (
             "mtkd.cli.augment_group:augment",
-            "`augment mask|replace|questions`: write new text",
+            "`augment mask|replace|run|questions`: generate training text",
         ),
-        "refine": ("mtkd.cli.train:refine", "train the multi-task teacher"),
+        "refine": ("mtkd.cli.train:refine", "fine-tune the teacher on all tasks"),
         "store": (
             "mtkd.cli.knowledge_store:store",
-            "`store plan|build|info|verify`: the teacher's knowledge on disk",
+            "`store plan|build|info|verify`: keep a teacher's outputs on disk",
         ),
         "distill": ("mtkd.cli.train:distill", "train a student from a teacher"),
-        "compare": ("mtkd.cli.comparison:compare", "run a grid of distillations and print one table"),
+        "compare": ("mtkd.cli.comparison:compare", "run a grid of recipes and settings and print one table"),
         "report": (
             "mtkd.cli.reports:report",
-            "`report knowledge`: plots of score against knowledge kept",
+            "`report knowledge`: plot score against knowledge kept",
         ),
         "finetune": ("mtkd.cli.train:finetune", "fine-tune a student on one task"),
         "evaluate": ("mtkd.cli.measure:evaluate", "score a model on labelled data"),
-        "predict": ("mtkd.cli.measure:predict", "answer rows of a file, or write a GLUE submission"),
-        "bench": ("mtkd.cli.measure:bench", "`bench inference`: time models against each other"),
+        "predict": ("mtkd.cli.measure:predict", "predict labels for a file, or write a GLUE submission"),
+        "bench": ("mtkd.cli.measure:bench", "`bench inference`: compare the speed of models"),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -49,7 +49,7 @@ from tasks.errors import MtkdWarning, UserError
 def cli() -> None:
     """Distil large language-understanding models into small fast ones, for many tasks at once.
 
-    The main job: refine a teacher, augment the text, distil a shared student, fine-tune it per task.
+    The workflow: refine a teacher, augment the text, distil a shared student, fine-tune it per task.
     """
 
 

@@ -29,7 +29,7 @@ models_option = click.option(
 )
 MOST_CLASSES, CONFUSION_CLASSES = 20, 8  # printed at most
 batch_option = click.option(
-    "--batch", default=64, show_default=True, type=click.IntRange(min=1), help="rows at once"
+    "--batch", default=64, show_default=True, type=click.IntRange(min=1), help="rows per forward pass"
 )
 
 
@@ -109,10 +109,14 @@ def _draw_classes(name: str, report: ClassReport) -> None:
     "--task", help="a task of the model, or a task file  [default: the model's, if it has only one]"
 )
 @click.option("--in", "source", type=click.Path(path_type=Path), metavar="FILE", help="JSON lines to answer")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="where the answered lines go")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="the output file")
 @click.option("--data", metavar="pocket|hub|DIR", help="where the test rows come from (--glue-submission)")
 @click.option(
-    "--glue-submission", "folder", type=click.Path(path_type=Path), metavar="DIR", help="write GLUE's files"
+    "--glue-submission",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="write GLUE's submission files here",
 )
 @batch_option
 @device_option
@@ -160,13 +164,19 @@ def bench() -> None:
 
 @bench.command()
 @models_option
-@click.option("--seq-len", default=128, show_default=True, type=click.IntRange(min=4), help="tokens a row")
-@click.option("--batch", default=128, show_default=True, type=click.IntRange(min=1), help="rows at once")
+@click.option("--seq-len", default=128, show_default=True, type=click.IntRange(min=4), help="tokens per row")
 @click.option(
-    "--rounds", default=10, show_default=True, type=click.IntRange(min=1), help="timed batches a model"
+    "--batch", default=128, show_default=True, type=click.IntRange(min=1), help="rows per forward pass"
 )
 @click.option(
-    "--warmup", default=2, show_default=True, type=click.IntRange(min=0), help="batches before that"
+    "--rounds", default=10, show_default=True, type=click.IntRange(min=1), help="timed batches per model"
+)
+@click.option(
+    "--warmup",
+    default=2,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="untimed batches per model before that",
 )
 @click.option("--precision", default="fp32", show_default=True, type=click.Choice(["fp32", "bf16"]))
 @device_option
@@ -183,7 +193,8 @@ def inference(
 ) -> None:
     """Time models in turn in one run, with warm-up: median and spread, parameters, disk, peak memory.
 
-    Ratios are against the first model. Models that read texts apart get half of --seq-len in each of two.
+    Ratios are relative to the first model. Models that read the two texts of a row separately get half of
+    --seq-len for each.
     """
     results = mtkd.bench_inference(
         models,
@@ -207,7 +218,7 @@ def inference(
 
 BENCH_COLUMNS = (
     "model",
-    "ms a batch (min-max)",
+    "ms per batch (min-max)",
     "rows/s",
     "speed",
     "parameters",

@@ -76,7 +76,7 @@ json_option = click.option(
 )
 report_options = stack(json_option, quiet_option)
 device_option = click.option(
-    "--device", metavar="cpu|cuda|cuda:N|mps", help="where to run [default: a GPU if there is one]"
+    "--device", metavar="cpu|cuda|cuda:N|mps", help="where to run  [default: a GPU if there is one]"
 )
 
 optional_data_option = _data()

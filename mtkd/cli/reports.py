@@ -19,9 +19,9 @@ def report() -> None:
 @out_option
 @report_options
 def knowledge(runs: tuple[Path, ...], out: Path, json_file: str | None) -> None:
-    """Score against the amount of hidden-state knowledge (AHSK) of finished runs, as plots and a table.
+    """Plot the scores of finished runs against the amount of hidden-state knowledge (AHSK) they kept.
 
-    RUNS are run directories, or directories that hold some, such as what `mtkd compare` left.
+    RUNS are run directories, or directories that contain some, such as the output of `mtkd compare`.
     """
     from mtkd.evaluation.knowledge_curve import curve, draw, gather
 

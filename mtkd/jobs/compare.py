@@ -11,7 +11,7 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ class GridInputs:
     """What every run of a grid is given.
 
     Attributes:
+        data: one source, or several, of which each split is read from the first that has it.
         teacher: a run of refine, or an encoder; `{task}` in it stands for the task.
         text: plain text for cells that have a `first`.
         base: the teacher of those.
@@ -39,7 +40,7 @@ class GridInputs:
         more: further words of the command line (--limit 1000).
     """
 
-    data: str
+    data: str | Sequence[str]
     teacher: str | None
     out: Path
     text: Path | None = None
@@ -199,7 +200,7 @@ def jobs(grid: Grid, inputs: GridInputs) -> Iterator[tuple[str, str, int, list[J
             first = _first(cell, inputs, seed)
             for spec in grid.tasks:
                 out = inputs.out / "runs" / _plain(name) / f"{_plain(spec)}-{seed}"
-                words = ["distill", grid.recipe_of(name), "--data", inputs.data, "--tasks", spec]
+                words = ["distill", grid.recipe_of(name), *_sources(inputs.data), "--tasks", spec]
                 corpus = inputs.corpus if cell.corpus else None
                 given = (("--teacher", inputs.teacher), ("--store", inputs.store), ("--corpus", corpus))
                 for option, place in given:
@@ -208,6 +209,12 @@ def jobs(grid: Grid, inputs: GridInputs) -> Iterator[tuple[str, str, int, list[J
                 words += [*inputs.more, *_sets(grid.set | cell.set), "--out", str(out)]
                 words += ["--init", str(first.out)] if first else []
                 yield name, spec, seed, [*([first] if first else []), Job(tuple(words), out)]
+
+
+def _sources(data: str | Sequence[str]) -> list[str]:
+    """The words of a command that name its data."""
+    sources = [data] if isinstance(data, str) else data
+    return [word for source in sources for word in ("--data", source)]
 
 
 def _check_corpus(grid: Grid, inputs: GridInputs) -> None:
