@@ -38,7 +38,10 @@ def build_augmenter(name: str, settings: Mapping[str, Any]) -> Augmenter:
             raise unknown(f"setting of {name}", setting, parameters)
     required = [key for key, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
     if missing := [key for key in required if key not in settings]:
-        raise UserError(f"the augmenter {name!r} needs {', '.join(missing)}", hint=f"`{missing[0]}=VALUE`")
+        raise UserError(
+            f"the augmenter {name!r} needs {', '.join(missing)}",
+            hint=f"give the setting {missing[0]!r} a value",
+        )
     try:
         return known[name](**settings)
     except (TypeError, ValueError) as error:

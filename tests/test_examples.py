@@ -12,7 +12,6 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @pytest.mark.slow(reason="trains two teachers and two students")
-@pytest.mark.filterwarnings("ignore::mtkd.MtkdWarning")
 def test_the_tour_of_the_python_api(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

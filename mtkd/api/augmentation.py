@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from augment.corpus_writer import WrittenCorpus
     from augment.questions.filtering.filter_corpus import Filtered
     from augment.questions.generation.config import Ready
+    from tasks.answers import Answerer
     from tasks.task import Task
 
 Copies = int | str | Mapping[str, int] | None
@@ -265,16 +266,22 @@ def filter_questions(
     """
     from augment.questions.filtering.filter_corpus import FilterJob, filter_corpus, open_questions
     from augment.questions.filtering.filter_shard import FilterSettings
-    from mtkd.evaluation.question_answering import SpanAnswerer
     from mtkd.storage.distributed import launched
     from tasks.progress import progress
 
     job = FilterJob(Path(corpus), FilterSettings(**settings), __version__, command)
     rows = open_questions(Path(corpus)).rows
     ranks = launched()  # first: it decides which device is this process's
-    answerer = SpanAnswerer.load(Path(teacher))
+    answerer = load_answerer(Path(teacher))
     with progress("filtering", rows, unit="questions", show=ranks.first) as advance:
         return filter_corpus(job, answerer, Path(out), overwrite=overwrite, ranks=ranks, advance=advance)
+
+
+def load_answerer(directory: Path) -> Answerer:
+    """The teacher that answers questions, from the directory of a run or of a model."""
+    from mtkd.evaluation.question_answering import SpanAnswerer
+
+    return SpanAnswerer.load(directory)
 
 
 def _trained(tasks: TaskSpec) -> list[Task]:

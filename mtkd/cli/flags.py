@@ -36,6 +36,8 @@ def as_options(text: str) -> str:
         if name in SETTINGS:
             return f"--set {name}={value}" if value else found.group(0)
         flag = f"--{name.replace('_', '-')}"
+        if value == "False":
+            return f"--no-{flag.removeprefix('--')}"
         return flag if value in (None, "True") else f"{flag} {value}"
 
     def setting(found: re.Match[str]) -> str:

@@ -91,7 +91,7 @@ def _run(what: str, out: Path, json_file: str | None, job: Callable[[], Model]) 
 
     from mtkd.training.interrupts import Interrupted
 
-    started = time.monotonic()
+    started, before = time.monotonic(), _written(out)
     try:
         model = job()
     except Interrupted as interrupted:
@@ -102,7 +102,14 @@ def _run(what: str, out: Path, json_file: str | None, job: Callable[[], Model]) 
         return
     record = model.record
     show(record, json_file, lambda: draw_scores(record))
-    say(f"{what} in {time.monotonic() - started:.0f} s: {out}")
+    if _written(out) != before:  # else the run was already finished, and the job has said so
+        say(f"{what} in {time.monotonic() - started:.0f} s: {out}")
+
+
+def _written(out: Path) -> int | None:
+    """When a run's record was written; None where there is none."""
+    record = out / "run.json"
+    return record.stat().st_mtime_ns if record.is_file() else None
 
 
 def draw_scores(record: dict[str, Any]) -> None:

@@ -78,7 +78,8 @@ class RunDirectory:
         if resume:
             raise UserError(problem, hint="`resume=True` needs the same settings; use them, or another `out`")
         raise UserError(
-            problem, hint="use that run's settings, `overwrite=True` to drop it, or another `out`"
+            problem,
+            hint="`resume=True` with that run's settings, `overwrite=True` to delete it, or another `out`",
         )
 
     @property

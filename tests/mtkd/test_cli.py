@@ -194,7 +194,7 @@ def test_the_main_job(
     assert {p.name for p in student.iterdir()} == {"run.json", "log.jsonl", "tensorboard", "model"}
 
     again = mtkd(*words, "--out", student, *[word for word in TINY if word != "--quiet"], *SMALL)
-    assert again.code == 0 and "finished already" in again.err
+    assert again.code == 0 and "already finished" in again.err
     refused(
         mtkd(*words, "--out", student, *TINY, *SMALL, "--seed", 5), "another run", "--overwrite", "--resume"
     )

@@ -17,8 +17,9 @@ from mtkd.device import find_device
 from mtkd.evaluation.baseline import baseline_warnings, margin_of_error
 from mtkd.evaluation.class_report import class_report
 from mtkd.evaluation.scoring import TaskScores
-from mtkd.jobs import evaluate, refine
 from mtkd.jobs.common import Request
+from mtkd.jobs.evaluate import evaluate
+from mtkd.jobs.refine import refine
 from mtkd.recipes import load_settings
 from tasks.errors import UserError
 from tasks.glue import TASKS
@@ -53,7 +54,7 @@ def own_task(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
         write(place / f"task/{split}.jsonl", rows)
     settings = load_settings("refine", "refine", {"train.epochs": 1, "max_length": 16})
     request = Request(str(place / "task"), str(place / "task/topics.toml"), place / "run")
-    refine.run(request, settings, str(tiny_encoder))
+    refine(request, settings, str(tiny_encoder))
     return place / "run", place / "task"
 
 
@@ -134,9 +135,9 @@ def test_a_score_within_the_error_of_the_baseline_is_a_warning() -> None:
 
 def test_a_model_carries_its_own_tasks(mtkd: Callable, own_task: tuple[Path, Path], tmp_path: Path) -> None:
     run, task = own_task
-    by_file = evaluate.run(run, str(task), str(task / "topics.toml"))
-    by_name = evaluate.run(run, "pocket", "topics")
-    assert by_name.scores == by_file.scores == evaluate.run(run, "pocket").scores
+    by_file = evaluate(run, str(task), str(task / "topics.toml"))
+    by_name = evaluate(run, "pocket", "topics")
+    assert by_name.scores == by_file.scores == evaluate(run, "pocket").scores
     source, out = write(tmp_path / "in.jsonl", [{"text": "the cat 3"}]), tmp_path / "out.jsonl"
     for given in (("--task", "topics"), ()):
         assert mtkd("predict", "--model", run, *given, "--in", source, "--out", out).code == 0
@@ -147,14 +148,14 @@ def test_a_model_carries_its_own_tasks(mtkd: Callable, own_task: tuple[Path, Pat
 
 def test_files_of_a_task_that_have_moved(own_task: tuple[Path, Path], tmp_path: Path) -> None:
     run, task = own_task
-    before = evaluate.run(run, "pocket", "topics").scores
+    before = evaluate(run, "pocket", "topics").scores
     moved = tmp_path / "data" / "topics"
     shutil.copytree(task, moved)
     hidden = task.rename(task.with_name("elsewhere"))
     try:
         with pytest.raises(UserError, match=r"validation\.jsonl, which the model recorded .* has moved"):
-            evaluate.run(run, "pocket", "topics")
-        assert evaluate.run(run, str(tmp_path / "data"), "topics").scores == before
+            evaluate(run, "pocket", "topics")
+        assert evaluate(run, str(tmp_path / "data"), "topics").scores == before
     finally:
         hidden.rename(task)
 

@@ -26,8 +26,6 @@ from mtkd.models.multitask import MultiTaskModel
 from tasks.glue import TASKS
 from tasks.sources import load_rows, open_data
 
-pytestmark = pytest.mark.filterwarnings("ignore::mtkd.MtkdWarning")
-
 SMALL = {
     "student.max_length": 24,
     "student.head_hidden": 8,

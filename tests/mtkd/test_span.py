@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from mtkd.evaluation.question_answering import SpanAnswerer
-from mtkd.jobs import evaluate
 from mtkd.jobs.build_store import build_store
 from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
+from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.finetune import finetune
 from mtkd.jobs.plan_store import StoreRequest
 from mtkd.jobs.refine import refine
@@ -65,7 +65,7 @@ def test_a_teacher_of_spans_and_classes_is_scored_on_both(span_teacher: Path) ->
     assert spans["threshold"] is not None
     # The threshold is the best on these rows: never worse than giving no answer at all.
     assert spans["primary"] >= spans["majority"] > 0
-    again = evaluate.run(span_teacher, "pocket", "squad_v2", limit=32).scores
+    again = evaluate(span_teacher, "pocket", "squad_v2", limit=32).scores
     assert again[0].metrics == spans["metrics"]
 
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mtkd.jobs import distill
 from mtkd.jobs.common import Request
+from mtkd.jobs.distill import distill
 from mtkd.models.encoders.registry import build_student, student_settings
 from mtkd.models.encoders.static import StaticConfig, StaticEncoder, principal_components, teacher_states
 from mtkd.models.encoders.transformer import TransformerEncoder
@@ -148,7 +148,7 @@ def test_the_recipe_beats_the_majority(tiny_teacher: Path, tmp_path: Path) -> No
     sets = {"student.static.width": 16, "student.head_hidden": 0, "terms.logits.weight": 0}
     sets |= {"train.epochs": 6, "train.batch_size": 32, "train.lr": 5e-3}
     settings = load_settings("static", "distill", sets, "sst2")
-    run = distill.run(Request("pocket", "sst2", tmp_path / "run", 2000, 400), settings, str(tiny_teacher))
+    run = distill(Request("pocket", "sst2", tmp_path / "run", 2000, 400), settings, str(tiny_teacher))
     scores = run.record["scores"]["sst2/validation"]
     assert scores["primary"] > scores["majority"] + 0.1
     model = MultiTaskModel.load(tmp_path / "run")

@@ -14,6 +14,8 @@ from mtkd.cli.flags import as_options
         ("a lower `train.lr=1e-5`", "a lower --set train.lr=1e-5"),
         ('`terms.kd.kinds=["classify"]`', "--set 'terms.kd.kinds=[\"classify\"]'"),
         ("the column `label` and `mtkd recipes`", "the column `label` and `mtkd recipes`"),
+        ("`round_trip=False` keeps more", "--no-round-trip keeps more"),
+        ("`max_length=64`", "--set max_length=64"),
         ("`limit` of `train.lr`", "--limit of `train.lr`"),
     ],
 )
