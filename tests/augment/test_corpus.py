@@ -97,7 +97,9 @@ def test_manifest_counts_what_is_there(whole):
         assert entry.unchanged == pytest.approx(masked.count(0) / len(copies), abs=1e-6)
     card = (whole / "README.md").read_text()
     assert (
-        "no labels, on purpose" in card and "mtkd augment mask" in card and "| rte | 100 | 4 | 400 |" in card
+        "deliberately unlabelled" in card
+        and "mtkd augment mask" in card
+        and "| rte | 100 | 4 | 400 |" in card
     )
 
 

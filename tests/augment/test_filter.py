@@ -206,7 +206,7 @@ def test_labels_are_the_teachers_answers_in_their_places_and_left_out_by_default
         assert row.answer == "" or row.context[row.start :].startswith(row.answer)
     filter_corpus(job(corpus), Rule(), tmp_path / "c")
     assert rows_of(tmp_path / "c") == [replace(row, answer=None, start=None) for row in labelled]
-    assert "no answers, on purpose" in (tmp_path / "c/README.md").read_text()
+    assert "deliberately have no answers" in (tmp_path / "c/README.md").read_text()
 
 
 def test_switches(corpus, tmp_path):

@@ -259,7 +259,7 @@ def test_a_spacy_pipeline_tags(pipeline, tmp_path):
     import spacy
 
     spacy.blank("en").to_disk(tmp_path / "blank")
-    with pytest.raises(UserError, match=r"gives the word 'cat' no part of speech"):
+    with pytest.raises(UserError, match=r"did not tag the word 'cat'"):
         list(open_tagger(f"spacy:{tmp_path / 'blank'}").tag([["cat"]]))
 
 
