@@ -33,7 +33,7 @@ class Augmenter(Protocol):
     """A method of making copies. Classes may inherit from this one to get the defaults below.
 
     The copies of a row may depend only on the settings, the row and the number of the copy. Augmenters are
-    sent to worker processes, so they must be picklable and their class importable, such as a frozen dataclass.
+    sent to worker processes, so they must be picklable, and their class importable (a frozen dataclass is).
     """
 
     @property

@@ -54,7 +54,7 @@ class Masking(Augmenter):
     kind = "copies"
     schema = SCHEMA
     about = (
-        "Each word (separated by white space) is independently replaced by the mask token with probability p; "
+        "Each word (split at white space) is replaced independently by the mask token with probability p; "
         "white space is normalised to single spaces. Which words are masked depends only on "
         "the seed, the source row's uid, the number of the copy and the position of the word."
     )

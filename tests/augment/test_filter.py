@@ -347,7 +347,7 @@ def test_the_command(mtkd: Callable, teacher, corpus, tmp_path):
     )
     answered = mtkd(*words, "--labels", "--shard-rows", 32)
     assert answered.code == 0, answered.err
-    assert "asked before of another paragraph" in answered.out and "252 questions in" in answered.err
+    assert "repeated from another paragraph" in answered.out and "252 questions in" in answered.err
     answered = mtkd(*words, "--labels", "--shard-rows", 32, "--json", "--quiet")
     assert json.loads(answered.out)["made"].keys() == {"other", "removed"} and answered.err == ""
     short = mtkd(*words, "--overwrite", "--unanswerable", 0.9)
@@ -412,7 +412,7 @@ def test_an_answer_that_is_not_where_the_teacher_says_is_an_error(start):
     def wrong(questions, contexts):
         return [Answer("Rome", start, 2.0, 1.0)]
 
-    with pytest.raises(UserError, match="does not stand at character"):
+    with pytest.raises(UserError, match="is not at character"):
         list(checked_answers(wrong, ["Where?"], ["In Paris and Rome."]))
 
 

@@ -376,7 +376,7 @@ def test_same_corpus_whatever_the_batch_interruptions_and_processes(trained, dat
 
 def test_beams_give_several_and_greedy_cannot(trained, data, tmp_path):
     assert generate(tmp_path / "b", trained, data, beams=3, per_paragraph=2).manifest.rows > 60
-    with pytest.raises(UserError, match="greedy decoding cannot write"):
+    with pytest.raises(UserError, match="greedy decoding cannot generate"):
         generate(tmp_path / "g", trained, data, per_paragraph=2)
     assert not (tmp_path / "g").exists()
 
@@ -564,7 +564,7 @@ def test_mistakes_of_generating_are_one_error(data, trained, tmp_path):
 def test_what_is_not_installed_is_said(trained, data, tmp_path, monkeypatch):
     from augment.questions.generation.answer_candidates import load_spacy
 
-    with pytest.raises(UserError, match="--spacy en_core_none") as error:
+    with pytest.raises(UserError, match="spacy=en_core_none") as error:
         load_spacy("en_core_none")
     assert "install" in str(error.value) or "download" in str(error.value)
     monkeypatch.setitem(__import__("sys").modules, "ctranslate2", None)

@@ -1,4 +1,4 @@
-"""What `generate` is asked for, made ready: paragraphs chosen, the generator loaded, all of it checked."""
+"""Prepare question generation: validate the options, select the paragraphs and load the generator."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PIECE = 4096
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """The options of `mtkd augment questions generate`, under the same names."""
+    """The options of `mtkd augment questions generate`; see its help for their meaning."""
 
     model: str
     text: str
@@ -59,19 +59,21 @@ class GenerationConfig:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A job for `augment.corpus_writer.write_corpus`, its rows, and what became of the paragraphs."""
+class PreparedGeneration:
+    """The job and the rows for `augment.corpus_writer.write_corpus`, and the paragraph counts."""
 
     job: CorpusJob
     rows: Mapping[str, Rows]
     counts: Counts
 
 
-def prepare_generation(wanted: GenerationConfig, task: str, device: Any, version: str, command: str) -> Ready:
-    """Check everything and load the generator; nothing is written.
+def prepare_generation(
+    wanted: GenerationConfig, task: str, device: Any, version: str, command: str
+) -> PreparedGeneration:
+    """Validate the options and load the generator; nothing is written.
 
     Raises:
-        UserError: the text, the model or the options cannot be used, or no paragraph is left.
+        UserError: the text, the model or an option cannot be used, or no paragraph is left.
     """
     stream = open_paragraphs(wanted.text, wanted.text_column, wanted.title_column, wanted.split)
     generator = load_generator(
@@ -85,7 +87,7 @@ def prepare_generation(wanted: GenerationConfig, task: str, device: Any, version
     paragraphs, counts = select_paragraphs(stream, wanted.words)
     paragraphs, counts = _that_fit(generator.tokenizer, asking, _sampled(paragraphs, wanted.limit), counts)
     if not paragraphs:
-        raise UserError(f"no paragraph of {wanted.text} can be asked about: {counts.sentence()}")
+        raise UserError(f"no paragraph of {wanted.text} can be used: {counts.sentence()}")
     generator.model.to(device)
     method = Questions(
         generator,
@@ -98,7 +100,7 @@ def prepare_generation(wanted: GenerationConfig, task: str, device: Any, version
         counts.sentence(),
     )
     job = CorpusJob(method, {task: wanted.per_paragraph}, wanted.text, version, command, wanted.shard)
-    return Ready(job, {task: as_rows(task, paragraphs)}, counts)
+    return PreparedGeneration(job, {task: as_rows(task, paragraphs)}, counts)
 
 
 def _sampled(paragraphs: list[Paragraph], limit: int | None) -> list[Paragraph]:
@@ -111,7 +113,7 @@ def _sampled(paragraphs: list[Paragraph], limit: int | None) -> list[Paragraph]:
 def _that_fit(
     tokenizer: Any, asking: Asking, paragraphs: list[Paragraph], counts: Counts
 ) -> tuple[list[Paragraph], Counts]:
-    """Leave out paragraphs of which not one sentence fits, and count those that are read in part."""
+    """Drop paragraphs of which no sentence fits the generator, and count those that are shortened."""
     kept: list[Paragraph] = []
     shortened = 0
     for start in range(0, len(paragraphs), _PIECE):
@@ -126,7 +128,7 @@ def _that_fit(
 
 @dataclass(frozen=True)
 class Shown:
-    """A question of a corpus, with the beginning of its context and what that is from."""
+    """A question of a corpus, the beginning of its context, and the source of the context."""
 
     source: str
     context: str
@@ -134,7 +136,7 @@ class Shown:
 
 
 def samples(out: Path, manifest: CorpusManifest, count: int = 5) -> list[Shown]:
-    """A few questions, spread over the corpus."""
+    """Return a few questions spread over the corpus."""
     return list(_samples(out, manifest, count))
 
 
