@@ -39,7 +39,10 @@ def build_augmenter(name: str, settings: Mapping[str, Any]) -> Augmenter:
             raise unknown(f"setting of {name}", setting, parameters)
     required = [key for key, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
     if missing := [key for key in required if key not in settings]:
-        raise UserError(f"the augmenter {name!r} needs {', '.join(missing)}", hint=f"`{missing[0]}=VALUE`")
+        raise UserError(
+            f"the augmenter {name!r} needs {', '.join(missing)}",
+            hint=f"pass {missing[0]}=VALUE (on the command line: --set {missing[0]}=VALUE)",
+        )
     try:
         return known[name](**settings)
     except (TypeError, ValueError) as error:

@@ -188,7 +188,7 @@ def test_another_job_is_refused_unless_overwritten(whole, copied):
     for other in others:
         with pytest.raises(UserError, match="another corpus") as error:
             write_corpus(other, ROWS, copied)
-        assert "--overwrite" in str(error.value)
+        assert "`overwrite=True`" in str(error.value)
     with pytest.raises(UserError, match="another corpus"):
         write_corpus(JOB, {**ROWS, "rte": ROWS["rte"].take(np.arange(99))}, copied)
     (copied / "manifest.json").unlink()

@@ -382,14 +382,14 @@ def test_where_everything_was_dropped_the_error_has_the_reasons(corpus, tmp_path
     with pytest.raises(UserError) as error:
         filter_corpus(job(corpus, min_confidence=9), Rule(), tmp_path / "c")
     assert "193  dropped: the teacher finds no answer" in str(error.value)
-    assert "--no-round-trip" in str(error.value) and not contents(tmp_path / "c")
+    assert "`round_trip=False`" in str(error.value) and not contents(tmp_path / "c")
 
 
 def test_what_is_no_corpus_of_questions_is_refused(corpus, tmp_path):
     copies = write_corpus(tmp_path / "copies", QUESTIONS[:8], kind="copies")
     with pytest.raises(UserError, match="is a corpus of copies"):
         filter_corpus(job(copies), Rule(), tmp_path / "c")
-    with pytest.raises(UserError, match="holds no questions"):
+    with pytest.raises(UserError, match="has no questions"):
         filter_corpus(job(write_corpus(tmp_path / "empty", [])), Rule(), tmp_path / "c")
     damaged = write_corpus(tmp_path / "damaged", QUESTIONS)
     raw = bytearray((damaged / "data/squad-00001.parquet").read_bytes())

@@ -524,7 +524,7 @@ def test_mistakes_of_training_are_one_error(data, trained, tmp_path):
     assert "unknown task 'squat'" in training("--task", "squat")
     assert "is a classify task" in training("--task", "rte")
     assert "unknown format 'answers'" in training("--format", "answers")
-    assert "--d-model 100 with --heads 3" in training("--d-model", "100", "--heads", "3")
+    assert "`d_model=100` with `heads=3`" in training("--d-model", "100", "--heads", "3")
     assert "not a model" in training(model=str(data))
     twice = tmp_path / "twice"
     (twice / "squad").mkdir(parents=True)
@@ -546,7 +546,7 @@ def test_mistakes_of_generating_are_one_error(data, trained, tmp_path):
         return refused("generate", "--model", str(model), "--text", text, "--out", str(out), *more)
 
     for words in ("200", "320:200", "0:5", "a:b", "200-320"):
-        assert f"--words {words!r}" in generating("--words", words)
+        assert f"`words={words!r}`" in generating("--words", words)
     assert "unknown task" in generating("--task", "squat")
     assert "is a classify task" in generating("--task", "rte")
     assert "not a model" in generating(model=data)

@@ -473,7 +473,7 @@ def test_a_budget_takes_the_most_that_helps(tiny_teacher: Path, tmp_path: Path) 
     assert choose_selection(300, 5, 128, bytes_of)[2] == pytest.approx(0.3), (
         "where little fits, the floors give way"
     )
-    with pytest.raises(UserError, match="nothing fits into a budget of 50 bytes") as caught:
+    with pytest.raises(UserError, match="no store fits into a budget of 50 bytes") as caught:
         choose_selection(50, 5, 128, bytes_of)
     assert "100 bytes or more" in "\n".join(caught.value.lines())
     small = plan_store(request(tiny_teacher, budget=9000), tmp_path)
@@ -497,7 +497,7 @@ def test_a_student_that_starts_from_the_teacher_needs_its_weights(
     shutil.copytree(store, moved)
     manifest["teacher"]["name"] = str(tmp_path / "gone")
     (moved / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match=r"weights of the store's teacher, .*gone, which is not there"):
+    with pytest.raises(UserError, match=r"the store's teacher, .*gone, which does not exist"):
         student(tmp_path / "other", settings, None, moved)
 
 
