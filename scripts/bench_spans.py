@@ -1,4 +1,4 @@
-"""How long windowing and decoding take beside the model: questions of SQuAD's dev set, one process.
+"""Benchmark windowing and span decoding relative to the model's time, on SQuAD's validation questions.
 
 python scripts/bench_spans.py ../shared/data --rows 500
 """

@@ -1,7 +1,7 @@
-"""Write a training split for squad_v2 out of SQuAD 1.1.
+"""Make a training split for squad_v2 from SQuAD 1.1.
 
-Some rows as they are, and some questions asked of another paragraph of their article, which does not hold the
-answer's text.
+Some rows are kept unchanged. Other questions are paired with another paragraph of the same article that does
+not contain the answer.
 
     python scripts/make_unanswerable.py ../shared/data/squad/train.parquet OUT/squad_v2/train.parquet
 """
@@ -42,8 +42,8 @@ def main() -> None:
         if len(found) == given.answerable + given.unanswerable:
             break
         row = rows[number]
-        told = normalise(row["answers"]["text"][0])
-        others = sorted(c for c in paragraphs[row["title"]] if told and told not in normalise(c))
+        answer = normalise(row["answers"]["text"][0])
+        others = sorted(c for c in paragraphs[row["title"]] if answer and answer not in normalise(c))
         if others:
             context = others[int(random.integers(len(others)))]
             empty = {"text": [], "answer_start": []}

@@ -1,8 +1,8 @@
-"""SQuAD's own questions as a corpus of unlabelled ones: what the filter makes of questions that people wrote.
+"""Write SQuAD's human-written questions as an unlabelled corpus, to evaluate the question filter.
 
     python scripts/questions_of_squad.py ../shared/data OUT --rows 600 --beside 2500
 
-The rows are none of those that a run with `--limit 2500` trains on.
+The rows are disjoint from those that a run with `--limit 2500` trains on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--task", default="squad_v2", help="the task that the corpus is for")
     parser.add_argument("--rows", type=int, default=600)
-    parser.add_argument("--beside", type=int, default=2500, help="leave out the rows of such a --limit")
+    parser.add_argument("--beside", type=int, default=2500, help="exclude the rows selected by this --limit")
     given = parser.parse_args()
     source, task = open_data(given.data), TASKS["squad"]
     rows, taken = load_rows(source, task, "train"), load_rows(source, task, "train", given.beside)

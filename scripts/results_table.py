@@ -1,4 +1,4 @@
-"""The tables of docs/results.md from the runs that scripts/results.sh made.
+"""Print the tables of docs/results.md from the runs of scripts/results.sh.
 
 Usage: python scripts/results_table.py OUT
 """
@@ -16,7 +16,7 @@ SEEDS = range(10)
 
 
 def primary(run: Path, task: str) -> float | None:
-    """A run's score on one task, in points; None if the run is not finished or lacks the task."""
+    """The score of a run on one task, in points; None if the run is not finished or lacks the task."""
     if not (run / "run.json").is_file():
         return None
     record = json.loads((run / "run.json").read_text())
@@ -25,7 +25,7 @@ def primary(run: Path, task: str) -> float | None:
 
 
 def line(out: Path, pattern: str) -> list[list[float | None]]:
-    """For each task the scores over seeds; `{task}` in the pattern stands for one run a task."""
+    """The scores of each task for all seeds; a pattern with `{task}` names one run per task."""
     found = []
     for task in TASKS:
         found.append([primary(out / pattern.format(task=task, seed=seed), task) for seed in SEEDS])
@@ -33,7 +33,7 @@ def line(out: Path, pattern: str) -> list[list[float | None]]:
 
 
 def show(given: Sequence[float | None]) -> str:
-    """Mean and, for several seeds, the sample standard deviation."""
+    """Format the mean and, if there are several seeds, the sample standard deviation."""
     values = [value for value in given if value is not None]
     if not values:
         return "-"
@@ -71,7 +71,7 @@ def main() -> None:
         seeds = max(sum(value is not None for value in values) for values in found)
         if not seeds:
             continue
-        # The mean over tasks only where a seed has all of them.
+        # Average over tasks only for seeds that have scores for all tasks.
         means = [statistics.mean(values) for values in zip(*found, strict=True) if None not in values]
         print(f"| {what} | {seeds} | " + " | ".join(map(show, found)) + f" | {show(means)} |")
 

@@ -366,7 +366,7 @@ def test_a_repair_needs_the_same_teacher(
         ({"terms.hidden.by": "left"}, {}, "4 tokens by left"),
         ({"terms.hidden.tokens": 25}, {}, "25 tokens cannot be kept of rows of at most 24"),
         ({}, {"tasks": "sst2"}, "unknown task of this store 'sst2'"),
-        ({}, {"limit": 60}, r"nothing of \d+ of the 60 rows here.*digest of the rows \w{12}, of the store's"),
+        ({}, {"limit": 60}, r"not contain \d+ of these 60 rows.*digest of these rows \w{12}, of the rows in the store"),
         ({}, {"teacher": "other"}, r"built with the teacher .*digest \w{12}\), not with"),
     ],
 )
