@@ -1,8 +1,8 @@
 """Benchmark the inference speed of students against the encoders that their papers compare them with.
 
-All models have the sizes of the papers and random weights, and run in alternating rounds of one process. `mkd`
-is the BiLSTM with MKD's seven task heads, compared with three BERT layers and TinyBERT. `waldorf` is WaLDORf
-with a span head, compared with BERT-base and TinyBERT. Examples:
+All models have the sizes of the papers and random weights, and run in alternating rounds of one process.
+`mkd` is the BiLSTM with MKD's seven task heads, compared with three BERT layers and TinyBERT. `waldorf` is
+WaLDORf with a span head, compared with BERT-base and TinyBERT. Examples:
 
     python scripts/bench_inference.py --rounds 10 --json inference.json
     python scripts/bench_inference.py --of waldorf --batch 32 --seq-len 384 --precision fp32

@@ -3,9 +3,9 @@
     python scripts/bench_questions.py --text ../shared/data/wiki/paragraphs.parquet
     python scripts/bench_questions.py --text ... --model runs/generator --engine ctranslate2
 
-Both sides decode the same paragraphs greedily with the same T5, in alternating rounds. Without --model, the T5
-has the size of T5-small and random weights, and every question has --tokens tokens, because random weights do
-not generate an end token. The share of equal questions is printed. With `--engine ctranslate2`, int8
+Both sides decode the same paragraphs greedily with the same T5, in alternating rounds. Without --model, the
+T5 has the size of T5-small and random weights, and every question has --tokens tokens, because random weights
+do not generate an end token. The share of equal questions is printed. With `--engine ctranslate2`, int8
 CTranslate2 is compared with mtkd's own decoder instead. `--precision` applies to mtkd's decoder; `generate`
 computes in fp32.
 """

@@ -24,7 +24,7 @@ Lists = list[list[int]]
 
 
 def masked_copies(texts: list[str], copies: int, p: float, mask: str) -> list[str]:
-    """Make `copies` of each text, replacing each space-separated word by the mask token with probability p."""
+    """Make `copies` of each text, replacing each word by the mask token with probability p."""
     random = np.random.default_rng(0)
     made = []
     for words in (text.split(" ") for text in texts):

@@ -1,7 +1,7 @@
 """Benchmark training speed: length buckets against padding to 128, and the loop against bare training steps.
 
-The data are rows of RTE, MRPC, STS-B and SST-2, the model has the size of TinyBERT (4 layers, 312 wide, random
-weights), and the objective is the labels. Two comparisons run in alternating rounds:
+The data are rows of RTE, MRPC, STS-B and SST-2, the model has the size of TinyBERT (4 layers, 312 wide) and
+random weights, and the objective is the labels. Two comparisons run in alternating rounds:
 
 1. the training loop with length buckets, and the same loop with every sequence padded to 128 tokens;
 2. the training loop, and just forward, backward, clipping and optimiser step on prepared batches.

@@ -42,12 +42,12 @@ def show(given: Sequence[float | None]) -> str:
 
 
 ROWS = (
-    ("labels alone, one student a task", "labels-{task}-{seed}"),
-    ("labels alone, one student for all", "labels-all-{seed}"),
-    ("distilled, one student a task", "single-{task}-{seed}"),
-    ("**distilled, one student for all**", "multi-{seed}"),
-    ("then fine-tuned", "tuned-{task}-{seed}"),
-    ("no masked copies", "noaug-{seed}"),
+    ("labels only, one student per task", "labels-{task}-{seed}"),
+    ("labels only, one student for all tasks", "labels-all-{seed}"),
+    ("distilled, one student per task", "single-{task}-{seed}"),
+    ("**distilled, one student for all tasks**", "multi-{seed}"),
+    ("distilled, then fine-tuned", "tuned-{task}-{seed}"),
+    ("without masked copies", "noaug-{seed}"),
     ("plain BiLSTM (no bi-attention)", "plain-{seed}"),
     ("word-level vocabulary, random embeddings", "word-{seed}"),
     ("WordPiece, random embeddings", "random-{seed}"),
@@ -63,7 +63,7 @@ def main() -> None:
     print("| | seeds | " + " | ".join(TASKS) + " | mean |")
     print("|---|---|" + "---|" * (len(TASKS) + 1))
     teacher = json.loads((out / "teacher" / "run.json").read_text())["scores"]
-    for what, key in (("commonest answer", "majority"), ("teacher", "primary")):
+    for what, key in (("majority-class baseline", "majority"), ("teacher", "primary")):
         values = [100 * teacher[f"{task}/validation"][key] for task in TASKS]
         print(f"| {what} | 1 | " + " | ".join(f"{v:.1f}" for v in (*values, statistics.mean(values))) + " |")
     for what, pattern in ROWS:

@@ -124,7 +124,7 @@ def make_venv() -> None:
         shutil.rmtree(VENV)
         version = ".".join(platform.python_version_tuple()[:2])
         fail(
-            f"{sys.executable} cannot create virtual environments because its module venv or ensurepip is not "
+            f"{sys.executable} cannot create virtual environments: its module venv or ensurepip is not "
             f"installed. On Debian and Ubuntu, run: apt install python{version}-venv. To use another "
             "interpreter, run: make PYTHON=/path/to/python3."
         )
@@ -172,8 +172,8 @@ def has_gpu() -> bool:
 def torch_builds(pin: str, system: str, gpu: bool) -> list[TorchBuild]:
     """The builds of PyTorch to try, in order. `pin` is "torch==X"; `system` is from `platform.system`.
 
-    On other systems than Linux, the registry's build is for CPU. On Linux it needs gigabytes of CUDA libraries,
-    so machines without a GPU try the CPU build first.
+    Except on Linux, the registry's build is for CPU. On Linux it needs gigabytes of CUDA libraries, so
+    machines without a GPU try the CPU build first.
     """
     constraint = ("-c", "requirements/runtime.txt")
     registry = TorchBuild("the build from the package registry", (*constraint, pin))
