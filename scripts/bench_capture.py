@@ -34,7 +34,7 @@ from transformers.utils import logging
 from mtkd.models.encoders.pretrained_config import TransformerConfig
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.outputs import OutputSpec
-from tasks.batching import Inputs, Tokens
+from tasks.batching import ModelInputs, Tokens
 
 KEPT = str(1 << 32)
 ALLOCATOR = f"glibc.malloc.mmap_threshold={KEPT}:glibc.malloc.trim_threshold={KEPT}"
@@ -67,8 +67,8 @@ def batches_of(lengths: str, rows: int, longest: int, batches: int) -> list[Toke
 
 def ways() -> dict[str, Forward]:
     """The forward passes by name, all with equal weights; mtkd's modules are separate from the others."""
-    ours = TransformerEncoder(TransformerConfig(hf=HF)).eval()
-    weights = ours.body.state_dict()
+    encoder = TransformerEncoder(TransformerConfig(hf=HF)).eval()
+    weights = encoder.body.state_dict()
 
     def plain(attention: str, **more: Any) -> Forward:
         config = BertConfig(attn_implementation=attention)
@@ -82,7 +82,7 @@ def ways() -> dict[str, Forward]:
         return run
 
     def captured(need: OutputSpec) -> Forward:
-        return lambda tokens: ours(Inputs(joined=tokens), need)
+        return lambda tokens: encoder(ModelInputs(joined=tokens), need)
 
     return {
         "plain": plain("sdpa"),
@@ -99,8 +99,8 @@ def check(forwards: dict[str, Forward], tokens: Tokens) -> None:
     torch.testing.assert_close(vectors.pooled, forwards["plain"](tokens).last_hidden_state[:, 0])
     padding = torch.zeros(tokens.mask.shape).masked_fill(~tokens.mask, -1e30)[:, None, None]
     for layer, attention in enumerate(eager.attentions, 1):
-        ours: Tensor = (scores.scores[layer] + padding).softmax(-1)
-        torch.testing.assert_close(ours, attention, atol=1e-5, rtol=1e-4)
+        computed: Tensor = (scores.scores[layer] + padding).softmax(-1)
+        torch.testing.assert_close(computed, attention, atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
