@@ -129,20 +129,20 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to this file")
-    given = parser.parse_args()
-    compared = COMPARISONS[given.of]
+    args = parser.parse_args()
+    compared = COMPARISONS[args.of]
     written = []
     with tempfile.TemporaryDirectory() as root:
         models = save_models(Path(root), compared)
-        base = BenchSettings(batch=given.batch, rounds=given.rounds, device=given.device)
-        for precision in given.precision:
-            for seq_len in given.seq_len:
+        base = BenchSettings(batch=args.batch, rounds=args.rounds, device=args.device)
+        for precision in args.precision:
+            for seq_len in args.seq_len:
                 settings = replace(base, seq_len=seq_len, precision=precision)
                 results = bench_inference(models, settings)
                 show(results, settings, compared.student)
                 written.append(asdict(settings) | {"models": [result.to_json() for result in results]})
-    if given.json:
-        write_json(given.json, written)
+    if args.json:
+        write_json(args.json, written)
 
 
 if __name__ == "__main__":

@@ -29,17 +29,17 @@ def main() -> None:
     parser.add_argument("--answerable", type=int, default=7000)
     parser.add_argument("--unanswerable", type=int, default=2500)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    table = pq.read_table(given.source)
+    args = parser.parse_args()
+    table = pq.read_table(args.source)
     rows = table.to_pylist()
-    random = np.random.default_rng(given.seed)
+    random = np.random.default_rng(args.seed)
     order = random.permutation(len(rows)).tolist()
     paragraphs = defaultdict(set)
     for row in rows:
         paragraphs[row["title"]].add(row["context"])
-    found = [rows[number] for number in order[: given.answerable]]
-    for number in order[given.answerable :]:
-        if len(found) == given.answerable + given.unanswerable:
+    kept = [rows[number] for number in order[: args.answerable]]
+    for number in order[args.answerable :]:
+        if len(kept) == args.answerable + args.unanswerable:
             break
         row = rows[number]
         answer = normalise(row["answers"]["text"][0])
@@ -47,12 +47,12 @@ def main() -> None:
         if others:
             context = others[int(random.integers(len(others)))]
             empty = {"text": [], "answer_start": []}
-            found.append(row | {"id": f"{row['id']}-other", "context": context, "answers": empty})
-    shuffled = [found[i] for i in random.permutation(len(found))]
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(given.out) as temporary:
+            kept.append(row | {"id": f"{row['id']}-other", "context": context, "answers": empty})
+    shuffled = [kept[i] for i in random.permutation(len(kept))]
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(args.out) as temporary:
         pq.write_table(pa.Table.from_pylist(shuffled, table.schema), temporary, compression="zstd")
-    print(f"{given.answerable:,} + {len(found) - given.answerable:,} rows: {given.out}")
+    print(f"{args.answerable:,} + {len(kept) - args.answerable:,} rows: {args.out}")
 
 
 if __name__ == "__main__":

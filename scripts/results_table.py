@@ -32,9 +32,9 @@ def line(out: Path, pattern: str) -> list[list[float | None]]:
     return found
 
 
-def show(given: Sequence[float | None]) -> str:
+def show(scores: Sequence[float | None]) -> str:
     """Format the mean and, if there are several seeds, the sample standard deviation."""
-    values = [value for value in given if value is not None]
+    values = [value for value in scores if value is not None]
     if not values:
         return "-"
     mean = statistics.mean(values)

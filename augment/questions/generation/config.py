@@ -28,7 +28,7 @@ from tasks.corpus_reader import CorpusManifest
 from tasks.errors import UserError
 from tasks.rows import Rows
 
-_PIECE = 4096
+_CHUNK = 4096
 
 
 @dataclass(frozen=True)
@@ -68,38 +68,38 @@ class PreparedGeneration:
 
 
 def prepare_generation(
-    wanted: GenerationConfig, task: str, device: Any, version: str, command: str
+    config: GenerationConfig, task: str, device: Any, version: str, command: str
 ) -> PreparedGeneration:
     """Validate the options and load the generator; nothing is written.
 
     Raises:
         UserError: the text, the model or an option cannot be used, or no paragraph is left.
     """
-    stream = open_paragraphs(wanted.text, wanted.text_column, wanted.title_column, wanted.split)
+    stream = open_paragraphs(config.text, config.text_column, config.title_column, config.split)
     generator = load_generator(
-        wanted.model, form=wanted.form, max_input=wanted.max_input, max_output=wanted.max_output
+        config.model, form=config.form, max_input=config.max_input, max_output=config.max_output
     )
     strategy = Strategy(
-        wanted.beams, wanted.sample, wanted.temperature, wanted.top_p, generator.reading.max_output
+        config.beams, config.sample, config.temperature, config.top_p, generator.reading.max_output
     )
-    asking = Asking(generator.reading, strategy, wanted.seed, wanted.per_paragraph, wanted.spacy)
-    check_asking(asking, wanted.engine, wanted.precision)
-    paragraphs, counts = select_paragraphs(stream, wanted.words)
-    paragraphs, counts = _that_fit(generator.tokenizer, asking, _sampled(paragraphs, wanted.limit), counts)
+    asking = Asking(generator.reading, strategy, config.seed, config.per_paragraph, config.spacy)
+    check_asking(asking, config.engine, config.precision)
+    paragraphs, counts = select_paragraphs(stream, config.words)
+    paragraphs, counts = _fitting(generator.tokenizer, asking, _sampled(paragraphs, config.limit), counts)
     if not paragraphs:
-        raise UserError(f"no paragraph of {wanted.text} can be used: {counts.sentence()}")
+        raise UserError(f"no paragraph of {config.text} can be used: {counts.sentence()}")
     generator.model.to(device)
     method = Questions(
         generator,
         digest_generator(generator),
         asking,
-        ENGINES[wanted.engine](generator, wanted.batch, wanted.precision),
-        wanted.engine,
-        wanted.precision,
-        str(wanted.words or "any"),
+        ENGINES[config.engine](generator, config.batch, config.precision),
+        config.engine,
+        config.precision,
+        str(config.words or "any"),
         counts.sentence(),
     )
-    job = CorpusJob(method, {task: wanted.per_paragraph}, wanted.text, version, command, wanted.shard)
+    job = CorpusJob(method, {task: config.per_paragraph}, config.text, version, command, config.shard)
     return PreparedGeneration(job, {task: as_rows(task, paragraphs)}, counts)
 
 
@@ -110,16 +110,16 @@ def _sampled(paragraphs: list[Paragraph], limit: int | None) -> list[Paragraph]:
     return [paragraphs[number] for number in chosen.tolist()]
 
 
-def _that_fit(
+def _fitting(
     tokenizer: Any, asking: Asking, paragraphs: list[Paragraph], counts: Counts
 ) -> tuple[list[Paragraph], Counts]:
     """Drop paragraphs of which no sentence fits the generator, and count those that are shortened."""
     kept: list[Paragraph] = []
     shortened = 0
-    for start in range(0, len(paragraphs), _PIECE):
-        piece = paragraphs[start : start + _PIECE]
-        shown = readable(tokenizer, [paragraph.text for paragraph in piece], asking.reading)
-        for paragraph, text in zip(piece, shown, strict=True):
+    for start in range(0, len(paragraphs), _CHUNK):
+        chunk = paragraphs[start : start + _CHUNK]
+        shown = readable(tokenizer, [paragraph.text for paragraph in chunk], asking.reading)
+        for paragraph, text in zip(chunk, shown, strict=True):
             kept += [paragraph] if text is not None else []
             shortened += text is not None and text != paragraph.text
     left_out = len(paragraphs) - len(kept)
