@@ -127,7 +127,7 @@ def _fitting(
 
 
 @dataclass(frozen=True)
-class Shown:
+class SampleQuestion:
     """A question of a corpus, the beginning of its context, and the source of the context."""
 
     source: str
@@ -135,16 +135,16 @@ class Shown:
     question: str
 
 
-def samples(out: Path, manifest: CorpusManifest, count: int = 5) -> list[Shown]:
+def samples(out: Path, manifest: CorpusManifest, count: int = 5) -> list[SampleQuestion]:
     """Return a few questions spread over the corpus."""
     return list(_samples(out, manifest, count))
 
 
-def _samples(out: Path, manifest: CorpusManifest, count: int) -> Iterator[Shown]:
+def _samples(out: Path, manifest: CorpusManifest, count: int) -> Iterator[SampleQuestion]:
     step = max(1, len(manifest.shards) // count)
     shards = [shard for shard in manifest.shards if shard.rows][::step][:count]
     for shard in shards:
         rows = pq.read_table(out / shard.file, columns=["text", "text_pair", "source"]).to_pylist()
         each = -(-count // len(shards))
         for row in rows[:: max(1, len(rows) // each)][:each]:
-            yield Shown(row["source"][:30], row["text_pair"][:60] + "...", row["text"])
+            yield SampleQuestion(row["source"][:30], row["text_pair"][:60] + "...", row["text"])
