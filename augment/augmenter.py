@@ -1,4 +1,4 @@
-"""What an augmenter is: something that makes unlabelled copies of rows."""
+"""The augmenter interface: making unlabelled copies of rows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tasks.rows import Rows
 
 @dataclass(frozen=True)
 class Copies:
-    """Some copies, and counts over them.
+    """A chunk of copies and its counts.
 
     Attributes:
-        table: the copies, by the method's schema.
-        words: words of all copies; `changed` of them were replaced or dropped.
-        unchanged: copies in which no word was.
+        table: the copies, in the augmenter's schema.
+        words: number of words in all copies, of which `changed` were replaced or dropped.
+        unchanged: number of copies in which no word was replaced or dropped.
     """
 
     table: pa.Table
@@ -30,10 +30,10 @@ class Copies:
 
 
 class Augmenter(Protocol):
-    """A way to make copies. A class may inherit from this one for the defaults below.
+    """A method of making copies. Classes may inherit from this one to get the defaults below.
 
-    The copies of a row may depend on the settings, the row and the copy's number only. An augmenter is sent
-    to worker processes, so it must be picklable, and its class importable; a frozen dataclass does well.
+    The copies of a row may depend only on the settings, the row and the number of the copy. Augmenters are
+    sent to worker processes, so they must be picklable, and their class importable (a frozen dataclass is).
     """
 
     @property
@@ -42,42 +42,42 @@ class Augmenter(Protocol):
 
     @property
     def kind(self) -> str:
-        """What it makes: "copies" or "questions", as in `tasks.corpus_reader.CorpusManifest`."""
+        """What the augmenter makes: "copies" or "questions", as in `tasks.corpus_reader.CorpusManifest`."""
         return "copies"
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of what it makes: `SCHEMA` or `QUESTION_SCHEMA` of `tasks.corpus_reader`."""
+        """The columns of its output: `SCHEMA` or `QUESTION_SCHEMA` from `tasks.corpus_reader`."""
         return SCHEMA
 
     @property
     def settings(self) -> dict[str, float | int | str]:
-        """What decides the copies, by name."""
+        """All settings that affect the copies, by name."""
 
     @property
     def about(self) -> str:
-        """What it does, in a few sentences for the corpus's card."""
+        """A description of the method in a few sentences, for the dataset card."""
 
     def prepare(self, rows: Mapping[str, Rows]) -> Augmenter:
-        """The augmenter with what it must know of all rows (task -> rows) before the first copy."""
+        """Return an augmenter that has collected what it needs from all rows (task -> rows)."""
         return self
 
     def part(self, rows: Rows) -> Augmenter:
-        """The augmenter with what it needs for these rows and no more: what is sent to another process."""
+        """Return an augmenter reduced to what it needs for these rows, to be sent to another process."""
         return self
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
-        """Yield the copies of `rows` in row order, a row's copies together, in chunks of bounded size.
+        """Yield the copies of `rows` in row order, keeping each row's copies together, in bounded chunks.
 
-        A method that makes questions may make fewer than `copies` of a row.
+        An augmenter that makes questions may make fewer than `copies` for a row.
         """
 
 
 def copies_table(rows: Rows, copies: int, method: str, text: pa.Array, pair: pa.Array) -> pa.Table:
-    """The table of the copies of `rows`, a row's copies together.
+    """Build the table of copies of `rows`, keeping each row's copies together.
 
     Args:
-        text, pair: the (n * copies,) texts of the copies; `pair` is all null in tasks of one text.
+        text, pair: the (n * copies,) texts of the copies; `pair` is all null for single-text tasks.
     """
     count = len(rows) * copies
     parent = rows.uids.take(pa.array(np.repeat(np.arange(len(rows), dtype=np.int32), copies)))
@@ -87,5 +87,5 @@ def copies_table(rows: Rows, copies: int, method: str, text: pa.Array, pair: pa.
 
 
 def constant(value: str, count: int) -> pa.DictionaryArray:
-    """A column of one value."""
+    """Build a column that repeats one value."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([value]))

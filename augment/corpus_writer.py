@@ -1,4 +1,4 @@
-"""Write a corpus of copies: sharded, resumable, byte-identical however often it was interrupted."""
+"""Write an augmented corpus in resumable shards; interruptions do not change a byte of the result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DICTIONARY = ("task", "parent", "method")
 
 
 def _read_key(directory: Path) -> str | None:
-    """The key of the corpus in a directory, from any whole shard or from the manifest."""
+    """Read the key of the corpus in a directory, from any complete shard or from the manifest."""
     for path in sorted(directory.glob("data/*.parquet")):
         if footer := read_parquet_footer(path):
             return footer.key
@@ -46,14 +46,14 @@ CORPUS_KIND = OutputKind(
 
 @dataclass(frozen=True)
 class CorpusJob:
-    """A corpus to be made.
+    """The specification of a corpus to be made.
 
     Attributes:
-        method: how a copy is made.
-        copies: task -> copies of each row, at least 1.
+        method: the augmenter that makes the copies.
+        copies: task -> number of copies per row, at least 1.
         data: name of the source data, for the manifest.
-        version: the mtkd that makes it; `command`: the command line, for the manifest and the card.
-        shard_copies: about how many copies make a file; all copies of a row are in one.
+        version, command: the mtkd version and the command line, for the manifest and the card.
+        shard_copies: approximate number of copies per file; all copies of a row are in the same file.
     """
 
     method: Augmenter
@@ -66,7 +66,7 @@ class CorpusJob:
 
 @dataclass(frozen=True)
 class WrittenCorpus:
-    """A finished corpus: its manifest, and how many shards were made now and kept from before."""
+    """A finished corpus: its manifest, and how many shards were newly made and how many were kept."""
 
     manifest: CorpusManifest
     made: int
@@ -74,13 +74,13 @@ class WrittenCorpus:
 
 
 def copies_of(tasks: Sequence[Task], spec: str | None = None) -> dict[str, int]:
-    """Copies a row of each task: the task's own default, changed by `spec`.
+    """Number of copies per row for each task: the task's default unless `spec` changes it.
 
     Args:
-        spec: "rte=40,sst2=10"; a number alone ("20") is for every task.
+        spec: such as "rte=40,sst2=10"; a bare number ("20") applies to every task.
 
     Raises:
-        UserError: a task that is not among `tasks`, or something that is not a whole number above 0.
+        UserError: a task is not among `tasks`, or a number is not a positive integer.
     """
     copies = {task.name: task.copies for task in tasks}
     for item in (spec or "").split(","):
@@ -98,7 +98,7 @@ def copies_of(tasks: Sequence[Task], spec: str | None = None) -> dict[str, int]:
 
 
 def total_copies(job: CorpusJob, rows: Mapping[str, Rows]) -> int:
-    """How many copies the job makes in all."""
+    """Total number of copies that the job makes."""
     return sum(job.copies[task] * len(part) for task, part in rows.items())
 
 
@@ -112,23 +112,23 @@ def write_corpus(
     advance: Advance = ignore,
     ranks: ProcessGroup = ALONE,
 ) -> WrittenCorpus:
-    """Make the corpus in `out`, or what is missing of it.
+    """Write the corpus to `out`, making only the shards that are missing.
 
     Args:
-        rows: task -> its source rows; the corpus keeps this order.
-        workers: processes; the bytes do not depend on it.
-        overwrite: remove another job's corpus from `out` first.
-        advance: called with the number of copies just finished (kept ones included), times the number of
-            ranks, so that one rank can report for all.
-        ranks: the processes that share the work; each calls this with the same job.
+        rows: task -> its source rows; the corpus keeps their order.
+        workers: number of processes; the output does not depend on it.
+        overwrite: first remove the corpus of another job from `out`.
+        advance: called with the number of copies just finished (including kept ones) times the number of
+            ranks, so that one rank can report progress for all.
+        ranks: the processes that share the work; each calls this function with the same job.
 
     Raises:
-        UserError: no rows, copies below 1, `out` holds something else or is being written by another
-            process, or the disk is full (finished shards stay).
+        UserError: there are no rows, a number of copies is below 1, `out` holds something else or is being
+            written by another process, or the disk is full (finished shards are kept).
     """
     for task, part in rows.items():
         if len(part) == 0:
-            raise UserError(f"task {task!r} has no rows to copy", hint="leave the task out, or raise `limit`")
+            raise UserError(f"task {task!r} has no rows to copy", hint="omit the task, or increase `limit`")
         if job.copies[task] < 1:
             raise UserError(f"{job.copies[task]} copies of task {task!r}", expected="1 or more")
     if not rows or workers < 1:
@@ -154,12 +154,12 @@ def write_corpus(
 
 
 def recorded_shards(out: Path) -> Sequence[ShardEntry]:
-    """The shards in the manifest of an earlier, finished run; none if there is no manifest."""
+    """The shards listed in the manifest of an earlier, finished run; empty if there is no manifest."""
     return read_corpus_manifest(out).shards if (out / MANIFEST).is_file() else ()
 
 
 def _key(job: CorpusJob, digests: Mapping[str, str]) -> str:
-    """The digest of everything that decides the content of the shards."""
+    """A digest of everything that affects the content of the shards."""
     tasks = [[task, job.copies[task], digest] for task, digest in digests.items()]
     method = [job.method.name, job.method.schema.names, job.method.settings]
     return digest_bytes(json.dumps([CORPUS_FORMAT, method, tasks, job.shard_copies]))
@@ -176,7 +176,7 @@ def _plan(job: CorpusJob, rows: Mapping[str, Rows]) -> list[PlannedShard]:
 
 
 def _make_copies(inputs: tuple[Augmenter, Rows, int], advance: Advance) -> Iterator[TableChunk]:
-    """The copies of a shard's rows."""
+    """Yield the copies of a shard's rows."""
     method, rows, count = inputs
     for copies in method.make(rows, count):
         advance(copies.table.num_rows)
@@ -186,7 +186,7 @@ def _make_copies(inputs: tuple[Augmenter, Rows, int], advance: Advance) -> Itera
 def _describe(
     job: CorpusJob, rows: Mapping[str, Rows], digests: Mapping[str, str], output: ShardedOutput
 ) -> CorpusManifest:
-    """The manifest of the finished shards, from their footers."""
+    """Build the manifest of the finished shards from their footers."""
     entries = output.entries()
     tasks = []
     for task, part in rows.items():

@@ -1,4 +1,4 @@
-"""The card of a corpus: its README.md."""
+"""The dataset card of a corpus: its README.md."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ Made by mtkd {version}:
 
 Settings: {settings}.
 
-| task | source rows | copies a row | copies | words replaced | copies with nothing replaced |
+| task | source rows | copies per row | copies | words changed | unchanged copies |
 | --- | --- | --- | --- | --- | --- |
 {tasks}
 
-**There are no labels, on purpose.** A copy may no longer mean what its source row meant, so the source's
-label is not carried over: a teacher's answers are the target when a student is distilled on these rows.
+**The copies are deliberately unlabelled.** A copy may mean something else than its source row, so it does not
+inherit the label. A student that is distilled on these rows learns from the teacher's predictions.
 
 ## Files
 
-`data/<task>-<number>.parquet` hold the copies, in the order of the source rows, a row's copies together.
-`{manifest}` says how they were made, with a digest of the source rows and the SHA-256 of every file.
+`data/<task>-<number>.parquet` contain the copies in the order of the source rows, with each row's copies
+together. `{manifest}` records how they were made, a digest of the source rows and the SHA-256 of every file.
 
-| column | type | what |
+| column | type | description |
 | --- | --- | --- |
 | task | string (dictionary) | the task |
 | parent | string | uid of the source row, "task/split/number" |
 | copy | int32 | number of the copy, from 1 |
 | text | string | the first text |
-| text_pair | string | the second text; null in tasks of one text |
+| text_pair | string | the second text; null for single-text tasks |
 | label | float64 | always null |
 | method | string (dictionary) | "{method}" |
 
@@ -61,31 +61,32 @@ Made by mtkd {version}:
 
 Settings: {settings}.
 
-| task | paragraphs | questions a paragraph, at most | questions |
+| task | paragraphs | maximum questions per paragraph | questions |
 | --- | --- | --- | --- |
 {tasks}
 
-**There are no answers, on purpose.** A teacher's answers are the target when a student is distilled on these
-rows; not every question can be answered from its context.
+**The questions deliberately have no answers.** A student that is distilled on these rows learns from the
+teacher's predictions. Not every question can be answered from its context.
 
 ## Files
 
-`data/<task>-<number>.parquet` hold the questions, in the order of the paragraphs, a paragraph's together.
-`{manifest}` says how they were made, with a digest of the paragraphs and the SHA-256 of every file.
+`data/<task>-<number>.parquet` contain the questions in the order of the paragraphs, with each paragraph's
+questions together. `{manifest}` records how they were made, a digest of the paragraphs and the SHA-256 of
+every file.
 
-| column | type | what |
+| column | type | description |
 | --- | --- | --- |
 | task | string (dictionary) | the task |
-| parent | string | the paragraph: its file and number there |
+| parent | string | the paragraph's file and its number in that file |
 | copy | int32 | number of the question, from 1 |
 | text | string | the question |
 | text_pair | string | its context, the paragraph |
 | label | float64 | always null |
 | method | string (dictionary) | "{method}" |
-| source | string | the paragraph's title, or its file |
-| answer | string | null: nobody has answered yet |
-| answer_start | int32 | null |
-| asked_for | string | the answer that the question was written for; null = for none |
+| source | string | the paragraph's title, or the name of its file |
+| answer | string | always null |
+| answer_start | int32 | always null |
+| asked_for | string | the answer that the question was generated for; null = none was chosen |
 
 ## Loading
 
@@ -95,7 +96,7 @@ rows; not every question can be answered from its context.
 
 
 def dataset_card(manifest: CorpusManifest, about: str) -> str:
-    """The text of README.md for a finished corpus; `about` is the method's own account of itself."""
+    """The text of README.md for a finished corpus; `about` describes the method."""
     template, row = _CARDS[manifest.kind]
     return template.format(
         rows=manifest.rows,

@@ -1,17 +1,17 @@
 """Masking: copies of a row in which each word is replaced by the mask token with probability p.
 
-Tang et al. 2019 (arXiv 1903.12136, section 3.2, rule 1), as MKD uses it: p = 0.1. A word is what stands
-between white space (Unicode's, as `str.split`), and a copy's words are joined by single spaces.
+Tang et al. 2019 (arXiv 1903.12136, section 3.2, rule 1); MKD uses p = 0.1. Words are separated by Unicode
+white space, as in `str.split`, and the words of a copy are joined by single spaces.
 
-Whether a word is masked depends on (seed, uid, copy, position) alone, so any chunking and any number
-of processes give the same copies:
+Whether a word is masked depends only on (seed, uid, copy, position), so the copies do not depend on the
+chunking or on the number of processes:
 
     key(uid)         = blake2b("<seed>:<uid>", 8 bytes, little endian)
     stream(uid, c)   = splitmix64(key + c * G)                  c = 1, 2, ... copies
     u(uid, c, w)     = splitmix64(stream + w * G) / 2**64       w = 1, 2, ... across the row's texts
     masked           = u < p
 
-with splitmix64's finaliser and its increment G, all modulo 2**64.
+with splitmix64's finaliser and increment G, all modulo 2**64.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tasks.corpus_reader import SCHEMA
 from tasks.errors import UserError
 from tasks.rows import Rows
 
-_CHUNK = 8192  # copies worked on at once: the arrays of 20-word texts stay in the cache
+_CHUNK = 8192  # copies processed at once, so that the arrays of 20-word texts fit in the cache
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Masking(Augmenter):
     """The method "mask".
 
     Attributes:
-        p: chance of a word to be masked, 0 < p < 1.
-        seed: another seed masks other words.
-        mask_token: what replaces a word.
+        p: probability that a word is masked, 0 < p < 1.
+        seed: decides which words are masked.
+        mask_token: the token that replaces a masked word.
 
     Raises:
-        UserError: p is not inside (0, 1), or the mask token is empty or has white space in it.
+        UserError: p is outside (0, 1), or the mask token is empty or contains white space.
     """
 
     p: float = 0.1
@@ -54,9 +54,9 @@ class Masking(Augmenter):
     kind = "copies"
     schema = SCHEMA
     about = (
-        "Each word (what stands between white space) is replaced by the mask token with probability p, "
-        "independently; white space is normalised to single spaces. Which words are masked depends on "
-        "the seed, the source row's uid, the copy's number and the word's position only."
+        "Each word (split at white space) is replaced independently by the mask token with probability p; "
+        "white space is normalised to single spaces. Which words are masked depends only on "
+        "the seed, the source row's uid, the number of the copy and the position of the word."
     )
 
     def __post_init__(self) -> None:
@@ -71,10 +71,10 @@ class Masking(Augmenter):
         return dataclasses.asdict(self)
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
-        """Yield the copies of `rows`, in row order and a row's copies together, a chunk at a time.
+        """Yield the copies of `rows` in row order, keeping each row's copies together, in chunks.
 
         Args:
-            copies: copies of each row; the chunks hold n * copies rows in all.
+            copies: number of copies per row; the chunks hold n * copies rows in total.
         """
         step = max(1, _CHUNK // copies)
         for start in range(0, len(rows), step):
@@ -103,11 +103,12 @@ class Masking(Augmenter):
         """Mask one text column of n rows.
 
         Args:
-            streams: (n * copies,) uint64, one a copy.
-            before: (n,) words of the row that stand in earlier columns.
+            streams: (n * copies,) uint64, one per copy.
+            before: (n,) number of words in the earlier columns of each row.
 
         Returns:
-            the (n * copies,) masked texts, masked words of each, and the (n,) words of each source text.
+            the (n * copies,) masked texts, the number of masked words in each, and the (n,) number of words
+            in each source text.
         """
         trimmed = pc.utf8_trim_whitespace(text)
         split = pc.utf8_split_whitespace(trimmed)
@@ -117,7 +118,7 @@ class Masking(Augmenter):
 
         counts = np.repeat(lengths, copies)  # words of each copy
         ends = np.cumsum(counts)
-        starts = ends - counts  # where each copy's words stand in the chunk's run of words
+        starts = ends - counts  # where each copy's words begin among all words of the chunk
         run = np.arange(ends[-1])
         base = streams + G * (np.repeat(before, copies) + 1 - starts).astype(np.uint64)
         mask = mix(np.repeat(base, counts) + G * run.astype(np.uint64)) < threshold(self.p)

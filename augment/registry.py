@@ -1,7 +1,8 @@
-"""Augmenters of rows by name: the built-in ones, and those that other installed packages add.
+"""Augmenters of rows by name: the built-in ones and those registered by other installed packages.
 
-A package adds one as an entry point of the group `mtkd.augmenters`, whose value is a class that follows
-`augment.augmenter.Augmenter` and takes its settings as keyword arguments. `mtkd augment run NAME` runs it.
+A package registers an augmenter with an entry point of the group `mtkd.augmenters` that names a class
+following `augment.augmenter.Augmenter`. The class takes its settings as keyword arguments, and
+`mtkd augment run NAME` runs it.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from tasks.errors import UserError, unknown
 from tasks.plugins import load_plugins
 
 GROUP = "mtkd.augmenters"
-# Questions are made from plain paragraphs, not from rows of tasks: `augment.questions.generation.config`.
+# Questions are made from plain paragraphs, not from task rows: see `augment.questions.generation.config`.
 AUGMENTERS: dict[str, type[Augmenter]] = {"mask": Masking, "replace": Replacement}
 
 
 def build_augmenter(name: str, settings: Mapping[str, Any]) -> Augmenter:
-    """The augmenter of a name with its settings.
+    """Build an augmenter from its name and settings.
 
     Raises:
-        UserError: an unknown name or setting, a missing setting, a value that the augmenter refuses, or a
-            plugin that cannot be loaded.
+        UserError: the name or a setting is unknown, a setting is missing, the augmenter rejects a value, or a
+            plugin cannot be loaded.
     """
     known = AUGMENTERS | load_plugins(GROUP, AUGMENTERS)
     if name not in known:
@@ -40,7 +41,7 @@ def build_augmenter(name: str, settings: Mapping[str, Any]) -> Augmenter:
     if missing := [key for key in required if key not in settings]:
         raise UserError(
             f"the augmenter {name!r} needs {', '.join(missing)}",
-            hint=f"give the setting {missing[0]!r} a value",
+            hint=f"pass {missing[0]}=VALUE (on the command line: --set {missing[0]}=VALUE)",
         )
     try:
         return known[name](**settings)

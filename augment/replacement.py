@@ -1,20 +1,19 @@
-"""Replacement: words masked or replaced by others of their part of speech, then n-grams cut out.
+"""Replacement: mask words, replace words by others of the same part of speech, and sample n-grams.
 
-Tang et al. 2019 (arXiv 1903.12136, section 3.2). Each word of a copy draws u from [0, 1) once:
+Tang et al. 2019 (arXiv 1903.12136, section 3.2). For each word of a copy, u is drawn from [0, 1):
 
     u < p_mask                    the word becomes the mask token
-    p_mask <= u < p_mask + p_pos  it becomes another word of its part of speech, drawn by how often the words
-                                  of that part of speech occur in the task's rows
-    else                          it stays
+    p_mask <= u < p_mask + p_pos  it becomes another word with the same part of speech, drawn in proportion to
+                                  the frequency of those words in the task's rows
+    else                          it is unchanged
 
-Then, with probability p_ngram, all but n neighbouring words of the text are dropped, n from 1 to 5. Of a
-pair of texts copy 1 alters the first, copy 2 the second, copy 3 both, copy 4 the first again, and so on; each
-altered text draws its own n-gram. The paper drops copies that are alike; here every row keeps its number of
-copies.
+Then, with probability p_ngram, only an n-gram of the text is kept, with n from 1 to 5. For pairs of texts,
+copy 1 alters the first text, copy 2 the second, copy 3 both, copy 4 the first again, and so on; each altered
+text draws its own n-gram. The paper removes duplicate copies; here every row keeps all of its copies.
 
-The draws, of `augment.counter_rng`: word w of the row, across its texts, has draw(uid, copy, w); the word in
-its place comes from splitmix64(that + G); the n-gram of text t = 0, 1 from draw(uid, copy, -3t - 1)
-(whether), -3t - 2 (n) and -3t - 3 (where).
+The draws come from `augment.counter_rng`. Word w of the row, counted across its texts, uses
+draw(uid, copy, w), and its replacement is chosen by splitmix64(that draw + G). The n-gram of text t = 0, 1
+uses draw(uid, copy, -3t - 1) (whether to cut), -3t - 2 (n) and -3t - 3 (position).
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from tasks.files import digest_bytes
 from tasks.progress import progress
 from tasks.rows import Rows
 
-COPIES = 20  # of each row, in the paper
-_LONGEST = 5  # words of an n-gram
-_CHUNK = 8192  # copies worked on at once
+COPIES = 20  # copies per row in the paper
+_LONGEST = 5  # words of the longest n-gram
+_CHUNK = 8192  # copies processed at once
 
 
 @dataclass(frozen=True)
@@ -46,15 +45,14 @@ class Replacement(Augmenter):
     """The method "replace".
 
     Attributes:
-        texts: task -> its tagged texts (`augment.tagged_text.tag_rows`), of all rows that are copied;
-            `prepare` makes them.
-        tagger: the tagger's name, for the manifest; before `prepare`, what `open_tagger` takes.
-        p_mask, p_pos, p_ngram: the chances above; p_mask + p_pos < 1, p_ngram < 1, not all 0.
-        seed: another seed alters other words.
-        mask_token: what replaces a masked word.
+        texts: task -> the tagged texts of all its rows, which `prepare` makes with `tag_rows`.
+        tagger: before `prepare`, the argument of `open_tagger`; afterwards the tagger's full name.
+        p_mask, p_pos, p_ngram: the probabilities above; p_mask + p_pos < 1, p_ngram < 1, not all 0.
+        seed: decides which words are changed.
+        mask_token: the token that replaces a masked word.
 
     Raises:
-        UserError: chances outside these bounds, or a mask token that is empty or has white space in it.
+        UserError: a probability is out of range, or the mask token is empty or contains white space.
     """
 
     texts: Mapping[str, TaggedTexts] = field(default_factory=dict, repr=False, compare=False)
@@ -69,11 +67,12 @@ class Replacement(Augmenter):
     kind = "copies"
     schema = SCHEMA
     about = (
-        "Each word is masked with probability p_mask or replaced by another word of its part of speech with "
-        "probability p_pos (drawn by how often the words of that part of speech occur in the task's rows); "
-        "then, with probability p_ngram, all but 1 to 5 neighbouring words are dropped. Of a pair the copies "
-        "alter the first text, the second, both, in turn. White space is normalised to single spaces. A copy "
-        "depends on the seed, the source row's uid, its own number, these settings and the tagged words only."
+        "Each word is masked with probability p_mask, or replaced with probability p_pos by another word of "
+        "the same part of speech (drawn in proportion to its frequency in the task's rows); then, with "
+        "probability p_ngram, all but 1 to 5 neighbouring words are dropped. For pairs of texts, the copies "
+        "alter the first text, the second, and both, in turn. White space is normalised to single spaces. A "
+        "copy depends only on the seed, the source row's uid, the number of the copy, these settings and the "
+        "tagged words."
     )
 
     def __post_init__(self) -> None:
@@ -91,7 +90,7 @@ class Replacement(Augmenter):
 
     @property
     def settings(self) -> dict[str, float | int | str]:
-        """The fields by name; the tagged words by their digest."""
+        """The fields by name, with a digest in place of the tagged words."""
         return {
             "p_mask": self.p_mask,
             "p_pos": self.p_pos,
@@ -103,18 +102,18 @@ class Replacement(Augmenter):
         }
 
     def prepare(self, rows: Mapping[str, Rows]) -> Replacement:
-        """The method with the tagged texts of all rows; UserError if the tagger is not installed."""
+        """Tag the texts of all rows; UserError if the tagger is not installed."""
         tagger = open_tagger(self.tagger) if self.p_pos else NoTagger()
         with progress("tagging", sum(len(part.texts) * len(part) for part in rows.values())) as advance:
             texts = {task: tag_rows(part, tagger, advance) for task, part in rows.items()}
         return replace(self, texts=texts, tagger=tagger.name)
 
     def part(self, rows: Rows) -> Replacement:
-        """The method with the tagged texts of these rows alone."""
+        """Return a copy that holds only the tagged texts of these rows."""
         return replace(self, texts={rows.task: self.texts[rows.task].part(rows)})
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
-        """Yield the copies of `rows`, in row order and a row's copies together, a chunk at a time."""
+        """Yield the copies of `rows` in row order, keeping each row's copies together, in chunks."""
         tagged = self.texts[rows.task]
         numbers = [tagged.find(column) for column in rows.texts]
         pieces = _pieces(tagged, self.mask_token)
@@ -155,11 +154,12 @@ class Replacement(Augmenter):
         """Mask and replace words of one text column.
 
         Args:
-            streams: (n * copies,) uint64, one a copy; `active`: (n * copies,) whether it alters this text.
-            before: (n,) words of the row that stand in earlier columns.
+            streams: (n * copies,) uint64, one per copy.
+            before: (n,) number of words in the earlier columns of each row.
+            active: (n * copies,) bool, whether the copy alters this text.
 
         Returns:
-            the words' ids, V for the mask token, and whether each was altered.
+            the word ids (V = the mask token), and whether each word was altered.
         """
         base = streams + G * (np.repeat(before, words.copies) + 1 - words.starts).astype(np.uint64)
         draws = mix(np.repeat(base, words.counts) + G * words.run.astype(np.uint64))
@@ -182,7 +182,7 @@ class Replacement(Augmenter):
         text: int,
         active: np.ndarray,
     ) -> tuple[pa.StringArray, np.ndarray]:
-        """Cut n-grams out of some copies, and join words to texts; with the words changed of each copy."""
+        """Reduce some copies to n-grams and join the words; returns texts and changed words per copy."""
         steps = G * np.arange(3 * text + 1, 3 * text + 4, dtype=np.uint64)
         whether, size, place = (mix(streams - step) for step in steps)
         cut = active & (whether < threshold(self.p_ngram)) & (words.counts > 0)
@@ -200,11 +200,11 @@ class Replacement(Augmenter):
 
 
 class _Words:
-    """The words of one text of every copy of n rows, one after the other.
+    """The words of one text column in all copies of n rows, concatenated.
 
     Attributes:
-        lengths: (n,) words of each row's text; `counts`: (n * copies,) of each copy's.
-        starts: (n * copies,) where each copy's words begin in the run of W words.
+        lengths: (n,) number of words in each row's text; `counts`: (n * copies,) the same for each copy.
+        starts: (n * copies,) where each copy's words begin among the W words.
         run: (W,) 0, 1, 2, ...; `ids`, `spaced`: (W,) as in `TaggedTexts`.
     """
 
@@ -221,6 +221,6 @@ class _Words:
 
 
 def _pieces(tagged: TaggedTexts, mask_token: str) -> pa.StringArray:
-    """Every word and the mask token (its id is V), then all of them again after a space."""
+    """All words and the mask token (id V), followed by the same strings with a leading space."""
     words = [*tagged.vocabulary.words, mask_token]
     return pa.array([*words, *(f" {word}" for word in words)], pa.string())

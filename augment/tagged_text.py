@@ -1,4 +1,4 @@
-"""Texts as words with parts of speech, and the words of each part of speech with how often they occur."""
+"""Texts split into words with parts of speech, and the word frequencies of each part of speech."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from augment.tagging import Tagger
 from tasks.files import digest_bytes
 from tasks.rows import Rows
 
-# An apostrophe with a short ending ('s, 're); letters and digits with single marks inside; other marks.
+# A clitic ('s, 're), letters and digits with single marks inside, or other marks.
 _WORD = re.compile(r"(\s*)(['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-'’.,&/]\w+)*|[^\w\s]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The pairs of a tag and a word in some text, sorted; a pair's number is its id.
+    """The sorted (tag, word) pairs of some texts; the index of a pair is its id.
 
     Attributes:
         tags, words: (V,) the pairs.
-        counts: (V,) how often each occurs.
-        first: (V,) the lowest id of the pair's tag.
-        total: (V,) occurrences of all words of the pair's tag.
+        counts: (V,) occurrences of each pair.
+        first: (V,) the lowest id with the same tag.
+        total: (V,) occurrences of all words with the same tag.
     """
 
     tags: tuple[str, ...]
@@ -39,7 +39,7 @@ class Vocabulary:
 
     @staticmethod
     def make(pairs: list[tuple[str, str]], counts: np.ndarray) -> Vocabulary:
-        """The vocabulary of sorted pairs."""
+        """Build the vocabulary from sorted pairs."""
         tags = tuple(tag for tag, _ in pairs)
         starts = [number for number, tag in enumerate(tags) if number == 0 or tags[number - 1] != tag]
         sizes = np.diff([*starts, len(tags)])
@@ -49,28 +49,30 @@ class Vocabulary:
         )
 
     def another(self, ids: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """For each pair another word of its tag, by frequency; itself where its tag has no other word.
+        """Draw for each pair another word with the same tag, in proportion to frequency.
+
+        A pair stays the same if its tag has no other word.
 
         Args:
-            ids: (n,) pairs; `draws`: (n,) uint64.
+            ids: (n,) pair ids; `draws`: (n,) uint64 random numbers.
         """
         ends = np.cumsum(self.counts)
         starts = ends - self.counts
         rest = self.total[ids] - self.counts[ids]
         place = starts[self.first[ids]] + below(draws, np.maximum(rest, 1))
-        place += np.where(place >= starts[ids], self.counts[ids], 0)  # over the word itself
+        place += np.where(place >= starts[ids], self.counts[ids], 0)  # skip the word itself
         return np.where(rest == 0, ids, np.searchsorted(ends, np.minimum(place, ends[-1] - 1), side="right"))
 
 
 @dataclass(frozen=True, eq=False)
 class TaggedTexts:
-    """The distinct texts of a task as words.
+    """The distinct texts of a task, split into words.
 
     Attributes:
         texts: (n,) the distinct texts.
-        bounds: (n + 1,) where each text's words begin and end.
-        ids: the words of all texts, by number in `vocabulary`.
-        spaced: whether white space stands before the word; False for a text's first.
+        bounds: (n + 1,) where the words of each text begin and end.
+        ids: the ids in `vocabulary` of the words of all texts.
+        spaced: whether the word follows white space; False for the first word of a text.
     """
 
     texts: pa.StringArray
@@ -81,21 +83,21 @@ class TaggedTexts:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the words, their tags and counts, and of where they stand."""
+        """SHA-256 of the words, their tags, counts and positions."""
         known = self.vocabulary
         pairs = "\n".join(f"{tag}\t{word}" for tag, word in zip(known.tags, known.words, strict=True))
         arrays = (known.counts, self.bounds, self.ids.astype("<i8"), self.spaced)
         return digest_bytes(pairs, *(array.tobytes() for array in arrays))
 
     def find(self, column: pa.StringArray) -> np.ndarray:
-        """The numbers of texts; ValueError for a text that is not among them."""
+        """The indices of the given texts in `texts`; ValueError if one is not there."""
         numbers = pc.index_in(column, value_set=self.texts).fill_null(-1).to_numpy(zero_copy_only=False)
         if (numbers < 0).any():
             raise ValueError("a text that was not tagged")
         return numbers.astype(np.int64)
 
     def part(self, rows: Rows) -> TaggedTexts:
-        """The texts of these rows alone; the vocabulary stays."""
+        """Keep only the texts of these rows; the vocabulary is unchanged."""
         numbers = np.unique(np.concatenate([self.find(column) for column in rows.texts]))
         lengths = np.diff(self.bounds)[numbers]
         bounds = np.concatenate([[0], np.cumsum(lengths)])
@@ -105,7 +107,7 @@ class TaggedTexts:
 
 
 def split_words(text: str) -> list[tuple[str, str]]:
-    """The words of a text in order, each with the white space before it."""
+    """Split a text into words, each with the white space before it: (space, word)."""
     return _WORD.findall(text)
 
 
@@ -113,7 +115,7 @@ def tag_rows(rows: Rows, tagger: Tagger, advance: Callable[[int], None] = lambda
     """Tag every distinct text of some rows once.
 
     Args:
-        advance: called with the number of rows' texts just tagged.
+        advance: called with the number of texts just tagged, counting duplicates.
     """
     counted = pc.value_counts(pa.concat_arrays(list(rows.texts)))
     texts, occurrences = counted.field(0), counted.field(1).to_numpy()
@@ -138,7 +140,7 @@ def tag_rows(rows: Rows, tagger: Tagger, advance: Callable[[int], None] = lambda
 
 
 def _tagged(texts: pa.StringArray, tagger: Tagger) -> Iterator[tuple[list[tuple[str, str]], list[str]]]:
-    """The words of each text and their tags; the tagger is shown the texts that have words."""
+    """Yield the words of each text and their tags; texts without words are not sent to the tagger."""
     waiting: deque[list[tuple[str, str]]] = deque()  # a tagger reads ahead
 
     def shown() -> Iterable[list[str]]:

@@ -1,4 +1,4 @@
-"""Parts of speech, from spaCy or nltk where their data are installed; nothing is downloaded."""
+"""Part-of-speech taggers: spaCy or nltk, where their data are installed; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from tasks.errors import UserError
 _NLTK = "averaged_perceptron_tagger_eng"
 _INSTALL = (
     "python -m spacy download en_core_web_sm, or python -m nltk.downloader averaged_perceptron_tagger_eng; "
-    "with `p_pos=0` no tagger is needed"
+    "`p_pos=0` needs no tagger"
 )
-_UNUSED = ("parser", "ner", "lemmatizer", "senter", "textcat")  # components that tag nothing
+_UNUSED = ("parser", "ner", "lemmatizer", "senter", "textcat")  # components that do not tag
 
 
 class Tagger(Protocol):
-    """Gives words their parts of speech."""
+    """Assigns parts of speech to words."""
 
     @property
     def name(self) -> str:
-        """Tagger, model and version, for the manifest."""
+        """The tagger, its model and version, for the manifest."""
 
     def tag(self, texts: Iterable[list[str]]) -> Iterator[list[str]]:
-        """The tag of every word of every text, in order; a text has one word at least."""
+        """Yield the tags of the words of each text, in order; texts have at least one word."""
 
 
 @dataclass(frozen=True)
 class NoTagger:
-    """One tag for all words: where no word is replaced by another of its tag."""
+    """Gives all words the same tag, for when no word is replaced by its part of speech."""
 
     name = "none"
 
     def tag(self, texts: Iterable[list[str]]) -> Iterator[list[str]]:
-        """An empty tag for every word."""
+        """Yield an empty tag for every word."""
         return ([""] * len(words) for words in texts)
 
 
 @dataclass(frozen=True)
 class SpacyTagger:
-    """A spaCy pipeline's fine tags (`token.tag_`), or its coarse ones where it gives no fine ones."""
+    """A spaCy pipeline's fine-grained tags (`token.tag_`), or its coarse ones if it has no others."""
 
     name: str
     pipeline: Any
 
     @staticmethod
     def load(model: str) -> SpacyTagger:
-        """The pipeline of an installed model, or of a directory.
+        """Load the pipeline of an installed model or from a directory.
 
         Raises:
             UserError: there is no such model.
@@ -68,29 +68,29 @@ class SpacyTagger:
         return SpacyTagger(f"spacy:{Path(model).name} {version}".strip(), pipeline)
 
     def tag(self, texts: Iterable[list[str]]) -> Iterator[list[str]]:
-        """The tag of every word; UserError if the pipeline gives a word none."""
+        """Yield the tags of each text; UserError if the pipeline leaves a word untagged."""
         from spacy.tokens import Doc
 
         for doc in self.pipeline.pipe(Doc(self.pipeline.vocab, words=words) for words in texts):
             tags = [token.tag_ or token.pos_ for token in doc]
             if not all(tags):
                 raise UserError(
-                    f"{self.name} gives the word {doc[tags.index('')].text!r} no part of speech",
-                    hint="name a model with a tagger, such as `tagger=spacy:en_core_web_sm`",
+                    f"{self.name} did not tag the word {doc[tags.index('')].text!r}",
+                    hint="use a model that has a tagger, such as `tagger=spacy:en_core_web_sm`",
                 )
             yield tags
 
 
 @dataclass(frozen=True)
 class NltkTagger:
-    """nltk's averaged perceptron for English."""
+    """nltk's averaged perceptron tagger for English."""
 
     name: str
     model: Any
 
     @staticmethod
     def load() -> NltkTagger:
-        """The tagger; UserError where its data are not installed."""
+        """Load the tagger; UserError if its data are not installed."""
         from nltk import __version__
         from nltk.tag.perceptron import PerceptronTagger
 
@@ -100,18 +100,18 @@ class NltkTagger:
             raise UserError(f"nltk's data {_NLTK!r} are not installed", hint=_INSTALL) from error
 
     def tag(self, texts: Iterable[list[str]]) -> Iterator[list[str]]:
-        """The tag of every word."""
+        """Yield the tags of each text."""
         return ([tag for _, tag in self.model.tag(words)] for words in texts)
 
 
 def open_tagger(spec: str) -> Tagger:
-    """The tagger that `--tagger` names.
+    """Open the tagger named by the setting `tagger`.
 
     Args:
-        spec: "auto" (an English model of spaCy, else nltk), "spacy:MODEL" or "nltk".
+        spec: "auto" (an English spaCy model, else nltk), "spacy:MODEL" or "nltk".
 
     Raises:
-        UserError: another word, or the model is not installed.
+        UserError: the spec is invalid, or the model is not installed.
     """
     kind, _, model = spec.partition(":")
     if kind == "spacy" and model:
@@ -133,7 +133,7 @@ def _any_tagger() -> Tagger:
         return NltkTagger.load()
     except UserError as error:
         raise UserError(
-            "no tagger for parts of speech is installed: no English model of spaCy, nor nltk's tagger",
+            "no part-of-speech tagger is installed: neither an English spaCy model nor nltk's tagger",
             expected="`tagger=spacy:MODEL` or nltk",
             hint=_INSTALL,
         ) from error

@@ -1,16 +1,16 @@
-"""What it costs to look inside a teacher: a forward pass that hands over vectors or scores of its layers.
+"""Benchmark the cost of capturing a teacher's internals: forward passes that return vectors or scores.
 
-A BERT-base shaped encoder with random weights, without gradients. In alternating rounds of one process:
+The model is a BERT-base sized encoder with random weights, run without gradients. One process alternates:
 
-- plain: transformers' BertModel with SDPA, nothing captured; the others are compared with it;
-- vectors: ours, with queries, keys, values and context vectors of all 12 layers, and the row's vector;
-- eager: transformers' BertModel with eager attention and output_attentions, what others do;
-- scores: ours, with the attention scores of all 12 layers, and the row's vector;
-- one layer: ours, with queries, keys and values of layer 6 alone; the layers above are not run.
+- plain: transformers' BertModel with SDPA, capturing nothing; the baseline;
+- vectors: mtkd, with the queries, keys, values and context vectors of all 12 layers, and the pooled vector;
+- eager: transformers' BertModel with eager attention and output_attentions, the usual approach;
+- scores: mtkd, with the attention scores of all 12 layers, and the pooled vector;
+- one layer: mtkd, with the queries, keys and values of layer 6 only; higher layers are not run.
 
-What is captured must be kept, and glibc's allocator gives big blocks back after each pass and has the kernel
-clear them again for the next. So this script starts itself again with memory kept rather than given back;
---allocator default leaves glibc as it is.
+After each pass, glibc's allocator returns large blocks to the kernel, which has to clear them again for the
+next pass. The script therefore restarts itself with an allocator setting that keeps the memory;
+--allocator default leaves glibc unchanged.
 
     python scripts/bench_capture.py
     python scripts/bench_capture.py --lengths real --allocator default
@@ -34,7 +34,7 @@ from transformers.utils import logging
 from mtkd.models.encoders.pretrained_config import TransformerConfig
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.outputs import OutputSpec
-from tasks.batching import Inputs, Tokens
+from tasks.batching import ModelInputs, Tokens
 
 KEPT = str(1 << 32)
 ALLOCATOR = f"glibc.malloc.mmap_threshold={KEPT}:glibc.malloc.trim_threshold={KEPT}"
@@ -51,7 +51,7 @@ Forward = Callable[[Tokens], Any]
 
 
 def batches_of(lengths: str, rows: int, longest: int, batches: int) -> list[Tokens]:
-    """Random ids: one batch at full length, or batches of real lengths (mean near 40) in buckets."""
+    """Random ids: one batch at full length, or length-sorted batches of realistic lengths (mean near 40)."""
     if lengths == "full":
         counts = torch.full((rows,), longest)
     else:
@@ -66,9 +66,9 @@ def batches_of(lengths: str, rows: int, longest: int, batches: int) -> list[Toke
 
 
 def ways() -> dict[str, Forward]:
-    """The forward passes by name, all of the same weights; ours does not share modules with the others."""
-    ours = TransformerEncoder(TransformerConfig(hf=HF)).eval()
-    weights = ours.body.state_dict()
+    """The forward passes by name, all with equal weights; mtkd's modules are separate from the others."""
+    encoder = TransformerEncoder(TransformerConfig(hf=HF)).eval()
+    weights = encoder.body.state_dict()
 
     def plain(attention: str, **more: Any) -> Forward:
         config = BertConfig(attn_implementation=attention)
@@ -76,13 +76,13 @@ def ways() -> dict[str, Forward]:
         body.load_state_dict(weights)
 
         def run(tokens: Tokens) -> Any:
-            given = {"attention_mask": tokens.mask.long(), "token_type_ids": tokens.token_type_ids}
-            return body(input_ids=tokens.ids, **given, **more)
+            inputs = {"attention_mask": tokens.mask.long(), "token_type_ids": tokens.token_type_ids}
+            return body(input_ids=tokens.ids, **inputs, **more)
 
         return run
 
     def captured(need: OutputSpec) -> Forward:
-        return lambda tokens: ours(Inputs(joined=tokens), need)
+        return lambda tokens: encoder(ModelInputs(joined=tokens), need)
 
     return {
         "plain": plain("sdpa"),
@@ -94,47 +94,48 @@ def ways() -> dict[str, Forward]:
 
 
 def check(forwards: dict[str, Forward], tokens: Tokens) -> None:
-    """What is captured is what transformers computes: same vectors, and scores that give its attention."""
+    """Check the captured tensors against transformers: equal vectors, and scores that give its attention."""
     vectors, eager, scores = (forwards[name](tokens) for name in ("vectors", "eager", "scores"))
     torch.testing.assert_close(vectors.pooled, forwards["plain"](tokens).last_hidden_state[:, 0])
     padding = torch.zeros(tokens.mask.shape).masked_fill(~tokens.mask, -1e30)[:, None, None]
     for layer, attention in enumerate(eager.attentions, 1):
-        ours: Tensor = (scores.scores[layer] + padding).softmax(-1)
-        torch.testing.assert_close(ours, attention, atol=1e-5, rtol=1e-4)
+        computed: Tensor = (scores.scores[layer] + padding).softmax(-1)
+        torch.testing.assert_close(computed, attention, atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
 def compare(kind: str, rows: int, longest: int, rounds: int, batches: int, only: tuple[str, ...]) -> None:
-    """Time all ways in turn, there and back, and print the median of the rounds' ratios to the plain one."""
+    """Time all forward passes in alternating order and print the median ratio to the plain one."""
     torch.manual_seed(0)
-    forwards, given = ways(), batches_of(kind, rows, longest, batches)
-    check(forwards, given[0])
+    forwards, drawn = ways(), batches_of(kind, rows, longest, batches)
+    check(forwards, drawn[0])
     seconds: dict[str, list[float]] = {name: [] for name in ("plain", *(only or NAMES))}
     for number in range(rounds + 1):  # the first round warms up
         for name in list(seconds)[:: 1 if number % 2 else -1]:
             started = time.perf_counter()
-            for tokens in given:
+            for tokens in drawn:
                 forwards[name](tokens)
             if number:
-                seconds[name].append((time.perf_counter() - started) / len(given))
-    tokens = torch.cat([part.mask.sum(1) for part in given]).float().mean()
-    print(f"{kind} length, {rows} rows a batch, {tokens:.0f} tokens a row, {torch.get_num_threads()} threads")
+                seconds[name].append((time.perf_counter() - started) / len(drawn))
+    tokens = torch.cat([part.mask.sum(1) for part in drawn]).float().mean()
+    threads = torch.get_num_threads()
+    print(f"{kind} length, {rows} rows per batch, {tokens:.0f} tokens per row, {threads} threads")
     for name, times in seconds.items():
-        ratios = [mine / plain for mine, plain in zip(times, seconds["plain"], strict=True)]
+        ratios = [captured / plain for captured, plain in zip(times, seconds["plain"], strict=True)]
         low, _, high = statistics.quantiles(ratios, n=4)
         print(
-            f"  {name:9}: {statistics.median(times) * 1e3:6.0f} ms a batch; time against plain: median "
+            f"  {name:9}: {statistics.median(times) * 1e3:6.0f} ms per batch; time relative to plain: median "
             f"{statistics.median(ratios):.3f} (quartiles {low:.3f} to {high:.3f})"
         )
 
 
 @click.command(help=__doc__.split("\n")[0] if __doc__ else None)
 @click.option("--lengths", type=click.Choice(["full", "real", "both"]), default="both", show_default=True)
-@click.option("--rows", default=16, show_default=True, help="Rows a batch.")
+@click.option("--rows", default=16, show_default=True, help="Rows per batch.")
 @click.option("--longest", default=128, show_default=True, help="Tokens of the longest row.")
 @click.option("--rounds", type=click.IntRange(2), default=9, show_default=True)
-@click.option("--batches", default=4, show_default=True, help="Batches of real lengths a round.")
-@click.option("--only", type=click.Choice(NAMES), multiple=True, help="Only this, and the plain one.")
+@click.option("--batches", default=4, show_default=True, help="Batches of realistic lengths per round.")
+@click.option("--only", type=click.Choice(NAMES), multiple=True, help="Run only this one and plain.")
 @click.option("--allocator", type=click.Choice(["kept", "default"]), default="kept", show_default=True)
 def main(
     lengths: str,

@@ -1,8 +1,8 @@
-"""Inference speed of students against the encoders that their papers compare them with.
+"""Benchmark the inference speed of students against the encoders that their papers compare them with.
 
-Random weights at the papers' sizes; every model in one process, round by round. `mkd`: the BiLSTM with MKD's
-seven task heads, against three BERT layers and the TinyBERT shape; `waldorf`: WaLDORf with a head for spans,
-against BERT-base and the TinyBERT shape. Examples:
+All models have the sizes of the papers and random weights, and run in alternating rounds of one process.
+`mkd` is the BiLSTM with MKD's seven task heads, compared with three BERT layers and TinyBERT. `waldorf` is
+WaLDORf with a span head, compared with BERT-base and TinyBERT. Examples:
 
     python scripts/bench_inference.py --rounds 10 --json inference.json
     python scripts/bench_inference.py --of waldorf --batch 32 --seq-len 384 --precision fp32
@@ -42,11 +42,11 @@ BERT_BASE = {"model_type": "bert"}
 
 @dataclass(frozen=True)
 class Comparison:
-    """A student and what it is compared with.
+    """A student and the models that it is compared with.
 
     Attributes:
-        tasks: whose heads the models have.
-        encoders: by name, from the number of words; the one that speeds are relative to comes first.
+        tasks: the tasks for which the models have heads.
+        encoders: vocabulary size -> encoders by name; speeds are relative to the first one.
     """
 
     student: str
@@ -82,7 +82,7 @@ COMPARISONS = {
 
 
 def save_models(root: Path, compared: Comparison) -> dict[str, Path]:
-    """Write the models with random weights; name -> directory, the one to compare with first."""
+    """Save the models with random weights; returns name -> directory, with the baseline first."""
     tokeniser = Tokeniser.load(locate(DEFAULT_TEACHER))
     places = {}
     for number, (name, encoder) in enumerate(compared.encoders(tokeniser.vocab_size).items()):
@@ -93,13 +93,15 @@ def save_models(root: Path, compared: Comparison) -> dict[str, Path]:
 
 
 def show(results: list[InferenceResult], settings: BenchSettings, name: str) -> None:
-    """Print one table as Markdown, and how the student compares with each of the others."""
+    """Print one table as Markdown, and the student's speed relative to each of the others."""
     print(
         f"\n{settings.seq_len} tokens, batch {settings.batch}, {settings.precision}, {settings.device}",
         end="",
     )
     print(f" ({torch.get_num_threads()} threads)" if settings.device == "cpu" else "")
-    print("\n| model | ms a batch (min-max) | rows/s | speed | weights (no embeddings) | disk MB | peak MB |")
+    print(
+        "\n| model | ms per batch (min-max) | rows/s | speed | weights (no embeddings) | disk MB | peak MB |"
+    )
     print("|---|---|---|---|---|---|---|")
     for r in results:
         size = r.parameters
@@ -115,28 +117,32 @@ def show(results: list[InferenceResult], settings: BenchSettings, name: str) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Inference speed of the students, random weights.")
+    parser = argparse.ArgumentParser(
+        description="Benchmark the inference speed of students with random weights."
+    )
     parser.add_argument("--of", choices=list(COMPARISONS), default="mkd")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seq-len", type=int, nargs="+", default=[128, 256], help="tokens a row, both texts")
+    parser.add_argument(
+        "--seq-len", type=int, nargs="+", default=[128, 256], help="tokens per row, both texts"
+    )
     parser.add_argument("--precision", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers here as well")
-    given = parser.parse_args()
-    compared = COMPARISONS[given.of]
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to this file")
+    args = parser.parse_args()
+    compared = COMPARISONS[args.of]
     written = []
     with tempfile.TemporaryDirectory() as root:
         models = save_models(Path(root), compared)
-        base = BenchSettings(batch=given.batch, rounds=given.rounds, device=given.device)
-        for precision in given.precision:
-            for seq_len in given.seq_len:
+        base = BenchSettings(batch=args.batch, rounds=args.rounds, device=args.device)
+        for precision in args.precision:
+            for seq_len in args.seq_len:
                 settings = replace(base, seq_len=seq_len, precision=precision)
                 results = bench_inference(models, settings)
                 show(results, settings, compared.student)
                 written.append(asdict(settings) | {"models": [result.to_json() for result in results]})
-    if given.json:
-        write_json(given.json, written)
+    if args.json:
+        write_json(args.json, written)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Masking with everything written to disk, against nlpaug's RandomWordAug in memory.
+"""Benchmark masking, including writing to disk, against nlpaug's in-memory RandomWordAug.
 
-    python -m pip install nlpaug==1.1.11      # optional, no dependency of the project
+    python -m pip install nlpaug==1.1.11      # optional, not a dependency of the project
     python scripts/bench_masking.py --data ../shared/data
 
-Both models make masked copies of the same sentences in one process, in alternating rounds; the medians of
-the copies per second are compared. Ours writes the corpus (parquet, manifest, card) in the measured time;
-nlpaug writes nothing and is given fewer sentences, since its time grows with their number alone. Then
-peak memory is measured at growing sizes, each in a process of its own. Without nlpaug its side is left out.
+Both libraries make masked copies of the same sentences in alternating rounds of one process, and the median
+copies per second are compared. The time of mtkd includes writing the corpus (parquet, manifest, card). nlpaug
+writes nothing and gets fewer sentences, because its time is proportional to their number. Peak memory is then
+measured at growing sizes, each in a separate process. Without nlpaug, only mtkd is measured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tasks.rows import Rows
 
 
 def sentences(data: Path | None, count: int) -> list[str]:
-    """`count` sentences: SST-2's training set in order, again from the start if need be, or generated."""
+    """Return `count` sentences: SST-2's training set, repeated as often as needed, or generated ones."""
     file = data / "glue/sst2/train.parquet" if data else None
     if file and file.is_file():
         lines = pq.read_table(file, columns=["sentence"])["sentence"].to_pylist()
@@ -43,7 +43,7 @@ def sentences(data: Path | None, count: int) -> list[str]:
 
 
 def mask_lines(lines: list[str], copies: int) -> None:
-    """Ours: mask the lines and write the corpus to a new directory."""
+    """Mask the lines with mtkd and write the corpus to a new directory."""
     uids = pa.array([f"bench/train/{number}" for number in range(len(lines))])
     rows = Rows("bench", "train", uids, (pa.array(lines),), np.full(len(lines), np.nan))
     job = CorpusJob(Masking(p=0.1), {"bench": copies}, "sentences", "bench", "scripts/bench_masking.py")
@@ -59,20 +59,20 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def peak_memory() -> str:
-    """The process's peak resident size, as Linux has it (getrusage would count the parent's)."""
+    """The peak resident size of this process from Linux (getrusage would include the parent's)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(line.split(":")[1].strip() for line in lines if line.startswith("VmHWM"))
 
 
 def compare(lines: list[str], copies: int, rounds: int, few: int) -> None:
-    """Alternate the two models and print the ratio of their medians."""
+    """Alternate the two libraries and print the ratio of their medians."""
     try:
         import nlpaug.augmenter.word as words
     except ImportError:
         words = None
-        click.echo("nlpaug is not installed: its side is left out")
-    theirs: list[float] = []
-    ours: list[float] = []
+        click.echo("nlpaug is not installed; only mtkd is measured")
+    nlpaug_rates: list[float] = []
+    mtkd_rates: list[float] = []
     for number in range(rounds + 1):  # the first round warms up
         rate = len(lines) * copies / seconds(lambda: mask_lines(lines, copies))
         other = 0.0
@@ -82,26 +82,27 @@ def compare(lines: list[str], copies: int, rounds: int, few: int) -> None:
                 few * copies / seconds(lambda m=masker: [m.augment(line, n=copies) for line in lines[:few]])
             )
         if number:
-            ours.append(rate)
-            theirs.append(other)
-            click.echo(f"round {number}: ours {rate:,.0f} copies/s, nlpaug {other:,.0f}")
-    click.echo(f"median: ours {statistics.median(ours):,.0f} copies/s, written to disk")
+            mtkd_rates.append(rate)
+            nlpaug_rates.append(other)
+            click.echo(f"round {number}: mtkd {rate:,.0f} copies/s, nlpaug {other:,.0f}")
+    click.echo(f"median: mtkd {statistics.median(mtkd_rates):,.0f} copies/s, written to disk")
     if words:
-        ratio = statistics.median(ours) / statistics.median(theirs)
-        click.echo(f"median: nlpaug {statistics.median(theirs):,.0f} copies/s, in memory; ratio {ratio:.1f}x")
+        median = statistics.median(nlpaug_rates)
+        ratio = statistics.median(mtkd_rates) / median
+        click.echo(f"median: nlpaug {median:,.0f} copies/s, in memory; ratio {ratio:.1f}x")
 
 
 @click.command(help=__doc__.split("\n")[0] if __doc__ else None)
 @click.option(
-    "--data", type=click.Path(path_type=Path), help="Directory with glue/sst2; generated text without."
+    "--data", type=click.Path(path_type=Path), help="Directory with glue/sst2 (default: generated text)."
 )
-@click.option("--rows", default=100_000, show_default=True, help="Sentences.")
-@click.option("--few", default=2_000, show_default=True, help="Sentences given to nlpaug.")
-@click.option("--copies", default=10, show_default=True, help="Copies of each.")
+@click.option("--rows", default=100_000, show_default=True, help="Number of sentences.")
+@click.option("--few", default=2_000, show_default=True, help="Number of sentences for nlpaug.")
+@click.option("--copies", default=10, show_default=True, help="Copies per sentence.")
 @click.option("--rounds", default=5, show_default=True)
-@click.option("--memory", is_flag=True, help="One run in this process, printing its peak memory alone.")
+@click.option("--memory", is_flag=True, help="Only measure the peak memory of one run in this process.")
 def main(data: Path | None, rows: int, few: int, copies: int, rounds: int, memory: bool) -> None:
-    """Run the comparison, or with --memory one measurement."""
+    """Run the comparison, or a single memory measurement with --memory."""
     if memory:
         lines = sentences(data, 10_000)
         mask_lines(lines, max(1, rows // len(lines)))

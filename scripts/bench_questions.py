@@ -1,13 +1,13 @@
-"""Writing questions in batches of like length, against one call of transformers' `generate` a paragraph.
+"""Benchmark question generation in batches against one call of transformers' `generate` per paragraph.
 
     python scripts/bench_questions.py --text ../shared/data/wiki/paragraphs.parquet
     python scripts/bench_questions.py --text ... --model runs/generator --engine ctranslate2
 
-The same T5, greedy, on the same paragraphs in alternating rounds. Without --model it has T5-small's
-shape and random weights, and every question has --tokens tokens on either side, since random weights do not
-stop by themselves. With --model questions end where they end. The share of equal questions is printed; with
-`--engine ctranslate2` int8 is timed against our own batches, and the share is that between the two.
-`--precision` is that of our batches; `generate` computes in fp32.
+Both sides decode the same paragraphs greedily with the same T5, in alternating rounds. Without --model, the
+T5 has the size of T5-small and random weights, and every question has --tokens tokens, because random weights
+do not generate an end token. The share of equal questions is printed. With `--engine ctranslate2`, int8
+CTranslate2 is compared with mtkd's own decoder instead. `--precision` applies to mtkd's decoder; `generate`
+computes in fp32.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Answers = list[list[int]]
 
 
 def paragraphs(text: str | None, count: int, words: Words) -> list[str]:
-    """`count` paragraphs of so many words, drawn from the file or made up."""
+    """Return `count` paragraphs in the word range, sampled from the file or made of random words."""
     draw = random.Random(0)
     if text:
         found, _ = select_paragraphs(open_paragraphs(text, "text", "title"), words)
@@ -42,16 +42,16 @@ def paragraphs(text: str | None, count: int, words: Words) -> list[str]:
 
 
 def t5_small(texts: list[str]) -> Generator:
-    """T5-small's shape with random weights; it never writes its end token."""
+    """A T5 of the size of T5-small with random weights, which never generates its end token."""
     tokenizer = train_tokenizer(texts, NewModelShape(vocab_size=8000), 512)
     model = new_model(tokenizer, NewModelShape(32128, 512, 6, 8, 2048), 0)
     model.resize_token_embeddings(32128, mean_resizing=False)
-    model.config.eos_token_id = model.generation_config.eos_token_id = 32127  # what it will not write
+    model.config.eos_token_id = model.generation_config.eos_token_id = 32127  # an id that it never generates
     return Generator(tempfile.mkdtemp("-t5-small"), model.eval(), tokenizer, Reading())
 
 
 def one_by_one(generator: Generator, prompts: list[Prompt], tokens: int) -> Answers:
-    """transformers' own `generate`, a call a prompt."""
+    """Decode with transformers' `generate`, one call per prompt."""
     end = generator.model.config.eos_token_id
     answers = []
     for prompt in prompts:
@@ -86,13 +86,13 @@ def seconds(work: Callable[[], Answers]) -> tuple[float, float, Answers]:
 
 
 @click.command(help=__doc__.split("\n")[0] if __doc__ else None)
-@click.option("--text", help="Paragraphs; made up without.")
-@click.option("--model", help="A trained generator; random weights of T5-small's shape without.")
+@click.option("--text", help="Paragraphs (default: random words).")
+@click.option("--model", help="A trained generator (default: random weights, the size of T5-small).")
 @click.option("--engine", default="native", type=click.Choice(["native", "ctranslate2"]), show_default=True)
 @click.option("--precision", default="fp32", type=click.Choice(["fp32", "bf16"]), show_default=True)
-@click.option("--words", default="200:320", show_default=True, help="Words of a paragraph.")
-@click.option("--rows", default=64, show_default=True, help="Paragraphs a round.")
-@click.option("--tokens", default=24, show_default=True, help="Tokens of a question, at most.")
+@click.option("--words", default="200:320", show_default=True, help="Words per paragraph.")
+@click.option("--rows", default=64, show_default=True, help="Paragraphs per round.")
+@click.option("--tokens", default=24, show_default=True, help="Maximum tokens per question.")
 @click.option("--batch", default=32, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
 def main(
@@ -106,7 +106,7 @@ def main(
     batch: int,
     rounds: int,
 ) -> None:
-    """Alternate the two models; print medians, spread, ratio and agreement."""
+    """Alternate the two sides; print medians, ranges, the ratio and the share of equal questions."""
     texts = paragraphs(text, max(rows, 500), Words.parse(words))
     generator = load_generator(model) if model else t5_small(texts)
     ids = generator.tokenizer(texts[:rows], truncation=True, max_length=generator.reading.max_input).input_ids
@@ -122,22 +122,22 @@ def main(
             wall, cpu, answers[name] = seconds(work)
             times[name].append(wall)
             cpus[name].append(cpu)
-        told = ", ".join(f"{name} {rows / times[name][-1]:.2f}/s" for name in ways)
-        click.echo(f"round {number + 1}: {told}")
+        rates = ", ".join(f"{name} {rows / times[name][-1]:.2f}/s" for name in ways)
+        click.echo(f"round {number + 1}: {rates}")
     slow, fast = ways
     for name in ways:
         low, high = min(times[name]), max(times[name])
         middle = statistics.median(times[name])
         click.echo(
             f"{name}: median {rows / middle:.2f} questions/s ({rows / high:.2f} to {rows / low:.2f}), "
-            f"{statistics.median(cpus[name]) / rows:.3f} CPU s a question"
+            f"{statistics.median(cpus[name]) / rows:.3f} CPU s per question"
         )
     ratio = statistics.median(times[slow]) / statistics.median(times[fast])
     cpu_ratio = statistics.median(cpus[slow]) / statistics.median(cpus[fast])
     same = sum(a == b for a, b in zip(answers[slow], answers[fast], strict=True)) / rows
     length = sum(map(len, answers[fast])) / rows
     click.echo(
-        f"ratio {ratio:.2f}x wall, {cpu_ratio:.2f}x CPU; {length:.1f} tokens a question; {same:.1%} equal"
+        f"ratio {ratio:.2f}x wall, {cpu_ratio:.2f}x CPU; {length:.1f} tokens per question; {same:.1%} equal"
     )
 
 

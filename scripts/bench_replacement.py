@@ -1,9 +1,9 @@
-"""Replacement (`augment replace`) written to disk: copies a second, and texts tagged a second.
+"""Benchmark replacement (`mtkd augment replace`): tagging time and copies written to disk per second.
 
     python scripts/bench_replacement.py --data ../shared/data
     python scripts/bench_replacement.py --data ../shared/data --tagger spacy:en_core_web_sm
 
-Without --tagger a word's tag is its last letter, which costs nothing: the numbers are the method's own.
+Without --tagger, the tag of a word is its last letter, which takes no time to compute.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tasks.sources import load_rows, open_data
 
 @dataclass(frozen=True)
 class Endings:
-    """A word's tag is its last letter."""
+    """A tagger that uses the last letter of a word as its tag."""
 
     name = "endings"
 
     def tag(self, texts: Iterable[list[str]]) -> Iterator[list[str]]:
-        """The last letters."""
+        """Yield the last letters of the words."""
         return ([word[-1] for word in words] for words in texts)
 
 
@@ -44,14 +44,14 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 @click.command()
-@click.option("--data", required=True, help="as mtkd's --data")
+@click.option("--data", required=True, help="as for mtkd --data")
 @click.option("--task", default="sst2", show_default=True)
-@click.option("--tagger", help="as mtkd augment replace's --tagger")
+@click.option("--tagger", help="as for mtkd augment replace --tagger")
 @click.option("--copies", default=COPIES, show_default=True)
 @click.option("--workers", default=1, show_default=True)
 @click.option("--rounds", default=3, show_default=True)
 def main(data: str, task: str, tagger: str | None, copies: int, workers: int, rounds: int) -> None:
-    """Tag once, then write the corpus in rounds."""
+    """Tag the texts once, then write the corpus in several rounds."""
     rows = load_rows(open_data(data), TASKS[task], "train")
     chosen = open_tagger(tagger) if tagger else Endings()
     started = time.perf_counter()
@@ -69,7 +69,7 @@ def main(data: str, task: str, tagger: str | None, copies: int, workers: int, ro
             )
         rates.append(len(rows) * copies / spent)
     shown = ", ".join(f"{rate:,.0f}" for rate in sorted(rates))
-    click.echo(f"{len(rows) * copies:,} copies: {statistics.median(rates):,.0f} a second ({shown})")
+    click.echo(f"{len(rows) * copies:,} copies: {statistics.median(rates):,.0f} per second ({shown})")
 
 
 if __name__ == "__main__":

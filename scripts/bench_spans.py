@@ -1,4 +1,4 @@
-"""How long windowing and decoding take beside the model: questions of SQuAD's dev set, one process.
+"""Benchmark windowing and span decoding relative to the model's time, on SQuAD's validation questions.
 
 python scripts/bench_spans.py ../shared/data --rows 500
 """
@@ -31,15 +31,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=500)
     parser.add_argument("--length", type=int, default=384)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    args = parser.parse_args()
     task = TASKS["squad"]
-    rows = load_rows(open_data(given.data), task, "validation", given.rows)
-    info = ModelInfo(given.length, head_hidden=0)
+    rows = load_rows(open_data(args.data), task, "validation", args.rows)
+    info = ModelInfo(args.length, head_hidden=0)
     model = MultiTaskModel(
         TransformerEncoder.pretrained("minilm"), [task], Tokeniser.load(locate("minilm")), info
     )
     shares: dict[str, list[float]] = {"windows": [], "decoding": [], "20 best": []}
-    for _ in range(given.rounds):
+    for _ in range(args.rounds):
         times = [time.perf_counter()]
         encoded = Encoded.encode(model.reader.rows(rows), model.tokeniser)
         times.append(time.perf_counter())
@@ -51,11 +51,11 @@ def main() -> None:
         windows, of_model, decoding, of_many = (b - a for a, b in itertools.pairwise(times))
         for name, seconds in zip(shares, (windows, decoding, of_many), strict=True):
             shares[name].append(seconds / of_model)
-    print(f"{given.rows} questions, {given.length} tokens, minilm, {torch.get_num_threads()} threads")
+    print(f"{args.rows} questions, {args.length} tokens, minilm, {torch.get_num_threads()} threads")
     for name, found in shares.items():
         print(
             f"{name}: {statistics.median(found):.3f} of the model's time "
-            f"({min(found):.3f} to {max(found):.3f}, {given.rounds} rounds)"
+            f"({min(found):.3f} to {max(found):.3f}, {args.rounds} rounds)"
         )
 
 

@@ -1,9 +1,10 @@
-"""The knowledge store against what people do without one; BERT-base shaped teacher with random weights.
+"""Benchmark the knowledge store against running the teacher; the teacher is a random BERT-base.
 
-- train: steps of the students 4x312 and ROSITA6 in turn, batch 16: with the teacher in memory and from the
-  store, same loss and padding; and the whole stack (stored, bucketed, bf16) against all hidden states online.
-- build: writing a store against the bare forward pass of the teacher on the same batches.
-- start: seconds from the command line to the first step of a student.
+- train: training steps of the 4x312 and ROSITA6 students with batches of 16, with the teacher in memory and
+  from the store at equal loss and padding, and with everything combined (store, buckets, bf16) compared with
+  all hidden states computed online.
+- build: building a store compared with only the teacher's forward pass on the same batches.
+- start: seconds from starting the command to the first training step of a student.
 
     python scripts/bench_store.py ../shared/data
     python scripts/bench_store.py ../shared/data --part train --dropout 0
@@ -49,7 +50,7 @@ from tasks.batching import Collator, Encoded
 from tasks.registry import resolve
 from tasks.tokeniser import Tokeniser
 
-TASKS = "rte,mrpc,stsb,sst2"  # together about 40 tokens a row
+TASKS = "rte,mrpc,stsb,sst2"  # about 40 tokens per row on average
 BERT_BASE = {
     "hidden_size": 768,
     "num_hidden_layers": 12,
@@ -61,7 +62,7 @@ ALL = {"terms.hidden.depth": None, "terms.hidden.tokens": None, "terms.hidden.wi
 
 
 def save_teacher(place: Path) -> None:
-    """A BERT-base shaped model with heads for the tasks."""
+    """Save a BERT-base sized model with random weights and heads for the tasks."""
     torch.manual_seed(0)
     tokeniser = Tokeniser.load(encoder_place(DEFAULT_TEACHER))
     config = TransformerConfig(hf={"model_type": "bert", "vocab_size": tokeniser.vocab_size, **BERT_BASE})
@@ -83,7 +84,7 @@ def trainer(
     dropout: float,
     **changes: Any,
 ) -> Trainer:
-    """A trainer of the recipe's first stage; `store` None = the teacher in memory."""
+    """Build a trainer for the first stage of a recipe; `store=None` means the teacher is in memory."""
     fixed = {"train.batch_size": 16, "train.warmup": 0.0, "student.transformer.dropout": dropout}
     sets = {**PART, **fixed, **changes}
     settings = load_settings(recipe, "distill", sets)
@@ -126,7 +127,7 @@ def trainer(
 
 
 def steps(made: Trainer, count: int | None, number: int) -> float:
-    """Rows a second over so many steps of an epoch, or all."""
+    """Rows per second over `count` steps of an epoch, or over all of its steps."""
     rows, started = 0, time.perf_counter()
     with made.batches.epoch(number, 0, {}, count) as prepared:
         for batches in prepared:
@@ -145,10 +146,10 @@ def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -
         variants: dict[str, tuple[Trainer, int | None]] = {}
         for name, at, pad, changes, count in (
             ("online, all hidden states, padded to 128", None, True, ALL, 3),
-            ("online, the part, padded to 128", None, True, {}, 3),
-            ("stored, the part, padded to 128", store, True, {}, 12),
-            ("stored, in buckets", store, False, {}, None),
-            ("stored, in buckets, bf16", store, False, {"train.precision": "bf16"}, None),
+            ("online, selected part, padded to 128", None, True, {}, 3),
+            ("store, selected part, padded to 128", store, True, {}, 12),
+            ("store, buckets", store, False, {}, None),
+            ("store, buckets, bf16", store, False, {"train.precision": "bf16"}, None),
         ):
             place = home / f"{recipe}-{len(variants)}"
             variants[name] = trainer(*some, at, recipe, rows, place, pad, dropout, **changes), count
@@ -158,7 +159,7 @@ def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -
                 speed = steps(made, count if number else 2, number)
                 if number:
                     speeds[name].append(speed)
-        print(f"train {recipe}: batches of 16, {rows} rows a task, dropout {dropout}")
+        print(f"train {recipe}: batches of 16, {rows} rows per task, dropout {dropout}")
         for base in list(variants)[:2]:
             for name, found in speeds.items():
                 report(name, base, found, speeds[base], "rows/s")
@@ -185,10 +186,10 @@ def bench_build(data: str, home: Path, rows: int, rounds: int) -> None:
                         job.teacher(batch.inputs, shard.task)
             plain.append(rows * len(job.tasks) / (time.perf_counter() - started))
         bare = bare or plain
-        print(f"build in {precision}: {rows} rows a task")
-        report("bare forward pass", "bare forward pass", plain, plain, "rows/s")
-        report("store build", "bare forward pass", built, plain, "rows/s")
-        report("store build", "bare forward pass, fp32", built, bare, "rows/s")
+        print(f"build in {precision}: {rows} rows per task")
+        report("forward pass only", "forward pass only", plain, plain, "rows/s")
+        report("store build", "forward pass only", built, plain, "rows/s")
+        report("store build", "forward pass only, fp32", built, bare, "rows/s")
 
 
 def bench_start(data: str, home: Path, rows: int, rounds: int) -> None:
@@ -214,9 +215,9 @@ def bench_start(data: str, home: Path, rows: int, rounds: int) -> None:
 @click.command(help=__doc__.split("\n")[0] if __doc__ else None)
 @click.argument("data")
 @click.option("--part", "parts", type=click.Choice(["train", "build", "start"]), multiple=True)
-@click.option("--rows", default=128, show_default=True, help="rows a task")
+@click.option("--rows", default=128, show_default=True, help="rows per task")
 @click.option("--rounds", default=3, show_default=True)
-@click.option("--dropout", default=0.1, show_default=True, help="of the students that `train` trains")
+@click.option("--dropout", default=0.1, show_default=True, help="dropout of the students in part `train`")
 def main(data: str, parts: tuple[str, ...], rows: int, rounds: int, dropout: float) -> None:
     """Print speeds and ratios."""
     chosen = parts or ("train", "build", "start")

@@ -1,7 +1,7 @@
-"""Reading a knowledge store: shuffled task batches of 32 rows.
+"""Benchmark reading shuffled batches of 32 rows from a knowledge store.
 
-From a warm page cache against `datasets` in numpy format with the same arrays; and from a cold file in blocks
-against random reads of a memory map.
+With a warm page cache, the store is compared with `datasets` in numpy format holding the same arrays. With a
+cold cache, block-wise reads from the store are compared with random reads from a memory map.
 
     python scripts/bench_store_read.py --rows 200000
 """
@@ -37,7 +37,7 @@ SHAPES = {"(1, 9, 0.1)": (1, 9, 0.1), "(3, 8, 0.2)": (3, 8, 0.2)}
 
 
 def synthetic(place: Path, shape: tuple[int, int, float], rows: int) -> StoreManifest:
-    """A store of random knowledge of one task, 8 to 60 tokens a row."""
+    """Write a store of random outputs for one task with 8 to 60 tokens per row."""
     depth, tokens, width = shape
     selection = Selection(tokens, "att-last-no-sep", width, scored=tuple((n, n) for n in range(1, depth + 1)))
     need = OutputSpec(logits=True, selected=frozenset(range(1, depth + 1)), selection=selection)
@@ -66,7 +66,7 @@ def synthetic(place: Path, shape: tuple[int, int, float], rows: int) -> StoreMan
 
 
 def places_of(manifest: StoreManifest, rows: int) -> np.ndarray:
-    """Where each row lies in the store's order."""
+    """The position of each row in the store."""
     order = np.concatenate([shard.rows for shard in plan_shards("rte", rows, None, 0)])
     places = np.empty(rows, np.int64)
     places[order] = np.arange(rows)
@@ -81,14 +81,14 @@ def rows_a_second(read: Callable[[np.ndarray], Any], draws: list[np.ndarray]) ->
 
 
 def bench_warm(place: Path, manifest: StoreManifest, draws: list[np.ndarray], rounds: int) -> None:
-    """The store against `datasets`, both from the page cache."""
+    """Compare the store with `datasets`, both from the page cache."""
     import datasets
 
     datasets.disable_progress_bars()
     rows = manifest.tasks[0].rows
     places = places_of(manifest, rows)
     source = StoredTeacher(place, manifest, manifest.contents.offers, {"rte": places})
-    source.read("rte", np.arange(rows))  # into the page cache, and each shard's digest checked
+    source.read("rte", np.arange(rows))  # fill the page cache and check all digests
     table = _table(manifest, place, datasets)
     some = draws[: max(200, len(draws) // 20)]
     warm: dict[str, list[float]] = {"store": [], "datasets, numpy format": []}
@@ -100,7 +100,7 @@ def bench_warm(place: Path, manifest: StoreManifest, draws: list[np.ndarray], ro
 
 
 def bench_cold(place: Path, manifest: StoreManifest, draws: list[np.ndarray], rounds: int) -> None:
-    """The store in blocks against rows at random from a memory map, nothing in the page cache."""
+    """Compare block-wise reads of the store with random reads of a memory map, with an empty page cache."""
     rows, size = manifest.tasks[0].rows, manifest.bytes
     plain, width = place / "plain.bin", size // rows
     np.zeros((rows, width), np.uint8).tofile(plain)
@@ -123,13 +123,13 @@ def bench_cold(place: Path, manifest: StoreManifest, draws: list[np.ndarray], ro
         cold["memory map at random"].append(picked.size * width / 1e6 / (time.perf_counter() - started))
         del mapped
     more = psutil.Process().memory_info().rss / 1e6 - before
-    print(f"  reading it all from the cold: {more:.0f} MB more in memory than before")
+    print(f"  reading the whole store from a cold cache: {more:.0f} MB of additional memory")
     for who, found in cold.items():
         report(f"cold, {who}", "memory map", found, cold["memory map at random"], "MB/s")
 
 
 def _table(manifest: StoreManifest, place: Path, datasets: Any) -> Any:
-    """The same arrays as a dataset on disk, every row padded to the most tokens."""
+    """The same arrays as a dataset on disk, with every row padded to the maximum number of tokens."""
     from mtkd.store.shard_files import Shard
 
     selection = manifest.contents.need.selection

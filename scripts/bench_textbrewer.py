@@ -1,22 +1,21 @@
-"""A whole training step of mtkd against TextBrewer's: MiniLMv2 and TinyBERT's general distillation.
+"""Benchmark training steps of mtkd against TextBrewer: MiniLMv2 and TinyBERT's general distillation.
 
-A BERT-base shaped teacher with random weights, students 6x384 and 4x312, plain text, fp32, AdamW, gradients
-clipped. TextBrewer's own loop trains on random batches, padded to the longest row; after every block of its
-steps mtkd's Trainer takes as many on the same rows: in the buckets of its batches, and in random batches.
-Texts are tokenised beforehand. First one batch without padding goes through both: the losses must
-agree. Then each side trains in a process of its own for its peak memory on top of the weights.
+The teacher is a BERT-base with random weights, and the students are 6x384 and 4x312. Both sides train on
+plain text in fp32 with AdamW and gradient clipping. TextBrewer's loop trains on random batches that are
+padded to their longest row. After every block of its steps, mtkd's Trainer takes equally many steps on the
+same rows, once in length buckets and once in random batches. Texts are tokenised beforehand. The script first
+checks that both losses agree on one batch without padding. Finally, each side trains in a separate process to
+measure its peak memory in addition to the weights.
 
-Longer than other files: either side is of use only beside the other, and they share data, sizes and checks.
+TextBrewer 0.2.1.post1 runs unmodified on current torch and transformers. It has no MiniLMv2 loss, so the loss
+is added as its documentation describes: hooks record the queries, keys and values of the last layer, the
+adaptor returns them as hidden states, and `register_new` adds a loss that computes the softmax of every
+relation head and leaves the gradient to autograd. (Its `custom_matches` fail because of the typo
+"match_weghts".) TinyBERT uses eager attention with `output_attentions` and `output_hidden_states`, and
+TextBrewer's losses `attention_mse` and `hidden_mse`. Its attention loss compares probabilities, whereas mtkd
+compares scores, as in the paper; if both are given scores, they agree.
 
-TextBrewer 0.2.1.post1 runs as it is on today's torch and transformers; nothing of it is patched. The loss of
-MiniLMv2, which it does not have, is added as its documentation says: hooks note queries, keys and values of
-the last layer, the adaptor gives them as hidden states, and `register_new` adds a loss that makes the softmax
-of every relation head and leaves the gradient to autograd. (Its own `custom_matches` fail: "match_weghts".)
-For TinyBERT it gets eager attention with `output_attentions` and `output_hidden_states`, and its own losses
-`attention_mse` and `hidden_mse`. So its attention loss compares probabilities; ours compares scores, as the
-paper does. Given scores, both agree.
-
-TextBrewer goes into a virtual environment of its own, which sees that of mtkd:
+Install TextBrewer in a separate virtual environment that can import the packages of mtkd's environment:
 
     python -m venv /tmp/tbvenv
     echo "import site; site.addsitedir('$PWD/.venv/lib/python3.11/site-packages')" \\
@@ -68,23 +67,23 @@ from tasks.tokeniser import Tokeniser
 
 try:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it compares strings by identity
+        warnings.simplefilter("ignore")  # TextBrewer compares strings by identity
         import textbrewer
         from textbrewer.losses import att_mse_loss
 except ImportError:
-    sys.exit(f"{sys.argv[0]} needs textbrewer in a virtual environment of its own: its first lines say how")
+    sys.exit(f"{sys.argv[0]} needs textbrewer in a separate virtual environment; see its docstring")
 
 KEPT = str(1 << 32)
 ALLOCATOR = f"glibc.malloc.mmap_threshold={KEPT}:glibc.malloc.trim_threshold={KEPT}"
 LONGEST, SPLITS, LR, DECAY, CLIP = 128, 48, 5e-5, 0.01, 1.0
 TEACHER = {"num_hidden_layers": 12, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
-Rows = list[np.ndarray]  # batches of row numbers
-Block = dict[str, Rows]  # one round's rows, "in buckets" and "at random"
+Rows = list[np.ndarray]  # batches of row indices
+Block = dict[str, Rows]  # the rows of one round, "in buckets" and "at random"
 
 
 @dataclass(frozen=True)
 class Job:
-    """One method: its recipe, and the student's shape."""
+    """One method: its recipe and the sizes of the student."""
 
     recipe: str
     student: dict[str, int]
@@ -110,7 +109,7 @@ JOBS = {
 
 
 def make_trainer(job: Job, files: TextFiles, batch: int, place: Path) -> Trainer:
-    """Our side, as `mtkd distill RECIPE --text` has it, but for the teacher's random weights."""
+    """Build mtkd's trainer as `mtkd distill RECIPE --text` does, but with a random teacher."""
     changes = {"batch_size": batch, "micro_batch": None, "steps": 100_000, "lr": LR, "clip": CLIP}
     settings = load_settings(job.recipe, "distill", {f"train.{key}": value for key, value in changes.items()})
     stage = settings.resolved_stages()[0]
@@ -139,7 +138,7 @@ def make_trainer(job: Job, files: TextFiles, batch: int, place: Path) -> Trainer
 
 
 def train(trainer: Trainer, pool: Encoded, batches: Rows) -> None:
-    """Steps of our loop."""
+    """Run mtkd's training loop on some batches."""
     with prefetched(trainer.batches.step(DrawnRows(pool, indices)) for indices in batches) as steps:
         for prepared in steps:
             trainer.step(prepared)
@@ -150,20 +149,20 @@ def train(trainer: Trainer, pool: Encoded, batches: Rows) -> None:
 
 
 def relation_loss(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """MiniLMv2's loss of one relation as its equations have it, over (B, splits, L, L) matrices."""
+    """MiniLMv2's loss for one relation, computed directly with (B, splits, L, L) matrices."""
     padding = torch.zeros(mask.shape).masked_fill(mask == 0, torch.finfo(student.dtype).min)[:, None, None]
 
     def log_relation(x: Tensor) -> Tensor:
         x = x.unflatten(-1, (SPLITS, -1)).transpose(1, 2)
         return (x @ x.mT / x.shape[-1] ** 0.5 + padding).log_softmax(-1)
 
-    ours, theirs = log_relation(student), log_relation(teacher)
-    rows = (theirs.exp() * (theirs - ours)).sum(-1)
+    log_student, log_teacher = log_relation(student), log_relation(teacher)
+    rows = (log_teacher.exp() * (log_teacher - log_student)).sum(-1)
     return (rows * mask.unsqueeze(1)).sum() / (mask.sum() * SPLITS)
 
 
 class LastVectors:
-    """An adaptor that gives queries, keys and values of a model's last layer, which hooks have noted."""
+    """An adaptor that returns the queries, keys and values of the last layer, recorded by hooks."""
 
     def __init__(self, model: BertModel):
         self._seen: dict[str, Tensor] = {}
@@ -172,7 +171,7 @@ class LastVectors:
             getattr(attention, name).register_forward_hook(self._note(name))
 
     def _note(self, name: str) -> Callable[..., None]:
-        return lambda module, given, output: self._seen.update({name: output})
+        return lambda module, inputs, output: self._seen.update({name: output})
 
     def __call__(self, batch: dict[str, Tensor], outputs: Any) -> dict[str, Any]:
         vectors = [self._seen.pop(name) for name in ("query", "key", "value")]
@@ -180,21 +179,21 @@ class LastVectors:
 
 
 def layers_adaptor(batch: dict[str, Tensor], outputs: Any) -> dict[str, Any]:
-    """Attention and hidden states of all layers."""
+    """An adaptor that returns the attention and hidden states of all layers."""
     mask = batch["attention_mask"]
     return {"hidden": outputs.hidden_states, "attention": outputs.attentions, "inputs_mask": mask}
 
 
-class Theirs:
-    """TextBrewer's side, its student and teacher with the weights of ours.
+class TextBrewerSide:
+    """TextBrewer's side; its student and teacher have the same weights as mtkd's.
 
     Attributes:
-        distiller: its GeneralDistiller.
-        more: what its loop passes on to both models.
+        distiller: TextBrewer's GeneralDistiller.
+        more: keyword arguments that its loop passes to both models.
     """
 
-    def __init__(self, job: Job, ours: Trainer, place: Path, fused: bool):
-        self._ours, self._place = ours, place
+    def __init__(self, job: Job, trainer: Trainer, place: Path, fused: bool):
+        self._trainer, self._place = trainer, place
         student, teacher = self._models(job)
         textbrewer.register_new("match_Loss", "relation_kl", relation_loss)
         self.more = {} if job.relations else {"output_attentions": True, "output_hidden_states": True}
@@ -214,11 +213,11 @@ class Theirs:
 
     def _models(self, job: Job) -> list[BertModel]:
         found = []
-        for ours in (self._ours.inner.model, self._ours.teacher.model):  # type: ignore[union-attr]
-            hf = {k: v for k, v in ours.encoder.config.hf.items() if k != "model_type"}
+        for source in (self._trainer.inner.model, self._trainer.teacher.model):  # type: ignore[union-attr]
+            hf = {k: v for k, v in source.encoder.config.hf.items() if k != "model_type"}
             attention = "sdpa" if job.relations else "eager"
             model = BertModel(BertConfig(**hf, attn_implementation=attention), add_pooling_layer=False)
-            model.load_state_dict(ours.encoder.body.state_dict())
+            model.load_state_dict(source.encoder.body.state_dict())
             found.append(model)
         return found
 
@@ -237,21 +236,21 @@ class Theirs:
         ] + [{"layer_T": t - 1, "layer_S": s - 1, **attention} for s, t in pairs]
 
     def _give_projections(self) -> None:
-        terms = self._ours.inner.objective.terms
+        terms = self._trainer.inner.objective.terms
         places = ["embedding", *["hidden"] * (len(self.distiller.projs) - 1)]
-        for name, theirs in zip(places, self.distiller.projs, strict=True):
-            if theirs is not None:
+        for name, projection in zip(places, self.distiller.projs, strict=True):
+            if projection is not None:
                 with torch.no_grad():
-                    theirs.weight.copy_(terms[name].projection.maps["all"].weight)  # type: ignore[union-attr]
+                    projection.weight.copy_(terms[name].projection.maps["all"].weight)  # type: ignore[union-attr]
 
     def train(self, batches: Iterator[dict[str, Tensor]], steps: int) -> None:
-        """Its own loop over so many of the batches."""
+        """Run TextBrewer's loop for `steps` batches."""
         with self.distiller:
             self.distiller.train(self._optimizer, batches, num_steps=steps, max_grad_norm=CLIP, **self.more)
 
 
 def padded(pool: Encoded, trainer: Trainer, batches: Rows) -> DataLoader:
-    """The rows as a user of TextBrewer reads them: a list of ids each, padded to the longest of the batch."""
+    """The rows as a user of TextBrewer would load them: lists of ids, padded to the longest in the batch."""
     before, after = trainer.inner.model.tokeniser.layout(1).specials
 
     def collate(rows: list[Tensor]) -> dict[str, Tensor]:
@@ -269,7 +268,7 @@ def padded(pool: Encoded, trainer: Trainer, batches: Rows) -> DataLoader:
 
 
 def open_texts(data: Path | None, sentences: bool, place: Path) -> TextFiles:
-    """The texts; or their sentences; or, where there are none, words of real lengths at random."""
+    """The texts of a file or their sentences; without a file, random words of realistic lengths."""
     if data and data.exists() and not sentences:
         return TextFiles.open(data)
     if data and data.exists():
@@ -288,9 +287,9 @@ def open_texts(data: Path | None, sentences: bool, place: Path) -> TextFiles:
 def draw_blocks(
     trainer: Trainer, batch: int, steps: int, rounds: int, seed: int
 ) -> tuple[Encoded, list[Block]]:
-    """Rows of the source's first chunk, and for each round some of its batches, evenly from short to long.
+    """The rows of the source's first chunk, and the batches of each round, sampled evenly by length.
 
-    By chance alone short rounds would differ in length. The random batches hold the same rows.
+    Otherwise short rounds would differ in length by chance. The random batches hold the same rows.
     """
     draws = list(islice(trainer.batches.source.epoch(0, 0, {}), 1920 // batch))
     drawn, pool = [draw.indices for draw in draws], draws[-1].rows
@@ -309,24 +308,24 @@ def draw_blocks(
     return pool, blocks
 
 
-def check(job: Job, ours: Trainer, theirs: Theirs, pool: Encoded, count: int) -> None:
-    """Print the losses of both models on one batch of rows of one length, without dropout.
+def check(job: Job, trainer: Trainer, other: TextBrewerSide, pool: Encoded, count: int) -> None:
+    """Print the losses of both sides on one batch of equally long rows, without dropout.
 
     Raises:
-        AssertionError: they differ where they are defined alike.
+        AssertionError: the losses differ although they have the same definition.
     """
     lengths = pool.texts[0].lengths
     rows = np.flatnonzero(lengths == np.bincount(lengths).argmax())[:count]
-    inner, source, distiller = ours.inner.eval(), ours.teacher, theirs.distiller
+    inner, source, distiller = trainer.inner.eval(), trainer.teacher, other.distiller
     assert source is not None
-    batch = ours.batches.source.collate(pool, rows)
+    batch = trainer.batches.source.collate(pool, rows)
     with torch.no_grad():
         teacher = source.signal(TEXT, batch)
         _, values = inner(TEXT, batch, teacher, inner.objective.num_items(TEXT, batch), 0.0)
         student = inner.model(batch.inputs, TEXT.head, inner.objective.student_need)
         distiller.model_T.eval(), distiller.model_S.eval()
-        given = next(iter(padded(pool, ours, [rows])))
-        total, parts = distiller.train_on_batch(given, theirs.more)
+        inputs = next(iter(padded(pool, trainer, [rows])))
+        total, parts = distiller.train_on_batch(inputs, other.more)
     inner.train()
     terms = dict(zip(inner.objective.terms, values.tolist(), strict=True))
     if job.relations:
@@ -334,42 +333,45 @@ def check(job: Job, ours: Trainer, theirs: Theirs, pool: Encoded, count: int) ->
     else:
         hidden = [float(value) for name, value in parts.items() if "hidden_mse" in name]
         layers = zip(student.scores.values(), teacher.scores.values(), strict=True)
-        scores = sum(float(att_mse_loss(mine, its, given["attention_mask"])) for mine, its in layers)
+        scores = sum(float(att_mse_loss(s, t, inputs["attention_mask"])) for s, t in layers)
         pairs = {
             "embedding": (terms["embedding"], hidden[0]),
             "hidden states": (terms["hidden"], sum(hidden[1:])),
             "attention, given the scores": (terms["attention"], scores),
         }
         probabilities = sum(float(value) for name, value in parts.items() if "attention_mse" in name)
-        print(f"  attention: ours {terms['attention']:.6g}, theirs of probabilities {probabilities:.6g}")
-    for name, (mine, its) in pairs.items():
-        print(f"  {name}: ours {mine:.7g}, theirs {its:.7g}, apart by {abs(mine / its - 1):.1e} of it")
-        if abs(mine / its - 1) > 1e-4:
+        print(f"  attention: mtkd {terms['attention']:.6g}, textbrewer (probabilities) {probabilities:.6g}")
+    for name, (loss, reference) in pairs.items():
+        difference = abs(loss / reference - 1)
+        print(f"  {name}: mtkd {loss:.7g}, textbrewer {reference:.7g}, relative difference {difference:.1e}")
+        if difference > 1e-4:
             raise AssertionError(f"the losses differ: {name}")
 
 
-def in_turn(ours: Trainer, theirs: Theirs, pool: Encoded, blocks: list[Block]) -> dict[str, list[float]]:
-    """Seconds of each block but the first, which warms up; our Trainer's blocks lie between TextBrewer's."""
+def in_turn(
+    trainer: Trainer, other: TextBrewerSide, pool: Encoded, blocks: list[Block]
+) -> dict[str, list[float]]:
+    """Seconds per block after the first, which warms up; mtkd's blocks run between TextBrewer's."""
     seconds: dict[str, list[float]] = {"textbrewer": [], **{f"mtkd {way}": [] for way in blocks[0]}}
 
     def feeding() -> Iterator[dict[str, Tensor]]:
         for block in blocks:
-            batches = padded(pool, ours, block["at random"])
+            batches = padded(pool, trainer, block["at random"])
             started = time.perf_counter()
-            yield from batches  # it trains on each before it asks for the next
+            yield from batches  # TextBrewer trains on each batch before it asks for the next
             seconds["textbrewer"].append(time.perf_counter() - started)
             for way, rows in block.items():
                 started = time.perf_counter()
-                train(ours, pool, rows)
+                train(trainer, pool, rows)
                 seconds[f"mtkd {way}"].append(time.perf_counter() - started)
-        yield from batches  # its loop ends without asking again: one more step, which is not counted
+        yield from batches  # one more step, which is not counted, because its loop ends without asking again
 
-    theirs.train(feeding(), sum(len(block["at random"]) for block in blocks) + 1)
+    other.train(feeding(), sum(len(block["at random"]) for block in blocks) + 1)
     return {name: times[1:] for name, times in seconds.items()}
 
 
 def report(seconds: dict[str, list[float]], pool: Encoded, blocks: list[Block], extra: int) -> None:
-    """Rows and real tokens a second, what rows are padded to, and ratios to TextBrewer round by round."""
+    """Print rows and real tokens per second, the padded length, and the ratio to TextBrewer."""
     lengths = pool.texts[0].lengths + extra
     tokens = [lengths[np.concatenate(block["at random"])] for block in blocks]
     print(f"  mean length {np.concatenate(tokens).mean():.1f} tokens")
@@ -386,40 +388,40 @@ def report(seconds: dict[str, list[float]], pool: Encoded, blocks: list[Block], 
 
 
 def extra_memory(side: str, job: Job, data: Path | None, sentences: bool, batch: int) -> float:
-    """Megabytes that two steps on the longest rows take at their peak on top of what was loaded before."""
+    """Peak memory in megabytes of two steps on the longest rows, in addition to what was loaded before."""
     with tempfile.TemporaryDirectory() as place:
         home = Path(place)
-        ours = make_trainer(job, open_texts(data, sentences, home), batch, home / "ours")
-        theirs = Theirs(job, ours, home / "theirs", False) if side == "textbrewer" else None
-        pool, _ = draw_blocks(ours, batch, 1, 1, 0)
+        trainer = make_trainer(job, open_texts(data, sentences, home), batch, home / "mtkd")
+        other = TextBrewerSide(job, trainer, home / "textbrewer", False) if side == "textbrewer" else None
+        pool, _ = draw_blocks(trainer, batch, 1, 1, 0)
         rows = list(np.argsort(-pool.texts[0].lengths, kind="stable")[: 2 * batch].reshape(2, batch))
-        batches = padded(pool, ours, rows)
-        ctypes.CDLL(None).malloc_trim(0)  # what loading took and gave back shall not hide what steps take
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading
+        batches = padded(pool, trainer, rows)
+        ctypes.CDLL(None).malloc_trim(0)  # memory freed after loading must not hide what the steps need
+        Path("/proc/self/clear_refs").write_text("5")  # reset the recorded peak
         before = status_bytes("VmRSS")
-        if theirs:
-            theirs.train(batches, len(rows))
+        if other:
+            other.train(batches, len(rows))
         else:
-            train(ours, pool, rows)
+            train(trainer, pool, rows)
         return (status_bytes("VmHWM") - before) / 1e6
 
 
 def status_bytes(key: str) -> int:
-    """A size in this process's status, such as VmRSS (now) or VmHWM (at its peak)."""
+    """A size from the status of this process, such as VmRSS (current) or VmHWM (peak)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
 
 
 @click.command(help=__doc__.split("\n")[0] if __doc__ else None)
 @click.argument("data", type=click.Path(path_type=Path), required=False)
-@click.option("--job", "names", type=click.Choice(list(JOBS)), multiple=True, help="Only this one.")
-@click.option("--batch", default=16, show_default=True, help="Rows a batch.")
+@click.option("--job", "names", type=click.Choice(list(JOBS)), multiple=True, help="Run only this method.")
+@click.option("--batch", default=16, show_default=True, help="Rows per batch.")
 @click.option("--rounds", default=5, show_default=True)
-@click.option("--steps", default=8, show_default=True, help="Steps of each side in a round.")
-@click.option("--seed", default=0, show_default=True, help="Which rows.")
+@click.option("--steps", default=8, show_default=True, help="Steps per side and round.")
+@click.option("--seed", default=0, show_default=True, help="Seed for choosing the rows.")
 @click.option("--sentences", is_flag=True, help="Split the texts into sentences.")
-@click.option("--fused", is_flag=True, help="Fused AdamW on TextBrewer's side too; ours always is.")
-@click.option("--bf16-teacher", is_flag=True, help="Time our side with teacher.precision=bf16.")
+@click.option("--fused", is_flag=True, help="Use fused AdamW for TextBrewer too; mtkd always does.")
+@click.option("--bf16-teacher", is_flag=True, help="Time mtkd with teacher.precision=bf16.")
 @click.option("--memory/--no-memory", default=True, show_default=True)
 def main(
     data: Path | None,
@@ -440,22 +442,22 @@ def main(
         print(f"{name}: batches of {batch}, {torch.get_num_threads()} threads")
         with tempfile.TemporaryDirectory() as place:
             home = Path(place)
-            ours = make_trainer(job, open_texts(data, sentences, home), batch, home / "ours")
-            theirs = Theirs(job, ours, home / "theirs", fused)
-            pool, (first, *blocks) = draw_blocks(ours, batch, steps, rounds + 1, seed)
-            check(job, ours, theirs, pool, batch)
-            if bf16_teacher and isinstance(ours.teacher, OnlineTeacher):
-                need = ours.inner.objective.teacher_need
-                ours.teacher = OnlineTeacher(ours.teacher.model, need, "bf16")
+            trainer = make_trainer(job, open_texts(data, sentences, home), batch, home / "mtkd")
+            other = TextBrewerSide(job, trainer, home / "textbrewer", fused)
+            pool, (first, *blocks) = draw_blocks(trainer, batch, steps, rounds + 1, seed)
+            check(job, trainer, other, pool, batch)
+            if bf16_teacher and isinstance(trainer.teacher, OnlineTeacher):
+                need = trainer.inner.objective.teacher_need
+                trainer.teacher = OnlineTeacher(trainer.teacher.model, need, "bf16")
             if rounds:
-                layout = ours.inner.model.tokeniser.layout(1)
+                layout = trainer.inner.model.tokeniser.layout(1)
                 warmup = {way: rows[-1:] for way, rows in first.items()}
-                seconds = in_turn(ours, theirs, pool, [warmup, *blocks])
+                seconds = in_turn(trainer, other, pool, [warmup, *blocks])
                 report(seconds, pool, blocks, layout.n_specials)
         for side in ("textbrewer", "mtkd") if memory else ():
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
                 extra = fresh.submit(extra_memory, side, job, data, sentences, batch).result()
-            print(f"  {side}: {extra:.0f} MB extra at its peak")
+            print(f"  {side}: {extra:.0f} MB of additional peak memory")
 
 
 if __name__ == "__main__":

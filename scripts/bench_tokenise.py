@@ -1,7 +1,7 @@
-"""Tokenise masked copies of real sentences: word by word with a memory, against the plain ways.
+"""Benchmark mtkd's word-cached tokenisation of masked copies against the ordinary tokeniser calls.
 
-Every round times each way once, in turn, on the same copies and with an empty memory of words; the ids are
-checked to be equal. Run it as `python scripts/bench_tokenise.py --data ../shared/data`.
+Every round times each method once on the same copies, starting with an empty word cache, and checks that the
+ids are equal. Run it as `python scripts/bench_tokenise.py --data ../shared/data`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Lists = list[list[int]]
 
 
 def masked_copies(texts: list[str], copies: int, p: float, mask: str) -> list[str]:
-    """`copies` of each text, each space-separated word replaced by the mask token with probability p."""
+    """Make `copies` of each text, replacing each word by the mask token with probability p."""
     random = np.random.default_rng(0)
     made = []
     for words in (text.split(" ") for text in texts):
@@ -34,29 +34,29 @@ def masked_copies(texts: list[str], copies: int, p: float, mask: str) -> list[st
 
 
 def one_by_one(tokeniser: Tokeniser, texts: list[str]) -> Lists:
-    """Each text by its own call of the tokeniser."""
+    """One tokeniser call per text."""
     return [tokeniser.hf(text, add_special_tokens=False)["input_ids"] for text in texts]
 
 
 def one_call(tokeniser: Tokeniser, texts: list[str]) -> Lists:
-    """All texts in one call of the tokeniser."""
+    """One tokeniser call for all texts."""
     return tokeniser.hf(texts, add_special_tokens=False)["input_ids"]
 
 
 def encode_batch(tokeniser: Tokeniser, texts: list[str]) -> Lists:
-    """The Rust library's own batch call."""
+    """The batch call of the Rust library."""
     encodings = tokeniser.hf.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
     return [encoding.ids for encoding in encodings]
 
 
 def encode_batch_fast(tokeniser: Tokeniser, texts: list[str]) -> Lists:
-    """The same without offsets."""
+    """The batch call of the Rust library without offsets."""
     encodings = tokeniser.hf.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     return [encoding.ids for encoding in encodings]
 
 
 WAYS: dict[str, Callable[[Tokeniser, list[str]], Lists]] = {
-    "one call a text": one_by_one,
+    "one call per text": one_by_one,
     "one call": one_call,
     "encode_batch": encode_batch,
     "encode_batch_fast": encode_batch_fast,
@@ -68,7 +68,7 @@ WAYS: dict[str, Callable[[Tokeniser, list[str]], Lists]] = {
     "--data", type=click.Path(path_type=Path), default=os.environ.get("MTKD_SHARED_DATA", "../shared/data")
 )
 @click.option(
-    "--file", default="glue/rte/train.parquet", show_default=True, help="Parquet file below --data."
+    "--file", default="glue/rte/train.parquet", show_default=True, help="Parquet file inside --data."
 )
 @click.option("--column", default="sentence1", show_default=True)
 @click.option("--tokeniser", default=DEFAULT_TEACHER, show_default=True, help="Directory or hub name.")
@@ -79,29 +79,29 @@ WAYS: dict[str, Callable[[Tokeniser, list[str]], Lists]] = {
 def main(
     data: Path, file: str, column: str, tokeniser: str, rows: int, copies: int, p: float, rounds: int
 ) -> None:
-    """Print texts a second of each way, and how many times faster pieces() is."""
+    """Print texts per second for each method, and the speedup of mtkd's token_ids()."""
     plain = Tokeniser.load(locate(tokeniser))
     texts = pq.read_table(data / file, columns=[column])[column].to_pylist()[:rows]
     made = masked_copies(texts, copies, p, plain.mask_token)
     array = pa.array(made)
-    seconds: dict[str, list[float]] = {name: [] for name in ("pieces", *WAYS)}
+    seconds: dict[str, list[float]] = {name: [] for name in ("token_ids", *WAYS)}
     for _ in range(rounds):
         fresh = Tokeniser(plain.hf)
         start = time.perf_counter()
-        pieces = fresh.token_ids(array)
-        seconds["pieces"].append(time.perf_counter() - start)
-        ours = np.split(pieces.values, pieces.offsets[1:-1])
+        ragged = fresh.token_ids(array)
+        seconds["token_ids"].append(time.perf_counter() - start)
+        expected = np.split(ragged.values, ragged.offsets[1:-1])
         for name, way in WAYS.items():
             start = time.perf_counter()
             ids = way(plain, made)
             seconds[name].append(time.perf_counter() - start)
-            if any(mine.tolist() != theirs for mine, theirs in zip(ours, ids, strict=True)):
-                raise click.ClickException(f"the ids of `pieces` differ from those of `{name}`")
+            if any(row.tolist() != other for row, other in zip(expected, ids, strict=True)):
+                raise click.ClickException(f"the ids of `token_ids` differ from those of `{name}`")
     median = {name: statistics.median(times) for name, times in seconds.items()}
     click.echo(f"{len(made)} copies of {len(texts)} texts, p = {p}, medians of {rounds} rounds, equal ids")
     for name, time_taken in median.items():
-        ratio = time_taken / median["pieces"]
-        click.echo(f"{name:18} {len(made) / time_taken:10,.0f} texts/s   pieces is {ratio:5.1f}x as fast")
+        ratio = time_taken / median["token_ids"]
+        click.echo(f"{name:18} {len(made) / time_taken:10,.0f} texts/s   token_ids is {ratio:5.1f}x as fast")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Training speed: length buckets against padding to 128, and the loop against the bare arithmetic.
+"""Benchmark training speed: length buckets against padding to 128, and the loop against bare training steps.
 
-The same rows of RTE, MRPC, STS-B and SST-2, the TinyBERT shape (4 layers, 312 wide, random weights), labels
-as the objective. Two comparisons, each in one process, round by round:
+The data are rows of RTE, MRPC, STS-B and SST-2, the model has the size of TinyBERT (4 layers, 312 wide) and
+random weights, and the objective is the labels. Two comparisons run in alternating rounds:
 
-1. the training loop with length buckets, against the same loop with every sequence padded to 128 tokens;
-2. the training loop, against forward, backward, clipping and optimiser step on batches made beforehand.
+1. the training loop with length buckets, and the same loop with every sequence padded to 128 tokens;
+2. the training loop, and just forward, backward, clipping and optimiser step on prepared batches.
 
     python scripts/bench_training.py --data ../shared/data
 """
@@ -49,7 +49,7 @@ TINYBERT_4 = {
 def make_trainer(
     tasks: list[Task], rows: dict[str, Encoded], tokeniser: Tokeniser, *, bucket: bool, place: Path
 ) -> Trainer:
-    """A trainer of its own model; without buckets every sequence is padded to 128 tokens."""
+    """Build a trainer with a new model; without buckets, every sequence is padded to 128 tokens."""
     torch.manual_seed(0)
     config = TransformerConfig(hf=TINYBERT_4 | {"vocab_size": tokeniser.vocab_size})
     model = MultiTaskModel(TransformerEncoder(config), tasks, tokeniser, ModelInfo(max_length=128))
@@ -73,14 +73,14 @@ def make_trainer(
 
 
 def one_epoch(trainer: Trainer) -> None:
-    """The training loop's steps of an epoch."""
+    """Run one epoch of the training loop."""
     with trainer.batches.epoch(0, 0, {}) as steps:
         for batches in steps:
             trainer.step(batches)
 
 
 def bare_loop(trainer: Trainer, draws: list[DrawnRows]) -> Callable[[], None]:
-    """Forward, backward, clipping and optimiser step on batches that are collated already."""
+    """Forward, backward, clipping and optimiser step on batches that were collated beforehand."""
     module, tasks = trainer.inner, trainer.tasks
     optimizer = build_optimizer(module, trainer.settings)
     batches = [trainer.batches.source.collate(draw.rows, draw.indices) for draw in draws]
@@ -97,7 +97,7 @@ def bare_loop(trainer: Trainer, draws: list[DrawnRows]) -> Callable[[], None]:
 
 
 def in_turn(ways: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each way in each round, after one round that is not counted."""
+    """Seconds per round of each function, in alternation, after one warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name, way in ways.items():
@@ -109,7 +109,7 @@ def in_turn(ways: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[
 
 
 def report(title: str, seconds: dict[str, list[float]], rows: int) -> None:
-    """Rows a second of each way, and the first against the second, round by round."""
+    """Print rows per second of each function, and the ratio of the first to the second."""
     print(f"\n{title}")
     for name, values in seconds.items():
         print(f"  {name}: {rows / statistics.median(values):.1f} rows/s")
@@ -120,7 +120,7 @@ def report(title: str, seconds: dict[str, list[float]], rows: int) -> None:
 
 @click.command()
 @click.option("--data", required=True, help="a directory with glue/rte, mrpc, stsb, sst2")
-@click.option("--rows", "count", default=256, show_default=True, help="rows a task")
+@click.option("--rows", "count", default=256, show_default=True, help="rows per task")
 @click.option("--rounds", default=5, show_default=True)
 def main(data: str, count: int, rounds: int) -> None:
     """Print both comparisons."""
@@ -140,8 +140,8 @@ def main(data: str, count: int, rounds: int) -> None:
             "padded to 128": lambda: one_epoch(padded),
         }
         report("one epoch of the training loop", in_turn(ways, rounds), total)
-        ways = {"the loop": ways["buckets"], "bare arithmetic": bare_loop(bucketed, draws)}
-        report("the loop against bare arithmetic on the same batches", in_turn(ways, rounds), total)
+        ways = {"training loop": ways["buckets"], "bare steps": bare_loop(bucketed, draws)}
+        report("the training loop and bare steps on the same batches", in_turn(ways, rounds), total)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Write a training split for squad_v2 out of SQuAD 1.1.
+"""Make a training split for squad_v2 from SQuAD 1.1.
 
-Some rows as they are, and some questions asked of another paragraph of their article, which does not hold the
-answer's text.
+Some rows are kept unchanged. Other questions are paired with another paragraph of the same article that does
+not contain the answer.
 
     python scripts/make_unanswerable.py ../shared/data/squad/train.parquet OUT/squad_v2/train.parquet
 """
@@ -29,30 +29,30 @@ def main() -> None:
     parser.add_argument("--answerable", type=int, default=7000)
     parser.add_argument("--unanswerable", type=int, default=2500)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    table = pq.read_table(given.source)
+    args = parser.parse_args()
+    table = pq.read_table(args.source)
     rows = table.to_pylist()
-    random = np.random.default_rng(given.seed)
+    random = np.random.default_rng(args.seed)
     order = random.permutation(len(rows)).tolist()
     paragraphs = defaultdict(set)
     for row in rows:
         paragraphs[row["title"]].add(row["context"])
-    found = [rows[number] for number in order[: given.answerable]]
-    for number in order[given.answerable :]:
-        if len(found) == given.answerable + given.unanswerable:
+    kept = [rows[number] for number in order[: args.answerable]]
+    for number in order[args.answerable :]:
+        if len(kept) == args.answerable + args.unanswerable:
             break
         row = rows[number]
-        told = normalise(row["answers"]["text"][0])
-        others = sorted(c for c in paragraphs[row["title"]] if told and told not in normalise(c))
+        answer = normalise(row["answers"]["text"][0])
+        others = sorted(c for c in paragraphs[row["title"]] if answer and answer not in normalise(c))
         if others:
             context = others[int(random.integers(len(others)))]
             empty = {"text": [], "answer_start": []}
-            found.append(row | {"id": f"{row['id']}-other", "context": context, "answers": empty})
-    shuffled = [found[i] for i in random.permutation(len(found))]
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(given.out) as temporary:
+            kept.append(row | {"id": f"{row['id']}-other", "context": context, "answers": empty})
+    shuffled = [kept[i] for i in random.permutation(len(kept))]
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(args.out) as temporary:
         pq.write_table(pa.Table.from_pylist(shuffled, table.schema), temporary, compression="zstd")
-    print(f"{given.answerable:,} + {len(found) - given.answerable:,} rows: {given.out}")
+    print(f"{args.answerable:,} + {len(kept) - args.answerable:,} rows: {args.out}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""SQuAD's own questions as a corpus of unlabelled ones: what the filter makes of questions that people wrote.
+"""Write SQuAD's human-written questions as an unlabelled corpus, to evaluate the question filter.
 
     python scripts/questions_of_squad.py ../shared/data OUT --rows 600 --beside 2500
 
-The rows are none of those that a run with `--limit 2500` trains on.
+The rows are disjoint from those that a run with `--limit 2500` trains on.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--task", default="squad_v2", help="the task that the corpus is for")
     parser.add_argument("--rows", type=int, default=600)
-    parser.add_argument("--beside", type=int, default=2500, help="leave out the rows of such a --limit")
-    given = parser.parse_args()
-    source, task = open_data(given.data), TASKS["squad"]
-    rows, taken = load_rows(source, task, "train"), load_rows(source, task, "train", given.beside)
+    parser.add_argument("--beside", type=int, default=2500, help="exclude the rows selected by this --limit")
+    args = parser.parse_args()
+    source, task = open_data(args.data), TASKS["squad"]
+    rows, taken = load_rows(source, task, "train"), load_rows(source, task, "train", args.beside)
     left = np.flatnonzero(~np.isin(rows.uids.to_numpy(zero_copy_only=False), taken.uids.to_pylist()))
-    chosen = rows.take(np.sort(np.random.default_rng(1).choice(left, given.rows, replace=False)))
+    chosen = rows.take(np.sort(np.random.default_rng(1).choice(left, args.rows, replace=False)))
     titles = source.table(task, "train")["title"].to_pylist()
     asked = [
         QuestionRow(
-            given.task, uid, 1, question, context, "people", titles[int(uid.split("/")[-1])], None, None
+            args.task, uid, 1, question, context, "people", titles[int(uid.split("/")[-1])], None, None
         )
         for uid, question, context in zip(
             chosen.uids.to_pylist(), *(text.to_pylist() for text in chosen.texts), strict=True
         )
     ]
-    file = f"data/{given.task}-00000.parquet"
-    place = given.out / file
+    file = f"data/{args.task}-00000.parquet"
+    place = args.out / file
     place.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(place) as temporary:
         pq.write_table(question_table(asked), temporary)
     count, digest = len(asked), digest_rows(chosen)
-    shard = ShardEntry(file, given.task, count, digest_file(place), place.stat().st_size)
-    entry = CorpusTask(given.task, 2, 1, count, count, digest, 0.0, 0.0)
+    shard = ShardEntry(file, args.task, count, digest_file(place), place.stat().st_size)
+    entry = CorpusTask(args.task, 2, 1, count, count, digest, 0.0, 0.0)
     manifest = CorpusManifest(
-        CORPUS_FORMAT, "people", {}, __version__, "questions_of_squad.py", given.data, digest, (entry,),
+        CORPUS_FORMAT, "people", {}, __version__, "questions_of_squad.py", args.data, digest, (entry,),
         (shard,), "questions",
     )  # fmt: skip
-    write_json(given.out / "manifest.json", manifest.to_json())
-    print(f"{count} questions: {given.out}")
+    write_json(args.out / "manifest.json", manifest.to_json())
+    print(f"{count} questions: {args.out}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every command behind docs/results.md, in order of importance; what is finished is skipped, so it can be stopped.
+# Runs the commands behind docs/results.md, most important first. Finished runs are skipped, so it can be resumed.
 # Usage: scripts/results.sh DATA OUT [SEEDS]      then: python scripts/results_table.py OUT
 set -euo pipefail
 data=$1 out=$2 seeds=${3:-"0 1 2"}
@@ -10,12 +10,12 @@ all=${singles// /,}
 paraphrase="mrpc,stsb,$own/quora.toml"
 nli="rte,$own/qnli_squad.toml,$own/snli.toml"
 rows="--data $data --limit 1000 --eval-limit 300 --quiet"
-# A quarter of the paper's width, and the teacher's embeddings, so that 1,000 rows a task and two cores go far.
+# A quarter of the paper's width, and the teacher's embeddings, to suit 1,000 rows per task and two CPU cores.
 small="--batch 64 --set student.embeddings=teacher --set student.max_length=64 --set student.head_hidden=128
   --set student.bilstm.hidden_size=64 --set student.bilstm.projection_size=128 --set student.bilstm.output_size=256
   --set train.lr=2e-3 --set train.schedule=linear --set train.precision=bf16 --set teacher.precision=bf16"
 
-run() { # name, then the command: skipped where it has been finished
+run() { # run NAME COMMAND...: skipped if the run is finished
   local name=$1; shift
   if grep -qs '"status": "finished"' "$out/$name/run.json"; then return; fi
   echo "== $name: $*" >&2
@@ -30,7 +30,7 @@ failed=0
 run teacher refine $rows --tasks "$all" --teacher minilm --epochs 4 --set train.lr=1e-4 --set train.precision=bf16
 [ -f "$out/corpus/manifest.json" ] || $mtkd augment mask --data "$data" --tasks "$all" --limit 1000 --copies 3 \
   --out "$out/corpus" --quiet
-ladder() { # the four rungs for one seed: labels, one teacher a task, one student for all
+ladder() { # the runs of one seed: labels only, one student per task, and one student for all tasks
   local seed=$1
   student "multi-$seed" $with_copies --tasks "$all" --seed "$seed"
   for task in $singles; do

@@ -1,4 +1,4 @@
-"""The tables of docs/results.md from the runs that scripts/results.sh made.
+"""Print the tables of docs/results.md from the runs of scripts/results.sh.
 
 Usage: python scripts/results_table.py OUT
 """
@@ -16,7 +16,7 @@ SEEDS = range(10)
 
 
 def primary(run: Path, task: str) -> float | None:
-    """A run's score on one task, in points; None if the run is not finished or lacks the task."""
+    """The score of a run on one task, in points; None if the run is not finished or lacks the task."""
     if not (run / "run.json").is_file():
         return None
     record = json.loads((run / "run.json").read_text())
@@ -25,16 +25,16 @@ def primary(run: Path, task: str) -> float | None:
 
 
 def line(out: Path, pattern: str) -> list[list[float | None]]:
-    """For each task the scores over seeds; `{task}` in the pattern stands for one run a task."""
+    """The scores of each task for all seeds; a pattern with `{task}` names one run per task."""
     found = []
     for task in TASKS:
         found.append([primary(out / pattern.format(task=task, seed=seed), task) for seed in SEEDS])
     return found
 
 
-def show(given: Sequence[float | None]) -> str:
-    """Mean and, for several seeds, the sample standard deviation."""
-    values = [value for value in given if value is not None]
+def show(scores: Sequence[float | None]) -> str:
+    """Format the mean and, if there are several seeds, the sample standard deviation."""
+    values = [value for value in scores if value is not None]
     if not values:
         return "-"
     mean = statistics.mean(values)
@@ -42,12 +42,12 @@ def show(given: Sequence[float | None]) -> str:
 
 
 ROWS = (
-    ("labels alone, one student a task", "labels-{task}-{seed}"),
-    ("labels alone, one student for all", "labels-all-{seed}"),
-    ("distilled, one student a task", "single-{task}-{seed}"),
-    ("**distilled, one student for all**", "multi-{seed}"),
-    ("then fine-tuned", "tuned-{task}-{seed}"),
-    ("no masked copies", "noaug-{seed}"),
+    ("labels only, one student per task", "labels-{task}-{seed}"),
+    ("labels only, one student for all tasks", "labels-all-{seed}"),
+    ("distilled, one student per task", "single-{task}-{seed}"),
+    ("**distilled, one student for all tasks**", "multi-{seed}"),
+    ("distilled, then fine-tuned", "tuned-{task}-{seed}"),
+    ("without masked copies", "noaug-{seed}"),
     ("plain BiLSTM (no bi-attention)", "plain-{seed}"),
     ("word-level vocabulary, random embeddings", "word-{seed}"),
     ("WordPiece, random embeddings", "random-{seed}"),
@@ -63,7 +63,7 @@ def main() -> None:
     print("| | seeds | " + " | ".join(TASKS) + " | mean |")
     print("|---|---|" + "---|" * (len(TASKS) + 1))
     teacher = json.loads((out / "teacher" / "run.json").read_text())["scores"]
-    for what, key in (("commonest answer", "majority"), ("teacher", "primary")):
+    for what, key in (("majority-class baseline", "majority"), ("teacher", "primary")):
         values = [100 * teacher[f"{task}/validation"][key] for task in TASKS]
         print(f"| {what} | 1 | " + " | ".join(f"{v:.1f}" for v in (*values, statistics.mean(values))) + " |")
     for what, pattern in ROWS:
@@ -71,7 +71,7 @@ def main() -> None:
         seeds = max(sum(value is not None for value in values) for values in found)
         if not seeds:
             continue
-        # The mean over tasks only where a seed has all of them.
+        # Average over tasks only for seeds that have scores for all tasks.
         means = [statistics.mean(values) for values in zip(*found, strict=True) if None not in values]
         print(f"| {what} | {seeds} | " + " | ".join(map(show, found)) + f" | {show(means)} |")
 

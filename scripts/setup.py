@@ -1,11 +1,11 @@
-"""Builds `.venv` from the pinned versions in `requirements/`; `make` runs it before every command.
+"""Build `.venv` from the pinned versions in `requirements/`; `make` runs this before every command.
 
-    python3 scripts/setup.py          what mtkd runs on
-    python3 scripts/setup.py --dev    and the developer tools
+    python3 scripts/setup.py          install mtkd and its dependencies
+    python3 scripts/setup.py --dev    also install the developer tools
 
-Uses the standard library alone. When nothing changed since the last time it returns at once: a state file
-in `.venv` holds digests of the requirements, of pyproject.toml and of this script. The state file says
-"unfinished" while work is under way, so that an interrupted set-up starts over.
+It uses only the standard library. It returns at once if nothing has changed since the last run: a state file
+in `.venv` records digests of the requirements, of pyproject.toml and of this script. During installation the
+state is marked as unfinished, so that an interrupted set-up starts over.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ OLDEST = (3, 11)
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 STARTED = time.monotonic()
 
-# What each group of packages depends on; a group is installed again when one of its files changes.
+# The files that each group of packages depends on; a group is reinstalled when one of them changes.
 RUNTIME = ("requirements/torch.txt", "requirements/runtime.txt", "pyproject.toml", "scripts/setup.py")
 GROUPS = {"runtime": RUNTIME, "dev": (*RUNTIME, "requirements/dev.txt")}
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What `.venv` was made for (interpreter and place), and the digest of each group installed in it."""
+    """The interpreter and path that `.venv` was made for, and the digest of each installed group."""
 
     base: str
     finished: bool
@@ -45,24 +45,24 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class TorchBuild:
-    """One way to get PyTorch: what to tell the user, and the arguments of `pip install`."""
+    """One way to install PyTorch: a label for the user, and the arguments of `pip install`."""
 
     label: str
     arguments: tuple[str, ...]
 
 
 def base() -> str:
-    """Interpreter version and checkout: a `.venv` made for another of either cannot be used."""
+    """The interpreter version and checkout path; a `.venv` is valid only for these."""
     return f"Python {platform.python_version()} in {ROOT}"
 
 
 def digest(group: str) -> str:
-    """The sha256 over the files a group depends on."""
+    """The SHA-256 of the files that a group depends on."""
     return hashlib.sha256(b"\0".join((ROOT / name).read_bytes() for name in GROUPS[group])).hexdigest()
 
 
 def read_state() -> State | None:
-    """The state file, or None where there is none (no `.venv`, or one that was made by hand)."""
+    """Read the state file; None if there is none (no `.venv`, or one that was made manually)."""
     try:
         return State(**json.loads((VENV / "setup.json").read_text()))
     except FileNotFoundError:
@@ -72,7 +72,7 @@ def read_state() -> State | None:
 
 
 def write_state(state: State) -> None:
-    """Replaces the state file in one step."""
+    """Replace the state file atomically."""
     VENV.mkdir(exist_ok=True)
     part = VENV / "setup.json.part"
     part.write_text(json.dumps(dataclasses.asdict(state)))
@@ -80,12 +80,12 @@ def write_state(state: State) -> None:
 
 
 def say(text: str) -> None:
-    """One line of progress, with the seconds since the start."""
+    """Print one line of progress with the seconds since the start."""
     print(f"[{time.monotonic() - STARTED:6.1f} s] {text}", flush=True)
 
 
 def run(*command: str) -> bool:
-    """Runs a command with its output in `.venv/setup.log`; prints a line every 20 seconds."""
+    """Run a command and log its output to `.venv/setup.log`; prints a line every 20 seconds."""
     with open(VENV / "setup.log", "a") as log:
         print("\n$", *command, file=log, flush=True)
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -97,17 +97,17 @@ def run(*command: str) -> bool:
 
 
 def fail(text: str) -> None:
-    """Ends the set-up with the reason; the last lines of the log come first where there is one."""
+    """Exit with an error message, after printing the last lines of the log if there is one."""
     log = VENV / "setup.log"
     if log.exists():
         lines = log.read_text(errors="replace").splitlines()
         print("\n".join(line for line in lines[-30:] if "is ignored: it is neither" not in line))
-        text += f" The lines above end its log, {log.relative_to(ROOT)}."
+        text += f" The lines above are the end of the log, {log.relative_to(ROOT)}."
     sys.exit(f"set-up: {text}")
 
 
 def pip() -> list[str]:
-    """The pip command for `.venv`: its own, or this interpreter's where `.venv` has none."""
+    """The pip command for `.venv`: its own pip, or this interpreter's if `.venv` has none."""
     python = str(VENV / "bin" / "python")
     if subprocess.run([python, "-c", "import pip"], capture_output=True).returncode == 0:
         command = [python, "-m", "pip"]
@@ -117,26 +117,26 @@ def pip() -> list[str]:
 
 
 def make_venv() -> None:
-    """An empty environment in `.venv` (where the state file already lies)."""
+    """Create an empty environment in `.venv`, which already contains the state file."""
     say(f"making .venv with Python {platform.python_version()} ({sys.executable})")
     with_pip = importlib.util.find_spec("ensurepip") is not None
     if importlib.util.find_spec("venv") is None or not (with_pip or importlib.util.find_spec("pip")):
         shutil.rmtree(VENV)
         version = ".".join(platform.python_version_tuple()[:2])
         fail(
-            f"{sys.executable} cannot make virtual environments: its module venv or ensurepip is not "
-            f"installed. On Debian and Ubuntu: apt install python{version}-venv. Or choose another "
-            "interpreter: make PYTHON=/path/to/python3."
+            f"{sys.executable} cannot create virtual environments: its module venv or ensurepip is not "
+            f"installed. On Debian and Ubuntu, run: apt install python{version}-venv. To use another "
+            "interpreter, run: make PYTHON=/path/to/python3."
         )
     if not run(sys.executable, "-m", "venv", *([] if with_pip else ["--without-pip"]), str(VENV)):
-        fail("making the virtual environment failed.")
+        fail("could not create the virtual environment.")
 
 
 def prepare(state: State | None) -> State:
-    """Makes sure that `.venv` can be installed into; returns its state, marked as unfinished on disk too."""
+    """Make sure that `.venv` is usable; returns its state, which is also saved as unfinished."""
     works = usable(VENV / "bin" / "python")
     if state is not None and not state.finished:
-        say("the last set-up was interrupted: starting over")
+        say("the last set-up was interrupted; starting over")
     elif state is not None and state.base != base():
         say(f"starting over: .venv was made for {state.base}")
     elif works:
@@ -170,21 +170,21 @@ def has_gpu() -> bool:
 
 
 def torch_builds(pin: str, system: str, gpu: bool) -> list[TorchBuild]:
-    """The builds of PyTorch to try, best first. `pin` is "torch==X"; `system` as `platform.system` has it.
+    """The builds of PyTorch to try, in order. `pin` is "torch==X"; `system` is from `platform.system`.
 
-    Outside Linux the registry's build is the one for CPU. On Linux it needs gigabytes of CUDA libraries,
-    so a machine without a GPU asks for the CPU build first.
+    Except on Linux, the registry's build is for CPU. On Linux it needs gigabytes of CUDA libraries, so
+    machines without a GPU try the CPU build first.
     """
     constraint = ("-c", "requirements/runtime.txt")
-    registry = TorchBuild("the package registry's build", (*constraint, pin))
+    registry = TorchBuild("the build from the package registry", (*constraint, pin))
     if system != "Linux":
         return [registry]
     version = pin.removeprefix("torch==")
     cpu = f"{pin}+cpu"
     quick = ("--retries", "0", "--timeout", "10")
     cpu_builds = [
-        TorchBuild("the CPU build, from the package index that pip uses", ("--no-deps", cpu)),
-        TorchBuild(f"the CPU build, from {CPU_INDEX}", ("--no-deps", *quick, "--index-url", CPU_INDEX, cpu)),
+        TorchBuild("the CPU build from pip's default package index", ("--no-deps", cpu)),
+        TorchBuild(f"the CPU build from {CPU_INDEX}", ("--no-deps", *quick, "--index-url", CPU_INDEX, cpu)),
     ]
     if gpu:
         return [
@@ -193,16 +193,18 @@ def torch_builds(pin: str, system: str, gpu: bool) -> list[TorchBuild]:
         ]
     return [
         *cpu_builds,
-        dataclasses.replace(registry, label="the registry's build (several gigabytes, with CUDA)"),
+        dataclasses.replace(
+            registry, label="the build from the package registry (with CUDA, several gigabytes)"
+        ),
     ]
 
 
 def install_torch() -> None:
-    """Installs the first build of PyTorch that is available."""
+    """Install the first available build of PyTorch."""
     lines = (ROOT / "requirements" / "torch.txt").read_text().splitlines()
     pin = next(line.strip() for line in lines if line.startswith("torch=="))
     gpu = has_gpu()
-    say(f"installing PyTorch ({pin}): {'found an NVIDIA GPU' if gpu else 'no NVIDIA GPU, so for CPU'}")
+    say(f"installing PyTorch ({pin}): {'found an NVIDIA GPU' if gpu else 'no NVIDIA GPU, so the CPU build'}")
     for build in torch_builds(pin, platform.system(), gpu):
         say(f"  trying {build.label}")
         if run(*pip(), *build.arguments):
@@ -212,32 +214,32 @@ def install_torch() -> None:
 
 
 def install_runtime() -> None:
-    """PyTorch, the pinned packages, and mtkd itself, editable."""
+    """Install PyTorch, the other pinned packages, and mtkd itself in editable mode."""
     install_torch()
     say("installing the other packages from requirements/runtime.txt")
     if not run(*pip(), "--no-deps", "-r", "requirements/runtime.txt"):
-        fail("a package of requirements/runtime.txt could not be installed.")
-    say("installing mtkd itself, editable")
+        fail("a package from requirements/runtime.txt could not be installed.")
+    say("installing mtkd in editable mode")
     if not run(*pip(), "--no-deps", "--no-build-isolation", "-e", "."):
         fail("mtkd could not be installed.")
 
 
 def install_dev() -> None:
-    """The developer tools, and bytecode for all packages.
+    """Install the developer tools and compile all packages to bytecode.
 
-    Without bytecode a package's own syntax warnings would appear at its first import, in the tests, where
-    warnings are errors.
+    Without bytecode, syntax warnings of a package would appear when it is first imported, and the tests treat
+    warnings as errors.
     """
     say("installing the developer tools from requirements/dev.txt")
     if not run(*pip(), "--no-deps", "-r", "requirements/dev.txt"):
-        fail("a package of requirements/dev.txt could not be installed.")
+        fail("a package from requirements/dev.txt could not be installed.")
     say("compiling the packages to bytecode")
-    # Its exit status says only that some package carries a template that is not Python.
+    # Ignore the exit status: some packages contain templates that are not valid Python.
     run(str(VENV / "bin" / "python"), "-W", "ignore", "-m", "compileall", "-qq", "-j", "0", str(VENV / "lib"))
 
 
 def newer_python() -> str | None:
-    """An interpreter that is new enough, by its versioned name."""
+    """Find an interpreter that is new enough by its versioned name."""
     for name in ("python3.13", "python3.12", "python3.11", "python3.14"):
         path = shutil.which(name)
         if path and usable(Path(path)):
@@ -246,17 +248,17 @@ def newer_python() -> str | None:
 
 
 def main() -> None:
-    """Brings `.venv` up to date and says so; silent when there is nothing to do."""
+    """Bring `.venv` up to date; silent if there is nothing to do."""
     if sys.version_info[:2] < OLDEST:
         other = newer_python()
         if other is None:
             sys.exit(
                 f"set-up: mtkd needs Python 3.11 or newer; {sys.executable} is {platform.python_version()}. "
-                "Install one, or name it: make PYTHON=/path/to/python3."
+                "Install one, or run: make PYTHON=/path/to/python3."
             )
         os.execv(other, [other, *sys.argv])
-    parser = argparse.ArgumentParser(description="Builds .venv from pinned versions.")
-    parser.add_argument("--dev", action="store_true", help="add the developer tools")
+    parser = argparse.ArgumentParser(description="Build .venv from pinned versions.")
+    parser.add_argument("--dev", action="store_true", help="also install the developer tools")
     groups = ["runtime", "dev"] if parser.parse_args().dev else ["runtime"]
 
     digests = {group: digest(group) for group in groups}

@@ -1,4 +1,4 @@
-"""A question generator on disk: a T5 as transformers writes it, and beside it what it was trained to read."""
+"""Question generators on disk: a T5 saved by transformers, with a record of the input it was trained on."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _FAMILIES = ("t5", "mt5")
 
 @dataclass(frozen=True)
 class Reading:
-    """What a generator reads and writes.
+    """The input format and the length limits of a generator.
 
     Attributes:
-        form: the format of its prompts, a name in `formats.FORMATS`.
-        max_input, max_output: most tokens of a prompt and of a question.
+        form: the prompt format, a key of `prompt_formats.FORMATS`.
+        max_input, max_output: maximum number of tokens in a prompt and in a question.
     """
 
     form: str = "context"
@@ -33,7 +33,7 @@ class Reading:
 
     @property
     def format(self) -> Format:
-        """The format itself; UserError if there is none of that name."""
+        """The prompt format; UserError if there is none of that name."""
         if self.form not in FORMATS:
             raise unknown("format", self.form, FORMATS)
         return FORMATS[self.form]
@@ -41,7 +41,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Generator:
-    """A generator in memory: the name it was loaded by, its model and tokeniser, and what it reads."""
+    """A loaded generator: the name it was loaded by, its model and tokeniser, and its input format."""
 
     name: str
     model: Any
@@ -50,14 +50,14 @@ class Generator:
 
 
 def load_generator(name: str, **changes: Any) -> Generator:
-    """Load a generator from a directory or the hub and see that it can write questions.
+    """Load a generator from a directory or the hub and check that it can write questions.
 
     Args:
-        changes: fields of `Reading` that are not to be what the record beside the model says (None = as it
-            says; a model without a record has the defaults).
+        changes: fields of `Reading` that override the model's record (None = keep the recorded value, or the
+            default for a model without a record).
 
     Raises:
-        UserError: nothing of that name, no T5, damaged, or a vocabulary that lacks what the format needs.
+        UserError: the model is missing, damaged or not a T5, or its vocabulary lacks tokens of the format.
     """
     from transformers import AutoModelForSeq2SeqLM
 
@@ -70,7 +70,7 @@ def load_generator(name: str, **changes: Any) -> Generator:
 
 
 def load_shell(name: str) -> tuple[Any, Any]:
-    """The configuration and the tokeniser of a T5, without its weights; UserError if it is none."""
+    """Load the configuration and the tokeniser of a T5 without its weights; UserError if it is not a T5."""
     from transformers import AutoConfig, AutoTokenizer
     from transformers.utils import logging
 
@@ -79,28 +79,30 @@ def load_shell(name: str) -> tuple[Any, Any]:
     if place.exists() and not (place / "config.json").is_file():
         raise UserError(
             f"{name} is not a model: it has no config.json",
-            expected="what `mtkd augment questions train` wrote, or a T5 as transformers writes it",
+            expected="a model written by `mtkd augment questions train`, or a T5 saved by transformers",
             hint="run the training command again if it was interrupted; it resumes",
         )
     config = load_named(_loader(AutoConfig.from_pretrained), name, "generator")
     if config.model_type not in _FAMILIES:
-        raise UserError(f"{name!r} is a {config.model_type} model, no T5", expected=", ".join(_FAMILIES))
+        raise UserError(f"{name!r} is a {config.model_type} model, not a T5", expected=", ".join(_FAMILIES))
     return config, load_named(_loader(AutoTokenizer.from_pretrained), name, "tokeniser")
 
 
 def read_reading(name: str) -> Reading:
-    """What the record beside the model says it reads; the defaults where there is no record."""
+    """Read the record next to the model; the defaults if it has no record."""
     path = Path(name) / RECORD
     if not path.is_file():
         return Reading()
     try:
         return Reading(**read_json(path)["reading"])
     except (TypeError, KeyError) as error:
-        raise UserError(f"{path} is not a generator's record: {error}", hint="train it again") from error
+        raise UserError(
+            f"{path} is not the record of a generator: {error}", hint="train the generator again"
+        ) from error
 
 
 def digest_generator(generator: Generator) -> str:
-    """SHA-256 over weights, configuration and tokeniser, wherever they came from."""
+    """SHA-256 of the weights, the configuration and the tokeniser, independent of where they were loaded."""
     parts: list[bytes | str] = [generator.tokenizer.backend_tokenizer.to_str()]
     parts.append(json.dumps(generator.model.config.to_diff_dict(), sort_keys=True, default=str))
     for key, value in sorted(generator.model.state_dict().items()):
@@ -109,7 +111,7 @@ def digest_generator(generator: Generator) -> str:
 
 
 def _loader(load: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    def call(name: str, **given: Any) -> Any:
-        return load(name, trust_remote_code=False, **options, **given)
+    def call(name: str, **more: Any) -> Any:
+        return load(name, trust_remote_code=False, **options, **more)
 
     return call

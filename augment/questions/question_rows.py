@@ -1,4 +1,4 @@
-"""Rows of a `questions` corpus, as records and as tables."""
+"""The rows of a question corpus, as records and as tables."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from tasks.corpus_reader import QUESTION_SCHEMA
 
 @dataclass(frozen=True)
 class QuestionRow:
-    """One row.
+    """One row of a question corpus.
 
     Attributes:
-        task: its task; `parent`: the paragraph's uid; `copy`: its number among the paragraph's questions.
-        text: the question; `context`: what it is asked of.
-        method: how it was made; `source`: what the paragraph says of itself.
-        answer, start: an answer and its first character; "" and -1 = none in the context; None = not known.
-        asked_for: the answer that the question was written for; None = for none, or none that is known.
+        task: the name of the task.
+        parent: the paragraph's uid; `copy`: the number of the question among those of the paragraph.
+        text: the question; `context`: the text that it is about.
+        method: how the row was made; `source`: the title or the file of the paragraph.
+        answer, start: the answer and its character offset; "" and -1 = unanswerable; None = unknown.
+        asked_for: the answer that the question was generated for; None = none or unknown.
     """
 
     task: str
@@ -35,12 +36,12 @@ class QuestionRow:
 
     @property
     def uid(self) -> str:
-        """Its name in the corpus."""
+        """The identifier of the row in the corpus."""
         return f"{self.parent}#{self.copy}"
 
 
 def questions_of(table: pa.Table) -> list[QuestionRow]:
-    """The rows of a table by `QUESTION_SCHEMA`, of which columns that may be null may be left out."""
+    """The rows of a table with the columns of `QUESTION_SCHEMA`; missing columns are read as null."""
     names = (
         "task",
         "parent",
@@ -60,7 +61,7 @@ def questions_of(table: pa.Table) -> list[QuestionRow]:
 
 
 def question_table(rows: Sequence[QuestionRow]) -> pa.Table:
-    """The table of some rows."""
+    """Build the table of some rows."""
     columns = {
         "task": [row.task for row in rows],
         "parent": [row.parent for row in rows],

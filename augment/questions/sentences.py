@@ -1,4 +1,4 @@
-"""Where sentences end, by rule: enough to cut a paragraph at a place that reads well."""
+"""Rule-based sentence splitting, good enough to cut paragraphs at readable positions."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ _NO_END = re.compile(
 )
 
 
-def places(text: str) -> list[tuple[int, int]]:
-    """The first and the after-last character of each sentence, without the spaces around it."""
-    found, start = [], 0
+def sentence_spans(text: str) -> list[tuple[int, int]]:
+    """The (start, stop) character offsets of each sentence, without surrounding spaces."""
+    spans, start = [], 0
     for end in (*(match.end() for match in _END.finditer(text)), len(text)):
         piece = text[start:end].strip()
         if end < len(text) and _NO_END.search(piece):
             continue
         if piece:
             first = text.index(piece, start)
-            found.append((first, first + len(piece)))
+            spans.append((first, first + len(piece)))
         start = end
-    return found
+    return spans
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a paragraph, in order; joined by single spaces they give its words again."""
-    return [text[start:stop] for start, stop in places(text)]
+    """The sentences of a paragraph in order; joining them with spaces restores its words."""
+    return [text[start:stop] for start, stop in sentence_spans(text)]
 
 
 def group_sentences(sizes: list[int], least: int, most: int) -> list[tuple[int, int]]:
-    """Group neighbours into even pieces of `least` to `most`, as few as can be; else fill them up.
+    """Group neighbouring sentences into as few pieces of similar size as possible.
+
+    If the pieces cannot all have between `least` and `most` words, they are filled greedily up to `most`.
 
     Args:
-        sizes: the size of each sentence.
+        sizes: number of words in each sentence.
 
     Returns:
-        (first, after last) of each piece, in order; pieces outside the range may be among them.
+        the (start, stop) sentence indices of each piece, in order; some may be outside the range.
     """
     ends = list(itertools.accumulate(sizes))
     total = ends[-1] if ends else 0
@@ -52,7 +54,7 @@ def group_sentences(sizes: list[int], least: int, most: int) -> list[tuple[int, 
 
 
 def _nearest(ends: list[int], place: float) -> int:
-    """How many sentences end nearest to `place`."""
+    """The number of leading sentences whose end is nearest to `place`."""
     after = bisect.bisect_left(ends, place)
     before = ends[after - 1] if after else 0
     return after if place - before < ends[after] - place else after + 1

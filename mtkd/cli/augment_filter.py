@@ -83,7 +83,7 @@ def filter_questions(out: Path, json_file: str | None, **given: Any) -> None:
 
 
 def _draw(filtered: Filtered, wanted: float, out: Path) -> None:
-    table(("what", "questions", "share"), filtered.tally.lines())
+    table(("outcome", "questions", "share"), filtered.tally.lines())
     share = filtered.tally.unanswerable
     if share < wanted - _SHORT_OF:
         warn(f"{share:.1%} of the rows have no answer, not {wanted:.1%}: the teacher answers the others")

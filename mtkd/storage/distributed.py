@@ -1,4 +1,4 @@
-"""The processes that share a job, started together by `accelerate launch` or `torchrun`."""
+"""The group of processes that share a job, as started by `accelerate launch` or `torchrun`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """This process among the others.
+    """The position of this process in its group.
 
     Attributes:
-        number: its number, from 0; `count`: how many there are.
-        wait: returns when every process has called it.
+        number: rank of this process, from 0; `count`: number of processes.
+        wait: a barrier, which returns when every process has called it.
     """
 
     number: int = 0
@@ -26,12 +26,12 @@ class ProcessGroup:
 
     @property
     def first(self) -> bool:
-        """True in the process that speaks for all."""
+        """True in the process with rank 0, which acts for the group."""
         return self.number == 0
 
     @staticmethod
     def of(accelerator: Accelerator) -> ProcessGroup:
-        """The processes of an accelerator."""
+        """The process group of an accelerator."""
         return ProcessGroup(
             accelerator.process_index, accelerator.num_processes, accelerator.wait_for_everyone
         )
@@ -41,7 +41,7 @@ ALONE = ProcessGroup()
 
 
 def launched() -> ProcessGroup:
-    """The processes that the environment describes: one, unless a launcher started several."""
+    """The process group described by the environment: one process unless a launcher started several."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return ALONE
     import torch

@@ -1,10 +1,10 @@
-"""The one policy for directories that mtkd writes: who may write there, and what may be removed.
+"""The policy for all directories that mtkd writes: which may be written to, and what may be removed.
 
-- One process at a time holds the directory's lock.
-- A directory is empty, or it holds an output of the same kind. Anything else in it is refused by name, and
-  never removed. Hidden files are ignored.
-- An output with the same identity is resumed; another one is refused unless it is to be overwritten.
-- Overwriting removes the files that mtkd writes for this kind of output, the marker first.
+- One process at a time holds the lock of the directory.
+- A directory must be empty or hold an output of the same kind. If it holds other files, the error names them;
+  they are never removed. Hidden files are ignored.
+- An output with the same identity is resumed. A different one is an error unless `overwrite` is set.
+- Overwriting removes only the files that mtkd writes for this kind of output, the marker first.
 - Temporary files left by killed processes are removed.
 """
 
@@ -22,18 +22,18 @@ from mtkd.storage.distributed import ALONE, ProcessGroup
 from tasks.errors import UserError
 from tasks.files import is_temporary, locked
 
-_NAMED = 3  # foreign files that an error names
+_NAMED = 3  # maximum number of foreign files named in an error
 
 
 @dataclass(frozen=True)
 class OutputKind:
-    """What one kind of output looks like on disk.
+    """The files of one kind of output.
 
     Attributes:
-        name: for messages, such as "corpus".
-        marker: the file that is written last; an output that has it is complete.
-        files: regular expressions of all files that mtkd writes, by path inside the directory.
-        read_identity: directory -> the identity of the output there; None if no such output was begun.
+        name: the name for messages, such as "corpus".
+        marker: the file that is written last; an output is complete if it exists.
+        files: regular expressions for the relative paths of all files that mtkd writes.
+        read_identity: directory -> the identity of the output in it; None if there is no such output.
     """
 
     name: str
@@ -42,7 +42,7 @@ class OutputKind:
     read_identity: Callable[[Path], Any]
 
     def owns(self, file: str) -> bool:
-        """Whether mtkd writes a file of this path."""
+        """Whether mtkd writes a file with this relative path."""
         return any(re.fullmatch(pattern, file) for pattern in self.files)
 
 
@@ -54,35 +54,35 @@ def check_directory(
     overwrite: bool = False,
     difference: Callable[[], str] | None = None,
 ) -> bool:
-    """See whether an output may be written to a directory; nothing is changed.
+    """Check whether an output may be written to a directory, without changing anything.
 
     Args:
-        identity: of the output to be written: everything that decides its content.
-        overwrite: another output of this kind may be replaced.
-        difference: says how the output that is there differs, for the error.
+        identity: the identity of the output to be written, which covers everything that affects its content.
+        overwrite: whether another output of this kind may be replaced.
+        difference: describes how the existing output differs, for the error message.
 
     Returns:
-        True if the directory holds this very output, or a part of it.
+        True if the directory holds this output or a part of it.
 
     Raises:
-        UserError: foreign files, or another output that is not to be overwritten.
+        UserError: the directory holds foreign files, or another output that may not be overwritten.
     """
     files = [file.relative_to(path).as_posix() for file in _visible_files(path)]
-    found = kind.read_identity(path) if files else None
-    foreign = [file for file in files if found is None or not kind.owns(file)]
+    existing = kind.read_identity(path) if files else None
+    foreign = [file for file in files if existing is None or not kind.owns(file)]
     if foreign:
         more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
         raise UserError(
             f"{path} holds files that do not belong to a {kind.name}: {', '.join(foreign[:_NAMED])}{more}",
-            hint="name an empty or a new directory with `out`",
+            hint="choose an empty or new directory with `out`",
         )
-    if found is None or overwrite:
+    if existing is None or overwrite:
         return False
-    if found != identity:
+    if existing != identity:
         how = difference() if difference else "it was made with other settings or from other data"
         raise UserError(
             f"{path} holds another {kind.name}: {how}",
-            hint="replace it with `overwrite=True`, or name another directory with `out`",
+            hint="replace it with `overwrite=True`, or choose another directory with `out`",
         )
     return True
 
@@ -97,15 +97,15 @@ def open_directory(
     ranks: ProcessGroup = ALONE,
     difference: Callable[[], str] | None = None,
 ) -> Iterator[None]:
-    """Hold a directory for writing an output; see `check_directory` for the arguments.
+    """Check and lock a directory for writing; see `check_directory` for the other arguments.
 
-    Inside the block the directory is empty, or it holds a part or all of this very output.
+    Inside the `with` block, the directory is empty or holds this output, complete or in part.
 
     Args:
-        ranks: the processes that write it together; the first holds the lock for all.
+        ranks: the processes that write the output together; rank 0 holds the lock for all of them.
 
     Raises:
-        UserError: as `check_directory`; another process is writing there.
+        UserError: see `check_directory`; also if another process is writing there.
     """
     with locked(path) if ranks.first else contextlib.nullcontext():
         if ranks.first:
@@ -118,19 +118,19 @@ def open_directory(
 
 
 def remove_output(path: Path, kind: OutputKind) -> None:
-    """Remove the files of an output, its marker first, and the folders that are empty then."""
+    """Remove the files of an output, the marker first, and then the folders that became empty."""
     (path / kind.marker).unlink(missing_ok=True)
     files = [file for file in _visible_files(path) if kind.owns(file.relative_to(path).as_posix())]
     for file in files:
         file.unlink()
     folders = {folder for file in files for folder in file.parents if folder.is_relative_to(path)} - {path}
     for folder in sorted(folders, reverse=True):
-        with contextlib.suppress(OSError):  # it holds something else
+        with contextlib.suppress(OSError):  # not empty
             folder.rmdir()
 
 
 def _visible_files(path: Path) -> list[Path]:
-    """All files in order, without hidden ones and the contents of hidden folders."""
+    """All files in sorted order, except hidden files and the contents of hidden folders."""
     entries = sorted(path.rglob("*")) if path.is_dir() else []
     hidden = (any(part.startswith(".") for part in entry.relative_to(path).parts) for entry in entries)
     return [entry for entry, skip in zip(entries, hidden, strict=True) if not skip and not _is_folder(entry)]
@@ -141,7 +141,7 @@ def _is_folder(entry: Path) -> bool:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what atomic writes of killed processes left, outside of hidden folders."""
+    """Remove temporary files that killed processes left, except in hidden folders."""
     for entry in [path, *path.rglob("*")]:
         inside = entry.relative_to(path).parts
         if not entry.is_dir() or any(part.startswith(".") for part in inside):

@@ -1,4 +1,4 @@
-"""Shards as parquet files, written a row group at a time; the key and the counts are in the file's footer."""
+"""Shards as parquet files, written one row group at a time, with the key and the counts in the footer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 
 from mtkd.storage.sharded_output import Footer
 
-KEY = b"mtkd.corpus"  # of the file's metadata
-_GROUP_ROWS = 65_536  # rows of a row group: what is held in memory while a shard is written
+KEY = b"mtkd.corpus"  # key in the file's metadata
+_GROUP_ROWS = 65_536  # rows per row group, which are held in memory while a shard is written
 
 
 @dataclass(frozen=True)
 class TableChunk:
-    """Some rows of a shard, and counts over them by name."""
+    """Some rows of a shard, with named counts."""
 
     table: pa.Table
     counts: Mapping[str, int]
@@ -26,12 +26,12 @@ class TableChunk:
 
 @dataclass(frozen=True)
 class ParquetFormat:
-    """Parquet files of one schema, whose content is an iterable of `TableChunk`.
+    """Parquet files with one schema, written from an iterable of `TableChunk`.
 
     Attributes:
-        counts: names of the counts that are summed up in the footer.
-        dictionary: columns with few different values. The others get none: texts seldom repeat, so a
-            dictionary would only cost time, and zstd finds what is alike.
+        counts: names of the counts whose sums are written to the footer.
+        dictionary: columns that are dictionary-encoded because they have few distinct values. Texts rarely
+            repeat, so a dictionary would only cost time for them.
     """
 
     schema: pa.Schema
@@ -39,7 +39,7 @@ class ParquetFormat:
     dictionary: tuple[str, ...] = ()
 
     def write(self, path: Path, content: Iterable[TableChunk], key: str) -> None:
-        """Write the chunks in order; memory is bounded by a row group, not by the shard."""
+        """Write the chunks in order, holding at most one row group in memory."""
         totals = dict.fromkeys(self.counts, 0)
         group: list[pa.Table] = []
         with pq.ParquetWriter(
@@ -60,20 +60,20 @@ class ParquetFormat:
             writer.add_key_value_metadata({KEY.decode(): footer_text(key, totals)})
 
     def read_footer(self, path: Path) -> Footer | None:
-        """The key, the rows and the counts."""
+        """Read the key, the number of rows and the counts."""
         return read_parquet_footer(path)
 
 
 def footer_text(key: str, counts: Mapping[str, int]) -> str:
-    """What stands in the file's metadata under `KEY`."""
+    """The JSON text stored in the file's metadata under `KEY`."""
     return json.dumps({"key": key, **counts})
 
 
 def read_parquet_footer(path: Path) -> Footer | None:
-    """The footer of a shard; None if the file is missing, not whole, or not such a shard."""
+    """Read the footer of a shard; None if the file is missing, incomplete or not such a shard."""
     try:
         metadata = pq.read_metadata(path)
-        said = json.loads(metadata.metadata[KEY])
-        return Footer(said.pop("key"), metadata.num_rows, said)
+        values = json.loads(metadata.metadata[KEY])
+        return Footer(values.pop("key"), metadata.num_rows, values)
     except (OSError, pa.ArrowException, KeyError, ValueError, TypeError, AttributeError):
         return None

@@ -1,4 +1,4 @@
-"""Shards as safetensors files, whose content is named tensors; the key is in the header."""
+"""Shards as safetensors files of named tensors, with the key in the header."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LARGEST_HEADER = 1 << 24
 
 
 class SafetensorsFormat:
-    """Files of named tensors. With the key "" the header records none: the directory's name identifies it."""
+    """Files of named tensors. The key "" is not recorded, for outputs identified by their directory name."""
 
     def write(self, path: Path, content: Mapping[str, Tensor], key: str) -> None:
         """Write the tensors."""
@@ -24,7 +24,7 @@ class SafetensorsFormat:
         save_file(tensors, path, metadata={"key": key} if key else None)
 
     def read_footer(self, path: Path) -> Footer | None:
-        """The key, if the file is as long as its header says."""
+        """Read the key; None if the file is missing or its length does not match its header."""
         try:
             header, start = read_header(path)
             key = header.pop("__metadata__", {}).get("key", "")
@@ -35,11 +35,11 @@ class SafetensorsFormat:
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """A safetensors file's header, and where the data begins.
+    """Read the header of a safetensors file, and the offset at which the data begin.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not a safetensors file.
+        ValueError: the file is not a safetensors file.
     """
     with open(path, "rb") as file:
         size = int.from_bytes(file.read(8), "little")

@@ -1,9 +1,9 @@
-"""Outputs in shards: planned first, each written whole or not at all, by one process or by several.
+"""Outputs that are written in shards, each atomically, by one process or several.
 
-The plan follows from the job alone, so the bytes do not depend on who writes a shard or when. A shard's file
-carries the job's key: a digest of everything that decides its content. After an interruption the shards with
-the right key are kept, and only the missing ones are made. The manifest is written last, with a digest and a
-size for each file; with it, damaged files are found and made again like missing ones.
+The shards are planned from the job alone, so their content does not depend on which process writes them or
+when. Each file records the key of the job, a digest of everything that affects its content. After an
+interruption, shards with the right key are kept and only the missing ones are made. The manifest is written
+last and has the digest and size of every file, so that damaged files can be found and made again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tasks.shards import ShardEntry
 
 
 def ignore(count: int) -> None:
-    """Progress that nobody looks at."""
+    """A progress callback that does nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +37,9 @@ class PlannedShard:
     """A shard to be written.
 
     Attributes:
-        file: its path inside the output.
-        task: whose rows it holds; `rows`: their numbers.
-        per_row: items made of each row, for progress.
+        file: path of the file inside the output directory.
+        task: name of the task; `rows`: indices of the task's rows in this shard.
+        per_row: number of items made from each row, for reporting progress.
     """
 
     file: str
@@ -49,18 +49,18 @@ class PlannedShard:
 
     @property
     def size(self) -> int:
-        """Items in the shard, at most."""
+        """Maximum number of items in the shard."""
         return len(self.rows) * self.per_row
 
 
 def total_size(shards: Sequence[PlannedShard]) -> int:
-    """Items of some shards, at most."""
+    """Maximum number of items in some shards."""
     return sum(shard.size for shard in shards)
 
 
 @dataclass(frozen=True)
 class Footer:
-    """What a shard's file says about itself: the job's key, its rows (None: not recorded), and counts."""
+    """The metadata in a shard's file: the job's key, the number of rows (None = not recorded) and counts."""
 
     key: str
     rows: int | None = None
@@ -71,15 +71,15 @@ class ShardFormat(Protocol):
     """A file format for shards."""
 
     def write(self, path: Path, content: Any, key: str) -> None:
-        """Write a shard's content with the job's key."""
+        """Write the content of a shard and the job's key."""
 
     def read_footer(self, path: Path) -> Footer | None:
-        """What the file says about itself; None if it is missing or not whole."""
+        """Read the metadata of a file; None if it is missing or incomplete."""
 
 
 @dataclass(frozen=True)
 class ShardedOutput:
-    """The shards of an output in a directory; `key` identifies the job that writes them."""
+    """The planned shards of an output directory; `key` identifies the job that writes them."""
 
     directory: Path
     key: str
@@ -87,10 +87,10 @@ class ShardedOutput:
     format: ShardFormat
 
     def missing(self, recorded: Sequence[ShardEntry] = ()) -> list[PlannedShard]:
-        """The shards that are not there, belong to another job, or are damaged.
+        """The shards that are missing, damaged or from another job.
 
         Args:
-            recorded: entries of an earlier manifest; the digests of these files are compared too.
+            recorded: entries of an existing manifest, to compare the digests of those files as well.
         """
         known = {entry.file: entry for entry in recorded}
 
@@ -113,19 +113,19 @@ class ShardedOutput:
         ranks: ProcessGroup = ALONE,
         advance: Advance = ignore,
     ) -> None:
-        """Write some shards; every process of `ranks` calls this with the same ones.
+        """Write some shards; every process of `ranks` calls this with the same shards.
 
         Args:
-            make: (inputs of a shard, advance) -> its content, as the format takes it.
-            inputs: what `make` needs for a shard; with several workers it is sent to another process.
-            workers: processes that this one starts; `make` must be importable then.
-            advance: called with the number of items just made, times the number of ranks, so that
-                one rank can report for all.
+            make: (inputs of a shard, advance) -> its content, in the form that the format expects.
+            inputs: shard -> the inputs of `make`; with several workers they are sent to another process.
+            workers: number of processes to start; with more than one, `make` must be importable.
+            advance: called with the number of items just made times the number of ranks, so that one rank
+                can report progress for all.
 
         Raises:
-            UserError: the disk is full (finished shards stay), or a worker process died.
+            UserError: the disk is full (finished shards are kept), or a worker process died.
         """
-        ranks.wait()  # every process has looked at what is missing before one writes
+        ranks.wait()  # all processes must have listed the missing shards before any of them writes
         own = shards[ranks.number :: ranks.count]
 
         def advance_for_all(count: int) -> None:
@@ -139,11 +139,11 @@ class ShardedOutput:
         ranks.wait()
 
     def write_shard(self, shard: PlannedShard, content: Any) -> None:
-        """Write one shard, whole or not at all."""
+        """Write one shard atomically."""
         _write_file(self.format, self.directory / shard.file, content, self.key)
 
     def entries(self) -> tuple[ShardEntry, ...]:
-        """The entries of all shards for the manifest, once they are written."""
+        """The manifest entries of all shards, which must have been written."""
         return tuple(map(self._entry, self.shards))
 
     def _entry(self, shard: PlannedShard) -> ShardEntry:
@@ -173,7 +173,7 @@ class ShardedOutput:
         )
         try:
             for shard in shards:
-                if len(running) > workers:  # rows are sent when a worker is nearly free, not all at once
+                if len(running) > workers:  # send the rows only when a worker is nearly free
                     collect()
                 path = self.directory / shard.file
                 running[pool.submit(_make_file, self.format, path, make, inputs(shard), self.key)] = shard
@@ -196,12 +196,12 @@ def _write_file(format: ShardFormat, path: Path, content: Any, key: str) -> None
 def _make_file(
     format: ShardFormat, path: Path, make: Callable[[Any, Advance], Any], inputs: Any, key: str
 ) -> None:
-    """What a worker process does for one shard."""
+    """Make and write one shard in a worker process."""
     _write_file(format, path, make(inputs, ignore), key)
 
 
 def _start_worker() -> None:
-    """Leave Ctrl-C to the parent, and end when the parent has ended (a killed one cannot say so)."""
+    """Ignore Ctrl-C, which the parent handles, and exit when the parent has exited or was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
 

@@ -1,7 +1,7 @@
-"""The knowledge store: what a teacher says of every training row, kept on disk for any number of students.
+"""The knowledge store: a teacher's outputs for every training row, saved on disk for any number of students.
 
-DIR/manifest.json                      what it is; written last
-DIR/teacher/                           the teacher's description and tokeniser, no weights
-DIR/rows/<task>.parquet                which row lies where (`row`, `uid`, `digest`), in the store's order
-DIR/shards/<task>-00000.safetensors    the knowledge (`mtkd.store.contents`)
+DIR/manifest.json                      the description of the store; written last
+DIR/teacher/                           the teacher's description and tokeniser, without weights
+DIR/rows/<task>.parquet                the rows in the order of the store (`row`, `uid`, `digest`)
+DIR/shards/<task>-00000.safetensors    the outputs (see `mtkd.store.contents`)
 """

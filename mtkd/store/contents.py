@@ -1,8 +1,8 @@
-"""What a store keeps of each row, and how it lies in a shard.
+"""What a store keeps for each row, and the layout of a shard.
 
-A shard holds n rows as tensors of three kinds: one entry a row, one a real token, or one a kept token; the
-counts `tokens` and `kept` say how many of these a row has. Vectors are in the store's dtype; `int8` ones have
-a scale each. Which activations of a vector are kept is a bit each, where it differs from vector to vector.
+The tensors of a shard have one entry per row, per real token or per kept token; `tokens` and `kept` give the
+number of entries of each row. Vectors have the store's dtype, and `int8` vectors have one scale each. If the
+kept activations differ between vectors, they are marked with one bit per activation.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Dtype = Literal["fp32", "fp16", "bf16", "int8"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 Per = Literal["row", "token", "kept"]
 _TORCH = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
-# Kinds of which every token's vector is kept.
+# Kinds of outputs that are kept for every token.
 OF_TOKENS = ("hidden", "query", "key", "value", "context")
 
 
 @dataclass(frozen=True)
 class Field:
-    """One tensor of a shard: how many entries it has, the shape of each, and its dtype."""
+    """One tensor of a shard: what its entries stand for, the shape of an entry, and the dtype."""
 
     name: str
     per: Per
@@ -38,25 +38,25 @@ class Field:
 
     @property
     def of(self) -> str:
-        """The kind of knowledge it is part of."""
+        """The kind of output that the tensor belongs to."""
         return self.name.partition(".")[0]
 
     @property
     def bytes(self) -> int:
-        """Of one entry."""
+        """Bytes per entry."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """How many logits a task has a row, or a token (`span`)."""
+    """The number of logits of a task per row, or per token for span tasks."""
 
     count: int
     per: Per = "row"
 
     @staticmethod
     def of(task: Task) -> Outputs:
-        """Those of a task."""
+        """The outputs of a task."""
         return Outputs(task.type.n_outputs(task), "token" if task.type.predicts_spans else "row")
 
 
@@ -65,10 +65,10 @@ class Contents:
     """What a store keeps.
 
     Attributes:
-        need: attention scores are kept as the queries and keys they are made of.
-        dtype: of all vectors; logits are float32.
-        shape: the teacher's sizes.
-        max_length: tokens that the teacher read of a row.
+        need: the outputs kept; attention scores are kept as the queries and keys that they are computed from.
+        dtype: the dtype of all vectors; logits are float32.
+        shape: the sizes of the teacher.
+        max_length: maximum number of tokens that the teacher read per row.
     """
 
     need: OutputSpec
@@ -78,22 +78,22 @@ class Contents:
 
     @staticmethod
     def of(need: OutputSpec, dtype: Dtype, shape: EncoderSpec, max_length: int) -> Contents:
-        """The contents that serve a need."""
+        """The contents that provide the given outputs."""
         kept = replace(need, scores=frozenset(), query=need.query | need.scores, key=need.key | need.scores)
         return Contents(kept, dtype, shape, max_length)
 
     @property
     def offers(self) -> OutputSpec:
-        """What a student can be taught from it."""
+        """The outputs that can be read from the store."""
         need = self.need
         return replace(need, scores=need.query & need.key, cls=need.cls | need.hidden)
 
     def layers(self, kind: str) -> list[int]:
-        """The layers that are kept of a kind, in order."""
+        """The layers for which a kind of output is kept, in order."""
         return sorted(getattr(self.need, kind))
 
     def fields(self, outputs: Outputs) -> list[Field]:
-        """The tensors of a task's shards."""
+        """The tensors in the shards of a task."""
         need, shape = self.need, self.shape
         found = []
         if need.tokens or (need.logits and outputs.per == "token"):
@@ -120,7 +120,7 @@ class Contents:
 
     @property
     def dynamic(self) -> bool:
-        """True if each vector has units of its own."""
+        """True if the kept units differ between vectors."""
         selection = self.need.selection
         return selection is not None and selection.units == "magnitude" and selection.width < 1
 
@@ -131,23 +131,23 @@ class Contents:
         return fields
 
     def describe(self) -> list[str]:
-        """What is kept, in words, a line each."""
+        """Describe what is kept, one line per kind of output."""
         need = self.need
-        found = ["logits, fp32"] if need.logits else []
-        found += [f"the row's vector, {self.dtype}"] if need.pooled else []
+        lines = ["logits, fp32"] if need.logits else []
+        lines += [f"pooled row vectors, {self.dtype}"] if need.pooled else []
         for kind, words in BY_LAYER.items():
             if layers := self.layers(kind):
-                found.append(f"{words} of layers {', '.join(map(str, layers))}, {self.dtype}")
+                lines.append(f"{words} of layers {', '.join(map(str, layers))}, {self.dtype}")
         if need.selection:
             layers = self.layers("selected")
-            found.append(
+            lines.append(
                 f"hidden states of layers {', '.join(map(str, layers))}: "
                 f"{need.selection.describe()}, {self.dtype}"
             )
-        return found
+        return lines
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Convert to plain JSON values."""
         need = {k: sorted(v) if isinstance(v, frozenset) else v for k, v in vars(self.need).items()}
         selection = self.need.selection
         need["selection"] = None if selection is None else vars(selection)
@@ -157,7 +157,7 @@ class Contents:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Contents:
-        """What `to_json` gave."""
+        """Restore from the result of `to_json`."""
         need: dict[str, Any] = {
             k: frozenset(v) if isinstance(v, list) else v for k, v in value["need"].items()
         }
@@ -169,10 +169,13 @@ class Contents:
 
 
 def pack_outputs(signal: ModelOutput, contents: Contents) -> dict[str, Tensor]:
-    """A batch's knowledge as entries of the fields, rows in the batch's order (its counts are left out).
+    """Convert the teacher's outputs for a batch to entries of the fields, without the counts.
 
     Args:
-        signal: with all that `contents.need` names.
+        signal: the outputs, including everything in `contents.need`.
+
+    Returns:
+        field -> entries, with rows in the order of the batch.
     """
     found: dict[str, Tensor] = {}
     need = contents.need
@@ -188,7 +191,7 @@ def pack_outputs(signal: ModelOutput, contents: Contents) -> dict[str, Tensor]:
         vectors["cls"] = torch.stack([signal.cls[layer] for layer in contents.layers("cls")], 1)
     for kind in OF_TOKENS:
         if layers := contents.layers(kind):
-            assert signal.mask is not None, "tokens are kept of rows that are read in one sequence"
+            assert signal.mask is not None, "token vectors are kept only for rows read as one sequence"
             vectors[kind] = torch.stack([getattr(signal, kind)[layer][signal.mask] for layer in layers], 1)
     if need.selection:
         parts = [signal.selected[layer] for layer in contents.layers("selected")]
@@ -207,7 +210,7 @@ def pack_outputs(signal: ModelOutput, contents: Contents) -> dict[str, Tensor]:
 
 
 def _encode(name: str, values: Tensor, dtype: Dtype) -> dict[str, Tensor]:
-    """Vectors (..., d) float32 in the store's dtype; `int8` with the scale of each."""
+    """Convert (..., d) float32 vectors to the store's dtype; for `int8`, add their scales."""
     if dtype != "int8":
         return {name: values.to(_TORCH[dtype])}
     scale = values.abs().amax(-1).clamp(min=torch.finfo(torch.float32).tiny) / 127
@@ -215,6 +218,6 @@ def _encode(name: str, values: Tensor, dtype: Dtype) -> dict[str, Tensor]:
 
 
 def unit_bits(bits: Tensor, width: int) -> Tensor:
-    """(..., width) bool: which units are kept, from a bit each."""
+    """Unpack one bit per unit to a (..., width) bool tensor of kept units."""
     unpacked = np.unpackbits(bits.numpy(), axis=-1, count=width, bitorder="little")
     return torch.from_numpy(unpacked.view(np.bool_))

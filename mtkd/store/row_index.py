@@ -1,4 +1,4 @@
-"""Which row of the data lies where in a store."""
+"""The index of a store: the position of each row of the data."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def row_digests(rows: Rows) -> np.ndarray:
 
 
 def write_rows(directory: Path, rows: Rows, shards: Sequence[PlannedShard]) -> None:
-    """Write the table of a task's rows in the order of its shards."""
+    """Write the index of a task's rows, in the order of its shards."""
     order = np.concatenate([shard.rows for shard in shards])
     with atomic_path(directory / ROWS.format(task=rows.task)) as temporary:
         pq.write_table(_table(rows, order), temporary, compression="zstd")
 
 
 def table_bytes(rows: Rows) -> int:
-    """About how large the table of a task's rows will be, from some of them."""
+    """Estimate the size of a task's index from a sample of its rows."""
     sample = np.random.default_rng(0).permutation(len(rows))[:_SAMPLE]
     sink = pa.BufferOutputStream()
     pq.write_table(_table(rows.take(sample), np.arange(len(sample))), sink, compression="zstd")

@@ -1,4 +1,4 @@
-"""Shards of a store: which rows each holds, and how they are read while students train."""
+"""The shards of a store: planning which rows they hold, and reading them during training."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tasks.errors import UserError
 from tasks.sampler import BLOCK, blocks_of
 from tasks.shards import ShardEntry
 
-_TARGET_BYTES = 64 << 20  # about how large a shard may be
-_MAPPED_BYTES = 1 << 30  # shards that are mapped at a time
+_TARGET_BYTES = 64 << 20  # approximate maximum size of a shard
+_MAPPED_BYTES = 1 << 30  # maximum total size of the shards mapped at a time
 _NUMPY = {
     "F32": np.float32,
     "F16": np.float16,
@@ -33,10 +33,10 @@ _NUMPY = {
 
 
 def plan_shards(task: str, n_rows: int, groups: np.ndarray | None, row_bytes: float) -> list[PlannedShard]:
-    """The shards of a task: the blocks that the sampler shuffles, halved until they are small enough.
+    """Plan the shards of a task: the blocks that the sampler shuffles, halved until they are small enough.
 
     Args:
-        row_bytes: about how large a row is.
+        row_bytes: approximate size of a row.
     """
     size = BLOCK
     while size > 64 and size * row_bytes > _TARGET_BYTES:
@@ -53,16 +53,16 @@ def plan_shards(task: str, n_rows: int, groups: np.ndarray | None, row_bytes: fl
 
 
 def header_bytes(fields: Iterable[Field]) -> int:
-    """About how large a shard is beside its data."""
+    """Approximate size of a shard's header."""
     return 8 + sum(len(field.name) + 80 for field in fields) + 160
 
 
 class Shard:
-    """A shard's tensors as views of the mapped file, nothing copied.
+    """The tensors of a shard as views of the memory-mapped file, without copying.
 
     Attributes:
-        views: name -> entries; bfloat16 as int16.
-        offsets: "token", "kept" -> (n + 1,) where the entries of each row begin.
+        views: name -> entries; bfloat16 is viewed as int16.
+        offsets: "token" and "kept" -> (n + 1,) where the entries of each row begin.
     """
 
     def __init__(self, path: Path):
@@ -83,13 +83,15 @@ class Shard:
         }
 
     def read_ahead(self) -> None:
-        """Tell the system that all of it will be read soon."""
+        """Tell the operating system that the whole shard will be read soon."""
         self._map.madvise(mmap.MADV_WILLNEED)
 
 
 class ShardReader:
-    """Rows of a task's shards as tensors. Shards are mapped when a row of theirs is wanted and let go again,
-    the longest unused first, so memory does not grow with the store; each is checked against its digest once.
+    """Reads rows of the shards as tensors.
+
+    Shards are mapped on demand and the least recently used ones are closed, so memory does not grow with the
+    store. Each shard is checked against its digest once.
     """
 
     def __init__(self, directory: Path, manifest: StoreManifest):
@@ -103,14 +105,14 @@ class ShardReader:
         self._checked: set[str] = set()
 
     def read(self, task: str, places: np.ndarray, fields: list[Field]) -> dict[str, Tensor]:
-        """The fields of some rows, padded.
+        """Read the fields of some rows, padded to the longest row.
 
         Args:
-            places: (B,) where the rows lie in the store's order.
+            places: (B,) positions of the rows in the order of the store.
 
         Returns:
-            name -> (B, *shape) of fields by row, (B, n, *shape) of others, n being the longest row's count;
-            what lies beyond a row's count is without meaning.
+            name -> (B, *shape) for fields with one entry per row, else (B, n, *shape), where n is the largest
+            count; the entries beyond a row's count are undefined.
         """
         parts = self._parts(task, places)
         per_row = {per: counts for per, counts in (("token", "tokens"), ("kept", "kept"))}
@@ -133,14 +135,14 @@ class ShardReader:
         return found
 
     def read_ahead(self, task: str, places: np.ndarray) -> None:
-        """Have the shards of some rows read from the disk in the background."""
+        """Start reading the shards of some rows from disk in the background."""
         shards = self._shards[task]
         for number in np.unique(np.searchsorted(self._starts[task], places, side="right") - 1):
             if shards[number].file not in self._open:
                 self._shard(shards[number]).read_ahead()
 
     def _parts(self, task: str, places: np.ndarray) -> list[tuple[Shard, np.ndarray, np.ndarray]]:
-        """(shard, rows inside it, where these stand in the batch) for every shard that is touched."""
+        """(shard, row indices inside it, their positions in the batch) for each shard that holds a row."""
         starts = self._starts[task]
         numbers = np.searchsorted(starts, places, side="right") - 1
         touched = np.unique(numbers)
@@ -178,7 +180,7 @@ class ShardReader:
         return _tensor(out, field)
 
     def _padded(self, field: Field, parts: list, grids: list[np.ndarray], count: int) -> Tensor:
-        # An entry beyond a row's count may be another row's; beyond the last one it is the last.
+        # Entries beyond a row's count belong to the next rows, or repeat the last entry of the shard.
         if len(parts) == 1:
             return _tensor(parts[0][0].views[field.name].take(grids[0], axis=0, mode="clip"), field)
         first = parts[0][0].views[field.name]

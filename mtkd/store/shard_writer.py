@@ -1,4 +1,4 @@
-"""Writing a store: the teacher runs once over all rows, and what is kept goes to disk shard by shard."""
+"""Writing a store: the teacher runs once over all rows, and its outputs are written shard by shard."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ from tasks.task import Task
 
 @dataclass(frozen=True)
 class StoreJob:
-    """A store to be built.
+    """The specification of a store to be built.
 
     Attributes:
-        teacher: what is run.
-        tasks, data: name -> Task, and its rows as the teacher reads them.
+        teacher: the model to run.
+        contents: what is kept.
+        tasks, data: name -> Task, and its rows encoded for the teacher.
         digests: name -> digest of the rows.
-        shards: those of all tasks.
-        precision: of the teacher ("fp32", "bf16").
-        batch_size: rows that go through the teacher at a time.
-        identity: digests of teacher and tokeniser, and whatever else decides the content.
+        shards: the shards of all tasks.
+        precision: the precision in which the teacher runs ("fp32" or "bf16").
+        batch_size: number of rows per forward pass of the teacher.
+        identity: digests of the teacher and its tokeniser, and everything else that affects the content.
     """
 
     teacher: MultiTaskModel
@@ -55,7 +56,7 @@ class StoreJob:
 
     @property
     def key(self) -> str:
-        """The digest of all that decides the shards' content."""
+        """A digest of everything that affects the content of the shards."""
         parts = [STORE_FORMAT, self.contents.to_json(), self.precision, self.batch_size, list(self.identity)]
         return digest_bytes(json.dumps([*parts, dict(self.digests)], sort_keys=True))
 
@@ -66,13 +67,13 @@ def write_missing_shards(
     """Write the shards that are missing or damaged, sharded across processes.
 
     Args:
-        recorded: the shards of the store's manifest, if it has one.
+        recorded: the shards in the store's manifest, if it has one.
 
     Returns:
-        all shards, and those that were missing.
+        all shards, and the list of those that were missing.
 
     Raises:
-        UserError: the teacher gave a value that is not finite (names the row); the disk is full.
+        UserError: the teacher produced a non-finite value (the error names the row), or the disk is full.
     """
     output = ShardedOutput(out, job.key, job.shards, SafetensorsFormat())
     missing = output.missing(recorded)
@@ -94,7 +95,7 @@ def shard_tensors(
     device: torch.device,
     advance: Callable[[int], None],
 ) -> dict[str, Tensor]:
-    """What the teacher says of a shard's rows: field -> entries in the shard's order."""
+    """The teacher's outputs for the rows of a shard: field -> entries in the order of the shard."""
     task = job.tasks[shard.task]
     rows = job.data[shard.task].take(np.asarray(shard.rows))
     fields = job.contents.fields(Outputs.of(task))
@@ -124,10 +125,10 @@ def shard_tensors(
 
 
 def check_scores(job: StoreJob, device: torch.device) -> None:
-    """See that attention scores can be made again of queries and keys.
+    """Check that attention scores can be computed from queries and keys.
 
     Raises:
-        UserError: the teacher adds something to them (a position bias), so that they cannot.
+        UserError: they cannot, because the teacher adds something to them, such as a position bias.
     """
     layers = job.contents.offers.scores
     if not layers:
@@ -140,21 +141,21 @@ def check_scores(job: StoreJob, device: torch.device) -> None:
         again = scores_of(found.query[layer], found.key[layer], job.contents.shape.heads)
         if not torch.allclose(again, found.scores[layer], rtol=1e-3, atol=1e-3):
             raise UserError(
-                f"the attention scores of {job.contents.shape.family!r} are more than products of queries "
+                f"the attention scores of {job.contents.shape.family!r} are not just products of queries "
                 "and keys, so a store cannot keep them",
-                hint="leave out the term on attention scores, or distil with the teacher loaded (`teacher`)",
+                hint="omit the loss term on attention scores, or distil with the teacher itself (`teacher`)",
             )
 
 
 def length_sorted_batches(rows: Encoded, collate: Collator, size: int) -> Iterator[Batch]:
-    """All rows, longest first, so that little is padded."""
+    """Yield batches of all rows, longest first, to minimise padding."""
     order = np.argsort(-collate.reader.lengths(rows.texts), kind="stable")
     for start in range(0, len(order), size):
         yield collate(rows, order[start : start + size])
 
 
 def _counts(job: StoreJob, rows: Encoded) -> dict[str, Tensor]:
-    """Per row, token and kept token: how many entries each row has, (n,) int64."""
+    """ "row", "token" and "kept" -> (n,) int64 number of entries of each row."""
     lengths, kept = entry_counts(job.contents, job.teacher, rows)
     ones = np.ones(len(rows), np.int64)
     return {
@@ -163,7 +164,7 @@ def _counts(job: StoreJob, rows: Encoded) -> dict[str, Tensor]:
 
 
 def entry_counts(contents: Contents, teacher: MultiTaskModel, rows: Encoded) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) real tokens and (n,) kept tokens of each row."""
+    """The (n,) number of real tokens and the (n,) number of kept tokens of each row."""
     reader = teacher.reader
     lengths = reader.lengths(rows.texts).astype(np.int64)
     selection = contents.need.selection
@@ -185,6 +186,6 @@ def _refuse_not_finite(
     uid = rows.uids[int(batch.indices[row])].as_py()
     raise UserError(
         f"the teacher's {field.of} for {uid} ({rows.task}) is not finite",
-        hint="refine the teacher again with a lower learning rate; "
-        "if it is sound in itself, a wider `dtype` (bf16, fp32) or precision may hold its values",
+        hint="refine the teacher again with a lower learning rate; if the teacher itself is fine, "
+        "use a `dtype` (bf16, fp32) or a precision with a wider range",
     )

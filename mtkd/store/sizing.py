@@ -1,4 +1,4 @@
-"""How large a store will be, and how much of the hidden states fits into a budget."""
+"""Estimating the size of a store, and choosing how much of the hidden states fits a size budget."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from mtkd.store.contents import Contents, Outputs
 from mtkd.store.shard_files import header_bytes
 from tasks.errors import UserError
 
-# What the paper found (sections 4 and 5): more knowledge than this gains nothing or harms (figures 8 and 9),
-# fewer tokens than this share of a row and less of the width than this cost score (figures 4, 5 and 7), and
-# one or two layers do as well as all (figure 3).
+# Findings of the paper (sections 4 and 5): more units than this do not help or even harm (figures 8 and 9), a
+# smaller share of the tokens or of the width than this lowers the scores (figures 4, 5 and 7), and one or two
+# layers do as well as all (figure 3).
 MOST_UNITS, LEAST_LENGTH, LEAST_WIDTH, MOST_TOKENS = 10.0, 0.05, 0.2, 50
 
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """The rows of one task: its logits, (n,) real tokens of each, and (n,) how many of them may be kept."""
+    """The outputs of a task, the (n,) number of real tokens per row, and how many of them may be kept."""
 
     outputs: Outputs
     tokens: np.ndarray
     eligible: np.ndarray
 
     def entries(self, tokens: int | None) -> dict[str, int]:
-        """Entries of each kind of field, if at most so many tokens of a row are kept."""
+        """Number of entries of each kind of field if at most `tokens` tokens per row are kept."""
         kept = self.eligible if tokens is None else np.minimum(self.eligible, tokens)
         return {"row": len(self.tokens), "token": int(self.tokens.sum()), "kept": int(kept.sum())}
 
 
 def sizes(contents: Contents, tasks: Mapping[str, Counted], shards: int, tables: int) -> dict[str, int]:
-    """Bytes of each kind of knowledge, and of what else is written ("index").
+    """Bytes of each kind of output, and of everything else that is written ("index").
 
     Args:
-        shards: how many files.
-        tables: bytes of what says which row lies where.
+        shards: number of shards.
+        tables: bytes of the row indices.
     """
     selection = contents.need.selection
     found: dict[str, int] = {}
@@ -51,23 +51,23 @@ def sizes(contents: Contents, tasks: Mapping[str, Counted], shards: int, tables:
 
 
 def amount(depth: int, tokens: int, width: float) -> float:
-    """AHSK: the units of hidden states that are kept of a full-length row, N_D * N_L * N_W (section 5.1)."""
+    """AHSK: the amount of hidden-state knowledge kept per full-length row, N_D * N_L * N_W (section 5.1)."""
     return depth * tokens * width
 
 
 def choose_selection(
     budget: int, most_depth: int, max_length: int, size_of: Callable[[int, int, float], int]
 ) -> tuple[int, int, float]:
-    """The best (N_D, N_L, N_W) under a budget, by the paper's findings.
+    """Choose the best (N_D, N_L, N_W) within a budget, according to the paper's findings.
 
-    As many units as fit, but not more than 10, of at least a twentieth of the tokens and a fifth of the width
-    where that fits; then as few layers as may be, and of these the one that keeps most of the width.
+    The choice keeps at least 5% of the tokens and 20% of the width if that fits, and then as much as possible
+    up to an amount of 10. Ties go to the fewest layers, then to the largest width.
 
     Args:
-        size_of: bytes of a store with (depth, tokens, width).
+        size_of: (depth, tokens, width) -> bytes of the store.
 
     Raises:
-        UserError: nothing fits; how much the least would take.
+        UserError: nothing fits; the error gives the minimum size.
     """
     grid = itertools.product(
         range(1, most_depth + 1),
@@ -79,9 +79,9 @@ def choose_selection(
     if not fitting:
         least = min(size for _, size in sized)
         raise UserError(
-            f"nothing fits into a budget of {budget:,} bytes",
+            f"no store fits into a budget of {budget:,} bytes",
             expected=f"{least:,} bytes or more for these rows and this `dtype`",
-            hint="a larger `budget`, a smaller `dtype` (int8), or fewer rows",
+            hint="use a larger `budget`, a smaller `dtype` (int8), or fewer rows",
         )
 
     def worth(setting: tuple[int, int, float]) -> tuple[bool, float, int, float]:

@@ -1,4 +1,4 @@
-"""The records of a store: its manifest, and what was asked for when it was built."""
+"""The manifest of a store."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MANIFEST, BUILDING = "manifest.json", "building.json"
 
 @dataclass(frozen=True)
 class StoreTask:
-    """What a store holds of one task.
+    """The entry of one task in a store.
 
     Attributes:
-        rows: training rows, with the copies of a corpus.
-        digest: of these rows (`tasks.sources.digest_rows`).
-        n_outputs: logits a row, or a token.
+        rows: number of training rows, including the copies from a corpus.
+        digest: digest of these rows (`tasks.sources.digest_rows`).
+        n_outputs: number of logits per row or token.
         per: "row" or "token".
     """
 
@@ -38,13 +38,13 @@ class StoreTask:
 
 @dataclass(frozen=True)
 class StoreTeacher:
-    """Whose knowledge it is.
+    """The teacher that a store was built with.
 
     Attributes:
-        name: as it was given.
-        digest: SHA-256 of its weights; None for an encoder of the hub.
+        name: its name or directory, as given by the user.
+        digest: SHA-256 of its weights; None for an encoder from the hub.
         tokeniser: digest of its tokeniser.
-        precision: it was run in.
+        precision: the precision in which it ran.
     """
 
     name: str
@@ -55,14 +55,14 @@ class StoreTeacher:
 
 @dataclass(frozen=True)
 class StoreManifest:
-    """All that is known of a store.
+    """The manifest of a store.
 
     Attributes:
         format: version of the layout.
-        version: the mtkd that built it; `command`: the command line that did.
-        options: of that command, which a repair repeats.
-        corpus: key of the augmented corpus whose copies are in it, or None.
-        key: digest of all that decides the shards' content.
+        version, command: the mtkd version and the command line that built the store.
+        options: the options of that command, which are used again for repairs.
+        corpus: key of the augmented corpus whose copies are included, or None.
+        key: digest of everything that affects the content of the shards.
     """
 
     format: int
@@ -89,11 +89,11 @@ class StoreManifest:
 
     @property
     def bytes(self) -> int:
-        """Of all shards."""
+        """Total size of all shards."""
         return sum(shard.bytes for shard in self.shards)
 
     def write(self, directory: Path) -> None:
-        """Write it: from now on the store is whole."""
+        """Write the manifest, which marks the store as complete."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values |= {"teacher": vars(self.teacher), "contents": self.contents.to_json()}
         values |= {"tasks": [vars(t) for t in self.tasks], "shards": [vars(s) for s in self.shards]}
@@ -117,15 +117,15 @@ STORE_KIND = OutputKind(
 
 
 def is_store(directory: Path) -> bool:
-    """True if a store, finished or not, lies there."""
+    """True if the directory holds a store, finished or not."""
     return any((directory / name).is_file() for name in (MANIFEST, BUILDING))
 
 
 def read_store_manifest(directory: Path) -> StoreManifest:
-    """Read a store's manifest, without looking at the shards.
+    """Read the manifest of a store without reading the shards.
 
     Raises:
-        UserError: not a store, unfinished, damaged, or of a newer format.
+        UserError: the directory is not a store, or the store is unfinished, damaged or of a newer format.
     """
     path = directory / MANIFEST
     if not path.is_file():
@@ -152,12 +152,13 @@ def read_store_manifest(directory: Path) -> StoreManifest:
         )
     except (TypeError, KeyError, ValueError) as error:
         raise UserError(
-            f"{path} is not a store's manifest: {error}", hint="build the store again with `overwrite=True`"
+            f"{path} is not the manifest of a store: {error}",
+            hint="build the store again with `overwrite=True`",
         ) from error
 
 
 def damaged_shards(directory: Path, manifest: StoreManifest) -> dict[str, str]:
-    """The damaged shards of a store: file -> what is wrong with it. Every shard is read."""
+    """Read all shards of a store and return the damaged ones: file -> what is wrong with it."""
     states = {shard.file: shard.damage(directory, digest=True) for shard in manifest.shards}
     return {file: state for file, state in states.items() if state}
 
@@ -166,5 +167,5 @@ def damage_error(directory: Path, states: Mapping[str, str]) -> UserError:
     """The error that names damaged shards."""
     return UserError(
         "; ".join(f"shard {directory / file} {state}" for file, state in states.items()),
-        hint=f"mtkd store build --repair --out {directory} makes the damaged shards again, and nothing else",
+        hint=f"mtkd store build --repair --out {directory} rebuilds only the damaged shards",
     )

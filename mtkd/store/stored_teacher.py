@@ -1,4 +1,4 @@
-"""The teacher as a store has it: a source of signals that needs no teacher in memory."""
+"""Teacher outputs read from a store, so that no teacher model is needed in memory."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tasks.task import Task
 
 
 class StoredTeacher:
-    """Signals out of a store.
+    """A teacher source that reads from a store.
 
     Args:
-        need: what is asked of it, which the store covers.
-        places: task -> (n,) where each training row lies in the store's order (`find_stored_rows`).
+        need: the outputs to read, all of which the store must offer.
+        places: task -> (n,) position of each training row in the store (see `find_stored_rows`).
 
     Attributes:
-        bytes: of the whole store.
+        bytes: size of the whole store.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class StoredTeacher:
         self._fields: dict[str, list[Field]] = wanted
 
     def _wanted(self, outputs: Outputs) -> list[Field]:
-        """The fields that the need is made of."""
+        """The fields required for `need`."""
         need, contents = self._need, self._contents
         names = {"logits"} if need.logits else set()
         names |= {"pooled"} if need.pooled else set()
@@ -69,15 +69,15 @@ class StoredTeacher:
         return [field for field in contents.fields(outputs) if wanted(field.name)]
 
     def read(self, task: str, indices: np.ndarray) -> dict[str, Tensor]:
-        """The stored entries of some training rows, as they lie on disk (`ShardReader.read`)."""
+        """Read the stored entries of some training rows without decoding them (see `ShardReader.read`)."""
         return self._reader.read(task, self._places[task][indices], self._fields[task])
 
     def read_ahead(self, task: str, indices: np.ndarray) -> None:
-        """Have some training rows read from the disk in the background."""
+        """Start reading some training rows from disk in the background."""
         self._reader.read_ahead(task, self._places[task][indices])
 
     def signal(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
-        """The stored knowledge of the batch's rows."""
+        """Read the stored outputs for the rows of a batch."""
         stored = self.read(task.name, batch.indices)
         need, contents = need or self._need, self._contents
         found: dict[str, dict[int, Tensor]] = {}
@@ -139,10 +139,10 @@ def _decode(stored: Mapping[str, Tensor], name: str) -> Tensor:
 
 
 def find_stored_rows(directory: Path, manifest: StoreManifest, rows: Rows) -> np.ndarray:
-    """Where training rows lie in the store's order, (n,) int64.
+    """The (n,) int64 positions of training rows in the store.
 
     Raises:
-        UserError: the store has no such task, or not these rows.
+        UserError: the store does not have this task or some of these rows.
     """
     entry = manifest.task(rows.task)
     table = pq.read_table(directory / ROWS.format(task=rows.task))
@@ -154,15 +154,15 @@ def find_stored_rows(directory: Path, manifest: StoreManifest, rows: Rows) -> np
     uids = table["uid"].to_pylist()
     known = dict(zip(uids, range(len(uids)), strict=True))
     places = np.array([known.get(uid, -1) for uid in rows.uids.to_pylist()], np.int64)
-    strange = places < 0
-    strange[~strange] = table["digest"].to_numpy()[places[~strange]] != row_digests(rows)[~strange]
-    if strange.any():
-        first = rows.uids[int(np.flatnonzero(strange)[0])].as_py()
+    missing = places < 0
+    missing[~missing] = table["digest"].to_numpy()[places[~missing]] != row_digests(rows)[~missing]
+    if missing.any():
+        first = rows.uids[int(np.flatnonzero(missing)[0])].as_py()
         raise UserError(
-            f"the store {directory} was built from other {rows.task} rows: it knows nothing of "
-            f"{int(strange.sum()):,} of the {len(rows):,} rows here, the first of which is {first} "
-            f"(digest of the rows {digest_rows(rows)[:12]}, of the store's {entry.digest[:12]})",
-            hint="give the `data`, `limit` and `corpus` it was built with (mtkd store info), "
+            f"the store {directory} was built from other {rows.task} rows: it does not contain "
+            f"{int(missing.sum()):,} of these {len(rows):,} rows; the first missing row is {first} "
+            f"(digest of these rows {digest_rows(rows)[:12]}, of the rows in the store {entry.digest[:12]})",
+            hint="use the `data`, `limit` and `corpus` that the store was built with (see mtkd store info), "
             "or build a store from these rows",
         )
     return places

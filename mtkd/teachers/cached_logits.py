@@ -1,4 +1,4 @@
-"""The teacher's logits for every training row, computed once and kept for every student of that teacher."""
+"""The teacher's logits for every training row, computed once and reused for all students."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def cache_logits(
     precision: str = "fp32",
     batch_size: int = 64,
 ) -> dict[str, np.ndarray]:
-    """The teacher's logits, task -> (n, C) or (n, 2, L) float32, from disk where they are there already.
+    """Return the teacher's logits, task -> (n, C) or (n, 2, L) float32, computing those not on disk yet.
 
-    They are written in shards of 8,192 rows, so an interrupted pass resumes. The shards are divided among
-    the processes.
+    The logits are written in shards of 8,192 rows, so an interrupted pass can be resumed. The shards are
+    divided among the processes.
 
     Args:
-        data: task -> rows as the teacher reads them.
-        directory: where all of them are kept.
-        folders: task -> the folder of its shards, named after everything that decides the logits.
+        data: task -> rows encoded for the teacher.
+        directory: the directory of the cache.
+        folders: task -> folder of its shards, whose name identifies everything that affects the logits.
 
     Raises:
-        UserError: the teacher gave a value that is not finite (names the task and row).
+        UserError: the teacher produced a non-finite value (the error names the task and the row).
     """
     shards = [
         PlannedShard(
@@ -71,10 +71,10 @@ def cache_logits(
     total, left = total_size(shards), total_size(missing)
     with progress("teacher", total, done=total - left, show=accelerator.is_main_process) as advance:
         output.write(missing, make, ranks=ProcessGroup.of(accelerator), advance=advance)
-    found: dict[str, list[np.ndarray]] = {name: [] for name in data}
+    logits: dict[str, list[np.ndarray]] = {name: [] for name in data}
     for shard in shards:
-        found[shard.task].append(load_file(directory / shard.file)["logits"])
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+        logits[shard.task].append(load_file(directory / shard.file)["logits"])
+    return {name: np.concatenate(parts) for name, parts in logits.items()}
 
 
 def _check_finite(name: str, rows: Encoded, logits: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Taking the crucial part out of a teacher's hidden states (Liu et al. 2021, section 4): pure functions."""
+"""Selecting the crucial part of a teacher's hidden states (Liu et al. 2021, section 4)."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from mtkd.outputs import EncoderOutput, OutputSpec, Selected
 from mtkd.selection import Selection
 from tasks.batching import Tokens
 
-_STATIC_SEED = 0x5E1EC7  # the random units that are kept are the same for all rows, tasks and runs
+_STATIC_SEED = 0x5E1EC7  # randomly chosen units are the same for all rows, tasks and runs
 
 
 def select(output: EncoderOutput, need: OutputSpec, tokens: Tokens, heads: int) -> dict[int, Selected]:
-    """What `need.selection` keeps of each of `need.selected`, by layer.
+    """Apply `need.selection` to the hidden states of the layers `need.selected`.
 
     Args:
-        output: with hidden states of those layers, and queries and keys of those that rank tokens.
-        tokens: what the encoder read.
-        heads: its attention heads.
+        output: has the hidden states of those layers, and queries and keys of the layers that rank tokens.
+        tokens: the input of the encoder.
+        heads: number of attention heads of the encoder.
     """
     selection = need.selection
     if selection is None:
         return {}
     sources = dict(selection.scored)
-    found = {}
+    selected = {}
     for layer in sorted(need.selected):
         ranks = None
         if selection.ranked:
             source = sources[layer]
             ranks = cls_attention(output.query[source], output.key[source], tokens.mask, heads)
-        found[layer] = keep(output.hidden[layer], tokens, selection, ranks)
-    return found
+        selected[layer] = keep(output.hidden[layer], tokens, selection, ranks)
+    return selected
 
 
 def cls_attention(query: Tensor, key: Tensor, mask: Tensor, heads: int) -> Tensor:
-    """How much the first token attends to each token, the mean over heads (Eq. 6).
+    """Attention of the first token to each token, averaged over heads (Eq. 6).
 
     Args:
-        query, key: (B, L, d), all heads side by side.
-        mask: (B, L) bool, True = real token.
+        query, key: (B, L, d), with all heads concatenated.
+        mask: (B, L) bool, True for real tokens.
 
     Returns:
         (B, L) float32; 0 for padding.
@@ -54,38 +54,38 @@ def cls_attention(query: Tensor, key: Tensor, mask: Tensor, heads: int) -> Tenso
 
 
 def scores_of(query: Tensor, key: Tensor, heads: int) -> Tensor:
-    """(B, heads, L, L) attention scores, before the softmax, of (B, L, d) queries and keys."""
+    """The (B, heads, L, L) attention scores before the softmax, from (B, L, d) queries and keys."""
     q, k = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (query, key))
     return q @ k.mT / math.sqrt(q.shape[-1])
 
 
 def eligible(tokens: Tokens, selection: Selection) -> Tensor:
-    """(B, L) bool: the tokens that may be kept."""
+    """The tokens that may be kept, as (B, L) bool."""
     if not selection.without_ends:
         return tokens.mask
-    assert tokens.ends is not None, "rows that are compared token by token are read in one sequence"
+    assert tokens.ends is not None, "token-level comparison needs rows read as one sequence"
     return tokens.mask & ~tokens.ends
 
 
 def kept_counts(tokens: Tokens, selection: Selection) -> Tensor:
-    """(B,) int64: how many tokens of each row are kept."""
+    """The number of tokens kept in each row, as (B,) int64."""
     counts = eligible(tokens, selection).sum(1)
     return counts if selection.tokens is None else counts.clamp(max=selection.tokens)
 
 
 def keep(hidden: Tensor, tokens: Tokens, selection: Selection, ranks: Tensor | None) -> Selected:
-    """The part of one layer's hidden states that a selection keeps.
+    """Apply a selection to the hidden states of one layer.
 
     Args:
         hidden: (B, L, d).
-        ranks: (B, L) how important each token is; None = the first are kept, in order.
+        ranks: (B, L) importance of each token; None = keep the first tokens in order.
     """
     may = eligible(tokens, selection)
     n = int(kept_counts(tokens, selection).max())
     if ranks is None:
         ranks = -torch.arange(hidden.shape[1], device=hidden.device).expand(may.shape).float()
     ranks = ranks.masked_fill(~may, -torch.inf)
-    # Of equal ranks the first token wins, on every machine.
+    # The stable sort breaks ties in favour of the first token on every machine.
     positions = ranks.argsort(dim=1, descending=True, stable=True)[:, :n]
     valid = may.gather(1, positions)
     values = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])).float()
@@ -94,7 +94,7 @@ def keep(hidden: Tensor, tokens: Tokens, selection: Selection, ranks: Tensor | N
 
 
 def kept_units(values: Tensor, selection: Selection) -> Tensor:
-    """(..., d) bool: the activations of each vector that are kept (section 4.3, Eq. 7)."""
+    """The activations kept in each vector, as (..., d) bool (section 4.3, Eq. 7)."""
     width = values.shape[-1]
     count = selection.kept_units(width)
     if count == width:
@@ -106,7 +106,7 @@ def kept_units(values: Tensor, selection: Selection) -> Tensor:
 
 
 def static_units(width: int, selection: Selection) -> Tensor:
-    """(width,) bool: the activations that a static rule keeps, the same of every vector."""
+    """The activations kept by a static rule, the same for every vector, as (width,) bool."""
     count = selection.kept_units(width)
     if count == width:
         return torch.ones(width, dtype=torch.bool)
@@ -120,7 +120,7 @@ def static_units(width: int, selection: Selection) -> Tensor:
 
 
 def narrow(selected: Selected, stored: Selection, wanted: Selection) -> Selected:
-    """What `wanted` keeps, out of what `stored` kept (see `Selection.covers`)."""
+    """Reduce hidden states selected by `stored` to those selected by `wanted` (see `Selection.covers`)."""
     positions, valid, values, units = selected.positions, selected.valid, selected.values, selected.units
     if wanted.tokens is not None and wanted.tokens < positions.shape[1]:
         positions, valid, values, units = (

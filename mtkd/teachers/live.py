@@ -1,4 +1,4 @@
-"""Where a teacher's signals come from while a student trains."""
+"""Sources of teacher outputs during training."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tasks.task import Task
 
 
 class TeacherSource(Protocol):
-    """Gives the teacher's signal for a batch; `offers` says what it can give."""
+    """Provides the teacher's outputs for a batch; `offers` lists the outputs available."""
 
     offers: OutputSpec
 
     def signal(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
-        """The teacher's signal for one batch.
+        """Return the teacher's outputs for one batch.
 
         Args:
-            need: where less is wanted than it was made for; what is there anyhow may be given all the same.
+            need: the outputs needed, if fewer than the source was created for; it may return more.
         """
         ...
 
 
 class OnlineTeacher:
-    """The teacher itself, run on every batch."""
+    """Runs the teacher model on every batch."""
 
     def __init__(self, model: MultiTaskModel, need: OutputSpec, precision: str = "fp32"):
         self.model = model.eval().requires_grad_(False)
@@ -39,27 +39,27 @@ class OnlineTeacher:
         self._need, self._bf16 = need, precision == "bf16"
 
     def signal(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
-        """What was needed of the teacher, without gradients; layers above that are not run."""
+        """Run the teacher without gradients, up to the last layer needed."""
         need = self._need if need is None else need
         inputs = batch.teacher or batch.inputs
         device = batch.labels.device.type
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self._bf16):
-            found = self.model(inputs, task.head, need.raw)
+            output = self.model(inputs, task.head, need.raw)
         if need.selection is None:
-            return found
-        assert inputs.joined is not None, "hidden states are selected from rows that are read in one sequence"
-        selected = select(found, need, inputs.joined, self.model.encoder.shape.heads)
-        # What they were taken from goes.
+            return output
+        assert inputs.joined is not None, "selecting hidden states needs rows read as one sequence"
+        selected = select(output, need, inputs.joined, self.model.encoder.shape.heads)
+        # Drop the layers that were needed only for the selection.
         kept = {
-            kind: {layer: found_of[layer] for layer in sorted(getattr(need, kind))}
+            kind: {layer: by_layer[layer] for layer in sorted(getattr(need, kind))}
             for kind in ("hidden", "query", "key")
-            if (found_of := getattr(found, kind))
+            if (by_layer := getattr(output, kind))
         }
-        return replace(found, selected=selected, **kept)
+        return replace(output, selected=selected, **kept)
 
 
 class CachedLogits:
-    """Logits computed beforehand, task -> (n, C) or (n, 2, L): the teacher is not run again."""
+    """Returns precomputed logits, task -> (n, C) or (n, 2, L), without running the teacher."""
 
     offers = LOGITS
 
@@ -67,7 +67,7 @@ class CachedLogits:
         self._logits = {name: torch.from_numpy(values) for name, values in logits.items()}
 
     def signal(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
-        """The stored logits of the batch's rows."""
+        """Return the precomputed logits for the rows of a batch."""
         rows = self._logits[task.name][torch.from_numpy(batch.indices)]
         if task.type.predicts_spans and batch.inputs.joined is not None:
             rows = rows[..., : batch.inputs.joined.ids.shape[1]]

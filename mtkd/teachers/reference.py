@@ -1,4 +1,4 @@
-"""The teacher as the stages know it: what it is before its weights are loaded, and how it is loaded."""
+"""References to teachers: what is known before the weights are loaded, and how to load them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tasks.tokeniser import Tokeniser
 
 @dataclass(frozen=True)
 class TeacherRef:
-    """A teacher by name: a model of ours (a run of refine, distill or finetune), or a pretrained encoder.
+    """A teacher by name: an mtkd model (from refine, distill or finetune) or a pretrained encoder.
 
     Attributes:
-        name: as it was given.
-        saved: what the model says of itself; None for an encoder without task heads.
-        config: its encoder's configuration.
-        store: the knowledge store that knows it; None where the teacher itself is given.
-        manifest: of that store.
+        name: the name or directory given by the user.
+        saved: the description of an mtkd model; None for an encoder without task heads.
+        config: the configuration of the encoder.
+        store: the knowledge store that the teacher was read from; None if it was given directly.
+        manifest: the manifest of that store.
     """
 
     name: str
@@ -44,13 +44,13 @@ class TeacherRef:
 
     @staticmethod
     def find(name: str, heads: bool) -> TeacherRef:
-        """Look at a teacher; no weights are loaded.
+        """Find a teacher without loading its weights.
 
         Args:
-            heads: True if task heads are wanted, which a pretrained encoder does not have.
+            heads: True if task heads are required, which a pretrained encoder does not have.
 
         Raises:
-            UserError: there is no such model or encoder, or it has no heads.
+            UserError: there is no such model or encoder, or it has no task heads.
         """
         if heads or is_saved_model(Path(name)):
             saved = read_saved(Path(name))
@@ -59,13 +59,13 @@ class TeacherRef:
 
     @staticmethod
     def of_store(store: Path, manifest: StoreManifest) -> TeacherRef:
-        """The teacher of a knowledge store; its weights need not be there any more."""
+        """The teacher of a knowledge store; its weights need not exist any more."""
         saved = saved_in(store / "teacher")
         heads = saved if saved.tasks else None
         return TeacherRef(manifest.teacher.name, heads, saved.config, store, manifest)
 
     def describe(self, place: Path, max_length: int) -> None:
-        """Write what `of_store` reads: the teacher without its weights."""
+        """Write the description that `of_store` reads: the teacher without its weights."""
         info = replace(self.saved.info if self.saved else ModelInfo(base=self.name), max_length=max_length)
         tasks = self.saved.tasks if self.saved else []
         place.mkdir(parents=True, exist_ok=True)
@@ -74,13 +74,13 @@ class TeacherRef:
 
     @property
     def init_spec(self) -> InitSpec:
-        """What a student of this teacher may start from."""
+        """What a student of this teacher can be initialised from."""
         saved = saved_in(self.store / "teacher") if self.store else self.saved
         return InitSpec(self.config, saved.info.base if saved else self.name)
 
     @property
     def digest(self) -> str | None:
-        """A digest of the weights; None for an encoder of the hub."""
+        """A digest of the weights; None for an encoder from the hub."""
         if self.manifest:
             return self.manifest.teacher.digest
         return digest_model(Path(self.name)) if self.saved else digest_encoder(self.name)
@@ -93,13 +93,13 @@ class TeacherRef:
         return saved_tokeniser(place if (place / "model.json").is_file() else place / "model")
 
     def load(self, max_length: int | None) -> MultiTaskModel:
-        """The teacher itself.
+        """Load the teacher model.
 
         Args:
-            max_length: tokens it reads of a row; None = as many as it was trained on.
+            max_length: maximum number of tokens per row; None = the value it was trained with.
 
         Raises:
-            UserError: of a store's teacher: its weights have gone, or are others now.
+            UserError: the weights of a store's teacher are missing or have changed.
         """
         if self.manifest:
             self._require_weights(self.manifest)
@@ -115,19 +115,19 @@ class TeacherRef:
             found = TeacherRef.find(self.name, self.saved is not None)
         except UserError as error:
             raise UserError(
-                f"this student starts from weights of the store's teacher, {self.name}, which is not there",
-                hint="put it back, or start the student otherwise: `student.transformer.init=random` "
-                "(or `init=DIR`), `student.embeddings=random`",
+                f"the student is initialised from the store's teacher, {self.name}, which does not exist",
+                hint="restore the teacher, or initialise the student differently: "
+                "`student.transformer.init=random` (or `init=DIR`), `student.embeddings=random`",
             ) from error
         if found.digest != manifest.teacher.digest:
             raise other_teacher(manifest, found)
 
 
 def other_teacher(manifest: StoreManifest, found: TeacherRef) -> UserError:
-    """The error for a store that was built with another teacher."""
+    """The error for a store that was built with a different teacher."""
     return UserError(
         f"the store was built with the teacher {manifest.teacher.name} "
         f"(digest {(manifest.teacher.digest or 'of the hub')[:12]}), not with {found.name} "
         f"(digest {(found.digest or 'of the hub')[:12]})",
-        hint="leave `teacher` out, or build a store with this teacher",
+        hint="omit `teacher`, or build a store with this teacher",
     )

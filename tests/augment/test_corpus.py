@@ -1,4 +1,4 @@
-"""The corpus on disk: the same bytes however it was made, refused when it is not what it says."""
+"""Corpora on disk: reproducible output, interruptions, overwriting and damaged files."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def copied(whole: Path, tmp_path: Path) -> Path:
     return tmp_path / "c"
 
 
-def test_rows_read_back_are_the_methods_own_in_order_and_unlabelled(whole):
+def test_rows_read_back_in_order_and_unlabelled(whole):
     assert corpus_tasks(whole) == ["rte", "sst2"]
     for task, copies in JOB.copies.items():
         made = pa.concat_tables([part.table for part in JOB.method.make(ROWS[task], copies)])
@@ -82,7 +82,7 @@ def test_rows_read_back_are_the_methods_own_in_order_and_unlabelled(whole):
         assert np.isnan(rows.labels).all() and rows.groups is None and not rows.labelled
 
 
-def test_manifest_counts_what_is_there(whole):
+def test_manifest_counts_match_the_shards(whole):
     manifest = read_corpus(whole)
     assert manifest.rows == total_copies(JOB, ROWS) == 700
     assert manifest.settings == {"p": 0.3, "seed": 5, "mask_token": "[MASK]"}
@@ -97,7 +97,9 @@ def test_manifest_counts_what_is_there(whole):
         assert entry.unchanged == pytest.approx(masked.count(0) / len(copies), abs=1e-6)
     card = (whole / "README.md").read_text()
     assert (
-        "no labels, on purpose" in card and "mtkd augment mask" in card and "| rte | 100 | 4 | 400 |" in card
+        "deliberately unlabelled" in card
+        and "mtkd augment mask" in card
+        and "| rte | 100 | 4 | 400 |" in card
     )
 
 
@@ -107,14 +109,14 @@ def test_datasets_loads_it_and_no_row_has_a_label(whole, tmp_path):
     assert len(loaded) == 400 and set(loaded["label"]) == {None} and set(loaded["task"]) == {"rte"}
 
 
-def test_two_processes_write_the_bytes_of_one(whole, tmp_path):
+def test_two_processes_write_identical_output(whole, tmp_path):
     done: list[int] = []
     assert write_corpus(JOB, ROWS, tmp_path / "two", workers=2, advance=done.append).made == 9
     assert contents(tmp_path / "two") == contents(whole)
     assert sum(done) == 700
 
 
-def test_interrupted_and_started_again_ends_with_the_same_bytes(whole, tmp_path):
+def test_interrupted_job_resumes_to_identical_output(whole, tmp_path):
     out, seen = tmp_path / "c", 0
 
     def stop(count: int) -> None:
@@ -156,7 +158,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_killed_with_9_and_started_again_ends_with_the_same_bytes(whole, tmp_path, workers):
+def test_killed_job_resumes_to_identical_output(whole, tmp_path, workers):
     script, out = tmp_path / "killed.py", tmp_path / "c"
     script.write_text(KILLED)
     command = [sys.executable, str(script), __file__, str(out), str(workers)]
@@ -176,7 +178,7 @@ def test_killed_with_9_and_started_again_ends_with_the_same_bytes(whole, tmp_pat
     assert contents(out) == contents(whole)
 
 
-def test_another_job_is_refused_unless_overwritten(whole, copied):
+def test_another_job_is_rejected_unless_overwritten(whole, copied):
     before = contents(copied)
     others = [
         replace(JOB, method=Masking(0.3, seed=6)),
@@ -201,7 +203,7 @@ def test_another_job_is_refused_unless_overwritten(whole, copied):
 
 @pytest.mark.parametrize("name", ["thesis.tex", "README.md", "data/mine.parquet", "manifest.json"])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_directory_of_other_things_is_left_alone(tmp_path, name, overwrite):
+def test_a_directory_with_other_files_is_not_touched(tmp_path, name, overwrite):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("{}")
     with pytest.raises(UserError):
@@ -209,7 +211,7 @@ def test_a_directory_of_other_things_is_left_alone(tmp_path, name, overwrite):
     assert contents(tmp_path) == {name: b"{}"}
 
 
-def test_a_damaged_shard_is_refused_and_remade(whole, copied):
+def test_a_damaged_shard_is_rejected_and_rebuilt(whole, copied):
     path = copied / "data/rte-00001.parquet"
     raw = path.read_bytes()
 
@@ -226,7 +228,7 @@ def test_a_damaged_shard_is_refused_and_remade(whole, copied):
         assert contents(copied) == contents(whole)
 
 
-def test_what_is_no_corpus_is_refused(copied, tmp_path):
+def test_invalid_corpora_are_rejected(copied, tmp_path):
     with pytest.raises(UserError, match="is not a corpus"):
         read_corpus(tmp_path / "nowhere")
     with pytest.raises(UserError, match="did you mean 'rte'"):
@@ -261,7 +263,7 @@ def test_a_full_disk_keeps_the_finished_shards(whole, tmp_path, monkeypatch):
     assert contents(tmp_path / "c") == contents(whole)
 
 
-def test_copies_of_defaults_and_mistakes():
+def test_copies_of_defaults_and_errors():
     tasks = [Task("rte", "classify", ("a", "b"), copies=40), Task("sst2", "classify", ("a",))]
     assert copies_of(tasks) == {"rte": 40, "sst2": 10}
     assert copies_of(tasks, "sst2=3") == {"rte": 40, "sst2": 3}
@@ -273,7 +275,7 @@ def test_copies_of_defaults_and_mistakes():
             copies_of(tasks, typo)
 
 
-def test_nothing_to_do_is_said():
+def test_a_job_without_rows_is_an_error():
     with pytest.raises(UserError, match="0 tasks"):
         write_corpus(JOB, {}, Path("unused"))
     with pytest.raises(UserError, match="'rte' has no rows"):

@@ -1,4 +1,4 @@
-"""Random numbers by counter: against splitmix64 as published, and against their distribution."""
+"""Counter-based random numbers, compared with the published splitmix64 and with their distribution."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_published_sequence() -> None:
     assert mix(np.uint64(1234567) + G * np.arange(1, 4, dtype=np.uint64)).tolist() == expected
 
 
-def test_streams_depend_on_seed_row_and_copy_alone() -> None:
+def test_streams_depend_only_on_seed_row_and_copy() -> None:
     uids = pa.array(["rte/train/0", "rte/train/1"])
     expected = []
     for uid in uids.to_pylist():
@@ -45,7 +45,7 @@ def test_a_draw_is_below_the_threshold_with_its_probability(p: float) -> None:
     assert stats.binomtest(hits, 20_000, p).pvalue > 1e-3 if p else hits == 0
 
 
-def test_whole_numbers_are_uniform_and_below_their_limit() -> None:
+def test_integers_are_uniform_and_below_their_limit() -> None:
     draws = mix(np.arange(30_000, dtype=np.uint64) * G)
     found = below(draws, np.full(30_000, 7))
     assert stats.chisquare(np.bincount(found, minlength=7)).pvalue > 1e-3

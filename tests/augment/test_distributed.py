@@ -13,9 +13,7 @@ from tasks.corpus_reader import read_corpus
 
 
 @pytest.mark.parametrize("world", [None, "1"])
-def test_a_process_that_no_launcher_started_is_alone(
-    world: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_launcher_there_is_one_process(world: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     if world:
         monkeypatch.setenv("WORLD_SIZE", world)
@@ -23,7 +21,7 @@ def test_a_process_that_no_launcher_started_is_alone(
     ALONE.wait()
 
 
-def test_two_launched_processes_write_the_bytes_of_one(
+def test_two_launched_processes_write_identical_output(
     tmp_path: Path, processes: Any, mtkd: Callable
 ) -> None:
     words = ("augment", "mask", "--data", "pocket", "--tasks", "rte,sst2", "--limit", 40, "--copies", 3)

@@ -1,4 +1,4 @@
-"""Filtering questions, with a teacher that answers by a rule and counts what it is asked."""
+"""Filtering questions, with a rule-based teacher that counts its calls."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SETTINGS = FilterSettings(shard_rows=32)  # two articles of four paragraphs of f
 
 @dataclass
 class Rule:
-    """Answers "What is the A of B?" by "the A of B is C"; of a secret only where the context has its key."""
+    """Answers "What is the A of B?" from "the A of B is C"; secrets only if the context has their key."""
 
     digest: str = "rule"
     asked: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ def paragraph(name: str, extra: str = "") -> str:
 
 
 def make_questions(count: int) -> list[QuestionRow]:
-    """Three questions a paragraph that are kept, and one that falls to a check in turn."""
+    """Three questions per paragraph that are kept, and one that fails each check in turn."""
     rows = []
     for number in range(count):
         name, context = f"N{number}", paragraph(f"N{number}")
@@ -152,19 +152,19 @@ def whole(corpus: Path) -> tuple[Path, Filtered]:
     return out, filter_corpus(job(corpus, labels=True), Rule(), out)
 
 
-def test_each_check_drops_what_it_should(whole):
+def test_each_check_drops_the_expected_questions(whole):
     out, filtered = whole
     tally = filtered.tally
     assert (tally.read, tally.kept, filtered.made, filtered.kept) == (224, 168, 7, 0)
     expected = {reason: 8 for reason in Reason} | {Reason.ROUND_TRIP: 16}
-    # the first to ask for the poet of N1 is asked of another paragraph, and not answered
+    # the first question about the poet of N1 belongs to another paragraph and is not answered
     assert tally.dropped == expected | {Reason.ELSEWHERE: 7, Reason.NO_ANSWER: 9}
     kept = [row for row in rows_of(out) if row.method == "t5"]
     good = [row for row in QUESTIONS if row.copy < 4]
     assert [(row.uid, row.text, row.context) for row in kept] == [(r.uid, r.text, r.context) for r in good]
 
 
-def test_rows_without_an_answer_have_the_share_asked_for_and_none(whole):
+def test_the_share_of_unanswerable_rows(whole):
     out, filtered = whole
     rows = rows_of(out)
     made = [row for row in rows if row.method != "t5"]
@@ -185,7 +185,7 @@ def test_rows_without_an_answer_have_the_share_asked_for_and_none(whole):
             assert parent != row.parent and sources[parent] == row.source
 
 
-def test_it_is_a_corpus_of_questions_with_card_and_report(whole):
+def test_the_result_is_a_question_corpus_with_card_and_report(whole):
     out, filtered = whole
     manifest = read_corpus(out)
     assert manifest == filtered.manifest and manifest.kind == "questions" and manifest.method == "filter"
@@ -199,14 +199,14 @@ def test_it_is_a_corpus_of_questions_with_card_and_report(whole):
     assert "| dropped: copied from the context | 8 | 3.6% |" in card and "has the teacher's answer" in card
 
 
-def test_labels_are_the_teachers_answers_in_their_places_and_left_out_by_default(whole, corpus, tmp_path):
+def test_labels_are_the_teachers_answers_and_omitted_by_default(whole, corpus, tmp_path):
     labelled = rows_of(whole[0])
     for row in labelled:
         assert row.answer is not None and row.start is not None
         assert row.answer == "" or row.context[row.start :].startswith(row.answer)
     filter_corpus(job(corpus), Rule(), tmp_path / "c")
     assert rows_of(tmp_path / "c") == [replace(row, answer=None, start=None) for row in labelled]
-    assert "no answers, on purpose" in (tmp_path / "c/README.md").read_text()
+    assert "deliberately have no answers" in (tmp_path / "c/README.md").read_text()
 
 
 def test_switches(corpus, tmp_path):
@@ -225,14 +225,14 @@ def test_switches(corpus, tmp_path):
         tally(min_confidence=5.0)
 
 
-def test_the_seed_draws_the_rows_without_an_answer_alone(whole, corpus, tmp_path):
+def test_the_seed_affects_only_the_unanswerable_rows(whole, corpus, tmp_path):
     filter_corpus(job(corpus, labels=True, seed=1), Rule(), tmp_path / "c")
     one, other = rows_of(whole[0]), rows_of(tmp_path / "c")
     assert one != other
     assert [row for row in one if row.method == "t5"] == [row for row in other if row.method == "t5"]
 
 
-def test_interrupted_and_started_again_ends_with_the_same_bytes(whole, corpus, tmp_path):
+def test_interrupted_filter_resumes_to_identical_output(whole, corpus, tmp_path):
     out, teacher = tmp_path / "c", Rule(stop_after=150)
     with pytest.raises(KeyboardInterrupt):
         filter_corpus(job(corpus, labels=True), teacher, out)
@@ -265,7 +265,7 @@ here["filter_corpus"](here["job"](Path(sys.argv[2]), labels=True), Killing(), Pa
 """
 
 
-def test_killed_with_9_and_started_again_ends_with_the_same_bytes(whole, corpus, tmp_path):
+def test_killed_filter_resumes_to_identical_output(whole, corpus, tmp_path):
     script, out = tmp_path / "killed.py", tmp_path / "c"
     script.write_text(KILLED)
     command = [sys.executable, str(script), __file__, str(corpus), str(out)]
@@ -275,7 +275,7 @@ def test_killed_with_9_and_started_again_ends_with_the_same_bytes(whole, corpus,
     assert contents(out) == contents(whole[0])
 
 
-def test_two_ranks_write_the_bytes_of_one_and_share_the_work(whole, corpus, tmp_path):
+def test_two_ranks_share_the_work_and_write_identical_output(whole, corpus, tmp_path):
     barrier, results = threading.Barrier(2), {}
     teachers = [Rule(), Rule()]
 
@@ -296,7 +296,7 @@ def test_two_ranks_write_the_bytes_of_one_and_share_the_work(whole, corpus, tmp_
     assert first and second and len(first & second) <= 1, "N1's poet is asked for in both"
 
 
-def test_a_damaged_result_is_remade_and_another_job_refused(whole, corpus, tmp_path):
+def test_a_damaged_shard_is_rebuilt_and_another_job_rejected(whole, corpus, tmp_path):
     out = tmp_path / "c"
     filter_corpus(job(corpus, labels=True), Rule(), out)
     (out / "data/squad-00003.parquet").write_bytes(b"PAR1")
@@ -311,7 +311,7 @@ def test_a_damaged_result_is_remade_and_another_job_refused(whole, corpus, tmp_p
     assert rows_of(out)[0].answer is None
 
 
-def test_contexts_that_still_hold_the_answer_are_not_taken(tmp_path):
+def test_contexts_that_contain_the_answer_are_rejected(tmp_path):
     twice = "Key A opens. The capital of A is Rome. Much is told of Rome. Others say so too. It is far away."
     other = "Nothing of A is known. The capital of B is Oslo. There it rains. Rome is far. So is Paris."
     rows = [
@@ -347,7 +347,7 @@ def test_the_command(mtkd: Callable, teacher, corpus, tmp_path):
     )
     answered = mtkd(*words, "--labels", "--shard-rows", 32)
     assert answered.code == 0, answered.err
-    assert "asked before of another paragraph" in answered.out and "252 questions in" in answered.err
+    assert "repeated from another paragraph" in answered.out and "252 questions in" in answered.err
     answered = mtkd(*words, "--labels", "--shard-rows", 32, "--json", "--quiet")
     assert json.loads(answered.out)["made"].keys() == {"other", "removed"} and answered.err == ""
     short = mtkd(*words, "--overwrite", "--unanswerable", 0.9)
@@ -369,7 +369,7 @@ def test_the_command(mtkd: Callable, teacher, corpus, tmp_path):
         (("--corpus", "nowhere"), "nowhere is not a corpus"),
     ],
 )
-def test_mistakes_are_one_error_and_nothing_is_written(
+def test_invalid_usage_is_one_error_and_writes_nothing(
     mtkd: Callable, teacher, corpus, tmp_path, options, part
 ):
     words = ("augment", "questions", "filter", "--corpus", corpus, "--teacher", "t", "--out", tmp_path / "c")
@@ -378,14 +378,14 @@ def test_mistakes_are_one_error_and_nothing_is_written(
     assert not list((tmp_path / "c").glob("*"))
 
 
-def test_where_everything_was_dropped_the_error_has_the_reasons(corpus, tmp_path):
+def test_if_no_question_is_kept_the_error_lists_the_reasons(corpus, tmp_path):
     with pytest.raises(UserError) as error:
         filter_corpus(job(corpus, min_confidence=9), Rule(), tmp_path / "c")
     assert "193  dropped: the teacher finds no answer" in str(error.value)
     assert "`round_trip=False`" in str(error.value) and not contents(tmp_path / "c")
 
 
-def test_what_is_no_corpus_of_questions_is_refused(corpus, tmp_path):
+def test_invalid_question_corpora_are_rejected(corpus, tmp_path):
     copies = write_corpus(tmp_path / "copies", QUESTIONS[:8], kind="copies")
     with pytest.raises(UserError, match="is a corpus of copies"):
         filter_corpus(job(copies), Rule(), tmp_path / "c")
@@ -408,15 +408,15 @@ def test_what_is_no_corpus_of_questions_is_refused(corpus, tmp_path):
 
 
 @pytest.mark.parametrize("start", [-1, 3, 100])
-def test_an_answer_that_is_not_where_the_teacher_says_is_an_error(start):
+def test_an_answer_at_the_wrong_position_is_an_error(start):
     def wrong(questions, contexts):
         return [Answer("Rome", start, 2.0, 1.0)]
 
-    with pytest.raises(UserError, match="does not stand at character"):
+    with pytest.raises(UserError, match="is not at character"):
         list(checked_answers(wrong, ["Where?"], ["In Paris and Rome."]))
 
 
-def test_texts_by_hand():
+def test_text_checks_on_examples():
     for text in ("Where is it", "it is called what", "Is it so?", "هل هذا صحيح؟"):
         assert is_question(text)
     for text in ("", "What?", "It is called so.", "Whatever it is"):
@@ -437,7 +437,7 @@ def test_texts_by_hand():
     assert [seen.check(*pair) for pair in asked] == [None, repeated, elsewhere, repeated, None]
 
 
-def test_cuts_by_hand():
+def test_context_cuts_on_examples():
     context = "One was here. Two met Dr. Three there. Four left. Five stayed.  Six slept."
     answer = Answer("Three", context.index("Three"), 1.0, 0.0)
     assert (
@@ -449,7 +449,7 @@ def test_cuts_by_hand():
     assert without("Only one.", 5, 8) == ""
 
 
-def test_empty_shards_and_corpora_from_before_asked_for(tmp_path):
+def test_empty_shards_and_corpora_without_asked_for(tmp_path):
     rows = make_questions(7)
     corpus = write_corpus(tmp_path / "c", rows)
     manifest = json.loads((corpus / "manifest.json").read_text())

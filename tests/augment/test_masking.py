@@ -1,4 +1,4 @@
-"""Masking against a plain Python version of the documented formula, and against the binomial law."""
+"""Masking, compared with a plain Python version of the documented formula and the binomial distribution."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_equals_the_naive_version_on_any_text(lines, pair, p, seed, copies):
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 100_000])
-def test_chunking_changes_nothing(monkeypatch, chunk):
+def test_chunking_does_not_change_the_copies(monkeypatch, chunk):
     rows = some_rows(60, texts=2)
     expected = naive(rows, 0.3, 4, "[MASK]", 5)
     monkeypatch.setattr("augment.masking._CHUNK", chunk)
@@ -97,7 +97,7 @@ def test_white_space_becomes_single_spaces_and_empty_texts_stay_empty():
     assert lengths == [3] * 20 + [0] * 40
 
 
-def test_copies_differ_and_depend_on_seed_and_uid_only():
+def test_copies_differ_and_depend_only_on_seed_and_uid():
     rows = some_rows(50)
     made = ours(rows, Masking(0.2), 10)
     assert ours(rows, Masking(0.2), 10) == made
@@ -137,7 +137,7 @@ def test_counts_and_columns():
         assert set(part.table["task"].to_pylist()) == {"mrpc"}
 
 
-def test_memory_is_flat():
+def test_memory_does_not_grow_with_the_corpus():
     def peak(count: int) -> int:
         rows = some_rows(count)
         method = Masking()
@@ -156,6 +156,6 @@ def test_memory_is_flat():
     ("settings", "value"),
     [({"p": 0.0}, "0.0"), ({"p": 1}, "1"), ({"p": float("nan")}, "nan"), ({"mask_token": "a b"}, "'a b'")],
 )
-def test_bad_settings_are_named(settings, value):
+def test_invalid_settings_are_named(settings, value):
     with pytest.raises(UserError, match=value):
         Masking(**settings)

@@ -1,4 +1,4 @@
-"""Questions: a tiny T5 trained and used; decoding against transformers; what may not change the outcome."""
+"""Question generation with a tiny T5: training, decoding compared with transformers, and reproducibility."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tasks.glue import TASKS
 from tasks.sources import open_data
 
 CPU = torch.device("cpu")
-STOPS = [1, *range(50, 56)]  # of the random models, so that they do stop
+STOPS = [1, *range(50, 56)]  # several end tokens, so that random models do stop
 SQUAD = TASKS["squad"]
 JOB = TrainJob(
     "fresh",
@@ -124,7 +124,7 @@ def random_prompts(count: int = 14) -> list[Prompt]:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", ["t5", "mt5"])
-def test_a_step_gives_the_logits_of_transformers(kind):
+def test_a_step_returns_the_logits_of_transformers(kind):
     sizes = dict(vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
     model = random_t5() if kind == "t5" else MT5ForConditionalGeneration(MT5Config(**sizes))
     decoder, prompts = Decoder(model.eval()), [[5, 6, 7, 8, 9], [11, 12]]
@@ -137,7 +137,7 @@ def test_a_step_gives_the_logits_of_transformers(kind):
         torch.testing.assert_close(ours[row], theirs[0], rtol=1e-4, atol=1e-4)
 
 
-def test_batched_greedy_is_what_transformers_generates_one_by_one():
+def test_batched_greedy_matches_generate_in_transformers():
     model, prompts = random_t5(), random_prompts()
     ours = decode(Decoder(model), prompts, Strategy(limit=15), batch=8)
     for prompt, (question,) in zip(prompts, ours, strict=True):
@@ -153,7 +153,7 @@ def test_batched_greedy_is_what_transformers_generates_one_by_one():
     ids=["greedy", "beams", "sample"],
 )
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_batch_size_changes_nothing(strategy, precision):
+def test_the_batch_size_does_not_change_the_questions(strategy, precision):
     decoder, prompts = Decoder(random_t5(), precision), random_prompts()
     alone = decode(decoder, prompts, strategy, batch=1)
     for batch in (2, 7, 100):
@@ -161,7 +161,7 @@ def test_the_batch_size_changes_nothing(strategy, precision):
     assert decode(decoder, prompts[::-1], strategy, batch=7) == alone[::-1]
 
 
-def test_bf16_is_near_fp32_and_leaves_the_model_alone():
+def test_bf16_is_close_to_fp32_and_does_not_change_the_model():
     model, tokens = random_t5(), torch.tensor([5, 6])
     before = {name: value.clone() for name, value in model.state_dict().items()}
     logits = []
@@ -175,7 +175,7 @@ def test_bf16_is_near_fp32_and_leaves_the_model_alone():
     assert torch.get_float32_matmul_precision() == "highest"
 
 
-def test_beams_are_those_of_transformers():
+def test_beams_match_transformers():
     model, prompts = random_t5(1), random_prompts(12)
     ours = decode(Decoder(model), prompts, Strategy(beams=3, limit=6), batch=5)
     same = 0
@@ -184,10 +184,10 @@ def test_beams_are_those_of_transformers():
         line = [token for token in made[0, 1:].tolist() if token not in (0, *STOPS)]
         same += line == [token for token in questions[0] if token != 0]
         assert len(questions) == 3
-    assert same >= 10  # a finished question's length is counted with its end here, and ties differ
+    assert same >= 10  # here the length of a finished question includes its end token, and ties differ
 
 
-def test_draws_follow_the_models_distribution():
+def test_samples_follow_the_models_distribution():
     model = random_t5()
     model.lm_head.weight.data.mul_(0.2)
     ids, decoder = (7, 8, 9), Decoder(model)
@@ -208,7 +208,7 @@ def test_draws_follow_the_models_distribution():
 # Training
 
 
-def test_trained_model_loads_in_plain_transformers_and_the_record_says_what_it_reads(trained):
+def test_trained_model_loads_in_transformers_with_its_record(trained):
     tokenizer = AutoTokenizer.from_pretrained(trained)
     assert tokenizer.is_fast and tokenizer.unk_token_id not in tokenizer("Anna was born in Rome?").input_ids
     assert tokenizer("Anna").input_ids[-1] == tokenizer.eos_token_id == 1
@@ -244,13 +244,13 @@ def test_interrupted_training_ends_with_the_same_weights(trained, data, tmp_path
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_finished_training_is_not_done_again_and_another_is_refused(trained, data, tmp_path):
+def test_finished_training_is_not_repeated_and_another_run_rejected(trained, data, tmp_path):
     before = contents(trained)
     fit(trained, data)
     assert contents(trained) == before
     with pytest.raises(UserError, match="another question generator"):
         fit(trained, data, dataclasses.replace(JOB, seed=1))
-    (tmp_path / "questions.json").write_text("[]")  # somebody else's
+    (tmp_path / "questions.json").write_text("[]")  # a foreign file
     for overwrite in (False, True):
         with pytest.raises(UserError, match=r"do not belong to a question generator: questions\.json"):
             fit(tmp_path, data, overwrite=overwrite)
@@ -300,7 +300,7 @@ def test_fine_tuning_a_trained_one_with_answers_and_bf16(trained, data, tmp_path
     assert written.manifest.settings["answers"] == "rule" and written.manifest.settings["format"] == "answer"
 
 
-def test_scores_against_numbers_by_hand():
+def test_scores_on_examples():
     assert rouge_l([["where was she born"]], ["where was he born"]) == pytest.approx(75)
     assert rouge_l([["a b c d", "x"]], ["X"]) == pytest.approx(100)
     assert bleu([["the cat is on the mat today"]], ["the cat is on the mat today"]) == pytest.approx(100)
@@ -336,7 +336,7 @@ def test_a_corpus_of_questions(trained, data, tmp_path):
     assert "2 blank" in card and "| squad | 40 | 3 |" in card and written.made == 20
 
 
-def test_same_corpus_whatever_the_batch_interruptions_and_processes(trained, data, tmp_path):
+def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(trained, data, tmp_path):
     given = dict(sample=True, per_paragraph=2)
     generate(tmp_path / "whole", trained, data, **given)
     whole = contents(tmp_path / "whole")
@@ -356,7 +356,7 @@ def test_same_corpus_whatever_the_batch_interruptions_and_processes(trained, dat
     wanted = GenerationConfig(str(trained), str(data / "paragraphs.parquet"), shard=7, **given)
     ready = prepare_generation(
         wanted, "squad", CPU, "0.1", "mtkd"
-    )  # not in threads: transformers loads in one at a time
+    )  # not in threads: transformers cannot load models concurrently
     others = [
         threading.Thread(
             target=write_corpus,
@@ -374,14 +374,14 @@ def test_same_corpus_whatever_the_batch_interruptions_and_processes(trained, dat
         generate(tmp_path / "two", trained, data, seed=1, **given)
 
 
-def test_beams_give_several_and_greedy_cannot(trained, data, tmp_path):
+def test_beams_return_several_questions_and_greedy_cannot(trained, data, tmp_path):
     assert generate(tmp_path / "b", trained, data, beams=3, per_paragraph=2).manifest.rows > 60
-    with pytest.raises(UserError, match="greedy decoding cannot write"):
+    with pytest.raises(UserError, match="greedy decoding cannot generate"):
         generate(tmp_path / "g", trained, data, per_paragraph=2)
     assert not (tmp_path / "g").exists()
 
 
-def test_a_paragraph_longer_than_the_limit_is_read_in_part_and_stays_whole(trained, tmp_path):
+def test_a_long_paragraph_is_read_in_part_and_stored_whole(trained, tmp_path):
     long = "Anna was born in Rome in 1850. " * 30
     (tmp_path / "t.txt").write_text(f"Anna was born in Oslo.\n\n{long}\n{'river' * 200}\n")
     wanted = GenerationConfig(str(trained), str(tmp_path / "t.txt"), sample=True)
@@ -401,7 +401,7 @@ def test_a_paragraph_longer_than_the_limit_is_read_in_part_and_stays_whole(train
 
 
 class Letters:
-    """A tokeniser whose tokens are letters."""
+    """A tokeniser with one token per letter."""
 
     def __call__(self, texts, **_):
         return type("Ids", (), {"input_ids": [[ord(letter) for letter in text] for text in texts]})
@@ -410,7 +410,7 @@ class Letters:
         return ["".join(map(chr, answer)) for answer in answers]
 
 
-def test_ask_by_answers_uses_one_candidate_a_question():
+def test_answer_formats_use_one_candidate_per_question():
     seen: list[list[int]] = []
 
     def echo(prompts, strategy):
@@ -453,7 +453,7 @@ def test_candidates_by_rule():
     assert spread(letters, 2) == [letters[1], letters[4]] and spread(letters[:1], 3) == letters[:1]
 
 
-def test_beams_ask_for_every_answer_before_any_is_asked_for_twice():
+def test_beams_use_every_answer_before_repeating_one():
     def echo(prompts, strategy):
         return [[[65 + n, 65 + rank] for rank in range(strategy.beams)] for n, _ in enumerate(prompts)]
 
@@ -480,7 +480,7 @@ def test_sentences_end_where_they_should():
         assert around(text, text.find(part), text.find(part) + len(part)) == found
 
 
-def test_pieces_fall_in_the_range():
+def test_pieces_are_in_the_range():
     draw = random.Random(0)
     for _ in range(200):
         sizes = [draw.randint(5, 40) for _ in range(draw.randint(1, 60))]
@@ -492,7 +492,7 @@ def test_pieces_fall_in_the_range():
             assert sum(total >= 200 for total in totals) == len(totals)
 
 
-def test_words_choose_and_cut(tmp_path):
+def test_the_word_range_selects_and_cuts_paragraphs(tmp_path):
     ten = "One two three four five six seven eight nine ten."
     lines = [ten, " ".join([ten] * 5), "short one", ""]
     (tmp_path / "t.jsonl").write_text(
@@ -506,7 +506,7 @@ def test_words_choose_and_cut(tmp_path):
     assert {p.source for p in chosen} == {"x"}
 
 
-# Mistakes
+# Invalid usage
 
 
 def refused(*arguments: str) -> str:
@@ -515,7 +515,7 @@ def refused(*arguments: str) -> str:
     return str(result.exception)
 
 
-def test_mistakes_of_training_are_one_error(data, trained, tmp_path):
+def test_invalid_training_usage_is_one_error(data, trained, tmp_path):
     out = tmp_path / "out"
 
     def training(*more: str, model: str = "fresh", place: Path = data) -> str:
@@ -539,7 +539,7 @@ def test_mistakes_of_training_are_one_error(data, trained, tmp_path):
     assert not out.exists()
 
 
-def test_mistakes_of_generating_are_one_error(data, trained, tmp_path):
+def test_invalid_generation_usage_is_one_error(data, trained, tmp_path):
     out = tmp_path / "out"
 
     def generating(*more: str, model: Path = trained, text: str = str(data / "paragraphs.parquet")) -> str:
@@ -561,7 +561,7 @@ def test_mistakes_of_generating_are_one_error(data, trained, tmp_path):
     assert not out.exists()
 
 
-def test_what_is_not_installed_is_said(trained, data, tmp_path, monkeypatch):
+def test_missing_packages_are_named(trained, data, tmp_path, monkeypatch):
     from augment.questions.generation.answer_candidates import load_spacy
 
     with pytest.raises(UserError, match="spacy=en_core_none") as error:
@@ -572,7 +572,7 @@ def test_what_is_not_installed_is_said(trained, data, tmp_path, monkeypatch):
         generate(tmp_path / "c", trained, data, engine="ctranslate2")
 
 
-def test_a_vocabulary_without_what_the_format_needs_is_refused(trained):
+def test_a_vocabulary_without_the_tokens_of_the_format_is_rejected(trained):
     tokenizer, config = AutoTokenizer.from_pretrained(trained), T5.from_pretrained(trained).config
     check_vocabulary(tokenizer, config, FORMATS["context"])
     other = dataclasses.replace(FORMATS["answer"], template="<hl> {answer} ß: {context}")
@@ -586,7 +586,7 @@ def test_a_vocabulary_without_what_the_format_needs_is_refused(trained):
         setattr(config, name, before)
 
 
-def test_ctranslate2_writes_what_we_write(trained, data, tmp_path):
+def test_ctranslate2_generates_the_same_questions(trained, data, tmp_path):
     pytest.importorskip("ctranslate2")
     from augment.questions.generation.ctranslate import open_engine
 

@@ -1,4 +1,4 @@
-"""Augmenters by name, and one of another package through the command line."""
+"""Augmenters by name, and a plugin augmenter on the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from augment.augmenter import Augmenter, Copies, copies_table
 
 @dataclass(frozen=True)
 class Reverse(Augmenter):
-    """Copies whose words stand in reverse order, with a number added."""
+    """Makes copies with the words in reverse order and a number appended."""
 
     start: int
     mark: str = "#"
@@ -76,7 +76,7 @@ def test_built_in_augmenters_by_name() -> None:
         build_augmenter("questions", {})
 
 
-def test_an_augmenter_of_another_package(plugin: None, mtkd: Callable, tmp_path: Path) -> None:
+def test_an_augmenter_from_another_package(plugin: None, mtkd: Callable, tmp_path: Path) -> None:
     words = ("augment", "run", "reverse", "--data", "pocket", "--tasks", "rte", "--limit", 12)
     out = tmp_path / "corpus"
     done = mtkd(*words, "--set", "start=7", "--copies", 2, "--out", out)
@@ -91,5 +91,5 @@ def test_an_augmenter_of_another_package(plugin: None, mtkd: Callable, tmp_path:
     again = mtkd(*words, "--set", "start=8", "--copies", 2, "--out", out)
     assert again.code == 2 and "holds another corpus" in again.err
     missing = mtkd(*words, "--out", tmp_path / "other")
-    assert missing.code == 2 and "needs start" in missing.err and "'start'" in missing.err
+    assert missing.code == 2 and "needs start" in missing.err and "start=VALUE" in missing.err
     assert not (tmp_path / "other").exists()

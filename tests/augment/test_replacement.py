@@ -1,4 +1,4 @@
-"""Replacement against a plain Python version of the documented rules; taggers saved to disk for the tests."""
+"""Replacement, compared with a plain Python version of the documented rules; taggers made for the tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORDS = ["a", "the", "trees", "stood", "by", "rivers", "où", "naïve", "don't",
 
 @dataclass(frozen=True)
 class Endings:
-    """A tagger that needs no model: a word's tag is its last letter."""
+    """A tagger without a model, which uses the last letter of a word as its tag."""
 
     name = "endings"
 
@@ -72,7 +72,7 @@ def below(draw: int, limit: int) -> int:
 
 
 def naive_text(text, counts, method, stream, before, number) -> tuple[str, int, int]:
-    """One altered text by the rules, a word at a time: the text, its words, and how many were changed."""
+    """Alter one text word by word; returns the text, its word count and the number of changed words."""
     words, spaces, altered = [], [], []
     for place, (space, word) in enumerate(split_words(text)):
         draw = splitmix64(stream + (before + place + 1) * G)
@@ -159,7 +159,7 @@ def test_words_and_white_space():
     ]
 
 
-def test_chunks_and_parts_change_nothing(monkeypatch):
+def test_chunks_and_parts_do_not_change_the_copies(monkeypatch):
     rows = some_rows(60, texts=2)
     method = method_of(rows, p_mask=0.2, p_pos=0.3)
     whole = ours(rows, method, 5)
@@ -175,7 +175,7 @@ def test_chunks_and_parts_change_nothing(monkeypatch):
         ours(make_rows(["something else"]), method, 1)
 
 
-def test_two_workers_write_the_bytes_of_one_and_another_vocabulary_is_another_job(tmp_path):
+def test_two_workers_write_identical_output_and_the_vocabulary_is_part_of_the_key(tmp_path):
     rows = {"mrpc": some_rows(80, texts=2), "sst2": some_rows(50, task="sst2")}
 
     def method(parts: dict[str, Rows]) -> Replacement:
@@ -192,7 +192,7 @@ def test_two_workers_write_the_bytes_of_one_and_another_vocabulary_is_another_jo
         write_corpus(other, rows, tmp_path / "one")
 
 
-def test_pairs_take_turns():
+def test_the_texts_of_pairs_are_altered_in_turn():
     rows = make_rows(["one two three four five six"] * 200, ["a b c d e f"] * 200)
     table = ours(rows, method_of(rows, tagger=NoTagger(), p_mask=0.9, p_pos=0), 6)
     for _, copy, (first, second) in table:
@@ -202,7 +202,7 @@ def test_pairs_take_turns():
         assert copy % 3 != 1 or second == "a b c d e f"
 
 
-def test_rates_are_those_asked_for_and_words_keep_their_tag():
+def test_rates_match_the_settings_and_words_keep_their_tag():
     draw = random.Random(1)
     rows = make_rows([" ".join(draw.choices(["ax", "bx", "cx", "cx", "dy", "ey"], k=20)) for _ in range(400)])
     method = method_of(rows, p_mask=0.1, p_pos=0.2, p_ngram=0)
@@ -240,7 +240,7 @@ def test_ngrams_are_one_to_five_words_of_the_text():
 
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A spaCy pipeline on disk: articles are DT, all else NN."""
+    """A spaCy pipeline on disk that tags articles as DT and all other words as NN."""
     import spacy
 
     made = spacy.blank("en")
@@ -259,11 +259,11 @@ def test_a_spacy_pipeline_tags(pipeline, tmp_path):
     import spacy
 
     spacy.blank("en").to_disk(tmp_path / "blank")
-    with pytest.raises(UserError, match=r"gives the word 'cat' no part of speech"):
+    with pytest.raises(UserError, match=r"did not tag the word 'cat'"):
         list(open_tagger(f"spacy:{tmp_path / 'blank'}").tag([["cat"]]))
 
 
-def test_nltk_tags_where_its_data_are(tmp_path, monkeypatch):
+def test_nltk_tags_if_its_data_are_installed(tmp_path, monkeypatch):
     import nltk
 
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
@@ -281,7 +281,7 @@ def test_nltk_tags_where_its_data_are(tmp_path, monkeypatch):
     assert open_tagger("auto").name.startswith("nltk:")
 
 
-def test_without_a_tagger_one_error_says_what_to_install(mtkd, tmp_path, monkeypatch):
+def test_without_a_tagger_the_error_says_what_to_install(mtkd, tmp_path, monkeypatch):
     import nltk
     import spacy
 
@@ -334,7 +334,7 @@ def test_the_command_writes_a_corpus_with_a_spacy_pipeline(mtkd, pipeline, tmp_p
         (("--copies", "sst=2"), "did you mean 'sst2'"),
     ],
 )
-def test_mistakes_are_one_error(mtkd: Callable, tmp_path, options, part):
+def test_invalid_usage_is_one_error(mtkd: Callable, tmp_path, options, part):
     answered = mtkd(
         *("augment", "replace", "--data", "pocket", "--tasks", "sst2", "--out", tmp_path / "c"), *options
     )

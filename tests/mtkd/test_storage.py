@@ -1,4 +1,4 @@
-"""Output directories and shards: what is refused, removed, kept, and made again."""
+"""Output directories and shards: what is rejected, removed, kept and rebuilt."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def files_of(path: Path) -> list[str]:
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
 
 
-def test_an_empty_directory_is_taken_and_the_same_output_resumed(tmp_path: Path) -> None:
+def test_an_empty_directory_is_accepted_and_the_same_output_resumed(tmp_path: Path) -> None:
     assert not check_directory(tmp_path / "new", KIND, "a")
     new = tmp_path / "new"
     writing = pytest.raises(UserError, match="another process is writing")
@@ -68,7 +68,7 @@ def test_files_of_the_right_names_without_a_marker_are_foreign(tmp_path: Path) -
         check_directory(there, KIND, "a", overwrite=True)
 
 
-def test_another_output_is_refused_or_overwritten(tmp_path: Path) -> None:
+def test_another_output_is_rejected_or_overwritten(tmp_path: Path) -> None:
     there = write_notebook(tmp_path / "there", "b")
     (there / ".git").mkdir()
     (there / ".git/config").write_text("")
@@ -89,7 +89,7 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
 
 
 class Lines:
-    """A format: the key, then a line for each item."""
+    """A text format with the key on the first line and one line per item."""
 
     def write(self, path: Path, content: list[str], key: str) -> None:
         path.write_text("\n".join([key, *content]))
@@ -110,7 +110,7 @@ def planned(path: Path, key: str = "k") -> ShardedOutput:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_missing_damaged_and_other_shards_are_made_again_and_no_more(tmp_path: Path, workers: int) -> None:
+def test_only_missing_damaged_and_foreign_shards_are_rebuilt(tmp_path: Path, workers: int) -> None:
     output = planned(tmp_path)
     output.write(output.missing(), make_lines, workers=workers)
     entries = output.entries()
@@ -118,7 +118,7 @@ def test_missing_damaged_and_other_shards_are_made_again_and_no_more(tmp_path: P
     before = {file: (tmp_path / file).read_text() for file in files_of(tmp_path)}
     (tmp_path / "0.txt").unlink()
     (tmp_path / "1.txt").write_text("other\n3\n4\n5")
-    (tmp_path / "2.txt").write_text("k\n6\n7\n9")  # only the manifest's digest tells
+    (tmp_path / "2.txt").write_text("k\n6\n7\n9")  # detected only by the digest in the manifest
     assert [shard.file for shard in output.missing()] == ["0.txt", "1.txt"]
     missing = output.missing(entries)
     assert [shard.file for shard in missing] == ["0.txt", "1.txt", "2.txt"]

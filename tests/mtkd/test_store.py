@@ -1,4 +1,4 @@
-"""Knowledge stores: stored against online, killed and gone on with, damaged, refused."""
+"""Knowledge stores: stored and online training, interruptions, damaged files and invalid usage."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SIZES = {
     "train.keep": "last",
 }
 PART = {"terms.hidden.depth": 2, "terms.hidden.tokens": 4, "terms.hidden.width": 0.5}
-# A term of every kind of knowledge that a store can hold.
+# One loss term for every kind of output that a store can hold.
 EVERY_KIND = {
     "soft": {"loss": "soft_labels"},
     "rows": {"loss": "sample_similarity", "vector": "pooled"},
@@ -100,7 +100,7 @@ def student(
 
 
 class Terms(Callback):
-    """Keeps the terms of the first step."""
+    """Records the loss terms of the first step."""
 
     def __init__(self) -> None:
         self.first: dict[str, float] = {}
@@ -111,7 +111,7 @@ class Terms(Callback):
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several shards of a few rows."""
+    """Make small shards, so that there are several of them."""
     monkeypatch.setattr("tasks.sampler.BLOCK", 16)
     monkeypatch.setattr("mtkd.store.shard_files.BLOCK", 16)
 
@@ -122,7 +122,7 @@ def store(tiny_teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def every_kind(monkeypatch: pytest.MonkeyPatch) -> DistillSettings:
-    """A recipe with all kinds of terms, also where recipes are loaded by name."""
+    """A recipe with all kinds of loss terms, which can also be loaded by name."""
     plain = hsk().model_dump() | {"terms": EVERY_KIND, "stages": {}}
     plain["student"]["transformer"]["heads"] = 2
     settings: DistillSettings = validate(DistillSettings, plain)
@@ -130,7 +130,7 @@ def every_kind(monkeypatch: pytest.MonkeyPatch) -> DistillSettings:
     return settings
 
 
-def test_a_whole_fp32_store_teaches_what_the_teacher_does(
+def test_a_full_fp32_store_trains_like_the_teacher(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None
 ) -> None:
     settings = every_kind(monkeypatch)
@@ -138,7 +138,7 @@ def test_a_whole_fp32_store_teaches_what_the_teacher_does(
     assert len(read_store_manifest(store).shards) == 6, "each task in three shards"
     live, stored = Terms(), Terms()
     online = student(tmp_path / "online", settings, tiny_teacher, None, callbacks=[live])
-    monkeypatch.setattr("mtkd.teachers.reference.TeacherRef.load", None)  # it is not even tried
+    monkeypatch.setattr("mtkd.teachers.reference.TeacherRef.load", None)  # loading the teacher would fail
     offline = student(tmp_path / "offline", settings, None, store, callbacks=[stored])
     for name in online:
         torch.testing.assert_close(online[name], offline[name], rtol=0, atol=5e-5, msg=name)
@@ -146,7 +146,7 @@ def test_a_whole_fp32_store_teaches_what_the_teacher_does(
     assert live.first == pytest.approx(stored.first, rel=1e-6, abs=1e-6), "before anything differs"
 
 
-def test_signals_of_a_store_are_the_teachers(
+def test_stored_outputs_match_the_teacher(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None
 ) -> None:
     every_kind(monkeypatch)
@@ -196,8 +196,10 @@ def test_signals_of_a_store_are_the_teachers(
 
 
 @pytest.mark.parametrize(("dtype", "error"), [("fp32", 1e-6), ("fp16", 5e-4), ("bf16", 4e-3), ("int8", 4e-3)])
-def test_dtypes_hold_what_they_promise(dtype: Any, error: float, tiny_teacher: Path, tmp_path: Path) -> None:
-    """The error of a vector against its largest value."""
+def test_dtypes_have_the_expected_precision(
+    dtype: Any, error: float, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    """The error of each vector relative to its largest value."""
     store = built(tmp_path / "store", tiny_teacher, tasks="rte", dtype=dtype)
     manifest = read_store_manifest(store)
     (rte,) = resolve("rte")
@@ -218,7 +220,7 @@ def test_dtypes_hold_what_they_promise(dtype: Any, error: float, tiny_teacher: P
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "int8"])
-def test_the_predicted_size_is_the_written_one(dtype: Any, tiny_teacher: Path, tmp_path: Path) -> None:
+def test_the_predicted_size_matches_the_written_size(dtype: Any, tiny_teacher: Path, tmp_path: Path) -> None:
     asked = request(tiny_teacher, limit=None, dtype=dtype)
     predicted = plan_store(asked, tmp_path).prepared.bytes
     build_store(asked, tmp_path / "store", "test")
@@ -235,7 +237,7 @@ def test_mask_bits_are_packed(store: Path) -> None:
     assert tensors["selected.values"].shape[-1] == 8, "and the values of a half of them"
 
 
-def test_a_smaller_part_and_fewer_rows_come_from_a_larger_store(
+def test_a_smaller_selection_and_fewer_rows_from_a_larger_store(
     tiny_teacher: Path, store: Path, tmp_path: Path
 ) -> None:
     smaller = hsk(**{"terms.hidden.depth": 1, "terms.hidden.tokens": 2, "terms.hidden.width": 0.25})
@@ -247,7 +249,7 @@ def test_a_smaller_part_and_fewer_rows_come_from_a_larger_store(
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, after: int, problem: Exception) -> None:
-    """Let writing fail after some shards."""
+    """Make writing fail after some shards."""
     written: list[str] = []
 
     def failing(self: ShardedOutput, shard: PlannedShard, content: Any) -> None:
@@ -260,7 +262,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, after: int, problem: Exception)
     monkeypatch.setattr(ShardedOutput, "write_shard", failing)
 
 
-def test_stopped_at_any_shard_it_goes_on_to_the_same_bytes(
+def test_a_build_stopped_at_any_shard_resumes_to_identical_output(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None
 ) -> None:
     whole = built(tmp_path / "whole", tiny_teacher)
@@ -293,7 +295,7 @@ def words_of(out: Path, teacher: Path, limit: int = 300) -> list[str]:
 
 
 @pytest.mark.slow(reason="three processes, one of them killed")
-def test_killed_it_goes_on_and_two_processes_write_what_one_does(
+def test_a_killed_build_resumes_and_two_processes_write_identical_output(
     tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable[..., Any]
 ) -> None:
     alone, both = tmp_path / "alone", tmp_path / "both"
@@ -307,7 +309,7 @@ def test_killed_it_goes_on_and_two_processes_write_what_one_does(
     assert (both / "rows" / "rte.parquet").read_bytes() == (alone / "rows" / "rte.parquet").read_bytes()
 
 
-def test_damage_is_named_and_repaired_alone(
+def test_only_damaged_shards_are_named_and_repaired(
     tiny_teacher: Path, tmp_path: Path, small_blocks: None, mtkd: Callable[..., Any]
 ) -> None:
     store = built(tmp_path / "store", tiny_teacher)
@@ -366,11 +368,15 @@ def test_a_repair_needs_the_same_teacher(
         ({"terms.hidden.by": "left"}, {}, "4 tokens by left"),
         ({"terms.hidden.tokens": 25}, {}, "25 tokens cannot be kept of rows of at most 24"),
         ({}, {"tasks": "sst2"}, "unknown task of this store 'sst2'"),
-        ({}, {"limit": 60}, r"nothing of \d+ of the 60 rows here.*digest of the rows \w{12}, of the store's"),
+        (
+            {},
+            {"limit": 60},
+            r"not contain \d+ of these 60 rows.*digest of these rows \w{12}, of the rows in the store",
+        ),
         ({}, {"teacher": "other"}, r"built with the teacher .*digest \w{12}\), not with"),
     ],
 )
-def test_a_store_of_something_else_is_refused(
+def test_a_store_with_other_contents_is_rejected(
     changes: dict,
     options: dict,
     complaint: str,
@@ -423,7 +429,7 @@ def test_directories_that_cannot_take_a_store(
         built(tmp_path / "large", tiny_teacher)
 
 
-def test_a_disk_that_fills_up_keeps_what_is_finished(
+def test_a_full_disk_keeps_the_finished_shards(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_blocks: None
 ) -> None:
     out, written = tmp_path / "store", []
@@ -443,7 +449,7 @@ def test_a_disk_that_fills_up_keeps_what_is_finished(
     assert build_store(request(tiny_teacher), out, "test")[2] == 4
 
 
-def test_a_teacher_that_says_nan_is_stopped_at_the_row(
+def test_a_teacher_with_nan_outputs_is_stopped_at_the_row(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signal_of = OnlineTeacher.signal
@@ -463,7 +469,7 @@ def test_a_teacher_that_says_nan_is_stopped_at_the_row(
     assert not (tmp_path / "store" / "manifest.json").exists()
 
 
-def test_a_budget_takes_the_most_that_helps(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_a_budget_selects_the_most_useful_amount(tiny_teacher: Path, tmp_path: Path) -> None:
     def bytes_of(depth: int, tokens: int, width: float) -> int:
         return int(1000 * amount(depth, tokens, width))
 
@@ -473,7 +479,7 @@ def test_a_budget_takes_the_most_that_helps(tiny_teacher: Path, tmp_path: Path) 
     assert choose_selection(300, 5, 128, bytes_of)[2] == pytest.approx(0.3), (
         "where little fits, the floors give way"
     )
-    with pytest.raises(UserError, match="nothing fits into a budget of 50 bytes") as caught:
+    with pytest.raises(UserError, match="no store fits into a budget of 50 bytes") as caught:
         choose_selection(50, 5, 128, bytes_of)
     assert "100 bytes or more" in "\n".join(caught.value.lines())
     small = plan_store(request(tiny_teacher, budget=9000), tmp_path)
@@ -484,7 +490,7 @@ def test_a_budget_takes_the_most_that_helps(tiny_teacher: Path, tmp_path: Path) 
         )
 
 
-def test_a_student_that_starts_from_the_teacher_needs_its_weights(
+def test_initialising_from_the_teacher_needs_its_weights(
     tiny_teacher: Path, tmp_path: Path, store: Path
 ) -> None:
     plain = {"student.transformer.init": "teacher", "student.max_length": 24, "train.epochs": 1, **PART}
@@ -497,11 +503,11 @@ def test_a_student_that_starts_from_the_teacher_needs_its_weights(
     shutil.copytree(store, moved)
     manifest["teacher"]["name"] = str(tmp_path / "gone")
     (moved / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match=r"weights of the store's teacher, .*gone, which is not there"):
+    with pytest.raises(UserError, match=r"the store's teacher, .*gone, which does not exist"):
         student(tmp_path / "other", settings, None, moved)
 
 
-def test_rows_lie_where_the_table_says(store: Path) -> None:
+def test_rows_are_at_the_positions_in_the_index(store: Path) -> None:
     table = pq.read_table(store / "rows" / "rte.parquet")
     order = np.concatenate(blocks_of("rte", 40))
     assert table["row"].to_pylist() == order.tolist() and sorted(order.tolist()) == list(range(40))
@@ -525,7 +531,7 @@ def test_blocks_are_shuffled_and_every_row_comes_once(small_blocks: None) -> Non
     assert all(np.array_equal(a.indices, b.indices) for a, b in zip(one, other, strict=True))
 
 
-def test_a_selection_that_is_all_is_stored_whole(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_a_selection_of_everything_is_stored_completely(tiny_teacher: Path, tmp_path: Path) -> None:
     whole = {"terms.hidden.tokens": 24, "terms.hidden.width": 1.0, "terms.hidden.by": "left"}
     store = built(tmp_path / "store", tiny_teacher, tasks="rte", sets=whole)
     contents = read_store_manifest(store).contents

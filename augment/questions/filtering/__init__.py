@@ -1,1 +1,1 @@
-"""From a corpus of questions to the ones a teacher can answer, and some that nobody can."""
+"""Filtering a corpus of questions to those a teacher can answer, and adding unanswerable ones."""

@@ -1,4 +1,4 @@
-"""Asking a teacher of extractive question answering."""
+"""Querying an extractive question-answering teacher."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 from tasks.answers import Answer, Answerer
 from tasks.errors import UserError
 
-_BATCH = 64  # questions shown to the teacher at once
+_BATCH = 64  # questions sent to the teacher at once
 _WORD = re.compile(r"\w+")
 
 
 def checked_answers(
     answerer: Answerer, questions: Sequence[str], contexts: Sequence[str]
 ) -> Iterator[Answer]:
-    """The teacher's answers in order, asked for in batches of fixed size.
+    """Yield the teacher's answers in order, querying it in batches of fixed size.
 
     Raises:
-        UserError: an answer that does not stand where the teacher says.
+        UserError: an answer is not in the context at the position given by the teacher.
     """
     for start in range(0, len(questions), _BATCH):
         part = slice(start, start + _BATCH)
@@ -26,13 +26,13 @@ def checked_answers(
         for question, context, answer in zip(questions[part], contexts[part], answers, strict=True):
             if answer.text and (answer.start < 0 or not context.startswith(answer.text, answer.start)):
                 raise UserError(
-                    f"the teacher's answer {answer.text!r} to {question!r} does not stand at character "
+                    f"the teacher's answer {answer.text!r} to {question!r} is not at character "
                     f"{answer.start} of the context {context[:60]!r}...",
-                    hint="this is a fault of the teacher's decoding, not of the corpus",
+                    hint="the fault is in the decoding of the teacher's answers, not in the corpus",
                 )
             yield answer
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text without case and punctuation."""
+    """The words of a text, case-folded and without punctuation."""
     return _WORD.findall(text.casefold())

@@ -1,7 +1,7 @@
-"""Filter a corpus of questions with a teacher: sharded, resumable, byte-identical despite interruptions.
+"""Filter a corpus of questions with a teacher, in resumable shards.
 
-Each file of the result is made from consecutive rows of one file of the corpus, so that several processes can
-make files in any order; only repeated questions are found over the whole corpus, by every process.
+Each output file is made from consecutive rows of one input file, so several processes can write files in any
+order. Only the search for repeated questions reads the whole corpus, in every process.
 """
 
 from __future__ import annotations
@@ -39,23 +39,24 @@ from tasks.files import digest_bytes, write_json, write_text
 from tasks.progress import Advance
 from tasks.shards import ShardEntry
 
-_COUNTS = b"mtkd.filter"  # of the parquet metadata
+_COUNTS = b"mtkd.filter"  # key in the parquet metadata
 _ABOUT = (
-    "Questions were dropped that are none, that were asked before, that copy their context, that the teacher "
-    "finds no answer to, or whose answer is not the one that the question was made from (where that is not "
-    "known: not what the teacher reads out of the answer's sentence and its neighbours alone). Rows without "
-    "an answer are kept questions with another paragraph, or with the sentence of the answer taken out; the "
-    "teacher finds no answer to any of them."
+    "A question was dropped if its text is not a question, if it was asked before, if it copies its context, "
+    "if the teacher finds no answer, or if the teacher's answer differs from the one that the question was "
+    "generated for (if that is unknown: from the teacher's answer given only the answer's sentence and its "
+    "neighbours). Unanswerable rows are kept questions with another paragraph, or with the sentence of the "
+    "answer removed; the teacher finds no answer to any of them."
 )
 
 
 @dataclass(frozen=True)
 class FilterJob:
-    """A corpus to be filtered.
+    """The specification of a filter run.
 
     Attributes:
-        corpus: its directory; settings: what is kept.
-        version: the mtkd that filters it; `command`: the command line, for the manifest and the card.
+        corpus: the directory of the corpus to filter.
+        settings: which questions are kept.
+        version, command: the mtkd version and the command line, for the manifest and the card.
     """
 
     corpus: Path
@@ -66,7 +67,7 @@ class FilterJob:
 
 @dataclass(frozen=True)
 class Filtered:
-    """A filtered corpus: its manifest, the counts, and how many shards were made now and kept from before."""
+    """A filtered corpus: its manifest, the counts, and how many shards were newly made and how many kept."""
 
     manifest: CorpusManifest
     tally: Tally
@@ -76,17 +77,17 @@ class Filtered:
 
 @dataclass(frozen=True)
 class _Checked:
-    """What was found over the whole corpus: file -> verdicts of its rows, and the highest `copy`."""
+    """The checks of the whole corpus: file -> verdict on each row, and the highest value of `copy`."""
 
     verdicts: Mapping[str, Sequence[Reason | None]]
     highest: int
 
 
 def open_questions(directory: Path) -> CorpusManifest:
-    """The manifest of a corpus of questions.
+    """Read the manifest of a corpus of questions.
 
     Raises:
-        UserError: as `tasks.corpus_reader.read_corpus`, or it holds something else, or nothing.
+        UserError: see `tasks.corpus_reader.read_corpus`; also if the corpus has no questions or another kind.
     """
     manifest = read_corpus(directory)
     if manifest.kind != "questions":
@@ -97,7 +98,7 @@ def open_questions(directory: Path) -> CorpusManifest:
         )
     if not any(shard.rows for shard in manifest.shards):
         raise UserError(
-            f"the corpus {directory} has no questions", hint="make it again with `overwrite=True`"
+            f"the corpus {directory} has no questions", hint="generate it again with `overwrite=True`"
         )
     return manifest
 
@@ -111,17 +112,17 @@ def filter_corpus(
     ranks: ProcessGroup = ALONE,
     advance: Advance = ignore,
 ) -> Filtered:
-    """Filter the corpus into `out`, or what is missing of it.
+    """Filter the corpus and write the result to `out`, making only the shards that are missing.
 
     Args:
-        overwrite: remove another job's corpus from `out` first.
-        ranks: the processes that share the work; each calls this with the same job.
-        advance: called with the number of questions just decided (finished ones included), times the
-            number of ranks, so that one rank can report for all.
+        overwrite: first remove the corpus of another job from `out`.
+        ranks: the processes that share the work; each calls this function with the same job.
+        advance: called with the number of questions just decided (including those of finished shards) times
+            the number of ranks, so that one rank can report progress for all.
 
     Raises:
-        UserError: no corpus of questions, a shard was altered, `out` holds something else or is being written
-            by another process, or no question was kept (nothing is left in `out` then).
+        UserError: the input is not a corpus of questions, a shard was altered, `out` holds something else or
+            is being written by another process, or no question was kept (`out` is then left empty).
     """
     manifest = open_questions(job.corpus)
     if out.resolve() == job.corpus.resolve():
@@ -153,7 +154,7 @@ def filter_corpus(
 
 
 def _check_texts(job: FilterJob, manifest: CorpusManifest) -> _Checked:
-    """Read all questions once: those that are none, and those asked before."""
+    """Read all questions once to find those that are not questions and those that were asked before."""
     seen, highest = Seen(), 1
     verdicts: dict[str, list[Reason | None]] = {}
     for shard in manifest.shards:
@@ -168,23 +169,23 @@ def _check_texts(job: FilterJob, manifest: CorpusManifest) -> _Checked:
 
 
 def _key(job: FilterJob, manifest: CorpusManifest, teacher: str) -> str:
-    """The digest of everything that decides the content of the shards."""
+    """A digest of everything that affects the content of the shards."""
     files = [[shard.file, shard.task, shard.sha256] for shard in manifest.shards]
     parts = [CORPUS_FORMAT, QUESTION_SCHEMA.names, job.settings.to_json(), files, teacher]
     return digest_bytes(json.dumps(parts))
 
 
 def _plan(job: FilterJob, manifest: CorpusManifest) -> dict[PlannedShard, ShardEntry]:
-    """The shards of the job, and the shard of the corpus that the rows of each come from."""
-    found: dict[PlannedShard, ShardEntry] = {}
+    """The planned shards, each with the shard of the corpus that its rows come from."""
+    sources: dict[PlannedShard, ShardEntry] = {}
     numbers = dict.fromkeys((shard.task for shard in manifest.shards), 0)
     for source in manifest.shards:
         for start in range(0, source.rows, job.settings.shard_rows):
             rows = range(start, min(start + job.settings.shard_rows, source.rows))
             file = f"data/{source.task}-{numbers[source.task]:05d}.parquet"
             numbers[source.task] += 1
-            found[PlannedShard(file, source.task, rows)] = source
-    return found
+            sources[PlannedShard(file, source.task, rows)] = source
+    return sources
 
 
 def _filter(
@@ -195,7 +196,7 @@ def _filter(
     answerer: Answerer,
     advance: Advance,
 ) -> FilteredShard:
-    """The content of one shard."""
+    """Filter the rows of one shard."""
     start = shard.rows[0]
     table = read_shard(job.corpus, source, None, verify=False)
     questions = questions_of(table.slice(start, shard.size))
@@ -204,10 +205,10 @@ def _filter(
 
 
 class _FilteredFormat(ParquetFormat):
-    """Parquet files of filtered questions; the key and the counts are in the schema's metadata."""
+    """Parquet files of filtered questions, with the key and the counts in the schema's metadata."""
 
     def write(self, path: Path, content: FilteredShard, key: str) -> None:  # type: ignore[override]
-        """Write the rows of a shard."""
+        """Write the rows of one shard."""
         counts = footer_text(key, {"words": 0, "changed": 0, "unchanged": 0})
         marks = {KEY: counts, _COUNTS: json.dumps(content.tally.to_json())}
         table = question_table(content.rows).replace_schema_metadata(marks)
@@ -215,7 +216,7 @@ class _FilteredFormat(ParquetFormat):
 
 
 def _tally(path: Path) -> Tally:
-    """The counts of a finished shard."""
+    """Read the counts of a finished shard."""
     return Tally.from_json(json.loads(pq.read_metadata(path).metadata[_COUNTS]))
 
 
@@ -226,7 +227,7 @@ def _finish(
     output: ShardedOutput,
     tallies: Mapping[str, Tally],
 ) -> None:
-    """Write the card, the report and the manifest of the finished shards."""
+    """Write the card, the report and the manifest."""
     out, total = output.directory, Tally.total(tallies.values())
     by_task = {
         task.name: Tally.total(tallies[shard.file] for shard in output.shards if shard.task == task.name)
@@ -255,10 +256,10 @@ def _task(task: CorpusTask, tally: Tally) -> CorpusTask:
 
 
 def _nothing_left(tally: Tally) -> UserError:
-    """The error for a corpus of which nothing is left."""
+    """The error for a corpus in which no question was kept."""
     counts = "\n".join(f"  {count:>9}  {what}" for what, count, _ in tally.lines() if count != "0")
     return UserError(
         f"no question was kept:\n{counts}",
-        hint="look at the questions; `any_form=True`, `round_trip=False`, a lower `min_overlap` or "
-        "`min_confidence`, or another `teacher` keep more",
+        hint="inspect the questions; to keep more, try `any_form=True`, `round_trip=False`, a lower "
+        "`min_overlap` or `min_confidence`, or another `teacher`",
     )

@@ -1,4 +1,4 @@
-"""What a filter did with a corpus of questions: counts by reason, as JSON, as a table and in the card."""
+"""The report of a filter run: counts by reason, as JSON, as a table and in the dataset card."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Made by mtkd {version}:
 
 Settings: {settings}.
 
-| what | questions | share |
+| outcome | questions | share |
 | --- | --- | --- |
 {counts}
 
@@ -31,35 +31,35 @@ Settings: {settings}.
 
 ## Files
 
-`data/<task>-<number>.parquet` hold the questions, in the order of the corpus they come from; a question is
-followed by the rows without an answer that were made of it. `{manifest}` says how they were made, with the
-SHA-256 of every file; `{report}` has the counts above.
+`data/<task>-<number>.parquet` contain the questions in the order of the source corpus. Each question is
+followed by the unanswerable rows that were made from it. `{manifest}` records how they were made and the
+SHA-256 of every file; `{report}` contains the counts above.
 
-| column | type | what |
+| column | type | description |
 | --- | --- | --- |
 | task | string (dictionary) | the task |
-| parent | string | uid of the paragraph the question was asked of |
-| copy | int32 | number of the question among the paragraph's |
+| parent | string | uid of the paragraph that the question was generated from |
+| copy | int32 | number of the question among those of the paragraph |
 | text | string | the question |
 | text_pair | string | its context |
 | label | float64 | always null |
 | method | string (dictionary) | how the row was made: "unanswerable-other" = paired with another paragraph, \
-"unanswerable-removed" = the sentence of the answer taken out |
-| source | string | what the paragraph says of itself, such as its title |
-| answer | string | the teacher's answer; "" = none in the context; null = unlabelled |
-| answer_start | int32 | its first character in the context; -1 = none; null = unlabelled |
-| asked_for | string | the answer that the question was written for; null = for none |
+"unanswerable-removed" = the sentence of the answer removed |
+| source | string | the paragraph's title or the name of its file |
+| answer | string | the teacher's answer; "" = unanswerable; null = unlabelled |
+| answer_start | int32 | character offset of the answer in the context; -1 = unanswerable; null = unlabelled |
+| asked_for | string | the answer that the question was generated for; null = none |
 """
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Counts over some questions.
+    """Counts of questions by outcome.
 
     Attributes:
-        read: questions looked at; `kept`: those that passed.
-        dropped: questions by the first reason that was found.
-        made: rows without an answer; `refused`: contexts that were tried for them and not taken.
+        read: questions examined; `kept`: questions that passed all checks.
+        dropped: questions dropped, by the first reason found.
+        made: unanswerable rows made; `refused`: contexts that were tried for them and rejected.
     """
 
     read: int = 0
@@ -70,17 +70,17 @@ class Tally:
 
     @property
     def rows(self) -> int:
-        """Rows of the filtered corpus."""
+        """Number of rows in the filtered corpus."""
         return self.kept + self.made.total()
 
     @property
     def unanswerable(self) -> float:
-        """The share of rows without an answer."""
+        """The share of unanswerable rows."""
         return self.made.total() / max(self.rows, 1)
 
     @staticmethod
     def total(tallies: Iterable[Tally]) -> Tally:
-        """All of them together."""
+        """The sum of several tallies."""
         parts = list(tallies)
         return Tally(
             sum(part.read for part in parts),
@@ -91,7 +91,7 @@ class Tally:
         )
 
     def to_json(self) -> dict[str, int | dict[str, int]]:
-        """The counts by name, reasons that did not occur included."""
+        """The counts by name, including those that are 0."""
         return {
             "read": self.read,
             "kept": self.kept,
@@ -112,11 +112,11 @@ class Tally:
         )
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """A table: what, how many, and their share of the questions read (rows made: of the rows written)."""
+        """Table rows of outcome, count, and share of the questions read (for rows made: of those written)."""
         read, rows = max(self.read, 1), max(self.rows, 1)
         dropped = [(f"dropped: {reason}", self.dropped[reason], read) for reason in Reason]
         made = [(f"made: {way}", self.made[way], rows) for way in Way]
-        refused = [(f"not taken: {refusal}", self.refused[refusal], 0) for refusal in Refusal]
+        refused = [(f"rejected: {refusal}", self.refused[refusal], 0) for refusal in Refusal]
         entries = [("read", self.read, 0), *dropped, ("kept", self.kept, read), *made, *refused]
         entries.append(("written", self.rows, 0))
         return [(what, f"{count:,}", f"{count / of:.1%}" if of else "-") for what, count, of in entries]
@@ -124,11 +124,11 @@ class Tally:
 
 def filter_card(manifest: CorpusManifest, tally: Tally, about: str, *, labels: bool) -> str:
     """The text of README.md for a finished corpus."""
-    said = (
+    answers = (
         "Every row has the teacher's answer."
         if labels
-        else "**There are no answers, on purpose**: the teacher "
-        "gives them when a student is distilled on these rows (`labels=True` writes them)."
+        else "**The questions deliberately have no answers.** The teacher "
+        "provides them when a student is distilled on these rows (`labels=True` writes them)."
     )
     return _CARD.format(
         rows=manifest.rows,
@@ -138,7 +138,7 @@ def filter_card(manifest: CorpusManifest, tally: Tally, about: str, *, labels: b
         about=about,
         settings=", ".join(f"{name} = {value}" for name, value in manifest.settings.items()),
         counts="\n".join(f"| {' | '.join(line)} |" for line in tally.lines()),
-        labels=said,
+        labels=answers,
         manifest=MANIFEST,
         report=REPORT,
     )

@@ -1,4 +1,4 @@
-"""Filtering one shard's worth of questions: what each check drops, and what is made of the rest."""
+"""Filtering the questions of one shard, and making unanswerable rows from those that are kept."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from tasks.squad import token_f1
 
 @dataclass(frozen=True)
 class FilterSettings:
-    """What decides which questions are kept.
+    """The settings of the filter.
 
     Attributes:
-        min_confidence: the teacher's answer must beat "no answer" by more.
-        min_overlap: least F1 of two answers that agree (round trip), in (0, 1].
-        max_copied: a question shares less than this of its runs of three words with the context, in (0, 1].
-        round_trip: whether answers are compared.
-        any_form: keep what does not look like a question.
-        unanswerable: the share of rows without an answer in the result, in [0, 1).
+        min_confidence: the teacher's answer must beat "no answer" by more than this.
+        min_overlap: minimum F1 for two answers to agree in the round trip, in (0, 1].
+        max_copied: drop questions that share at least this fraction of their trigrams with the context,
+            in (0, 1].
+        round_trip: check that the teacher's answer agrees with a second answer.
+        any_form: keep texts that do not look like questions.
+        unanswerable: the share of unanswerable rows in the result, in [0, 1).
         labels: write the teacher's answers.
-        seed: draws the rows without an answer.
-        shard_rows: questions looked at for one file.
+        seed: random seed for making the unanswerable rows.
+        shard_rows: number of questions examined for one file.
 
     Raises:
-        UserError: a number outside these bounds.
+        UserError: a number is out of range.
     """
 
     min_confidence: float = 0.0
@@ -53,8 +54,7 @@ class FilterSettings:
             raise UserError(f"`unanswerable={self.unanswerable}`", expected="0 or more, and below 1")
         for name in ("min_overlap", "max_copied"):
             if not 0 < getattr(self, name) <= 1:
-                option = name.replace("_", "-")
-                raise UserError(f"--{option} {getattr(self, name)}", expected="above 0, and up to 1")
+                raise UserError(f"`{name}={getattr(self, name)}`", expected="above 0, and up to 1")
         if not abs(self.min_confidence) < float("inf"):
             raise UserError(f"`min_confidence={self.min_confidence}`", expected="a number, such as 0 or 1.5")
         if self.shard_rows < 1:
@@ -67,7 +67,7 @@ class FilterSettings:
 
 @dataclass(frozen=True)
 class FilteredShard:
-    """The rows that came of some questions, in order, and the counts."""
+    """The rows of one filtered shard, in order, and the counts."""
 
     rows: list[QuestionRow]
     tally: Tally
@@ -81,11 +81,11 @@ def filter_shard(
     answerer: Answerer,
     advance: Callable[[int], None] = lambda count: None,
 ) -> FilteredShard:
-    """Filter some questions and make rows without an answer of those that are kept.
+    """Filter questions and make unanswerable rows from those that are kept.
 
     Args:
-        verdicts: why a question is dropped already, one a question.
-        stride: no less than the highest number of a question of any paragraph.
+        verdicts: one per question: the reason to drop it if that is known already.
+        stride: at least the highest question number (`copy`) of any paragraph.
         advance: called with the number of questions just decided.
     """
     found = [
@@ -125,12 +125,12 @@ def _answer(
     answerer: Answerer,
     advance: Callable[[int], None],
 ) -> dict[int, Answer]:
-    """The teacher's answers by place; questions without one get their reason in `found`."""
+    """The teacher's answers by question index; unanswered questions are marked in `found`."""
     places = [place for place, reason in enumerate(found) if reason is None]
     asked = [questions[place] for place in places]
     answers: dict[int, Answer] = {}
-    said = checked_answers(answerer, [one.text for one in asked], [one.context for one in asked])
-    for place, answer in zip(places, said, strict=True):
+    replies = checked_answers(answerer, [one.text for one in asked], [one.context for one in asked])
+    for place, answer in zip(places, replies, strict=True):
         answers[place] = answer
         advance(1)
         if not answer.found(settings.min_confidence):
@@ -145,8 +145,11 @@ def _round_trip(
     settings: FilterSettings,
     answerer: Answerer,
 ) -> None:
-    """Compare answers: with the one a question was made from, else with what the teacher reads out of the
-    answer's sentence and its neighbours; note in `found` where they do not agree."""
+    """Mark questions in `found` whose answer does not agree with a second one.
+
+    The second answer is the one that the question was generated for. If that is unknown, it is the teacher's
+    answer given only the sentence of the first answer and its neighbours.
+    """
     again: list[int] = []
     for place, question in enumerate(questions):
         if found[place] is not None:
@@ -161,17 +164,17 @@ def _round_trip(
         for place in again
     }
     again = [place for place in again if cuts[place] != questions[place].context]
-    said = checked_answers(
+    replies = checked_answers(
         answerer, [questions[place].text for place in again], [cuts[place] for place in again]
     )
-    for place, answer in zip(again, said, strict=True):
+    for place, answer in zip(again, replies, strict=True):
         agrees = token_f1(answer.text, [answers[place].text]) >= settings.min_overlap
         if not (agrees and answer.found(settings.min_confidence)):
             found[place] = Reason.ROUND_TRIP
 
 
 def _in_order(kept: Sequence[Answered], made: Made, stride: int, *, labels: bool) -> list[QuestionRow]:
-    """The rows as they are written: each question, then what was made of it."""
+    """The rows in output order: each question, followed by the unanswerable rows made from it."""
     place = {one.question.uid: number for number, one in enumerate(kept)}
     rows = [replace(one.question, answer=one.answer.text, start=one.answer.start) for one in kept]
 

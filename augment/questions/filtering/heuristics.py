@@ -1,4 +1,4 @@
-"""Why a question is dropped, and the checks that need no teacher."""
+"""The reasons for dropping a question, and the checks that need no teacher."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from enum import StrEnum
 
 from augment.questions.filtering.answerability import words_of
 
-_SHORTEST = 3  # words of a question
-_GRAM = 3  # words compared with the context at once
+_SHORTEST = 3  # minimum number of words in a question
+_GRAM = 3  # length of the n-grams compared with the context
 _WORDS = frozenset(("who", "whom", "whose", "what", "when", "where", "which", "why", "how"))
 _MARKS = frozenset("?？؟")
 
 
 class Reason(StrEnum):
-    """Why a question was dropped, in the order the checks are made."""
+    """Why a question was dropped, in the order of the checks."""
 
-    NO_QUESTION = "no question"
-    REPEATED = "asked before of its paragraph"
-    ELSEWHERE = "asked before of another paragraph"
+    NO_QUESTION = "not a question"
+    REPEATED = "repeated for the same paragraph"
+    ELSEWHERE = "repeated from another paragraph"
     COPIED = "copied from the context"
     NO_ANSWER = "the teacher finds no answer"
-    ROUND_TRIP = "answered otherwise on the round trip"
+    ROUND_TRIP = "different answer in the round trip"
 
 
 class Seen:
-    """The questions met so far, to find those that come again (case and punctuation aside)."""
+    """The questions seen so far, to find repetitions (ignoring case and punctuation)."""
 
     def __init__(self) -> None:
         self._questions: set[bytes] = set()
-        self._pairs: set[bytes] = set()  # of a question and its paragraph
+        self._pairs: set[bytes] = set()  # digests of a question and its paragraph
 
     def check(self, question: str, parent: str) -> Reason | None:
-        """Whether the question was met before, of this paragraph or of another."""
+        """Check whether the question was seen before, for this paragraph or for another one."""
         key = _digest(" ".join(words_of(question)))
         pair = _digest(parent, key)
         repeated, elsewhere = pair in self._pairs, key in self._questions
@@ -45,16 +45,16 @@ class Seen:
 
 
 def is_question(text: str) -> bool:
-    """True for three words or more with a question mark or a question word among them (who, what, ...)."""
+    """True if a text has at least three words, and a question mark or a question word (who, what, ...)."""
     words = words_of(text)
     return len(words) >= _SHORTEST and not (_MARKS.isdisjoint(text) and _WORDS.isdisjoint(words))
 
 
 def copied(question: Sequence[str], context: Sequence[str]) -> float:
-    """The share of the question's runs of three words that stand in the context: 1 for a piece of it.
+    """The share of the question's trigrams that occur in the context; 1 if it is an excerpt of it.
 
     Args:
-        question, context: their words, by `words_of`.
+        question, context: words, from `words_of`.
     """
     size = min(_GRAM, len(question))
     runs = _runs(question, size)

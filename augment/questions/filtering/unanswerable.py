@@ -1,4 +1,4 @@
-"""Questions that their context does not answer, as SQuAD 2.0 has them: made of answered ones."""
+"""Making unanswerable questions, as in SQuAD 2.0, from answerable ones."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from augment.questions.filtering.answerability import checked_answers, words_of
 from augment.questions.question_rows import QuestionRow
 from tasks.answers import Answer, Answerer
 
-TRIES = 4  # contexts tried for a question, at most
+TRIES = 4  # maximum number of contexts tried per question
 _BATCH = 256
 
 
 class Way(StrEnum):
-    """How a context that does not answer is found; the rows' `method`."""
+    """How a context without the answer is obtained; the `method` of the row."""
 
     OTHER = "unanswerable-other"
     REMOVED = "unanswerable-removed"
 
 
 class Refusal(StrEnum):
-    """Why such a context was not taken."""
+    """Why such a context was rejected."""
 
-    HELD = "the answer's words stand there too"
+    HELD = "the context contains the answer"
     ANSWERED = "the teacher still answers"
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A question that was kept, with the teacher's answer."""
+    """A kept question with the teacher's answer."""
 
     question: QuestionRow
     answer: Answer
@@ -46,7 +46,8 @@ class Paragraphs:
 
     Attributes:
         contexts: paragraph uid -> its context.
-        uids: all paragraphs; `sources`: what a paragraph says of itself -> those that say so.
+        uids: all paragraphs.
+        sources: source (title or file) -> uids of its paragraphs.
     """
 
     contexts: dict[str, str]
@@ -55,7 +56,7 @@ class Paragraphs:
 
     @staticmethod
     def of(questions: Iterable[QuestionRow]) -> Paragraphs:
-        """The paragraphs of some questions."""
+        """Collect the paragraphs of some questions."""
         contexts: dict[str, str] = {}
         sources: dict[str | None, list[str]] = defaultdict(list)
         for question in questions:
@@ -65,10 +66,10 @@ class Paragraphs:
         return Paragraphs(contexts, list(contexts), sources)
 
     def other(self, question: QuestionRow, number: int) -> str:
-        """Another paragraph of the question's article, else of any; "" if there is none.
+        """Another paragraph of the same article, or else of any article; "" if there is none.
 
         Args:
-            number: chooses among them.
+            number: decides which one is chosen.
         """
         article = self.sources[question.source] if question.source else []
         for uids in (article, self.uids):
@@ -81,7 +82,7 @@ class Paragraphs:
 
 @dataclass(frozen=True)
 class Made:
-    """What was made of a shard's questions: rows, and the contexts not taken by reason."""
+    """The unanswerable rows made from the questions of a shard, and the rejected contexts by reason."""
 
     rows: list[QuestionRow] = field(default_factory=list)
     refused: Counter[Refusal] = field(default_factory=Counter)
@@ -89,7 +90,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Settings:
-    """How rows are made: the seed; the least margin (`Answer.refused`); what is added to copies' numbers."""
+    """The seed, the minimum margin (see `Answer.refused`), and the step added to `copy` for each attempt."""
 
     seed: int
     least: float
@@ -99,10 +100,10 @@ class Settings:
 def make(
     kept: Sequence[Answered], paragraphs: Paragraphs, wanted: int, settings: Settings, answerer: Answerer
 ) -> Made:
-    """Make up to `wanted` rows without an answer, each checked by the teacher.
+    """Make up to `wanted` unanswerable rows, each checked by the teacher.
 
-    The questions are taken in an order that the seed draws. Each is paired with another paragraph or with its
-    own without the answer's sentence, by a draw; with further contexts when all have had their turn.
+    The questions are used in random order. Each is paired at random with another paragraph, or with its own
+    paragraph without the answer's sentence; once all questions were tried, further contexts are tried.
     """
     made = Made()
     order = sorted(kept, key=lambda one: draw_number(settings.seed, "order", one.question.uid))
@@ -120,7 +121,7 @@ def make(
 def _candidates(
     order: Sequence[Answered], paragraphs: Paragraphs, settings: Settings, refused: Counter[Refusal]
 ) -> Iterator[QuestionRow]:
-    """Questions with contexts that may not answer them, every question's first before any's second."""
+    """Yield questions with contexts that may not answer them, in rounds over all questions."""
     tried = {(one.question.uid, one.question.context) for one in order}
     for attempt in range(1, TRIES + 1):
         for one in order:
@@ -136,7 +137,7 @@ def _candidates(
 
 
 def _propose(one: Answered, paragraphs: Paragraphs, attempt: int, seed: int) -> tuple[Way, str]:
-    """The context for one attempt: the first two go either way, later ones to other paragraphs."""
+    """The context for one attempt: the first two attempts use both ways, later ones other paragraphs."""
     removing = (draw_number(seed, "way", one.question.uid) + attempt) % 2 and attempt <= 2
     if removing and (context := without(one.question.context, one.answer.start, one.answer.stop)):
         return Way.REMOVED, context
@@ -145,5 +146,5 @@ def _propose(one: Answered, paragraphs: Paragraphs, attempt: int, seed: int) -> 
 
 
 def _holds(context: str, answer: str) -> bool:
-    """True if the answer's words stand in the context, in order."""
+    """True if the context contains the answer's words in sequence."""
     return f" {' '.join(words_of(answer))} " in f" {' '.join(words_of(context))} "

@@ -1,1 +1,1 @@
-"""From paragraphs to a corpus of questions."""
+"""Generating a corpus of questions from paragraphs."""

@@ -1,4 +1,4 @@
-"""Answers to ask for: the entities that spaCy finds, or names, numbers and dates found by rule."""
+"""Candidate answers: entities found by spaCy, or names, numbers and dates found by rules."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ _WORD = re.compile(r"\S+")
 
 
 class Candidate(NamedTuple):
-    """An answer, and its first character in the text."""
+    """A candidate answer and its character offset in the text."""
 
     text: str
     start: int
 
 
 def by_rule(text: str) -> list[Candidate]:
-    """Names, numbers and dates in order, each once; words capitalised to begin a sentence are none."""
+    """Names, numbers and dates in order, without repetitions.
+
+    Words that are capitalised only because they begin a sentence are skipped.
+    """
     words = set(re.findall(r"\w+", text))
     found = []
     for match in _SPAN.finditer(text):
@@ -46,7 +49,7 @@ def by_rule(text: str) -> list[Candidate]:
 
 
 def by_spacy(text: str, name: str) -> list[Candidate]:
-    """The entities of a spaCy pipeline in order, each once; those `by_rule` finds where there are none."""
+    """The entities of a spaCy pipeline in order, without repetitions; falls back to `by_rule` if none."""
     entities = [Candidate(entity.text, entity.start_char) for entity in load_spacy(name)(text).ents]
     return _each_once([entity for entity in entities if entity.text.strip()]) or by_rule(text)
 
@@ -60,12 +63,12 @@ def _each_once(found: list[Candidate]) -> list[Candidate]:
 
 @functools.lru_cache(maxsize=1)
 def load_spacy(name: str) -> Any:
-    """The spaCy pipeline of this name.
+    """Load the spaCy pipeline of this name.
 
     Raises:
         UserError: spaCy or the pipeline is not installed.
     """
-    advice = "leave `spacy` out: answers are then found by rule"
+    advice = "omit `spacy` to find answers by rules"
     try:
         import spacy
     except ImportError as error:
@@ -83,7 +86,7 @@ def load_spacy(name: str) -> Any:
 
 
 def spread(found: list[Candidate], count: int) -> list[Candidate]:
-    """`count` of the candidates, spread over the paragraph: all of them where there are no more."""
+    """Select `count` candidates spread over the paragraph, or all if there are no more than that."""
     if len(found) <= count:
         return found
     return [found[(2 * place + 1) * len(found) // (2 * count)] for place in range(count)]

@@ -1,4 +1,4 @@
-"""What `generate` is asked for, made ready: paragraphs chosen, the generator loaded, all of it checked."""
+"""Prepare question generation: validate the options, select the paragraphs and load the generator."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tasks.corpus_reader import CorpusManifest
 from tasks.errors import UserError
 from tasks.rows import Rows
 
-_PIECE = 4096
+_CHUNK = 4096
 
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """The options of `mtkd augment questions generate`, under the same names."""
+    """The options of `mtkd augment questions generate`; see its help for their meaning."""
 
     model: str
     text: str
@@ -59,46 +59,48 @@ class GenerationConfig:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A job for `augment.corpus_writer.write_corpus`, its rows, and what became of the paragraphs."""
+class PreparedGeneration:
+    """The job and the rows for `augment.corpus_writer.write_corpus`, and the paragraph counts."""
 
     job: CorpusJob
     rows: Mapping[str, Rows]
     counts: Counts
 
 
-def prepare_generation(wanted: GenerationConfig, task: str, device: Any, version: str, command: str) -> Ready:
-    """Check everything and load the generator; nothing is written.
+def prepare_generation(
+    config: GenerationConfig, task: str, device: Any, version: str, command: str
+) -> PreparedGeneration:
+    """Validate the options and load the generator; nothing is written.
 
     Raises:
-        UserError: the text, the model or the options cannot be used, or no paragraph is left.
+        UserError: the text, the model or an option cannot be used, or no paragraph is left.
     """
-    stream = open_paragraphs(wanted.text, wanted.text_column, wanted.title_column, wanted.split)
+    stream = open_paragraphs(config.text, config.text_column, config.title_column, config.split)
     generator = load_generator(
-        wanted.model, form=wanted.form, max_input=wanted.max_input, max_output=wanted.max_output
+        config.model, form=config.form, max_input=config.max_input, max_output=config.max_output
     )
     strategy = Strategy(
-        wanted.beams, wanted.sample, wanted.temperature, wanted.top_p, generator.reading.max_output
+        config.beams, config.sample, config.temperature, config.top_p, generator.reading.max_output
     )
-    asking = Asking(generator.reading, strategy, wanted.seed, wanted.per_paragraph, wanted.spacy)
-    check_asking(asking, wanted.engine, wanted.precision)
-    paragraphs, counts = select_paragraphs(stream, wanted.words)
-    paragraphs, counts = _that_fit(generator.tokenizer, asking, _sampled(paragraphs, wanted.limit), counts)
+    asking = Asking(generator.reading, strategy, config.seed, config.per_paragraph, config.spacy)
+    check_asking(asking, config.engine, config.precision)
+    paragraphs, counts = select_paragraphs(stream, config.words)
+    paragraphs, counts = _fitting(generator.tokenizer, asking, _sampled(paragraphs, config.limit), counts)
     if not paragraphs:
-        raise UserError(f"no paragraph of {wanted.text} can be asked about: {counts.sentence()}")
+        raise UserError(f"no paragraph of {config.text} can be used: {counts.sentence()}")
     generator.model.to(device)
     method = Questions(
         generator,
         digest_generator(generator),
         asking,
-        ENGINES[wanted.engine](generator, wanted.batch, wanted.precision),
-        wanted.engine,
-        wanted.precision,
-        str(wanted.words or "any"),
+        ENGINES[config.engine](generator, config.batch, config.precision),
+        config.engine,
+        config.precision,
+        str(config.words or "any"),
         counts.sentence(),
     )
-    job = CorpusJob(method, {task: wanted.per_paragraph}, wanted.text, version, command, wanted.shard)
-    return Ready(job, {task: as_rows(task, paragraphs)}, counts)
+    job = CorpusJob(method, {task: config.per_paragraph}, config.text, version, command, config.shard)
+    return PreparedGeneration(job, {task: as_rows(task, paragraphs)}, counts)
 
 
 def _sampled(paragraphs: list[Paragraph], limit: int | None) -> list[Paragraph]:
@@ -108,16 +110,16 @@ def _sampled(paragraphs: list[Paragraph], limit: int | None) -> list[Paragraph]:
     return [paragraphs[number] for number in chosen.tolist()]
 
 
-def _that_fit(
+def _fitting(
     tokenizer: Any, asking: Asking, paragraphs: list[Paragraph], counts: Counts
 ) -> tuple[list[Paragraph], Counts]:
-    """Leave out paragraphs of which not one sentence fits, and count those that are read in part."""
+    """Drop paragraphs of which no sentence fits the generator, and count those that are shortened."""
     kept: list[Paragraph] = []
     shortened = 0
-    for start in range(0, len(paragraphs), _PIECE):
-        piece = paragraphs[start : start + _PIECE]
-        shown = readable(tokenizer, [paragraph.text for paragraph in piece], asking.reading)
-        for paragraph, text in zip(piece, shown, strict=True):
+    for start in range(0, len(paragraphs), _CHUNK):
+        chunk = paragraphs[start : start + _CHUNK]
+        shown = readable(tokenizer, [paragraph.text for paragraph in chunk], asking.reading)
+        for paragraph, text in zip(chunk, shown, strict=True):
             kept += [paragraph] if text is not None else []
             shortened += text is not None and text != paragraph.text
     left_out = len(paragraphs) - len(kept)
@@ -125,24 +127,24 @@ def _that_fit(
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A question of a corpus, with the beginning of its context and what that is from."""
+class SampleQuestion:
+    """A question of a corpus, the beginning of its context, and the source of the context."""
 
     source: str
     context: str
     question: str
 
 
-def samples(out: Path, manifest: CorpusManifest, count: int = 5) -> list[Shown]:
-    """A few questions, spread over the corpus."""
+def samples(out: Path, manifest: CorpusManifest, count: int = 5) -> list[SampleQuestion]:
+    """Return a few questions spread over the corpus."""
     return list(_samples(out, manifest, count))
 
 
-def _samples(out: Path, manifest: CorpusManifest, count: int) -> Iterator[Shown]:
+def _samples(out: Path, manifest: CorpusManifest, count: int) -> Iterator[SampleQuestion]:
     step = max(1, len(manifest.shards) // count)
     shards = [shard for shard in manifest.shards if shard.rows][::step][:count]
     for shard in shards:
         rows = pq.read_table(out / shard.file, columns=["text", "text_pair", "source"]).to_pylist()
         each = -(-count // len(shards))
         for row in rows[:: max(1, len(rows) // each)][:each]:
-            yield Shown(row["source"][:30], row["text_pair"][:60] + "...", row["text"])
+            yield SampleQuestion(row["source"][:30], row["text_pair"][:60] + "...", row["text"])

@@ -1,4 +1,4 @@
-"""CTranslate2 as the engine: the model converted once, with int8 weights, and kept beside the original."""
+"""The CTranslate2 engine: the model is converted once to int8 weights, which are kept with the original."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from augment.questions.generator import Generator, digest_generator
 from tasks.errors import UserError
 from tasks.files import atomic_directory, locked
 
-_BATCH = 32  # fixed: what is decoded together must not change from run to run
+_BATCH = 32  # fixed, because the output may depend on which prompts are decoded together
 
 
 def check_installed() -> None:
-    """UserError if the package is not there."""
+    """Raise UserError if ctranslate2 is not installed."""
     try:
         import ctranslate2  # noqa: F401
     except ImportError as error:
         raise UserError(
             "`engine=ctranslate2`: the package ctranslate2 is not installed",
-            expected="native, which needs nothing",
+            expected="native, which needs no other package",
             hint="python -m pip install 'mtkd[ctranslate2]'",
         ) from error
 
 
 def convert(generator: Generator) -> Path:
-    """The converted model, in the generator's directory (of a hub's model: in the cache), made if need be."""
+    """Convert the model unless that was done before, and return the path of the converted model.
+
+    It is kept in the generator's directory, or in the cache for a model from the hub.
+    """
     place = Path(generator.name)
     parent = place if place.is_dir() else Path.home() / ".cache" / "mtkd"
     target = parent / f"ctranslate2-int8-{digest_generator(generator)[:16]}"
@@ -49,7 +52,7 @@ def _convert(generator: Generator, target: Path) -> None:
 
 
 def open_engine(generator: Generator) -> Any:
-    """A function as `ask.Decode`: greedy or by beams, in batches of a fixed number of prompts by length."""
+    """Return a `generate.Decode` function: greedy or beam search in batches of fixed size."""
     import ctranslate2
     import torch
 

@@ -1,9 +1,9 @@
-"""One decoding step of a T5 for many rows at once, over buffers that are laid out once.
+"""Decoding steps of a T5 for many rows at once, with preallocated buffers.
 
-It computes what transformers' decoder does, in another order. Cross-attention takes the keys and values
-of a head apart: with K = E Wk and V = E Wv, q K^T = (q Wk^T) E^T and p V = (p E) Wv, so every layer reads the
-encoder's output E itself. Nothing is projected or kept a layer, and the rows of one prompt (beams, samples)
-share its E.
+It computes the same function as the decoder in transformers, in another order. Cross-attention factors the
+keys and values of a head: with K = E Wk and V = E Wv, q K^T = (q Wk^T) E^T and p V = (p E) Wv, so every layer
+reads the encoder output E directly. No layer projects or caches E, and the rows of one prompt (beams,
+samples) share it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 @dataclass
 class State:
-    """Where a batch stands: B prompts with K rows each.
+    """The decoding state of a batch of B prompts with K rows each.
 
     Attributes:
-        encoded: (B, L, D), what the encoder made of the prompts.
-        hidden: (B, 1, L), 0 for a real token and -inf for padding.
-        keys, values: one (B * K, H, T, d) buffer a layer; `step` places of T are filled.
-        step: tokens decoded so far.
+        encoded: (B, L, D), the encoder's output.
+        hidden: (B, 1, L), 0 for real tokens and -inf for padding.
+        keys, values: one (B * K, H, T, d) buffer per layer; the first `step` positions of T are filled.
+        step: number of tokens decoded so far.
     """
 
     encoded: Tensor
@@ -35,13 +35,13 @@ class State:
     step: int = 0
 
     def keep(self, prompts: Tensor, rows: Tensor) -> None:
-        """Leave only some prompts and their rows, in the order given; rows may be repeated (beams)."""
+        """Keep only the given prompts and rows, in this order; rows may be repeated (beams)."""
         if len(prompts) != len(self.encoded):
             self.encoded, self.hidden = self.encoded[prompts], self.hidden[prompts]
         self.reorder(rows)
 
     def reorder(self, rows: Tensor) -> None:
-        """Put the rows' own keys and values into another order."""
+        """Reorder the cached keys and values of the rows."""
         for buffers in (self.keys, self.values):
             for index, buffer in enumerate(buffers):
                 buffers[index] = buffer.index_select(0, rows)
@@ -51,9 +51,9 @@ class Decoder:
     """The decoder of a T5 or mT5.
 
     Args:
-        model: a `T5ForConditionalGeneration` or its kin, in float32, on the device it is to run on.
-        precision: `bf16` computes in bfloat16 (on a copy); the logits are kept in float32 all the same,
-            since two that differ in the third digit are often the two best.
+        model: a `T5ForConditionalGeneration` or similar model in float32, on its device.
+        precision: `bf16` computes in bfloat16 (on a copy of the model). The logits stay in float32, because
+            the two best often differ only in the third digit.
     """
 
     def __init__(self, model, precision: str = "fp32"):
@@ -67,11 +67,11 @@ class Decoder:
         self.scale = model.config.d_model**-0.5 if scaled else 1.0
 
     def start(self, prompts: list[list[int]], rows: int, steps: int) -> State:
-        """Encode the prompts; room for `steps` tokens in each of `rows` rows a prompt."""
+        """Encode the prompts and allocate buffers for `rows` rows per prompt of up to `steps` tokens."""
         ids = [tuple(prompt) for prompt in prompts]
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
         real = torch.arange(int(lengths.max()), device=self.device) < lengths[:, None]
-        if self.device.type == "cpu":  # one by one: no padding, and what is in work stays in the cache
+        if self.device.type == "cpu":  # one at a time: there is no padding, and the data fit in the cache
             encode = self.model.encoder
             read = {one: encode(torch.tensor([one])).last_hidden_state[0] for one in dict.fromkeys(ids)}
             encoded = pad_sequence([read[one] for one in ids], batch_first=True)
@@ -84,13 +84,13 @@ class Decoder:
         return State(encoded, hidden, buffers[0], buffers[1])
 
     def step(self, state: State, tokens: Tensor) -> Tensor:
-        """Read one token a row.
+        """Decode one token per row.
 
         Args:
             tokens: (B * K,) the last token of each row.
 
         Returns:
-            (B * K, V) logits of the next one.
+            (B * K, V) logits of the next token.
         """
         hidden = self.model.decoder.embed_tokens(tokens)
         bias: Tensor | None = None
@@ -112,7 +112,7 @@ class Decoder:
 
 
 class _Layer:
-    """One layer's weights, laid out for `Decoder.step`; M stands for B * K rows."""
+    """The weights of one layer, arranged for `Decoder.step`; M stands for the B * K rows."""
 
     def __init__(self, block):
         own, cross = block.layer[0], block.layer[1]
@@ -130,13 +130,13 @@ class _Layer:
         self.from_values = attention.v.weight.view(heads, size, -1).transpose(1, 2)  # (H, D, d)
 
     def position_bias(self, step: int) -> Tensor:
-        """(1, H, 1, step + 1), what is added to the scores of the last token."""
+        """(1, H, 1, step + 1) position bias, added to the scores of the last token."""
         return self.attention.compute_bias(1, step + 1, past_seen_tokens=step)
 
     def look_back(
         self, hidden: Tensor, keys: Tensor, values: Tensor, step: int, bias: Tensor | None
     ) -> Tensor:
-        """Self-attention of one token; its key and value go into the buffers. (M, D) to (M, D)."""
+        """Self-attention of one token, (M, D) to (M, D); its key and value are added to the buffers."""
         rows = len(hidden)
         projected = F.linear(self.own_norm(hidden), self.qkv).view(rows, 3, self.heads, 1, -1)
         query, keys[:, :, step], values[:, :, step] = (
@@ -149,7 +149,7 @@ class _Layer:
         return F.linear((weights @ values[:, :, : step + 1]).view(rows, -1), self.own_out)
 
     def look_at(self, hidden: Tensor, encoded: Tensor, mask: Tensor) -> Tensor:
-        """Cross-attention of M = B * K rows to the B encoded prompts. (M, D) to (M, D)."""
+        """Cross-attention of the M = B * K rows to the B encoded prompts, (M, D) to (M, D)."""
         rows, prompts = len(hidden), len(encoded)
         query = F.linear(self.cross_norm(hidden), self.query).view(rows, self.heads, -1).transpose(0, 1)
         query = (

@@ -1,11 +1,10 @@
-"""From prompts to token ids: greedy, sampled or by beams, the same whatever rows are decoded together.
+"""Greedy decoding, sampling and beam search whose result does not depend on the batch.
 
-Another batch or padding changes logits in their last bits. Where that could change a choice (the best token
-leads by less than CLOSE), the prompt is decoded again by itself, so the outcome is that of a batch of its own
-wherever batching could matter. No batch has a single row, for which libraries multiply in another order: by
-itself, a prompt is there twice. In bf16 the last bits are worth more than CLOSE; there the outcome rests on a
-row's matrix product not depending on how many rows there are, which holds for oneDNN's. Sampling draws its
-noise from (seed, paragraph, question, step, token) alone.
+Batching and padding change logits in their last bits. Where that could change a choice (the best token leads
+by less than CLOSE), the prompt is decoded again in a batch of its own. That batch contains the prompt twice,
+because libraries multiply single rows in a different order. In bf16 the rounding errors exceed CLOSE; there
+the result relies on a row's matrix product being independent of the number of rows, which holds for oneDNN.
+The noise for sampling depends only on (seed, paragraph, question, step, token).
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from augment.counter_rng import G, mix
 from augment.questions.generation.decoder import Decoder
 
 CLOSE = 1e-3
-_TOP = 256  # a sampled token is one of the so many likeliest
+_TOP = 256  # tokens are sampled from this many most likely ones
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt's token ids, and the stream of random numbers its questions are drawn from."""
+    """The token ids of a prompt, and the random number stream for sampling its questions."""
 
     ids: tuple[int, ...]
     stream: int = 0
@@ -39,10 +38,10 @@ class Strategy:
     """How tokens are chosen.
 
     Attributes:
-        beams: 1 = one token after the other; more = beam search, that many questions a prompt.
-        sample: draw the tokens; `temperature` divides the logits, and the draw is from the likeliest
+        beams: 1 = no beam search; more = beam search that returns this many questions per prompt.
+        sample: draw tokens at random; `temperature` divides the logits, and the draw is from the most likely
             tokens that make up `top_p` of the probability (256 at most).
-        limit: most tokens of a question; a token of `stops` ends it.
+        limit: maximum number of tokens in a question; an end token ends it earlier.
     """
 
     beams: int = 1
@@ -53,20 +52,20 @@ class Strategy:
 
 
 def stream_of(seed: int, uid: str, number: int, attempt: int = 0) -> int:
-    """The stream of one question of one paragraph."""
+    """The random number stream for one question about one paragraph."""
     digest = hashlib.blake2b(f"{seed}:{uid}:{number}:{attempt}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 @torch.inference_mode()
 def decode(decoder: Decoder, prompts: list[Prompt], strategy: Strategy, batch: int) -> list[list[list[int]]]:
-    """Decode the prompts, those of like length together.
+    """Decode the prompts, batching those of similar length.
 
     Args:
-        batch: prompts decoded at once; a matter of speed and memory only.
+        batch: number of prompts decoded at once; affects only speed and memory.
 
     Returns:
-        for each prompt its questions, best first, as ids without start and end: one, or one a beam.
+        the questions of each prompt, best first (one, or one per beam), as ids without start and end tokens.
     """
     order = sorted(range(len(prompts)), key=lambda number: len(prompts[number].ids))
     search = _beams if strategy.beams > 1 else _line
@@ -84,14 +83,14 @@ def decode(decoder: Decoder, prompts: list[Prompt], strategy: Strategy, batch: i
 
 @dataclass(frozen=True)
 class _Found:
-    """A prompt's questions, and the narrowest lead by which a choice was made on the way."""
+    """The questions of a prompt, and the smallest margin by which a token or beam was chosen."""
 
     questions: list[list[int]]
     margin: float
 
 
 def _line(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[_Found]:
-    """One question a prompt, a token after the other; rows that have ended leave while two others go on."""
+    """Decode one question per prompt; finished rows are dropped while at least two others continue."""
     choose = _sampler(strategy) if strategy.sample else _greedy
     stops, count = _stops(decoder), len(prompts)
     streams = np.array([prompt.stream for prompt in prompts], np.uint64)
@@ -120,13 +119,13 @@ Choose = Callable[[Tensor, np.ndarray, int], tuple[Tensor, Tensor]]
 
 
 def _greedy(logits: Tensor, streams: np.ndarray, step: int) -> tuple[Tensor, Tensor]:
-    """The likeliest token of each row of (R, V) logits, and its lead over the next."""
+    """The most likely token of each row of (R, V) logits, and its lead over the second."""
     best = logits.float().topk(2)
     return best.indices[:, 0], best.values[:, 0] - best.values[:, 1]
 
 
 def _sampler(strategy: Strategy) -> Choose:
-    """Draw by the Gumbel-max trick, which turns a draw into an argmax whose lead is known."""
+    """Sample with the Gumbel-max trick, which turns a draw into an argmax with a known margin."""
 
     def choose(logits: Tensor, streams: np.ndarray, step: int) -> tuple[Tensor, Tensor]:
         scaled = logits.float() / strategy.temperature
@@ -134,7 +133,7 @@ def _sampler(strategy: Strategy) -> Choose:
         shares = (top.values - scaled.logsumexp(1, keepdim=True)).exp()
         noisy = top.values + _gumbel(streams, step, top.indices)
         before = shares.cumsum(1) - shares
-        # The nucleus, a little smaller and a little larger: a token at its very edge must not decide.
+        # Compare slightly smaller and larger nuclei: a token at the edge must not decide the outcome.
         winners = [
             noisy.masked_fill(~_nucleus(shares, before, strategy.top_p + slack), -torch.inf).topk(2)
             for slack in (0.0, -CLOSE / 10, CLOSE / 10)
@@ -149,7 +148,7 @@ def _sampler(strategy: Strategy) -> Choose:
 
 
 def _nucleus(shares: Tensor, before: Tensor, top_p: float) -> Tensor:
-    """(R, N) bool, the likeliest tokens up to `top_p`, and all that are as likely as the last of them."""
+    """(R, N) bool, the most likely tokens up to `top_p`, and all that are as likely as the last of them."""
     inside = before < top_p
     inside[:, 0] = True
     least = shares.masked_fill(~inside, 2.0).amin(1, keepdim=True)
@@ -165,10 +164,11 @@ def _gumbel(streams: np.ndarray, step: int, tokens: Tensor) -> Tensor:
 
 
 def _beams(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[_Found]:
-    """The best questions of each prompt by mean log-probability a token, among `beams` kept at each step.
+    """Beam search for the questions with the highest mean log-probability per token.
 
-    Of the 2K likeliest ways to go on, those that end are set aside and the best K others are kept. It stops
-    when no prompt's K finished questions can be beaten by its best unfinished one at its present mean.
+    Of the 2K most likely continuations of a prompt, the finished ones are set aside and the best K others are
+    kept. A prompt is done when its best unfinished question, at its current mean, beats none of its K
+    finished ones.
     """
     count, width, stops = len(prompts), strategy.beams, _stops(decoder)
     state = decoder.start([list(prompt.ids) for prompt in prompts], width, strategy.limit)
@@ -209,7 +209,7 @@ def _beams(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[
 
 
 class _Hypotheses:
-    """The finished questions of one prompt, by mean log-probability."""
+    """The finished questions of one prompt, sorted by mean log-probability."""
 
     def __init__(self, width: int):
         self.width, self.margin, self.settled = width, float("inf"), False
@@ -220,7 +220,7 @@ class _Hypotheses:
         self.done.sort(key=lambda entry: -entry[0])
 
     def settle(self, running: float) -> None:
-        """Stop if no unfinished question, the best having the mean `running`, beats the finished ones."""
+        """Stop if the best unfinished question, with the mean `running`, does not beat the finished ones."""
         if len(self.done) >= self.width:
             lead = self.done[self.width - 1][0] - running
             self.settled = lead >= 0

@@ -1,4 +1,4 @@
-"""From paragraphs to questions: prompts of what fits, candidates for answers, questions that differ."""
+"""Generating questions from paragraphs: choose answers, build prompts, and keep distinct questions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from augment.questions.generator import Reading
 from augment.questions.prompt_formats import Format
 from augment.questions.sentences import sentences
 
-_ATTEMPTS = 4  # draws of a question until it is one that the paragraph does not have yet
-_ANSWER_ROOM = 32  # tokens of a prompt that are left for the answer and the marks
+_ATTEMPTS = 4  # how often a question is drawn if the paragraph has the same one already
+_ANSWER_ROOM = 32  # tokens of a prompt reserved for the answer and the words of the template
 
 Decode = Callable[[list[Prompt], Strategy], list[list[list[int]]]]
 
 
 @dataclass(frozen=True)
 class Asking:
-    """How paragraphs are asked about.
+    """How questions are generated from paragraphs.
 
     Attributes:
-        reading: what the generator reads; `spacy`: the pipeline that finds answers, None = by rule.
-        count: questions wanted of each paragraph.
+        reading: the generator's input format and limits.
+        count: number of questions per paragraph.
+        spacy: the spaCy pipeline that finds answers; None = find them by rules.
     """
 
     reading: Reading
@@ -36,9 +37,9 @@ class Asking:
 
 
 def readable(tokenizer: Any, texts: list[str], reading: Reading) -> list[str | None]:
-    """What may be read of each text: all, the sentences that fit, or None if none does.
+    """Shorten each text to the sentences that fit the generator; None if no sentence fits.
 
-    Those that fit are the leading ones; where the format shows one sentence, all not too long themselves.
+    The leading sentences are kept, or, if the format shows a single sentence, all that fit individually.
     """
     room = reading.max_input - 1 - (_ANSWER_ROOM if reading.format.asks_for_an_answer else 0)
     result: list[str | None] = list(texts)
@@ -63,15 +64,15 @@ def _lengths(tokenizer: Any, texts: list[str]) -> list[int]:
 
 
 class GeneratedQuestion(NamedTuple):
-    """What the generator wrote, and the answer that it was asked for (None: the format asks for none)."""
+    """A generated question, and the answer it was generated for (None if the format names no answer)."""
 
     text: str
     asked_for: str | None
 
 
 @dataclass(frozen=True)
-class _Wish:
-    """One question that is wanted: of row `row`, its number there, the prompt's text and answer."""
+class _Request:
+    """One question to generate: the row, its number in the row, and the text and answer of the prompt."""
 
     row: int
     number: int
@@ -82,49 +83,50 @@ class _Wish:
 def generate_questions(
     tokenizer: Any, decode: Decode, asking: Asking, uids: list[str], contexts: list[str]
 ) -> list[list[GeneratedQuestion]]:
-    """The questions about each context: up to `asking.count` that differ, none of them blank.
+    """Generate up to `asking.count` distinct, non-blank questions about each context.
 
-    What is asked about a context depends on the model, the settings, its uid and its text alone.
+    The questions about a context depend only on the model, the settings, its uid and its text.
     """
     form, found = asking.reading.format, [list[GeneratedQuestion]() for _ in contexts]
     shown = readable(tokenizer, contexts, asking.reading)
-    wishes = [
-        wish
+    requests = [
+        request
         for row, context in enumerate(shown)
         if context and context.strip()
-        for wish in _wishes(row, context, form, asking)
+        for request in _requests(row, context, form, asking)
     ]
     strategy = asking.strategy
     for attempt in range(_ATTEMPTS if strategy.sample else 1):
-        ids = tokenizer([wish.text for wish in wishes], verbose=False).input_ids if wishes else []
+        ids = tokenizer([one.text for one in requests], verbose=False).input_ids if requests else []
         prompts = [
-            Prompt(tuple(one), stream_of(asking.seed, uids[wish.row], wish.number, attempt))
-            for one, wish in zip(ids, wishes, strict=True)
+            Prompt(tuple(one), stream_of(asking.seed, uids[request.row], request.number, attempt))
+            for one, request in zip(ids, requests, strict=True)
         ]
         texts = [tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in decode(prompts, strategy)]
-        had = [False] * len(wishes)
+        done = [False] * len(requests)
         for rank in range(max(map(len, texts), default=0)):  # the best of each prompt before any second
-            for place, wish in enumerate(wishes):
-                had[place] |= _take(found[wish.row], texts[place][rank], wish.answer, asking.count)
-        wishes = [wish for wish, done in zip(wishes, had, strict=True) if not done]
+            for index, request in enumerate(requests):
+                text = texts[index][rank]
+                done[index] |= _add_question(found[request.row], text, request.answer, asking.count)
+        requests = [request for request, finished in zip(requests, done, strict=True) if not finished]
     return found
 
 
-def _wishes(row: int, context: str, form: Format, asking: Asking) -> list[_Wish]:
-    """The prompts for one context: one a question, or a single one where beams give several."""
+def _requests(row: int, context: str, form: Format, asking: Asking) -> list[_Request]:
+    """The requests for one context: one per question, or a single one if beam search returns several."""
     if not form.asks_for_an_answer:
         count = 1 if asking.strategy.beams > 1 else asking.count
-        return [_Wish(row, number, form.prompt(context), None) for number in range(count)]
-    found = by_spacy(context, asking.spacy) if asking.spacy else by_rule(context)
-    wishes = []
-    for number, answer in enumerate(spread(found, asking.count)):
+        return [_Request(row, number, form.prompt(context), None) for number in range(count)]
+    candidates = by_spacy(context, asking.spacy) if asking.spacy else by_rule(context)
+    requests = []
+    for number, answer in enumerate(spread(candidates, asking.count)):
         short = " ".join(answer.text.split()[:8])
-        wishes.append(_Wish(row, number, form.prompt(context, short, answer.start), short))
-    return wishes
+        requests.append(_Request(row, number, form.prompt(context, short, answer.start), short))
+    return requests
 
 
-def _take(questions: list[GeneratedQuestion], text: str, answer: str | None, count: int) -> bool:
-    """Add a question if it is new and there is room for it; False if it is blank or there already."""
+def _add_question(questions: list[GeneratedQuestion], text: str, answer: str | None, count: int) -> bool:
+    """Add a question unless it is blank, a repetition or one too many; False if another is needed."""
     text = " ".join(text.split())
     if len(questions) < count and text and text not in (question.text for question in questions):
         questions.append(GeneratedQuestion(text, answer))

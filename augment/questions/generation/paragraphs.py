@@ -1,4 +1,4 @@
-"""The paragraphs to ask about: read from files or the hub, chosen and cut by their number of words."""
+"""The paragraphs to ask about, read from files or the hub, and selected and cut by their word count."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ HUB = "hub:"
 
 @dataclass(frozen=True)
 class Words:
-    """The range of words that a paragraph must have; longer ones are cut at ends of sentences."""
+    """The allowed word count of a paragraph; longer paragraphs are cut at sentence ends."""
 
     least: int
     most: int
 
     @staticmethod
     def parse(spec: str) -> Words:
-        """The range written as "200:320"; UserError if it is none."""
+        """Parse a range such as "200:320"; UserError if it is invalid."""
         match = re.fullmatch(r"(\d+):(\d+)", spec.strip())
         words = Words(*map(int, match.groups())) if match else None
         if words is None or not 1 <= words.least <= words.most:
@@ -44,7 +44,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph: a name that no other has, its text, and what it is from (a title, or its file)."""
+    """A paragraph: a unique name, its text, and its source (a title or a file name)."""
 
     uid: str
     text: str
@@ -53,14 +53,14 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of the paragraphs that were read.
+    """How many paragraphs were read, cut, shortened, left out and kept.
 
     Attributes:
-        read: all of them; `empty` of these were blank, `outside` had no piece in the range of words.
-        cut: paragraphs that were cut, into `pieces` pieces of the range.
+        read: all paragraphs; `empty` were blank, `outside` had no piece with an allowed word count.
+        cut: paragraphs that were cut into a total of `pieces` pieces.
         shortened: pieces of which the generator reads only the sentences that fit.
-        too_long: left out, since one sentence is longer than the generator can read.
-        kept: pieces that are asked about.
+        too_long: pieces left out because no sentence fits the generator.
+        kept: pieces that questions are generated from.
     """
 
     read: int = 0
@@ -77,23 +77,23 @@ class Counts:
         return dataclasses.asdict(self)
 
     def sentence(self) -> str:
-        """The counts in words."""
+        """The counts as a sentence."""
         parts = [
             (self.empty, "blank"),
-            (self.outside, "outside the range of words"),
+            (self.outside, "outside the word range"),
             (self.cut, f"cut into {self.pieces} pieces"),
-            (self.shortened, "longer than the generator reads (it read the sentences that fit)"),
-            (self.too_long, "left out, one sentence being longer than the generator reads"),
+            (self.shortened, "too long for the generator (it read the sentences that fit)"),
+            (self.too_long, "left out because no sentence fits the generator"),
         ]
-        told = "; ".join(f"{count} {what}" for count, what in parts if count)
-        return f"{self.read} paragraphs read, {self.kept} asked about{': ' if told else ''}{told}."
+        details = "; ".join(f"{count} {what}" for count, what in parts if count)
+        return f"{self.read} paragraphs read, {self.kept} kept{': ' if details else ''}{details}."
 
 
 def open_paragraphs(spec: str, column: str, title: str, split: str = "train") -> Iterator[Paragraph]:
-    """The paragraphs of a file, a directory, or with "hub:NAME[/CONFIG]" of a data set on the hub.
+    """Open the paragraphs of a file, a directory, or a dataset on the hub ("hub:NAME[/CONFIG]").
 
     Raises:
-        UserError: nothing there, or no such column (at once); a line that cannot be read (on the way).
+        UserError: the text or the column does not exist (at once), or a line cannot be read (on iteration).
     """
     if spec.startswith(HUB):
         return _of_hub(spec.removeprefix(HUB), column, title, split)
@@ -122,7 +122,7 @@ def _of_hub(name: str, column: str, title: str, split: str) -> Iterator[Paragrap
 
     parts = name.split("/")
     if not all(parts) or len(parts) > 3:
-        raise UserError(f"--text {HUB}{name}", expected="hub:OWNER/NAME or hub:OWNER/NAME/CONFIG")
+        raise UserError(f"`text={HUB}{name}`", expected="hub:OWNER/NAME or hub:OWNER/NAME/CONFIG")
     table = fetch("/".join(parts[:2]), parts[2] if len(parts) == 3 else None, split)
     if column not in table.column_names:
         raise unknown(f"text column of {name}", column, table.column_names, hint="`text_column=NAME`")
@@ -137,7 +137,7 @@ def _of_table(name: str, texts: pa.ChunkedArray, titles: pa.ChunkedArray | None)
 
 
 def select_paragraphs(paragraphs: Iterator[Paragraph], words: Words | None) -> tuple[list[Paragraph], Counts]:
-    """The paragraphs that are not blank, and with `words` those pieces of them that are in its range."""
+    """Select the non-blank paragraphs; with `words`, cut them and keep the pieces in its range."""
     chosen: list[Paragraph] = []
     read = empty = outside = cut = pieces = 0
     for paragraph in paragraphs:
@@ -167,7 +167,7 @@ def _in_range(paragraph: Paragraph, words: Words) -> list[Paragraph]:
 
 
 def as_rows(task: str, paragraphs: list[Paragraph]) -> Rows:
-    """The paragraphs as rows of two texts: the paragraph, and what it is from."""
+    """Convert paragraphs to rows of two texts: the paragraph and its source."""
     uids, texts, sources = zip(*((p.uid, p.text, p.source) for p in paragraphs), strict=True)
     columns = (pa.array(texts, pa.string()), pa.array(sources, pa.string()))
     return Rows(task, "text", pa.array(uids, pa.string()), columns, np.full(len(uids), np.nan))

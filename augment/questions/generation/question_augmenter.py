@@ -1,4 +1,4 @@
-"""The method "questions": rows of paragraphs to a corpus of questions about them."""
+"""The augmenter "questions", which generates questions about paragraphs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from tasks.rows import Rows
 
 _CHUNK = 256  # paragraphs that are sorted by length and decoded together
 _ABOUT = (
-    "Each paragraph was read by a T5 that was fine-tuned to write questions (WaLDORf, Tian et al. 2019). "
-    "A question depends on the model, the settings, the seed and the paragraph only. {counts}"
+    "The questions were generated from paragraphs by a T5 that was fine-tuned to write questions (WaLDORf, "
+    "Tian et al. 2019). A question depends only on the model, the settings, the seed and the paragraph. "
+    "{counts}"
 )
 
 
 @dataclass(frozen=True)
 class Questions(Augmenter):
-    """Questions about paragraphs; the rows' two texts are the paragraph and what it is from.
+    """Generate questions about paragraphs; the two texts of a row are the paragraph and its source.
 
     Attributes:
-        generator: the T5, loaded; `digest` is that of its weights and tokeniser.
-        decode: the engine, opened; `engine`: its name in `ENGINES`, for the record.
-        words: the range of words of the paragraphs, for the record; `counts`: what became of them.
+        generator: the loaded T5; `digest`: the digest of its weights and tokeniser.
+        decode: the engine's decoding function; `engine`: its name in `ENGINES`, for the manifest.
+        words: the word range of the paragraphs, for the manifest; `counts`: how many were used, for the card.
     """
 
     generator: Generator
@@ -48,12 +49,12 @@ class Questions(Augmenter):
 
     @property
     def about(self) -> str:
-        """How the questions came about, with the counts."""
+        """How the questions were made, with the paragraph counts."""
         return _ABOUT.format(counts=self.counts).strip()
 
     @property
     def settings(self) -> dict[str, float | int | str]:
-        """What decides the questions, by name."""
+        """All settings that affect the questions, by name."""
         reading, strategy = self.asking.reading, self.asking.strategy
         drawn: dict[str, float | int | str] = (
             {"temperature": strategy.temperature, "top_p": strategy.top_p} if strategy.sample else {}
@@ -75,7 +76,7 @@ class Questions(Augmenter):
         }
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
-        """Yield the questions about `rows`, up to `copies` a row."""
+        """Yield up to `copies` questions about each of `rows`."""
         for start in range(0, len(rows), _CHUNK):
             part = rows.take(np.arange(start, min(start + _CHUNK, len(rows))))
             contexts = part.texts[0].to_pylist()
@@ -86,16 +87,16 @@ class Questions(Augmenter):
 
 
 def check_asking(asking: Asking, engine: str, precision: str) -> None:
-    """See that so many questions can be had of a paragraph in this way, and that what it takes is installed.
+    """Check that the settings can produce the requested questions and that the packages are installed.
 
     Raises:
-        UserError: they cannot, or spaCy, its pipeline or the engine is missing.
+        UserError: the settings contradict each other, or spaCy, its pipeline or the engine is missing.
     """
     strategy, form = asking.strategy, asking.reading.format
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     if strategy.sample and strategy.beams > 1:
-        raise UserError("`sample=True` with `beams`", expected="one of the two")
+        raise UserError("`sample=True` with `beams`", expected="only one of the two")
     if strategy.sample and not (strategy.temperature > 0 and 0 < strategy.top_p <= 1):
         raise UserError(
             f"`temperature={strategy.temperature}` `top_p={strategy.top_p}`",
@@ -108,8 +109,9 @@ def check_asking(asking: Asking, engine: str, precision: str) -> None:
         and strategy.beams < asking.count
     ):
         raise UserError(
-            f"greedy decoding cannot write {asking.count} different questions per paragraph from the context",
-            hint=f"`sample=True`, `beams={asking.count}` or more, or a model trained with `format=sentence`",
+            f"greedy decoding cannot generate {asking.count} different questions per paragraph",
+            hint=f"use `sample=True`, at least `beams={asking.count}`, or a model trained with "
+            "`format=sentence`",
         )
     if engine == "ctranslate2":
         from augment.questions.generation.ctranslate import check_installed
@@ -119,15 +121,15 @@ def check_asking(asking: Asking, engine: str, precision: str) -> None:
             raise UserError(f"`precision={precision}` with `engine=ctranslate2`, which is int8")
         if strategy.sample:
             raise UserError(
-                "`sample=True` with `engine=ctranslate2`: its draws cannot be told by a paragraph's seed",
-                hint="use `beams`, or the engine native",
+                "`sample=True` with `engine=ctranslate2`, whose sampling cannot be seeded per paragraph",
+                hint="use `beams`, or `engine=native`",
             )
     if form.asks_for_an_answer and asking.spacy:
         load_spacy(asking.spacy)
 
 
 def _table(rows: Rows, found: list[list[GeneratedQuestion]]) -> pa.Table:
-    """The questions as rows of `QUESTION_SCHEMA`."""
+    """Build a table of the questions in `QUESTION_SCHEMA`."""
     counts = [len(questions) for questions in found]
     row = pa.array(np.repeat(np.arange(len(rows)), counts))
     number = pa.array([n for count in counts for n in range(1, count + 1)], pa.int32())

@@ -1,4 +1,4 @@
-"""A new T5: its own vocabulary (SentencePiece's unigram model), and weights drawn at random."""
+"""A new T5 with its own vocabulary (SentencePiece's unigram model) and random weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.errors import UserError
 
 @dataclass(frozen=True)
 class NewModelShape:
-    """The sizes of a new T5: `layers` are those of the encoder and of the decoder each."""
+    """The sizes of a new T5; encoder and decoder have `layers` layers each."""
 
     vocab_size: int = 8000
     d_model: int = 256
@@ -21,19 +21,19 @@ class NewModelShape:
     d_ff: int = 1024
 
     def check(self) -> None:
-        """UserError unless the width is a multiple of the heads."""
+        """Raise UserError unless the width is a multiple of the number of heads."""
         if self.d_model % self.heads:
             raise UserError(
                 f"`d_model={self.d_model}` with `heads={self.heads}`",
-                expected="a width that the heads divide",
+                expected="`d_model` must be a multiple of `heads`",
             )
 
 
 def train_tokenizer(texts: Iterable[str], shape: NewModelShape, max_input: int) -> Any:
-    """A T5 tokeniser (fast) whose vocabulary was learned from `texts`.
+    """Train a (fast) T5 tokeniser on `texts`.
 
     Raises:
-        UserError: the texts are too few for so large a vocabulary.
+        UserError: there are too few texts for a vocabulary of this size.
     """
     import sentencepiece
     from transformers import T5Tokenizer
@@ -59,9 +59,9 @@ def train_tokenizer(texts: Iterable[str], shape: NewModelShape, max_input: int) 
         )
     except (RuntimeError, OSError) as error:
         raise UserError(
-            f"no vocabulary of {shape.vocab_size} could be learned from these texts: "
+            f"a vocabulary of {shape.vocab_size} tokens cannot be learned from these texts: "
             f"{str(error).strip().splitlines()[-1]}",
-            hint="a smaller `vocab_size`, or more rows",
+            hint="use a smaller `vocab_size` or more rows",
         ) from error
     model = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
     pieces = [(model.id_to_piece(n), model.get_score(n)) for n in range(model.get_piece_size())]
@@ -69,7 +69,7 @@ def train_tokenizer(texts: Iterable[str], shape: NewModelShape, max_input: int) 
 
 
 def new_model(tokenizer: Any, shape: NewModelShape, seed: int) -> Any:
-    """A T5 of this shape with random weights, the same for the same seed."""
+    """Create a T5 of this shape with random weights, which depend only on the seed."""
     import torch
     from transformers import T5Config, T5ForConditionalGeneration
     from transformers.utils import logging

@@ -1,4 +1,4 @@
-"""What a generator is trained on: prompts from a span task's rows, each with the questions asked of it."""
+"""Training data of a generator: prompts from the rows of a span task, each with its questions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.task import Task
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt, and the questions that people asked of it; `context` is the paragraph behind it."""
+    """A prompt and its human-written questions; `context` is the paragraph that the prompt was made from."""
 
     prompt: str
     questions: tuple[str, ...]
@@ -26,16 +26,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """`Asked` as token ids: the prompt, cut to the limit, and each question with its end."""
+    """`Asked` as token ids: the truncated prompt, and each question with its end token."""
 
     prompt: list[int]
     questions: list[list[int]]
 
 
 def span_task(tasks: list[Task]) -> Task:
-    """The one task that is named, if it is a span task with training rows; UserError otherwise."""
+    """Return the only task; UserError if there is not exactly one, or if it is not a span task."""
     if len(tasks) != 1:
-        raise UserError(f"{len(tasks)} tasks are named", expected="one span task, such as squad")
+        raise UserError(f"{len(tasks)} tasks were given", expected="one span task, such as squad")
     task = tasks[0]
     if not task.type.predicts_spans:
         raise UserError(
@@ -48,15 +48,15 @@ def span_task(tasks: list[Task]) -> Task:
 def read_asked(
     source: DataSource, task: Task, split: str, form: Format, limit: int | None, seed: int
 ) -> list[Asked]:
-    """The prompts of one split in file order.
+    """Read the prompts of one split in file order.
 
-    Blank texts are skipped, and where the format marks an answer, rows without one.
+    Rows with blank texts are skipped, and if the format marks an answer, so are rows without one.
 
     Args:
-        limit: rows, drawn at random from `seed`; None = all.
+        limit: number of rows to sample, using `seed`; None = all.
 
     Raises:
-        UserError: the split is not there, a row is wrong, or nothing is left.
+        UserError: the split is missing, a row is invalid, or no row is left.
     """
     table = validated_table(source, task, split).table
     columns = [table[name].to_pylist() for name in (*task.columns, task.label)]
@@ -81,12 +81,14 @@ def read_asked(
         found.setdefault(prompt, []).append(question.strip())
         contexts[prompt] = context
     if not found:
-        raise UserError(f"{task.name}/{split} has no row with a context and a question", hint="raise `limit`")
+        raise UserError(
+            f"{task.name}/{split} has no row with a context and a question", hint="increase `limit`"
+        )
     return [Asked(prompt, tuple(questions), contexts[prompt]) for prompt, questions in found.items()]
 
 
 def encode(tokenizer: Any, asked: list[Asked], max_input: int, max_output: int) -> list[EncodedPrompt]:
-    """The prompts and questions as ids, cut to the limits."""
+    """Convert prompts and questions to token ids, truncated to the limits."""
     prompts = tokenizer([one.prompt for one in asked], truncation=True, max_length=max_input).input_ids
     flat = [question for one in asked for question in one.questions]
     questions = iter(tokenizer(flat, truncation=True, max_length=max_output).input_ids)
@@ -97,10 +99,10 @@ def encode(tokenizer: Any, asked: list[Asked], max_input: int, max_output: int) 
 
 
 def prompt_batches(encoded: list[EncodedPrompt], size: int, seed: int, epoch: int) -> Iterator[list[int]]:
-    """One epoch's batches of prompts of like length, in an order drawn from (seed, epoch).
+    """Batches of prompts of similar length for one epoch, in random order given by (seed, epoch).
 
-    A prompt comes with all its questions, so that it is read once; `size` is about how many questions are
-    in a batch.
+    All questions of a prompt are in the same batch, so the prompt is encoded once. `size` is the approximate
+    number of questions per batch.
     """
     stream = np.random.default_rng([seed, epoch])
     order = stream.permutation(len(encoded))

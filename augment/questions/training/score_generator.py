@@ -1,4 +1,4 @@
-"""GeneratorScores of a generator on held-out prompts."""
+"""Scoring a generator on held-out prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.progress import progress
 
 @dataclass(frozen=True)
 class Sample:
-    """A held-out context's beginning, one of the questions people asked, and the generator's."""
+    """The beginning of a held-out context, one of its reference questions, and the generated question."""
 
     context: str
     asked: str
@@ -28,7 +28,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class GeneratorScores:
-    """Held-out scores: of `prompts` prompts with `questions` questions; BLEU and ROUGE-L in per cent."""
+    """Scores on `prompts` held-out prompts with `questions` questions; BLEU and ROUGE-L in per cent."""
 
     perplexity: float
     bleu: float
@@ -41,7 +41,7 @@ class GeneratorScores:
 def evaluate(
     model: Any, tokenizer: Any, asked: list[Asked], reading: Reading
 ) -> tuple[GeneratorScores, list[Sample]]:
-    """GeneratorScores on held-out prompts, and a few samples."""
+    """Score the model on held-out prompts; returns the scores and a few samples."""
     encoded = encode(tokenizer, asked, reading.max_input, reading.max_output)
     perplexity = _perplexity(model.eval(), encoded, tokenizer.pad_token_id)
     answers = _greedy(model, encoded, reading.max_output)
@@ -60,7 +60,7 @@ def evaluate(
 
 
 def _perplexity(model: Any, encoded: list[EncodedPrompt], pad: int) -> float:
-    """exp of the mean loss a token."""
+    """exp of the mean loss per token."""
     order = sorted(encoded, key=lambda one: len(one.prompt))
     total, tokens = 0.0, 0
     with progress("perplexity", len(order), unit="prompts") as advance:

@@ -1,4 +1,4 @@
-"""The loss of a batch of prompts."""
+"""The training loss of a question generator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IGNORED = -100
 
 
 def batch_loss(model: Any, rows: list[EncodedPrompt], pad: int, precision: str) -> Tensor:
-    """Mean cross-entropy a token of all questions of the prompts; each prompt is encoded once."""
+    """Mean cross-entropy per token over all questions of the prompts; each prompt is encoded once."""
     device = model.device
     ids = _padded([row.prompt for row in rows], pad).to(device)
     real = _padded([[1] * len(row.prompt) for row in rows], 0).to(device)

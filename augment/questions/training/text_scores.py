@@ -1,4 +1,4 @@
-"""How good generated questions are: perplexity of people's, BLEU and ROUGE-L of the generator's own."""
+"""Text scores of generated questions: BLEU and ROUGE-L."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def words(text: str) -> list[str]:
 
 
 def bleu(references: Sequence[Sequence[str]], written: Sequence[str]) -> float:
-    """Corpus BLEU-4 in per cent against several references each (nltk, its smoothing method 1)."""
+    """Corpus BLEU-4 in per cent with several references per question (nltk, smoothing method 1)."""
     from nltk.translate.bleu_score import SmoothingFunction, corpus_bleu
 
     known = [[words(one) for one in several] for several in references]
@@ -23,7 +23,7 @@ def bleu(references: Sequence[Sequence[str]], written: Sequence[str]) -> float:
 
 
 def rouge_l(references: Sequence[Sequence[str]], written: Sequence[str]) -> float:
-    """Mean ROUGE-L F1 in per cent (Lin 2004, beta = 1), of each question the best over its references."""
+    """Mean ROUGE-L F1 in per cent (Lin 2004, beta = 1), taking the best reference of each question."""
     best = [
         max(_rouge(words(ref), words(one)) for ref in refs)
         for refs, one in zip(references, written, strict=True)

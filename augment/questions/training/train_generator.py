@@ -1,4 +1,4 @@
-"""Fine-tuning a T5 to write questions: the loop, resumable at any checkpoint, and the report at its end."""
+"""Fine-tuning a T5 to generate questions: the resumable training loop and the report."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from tasks.sources import DataSource
 from tasks.task import Task
 
 FROM_SCRATCH = "fresh"
-_WORK = "unfinished"  # checkpoints and the new vocabulary, until the model is written
-_EVERY = 50  # steps between two losses in the log
+_WORK = "unfinished"  # folder of checkpoints and the new vocabulary until the model is written
+_EVERY = 50  # steps per logged loss
 
 
 def _read_key(directory: Path) -> str | None:
-    """The key of the run whose generator, or unfinished work, is in a directory."""
+    """The key of the finished or unfinished run in a directory."""
     for path in (directory / RECORD, directory / _WORK / "run.json"):
         if path.is_file():
-            found = read_json(path)
-            return found.get("key") if isinstance(found, dict) else None
+            record = read_json(path)
+            return record.get("key") if isinstance(record, dict) else None
     return None
 
 
@@ -53,16 +53,17 @@ GENERATOR_KIND = OutputKind(
 
 @dataclass(frozen=True)
 class TrainJob:
-    """A training run, by what decides its outcome.
+    """Everything that affects the outcome of a training run.
 
     Attributes:
-        model: a T5 by directory or hub name, or "fresh": a new one of `shape`.
-        reading: the format and the limits; `seed` decides order, dropout and new weights.
-        epochs: passes over the data; `steps` = so many steps instead.
-        lr: the highest learning rate; None = 0.03 for a new model, else 3e-4. It rises over `warmup` of the
-            steps and then falls to 0, both linearly.
-        batch_size: about how many questions a step.
-        limit: training rows, eval_limit: held-out rows; None = all.
+        model: directory or hub name of a T5, or "fresh" for a new one of `shape`.
+        reading: the prompt format and the length limits.
+        epochs: number of passes over the data; `steps`: number of steps, which overrides `epochs`.
+        lr: the peak learning rate; None = 0.03 for a new model, else 3e-4. It rises linearly during the
+            fraction `warmup` of the steps and then falls linearly to 0.
+        batch_size: approximate number of questions per step.
+        seed: for the order of the data, dropout and new weights.
+        limit: number of training rows; `eval_limit`: number of held-out rows; None = all.
     """
 
     model: str
@@ -81,13 +82,14 @@ class TrainJob:
 
     @property
     def rate(self) -> float:
-        """The highest learning rate."""
+        """The peak learning rate."""
         return self.lr or (0.03 if self.model == FROM_SCRATCH else 3e-4)
 
     def optimizer(self, model: Any) -> torch.optim.Optimizer:
-        """AdamW; for a new model Adafactor, whose steps are in proportion to the weights.
+        """AdamW, or Adafactor for a new model.
 
-        The scales of a T5's new weights differ by two orders of magnitude, so no one step suits them all.
+        The initial weights of a T5 differ in scale by two orders of magnitude, so no single step size suits
+        them all; the steps of Adafactor are proportional to the weights.
         """
         if self.model == FROM_SCRATCH:
             return OPTIMIZERS["adafactor"](model.parameters(), lr=self.rate)
@@ -96,12 +98,12 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class GeneratorReport:
-    """What a run did: the record beside the model, too.
+    """The report of a training run, which is also the record saved with the model.
 
     Attributes:
-        reading: what the generator reads, for `mtkd augment questions generate`.
-        key: digest of the job and of the data.
-        losses: mean training loss of each stretch of 50 steps.
+        reading: the input format and limits, for `mtkd augment questions generate`.
+        key: a digest of the job and the data.
+        losses: the mean training loss of every 50 steps.
     """
 
     reading: Reading
@@ -123,10 +125,10 @@ class GeneratorReport:
 
 @dataclass(frozen=True)
 class TrainingPlace:
-    """Where a run goes and who asked for it: directory, device, version of mtkd and command line.
+    """Where a run is written and executed: directory, device, mtkd version and command line.
 
     Attributes:
-        overwrite: drop what another run left there; `save_every`: steps between checkpoints.
+        overwrite: replace the output of another run; `save_every`: number of steps between checkpoints.
     """
 
     out: Path
@@ -138,13 +140,13 @@ class TrainingPlace:
 
 
 def train_generator(job: TrainJob, source: DataSource, task: Task, place: TrainingPlace) -> dict[str, Any]:
-    """Train a generator into `place.out`, or resume the run that was interrupted there.
+    """Train a generator in `place.out`, or resume an interrupted run there.
 
     Returns:
-        the report as JSON; that of the finished run if it is there already.
+        the report as JSON; if the run had already finished, its existing report.
 
     Raises:
-        UserError: the data, the model or the directory cannot be used; nothing is written then.
+        UserError: the data, the model or the directory cannot be used; nothing is written in that case.
     """
     form = job.reading.format
     asked = read_asked(source, task, task.train or "train", form, job.limit, job.seed)
@@ -152,7 +154,7 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
         read_asked(source, task, split, form, job.eval_limit, job.seed) for split in task.validation[:1]
     ]
     if not held_out:
-        raise UserError(f"task {task.name!r} has no validation split to be scored on")
+        raise UserError(f"task {task.name!r} has no validation split for scoring")
     if job.model == FROM_SCRATCH:
         job.shape.check()
         generator, digest = None, ""
@@ -162,8 +164,8 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
     key = _key(job, digest, [*asked, *held_out[0]])
     with open_directory(place.out, GENERATOR_KIND, key, overwrite=place.overwrite):
         if (place.out / RECORD).is_file():
-            found: dict[str, Any] = read_json(place.out / RECORD)
-            return found
+            finished: dict[str, Any] = read_json(place.out / RECORD)
+            return finished
         write_json(place.out / _WORK / "run.json", {"key": key})
         model, tokenizer = (
             (generator.model, generator.tokenizer) if generator else _start(job, asked, place.out / _WORK)
@@ -196,7 +198,7 @@ def _key(job: TrainJob, model: str, asked: list[Asked]) -> str:
 
 
 def _start(job: TrainJob, asked: list[Asked], work: Path) -> tuple[Any, Any]:
-    """A new model and its tokeniser as they are before the first step."""
+    """Create a new model and its tokeniser, before the first step."""
     from transformers import AutoTokenizer
 
     kept = work / "tokenizer"
@@ -213,7 +215,7 @@ def _start(job: TrainJob, asked: list[Asked], work: Path) -> tuple[Any, Any]:
 def _loop(
     job: TrainJob, model: Any, encoded: list[EncodedPrompt], pad: int, place: TrainingPlace
 ) -> tuple[int, list[float]]:
-    """Train to the last step; returns how many there were, and the losses."""
+    """Train to the last step; returns the number of steps and the losses."""
     optimizer = job.optimizer(model)
     work = place.out / _WORK
     position = restore_checkpoint(work, model, optimizer) or Position()
@@ -260,7 +262,7 @@ def _from(stream: Iterator[list[int]], done: int, total: int) -> Iterator[tuple[
 
 
 def _finish(out: Path, model: Any, tokenizer: Any, report: GeneratorReport) -> None:
-    """Write model and tokeniser, the record last, and drop the checkpoints."""
+    """Write the model, the tokeniser and finally the record, then delete the checkpoints."""
     temporary = out / f".model.{os.getpid()}.tmp"
     try:
         model.save_pretrained(temporary)
