@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from augment.augmenter import Augmenter
     from augment.corpus_writer import WrittenCorpus
     from augment.questions.filtering.filter_corpus import Filtered
-    from augment.questions.generation.config import Ready
+    from augment.questions.generation.config import PreparedGeneration
     from tasks.answers import Answerer
     from tasks.task import Task
 
@@ -201,7 +201,7 @@ def generate_questions(
     device: str | None = None,
     command: str = "mtkd.augment.generate_questions(...)",
     **options: Any,
-) -> tuple[WrittenCorpus, Ready]:
+) -> tuple[WrittenCorpus, PreparedGeneration]:
     """Write questions about paragraphs, for a teacher to answer; an unfinished corpus is resumed.
 
     Args:
