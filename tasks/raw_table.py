@@ -48,7 +48,7 @@ class RawTable:
     lines: np.ndarray | None = None
     bad_lines: tuple[UnreadableLine, ...] = ()
 
-    def place(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Where row number `row` (from 0) comes from: "file:line", or "file, row number"."""
         return f"{self.path}, row {row}" if self.lines is None else f"{self.path}:{self.lines[row]}"
 
@@ -76,7 +76,7 @@ def read_text(path: Path) -> tuple[str, list[UnreadableLine]]:
         return raw.decode("utf-8-sig", errors="replace"), bad
 
 
-def _sheet(
+def _raw_table(
     path: Path, names: Sequence[str], rows: list[Sequence[Any]], lines: list[int], bad: list[UnreadableLine]
 ) -> RawTable:
     """Make a sheet of rows (tuples in the order of `names`); rows on lines already bad are dropped."""
@@ -154,7 +154,7 @@ def read_tsv(
         else:
             level: Level = "warning" if skip_short and len(fields) < len(names) else "error"
             bad.append(UnreadableLine(number, f"{len(fields)} fields instead of {len(names)}", level))
-    return _sheet(path, [names[place] for place in places], rows, lines, bad)
+    return _raw_table(path, [names[place] for place in places], rows, lines, bad)
 
 
 def _read_tsv_file(path: Path, texts: Sequence[str]) -> RawTable:
@@ -182,7 +182,7 @@ def _read_csv(path: Path, texts: Sequence[str]) -> RawTable:
             start = reader.line_num + 1
     except csv.Error as error:
         bad.append(UnreadableLine(start, f"not CSV: {error}; nothing after this line was read"))
-    return _sheet(path, names or [], rows, lines, bad)
+    return _raw_table(path, names or [], rows, lines, bad)
 
 
 def _read_jsonl(path: Path, texts: Sequence[str]) -> RawTable:
@@ -206,7 +206,7 @@ def _read_jsonl(path: Path, texts: Sequence[str]) -> RawTable:
         names = names or list(record)
         rows.append([record[name] for name in names])
         lines.append(number)
-    return _sheet(path, names or [], rows, lines, bad)
+    return _raw_table(path, names or [], rows, lines, bad)
 
 
 def _fields_problem(record: Any, names: list[str] | None, texts: Sequence[str]) -> str | None:

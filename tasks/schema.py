@@ -11,13 +11,13 @@ from tasks.raw_table import RawTable
 from tasks.task import Task
 
 
-def fit_columns(task: Task, split: str, sheet: RawTable) -> pa.Table:
+def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
     """The sheet's table with its text columns as strings and, in a test split, a label column.
 
     Raises:
         UserError: a column is missing or of a type that cannot be (the nearest name is offered).
     """
-    table = sheet.table
+    table = raw.table
     if table.num_columns == 0:
         return pa.table({name: pa.array([], pa.string()) for name in (*task.columns, task.label)})
     if task.label not in table.column_names and split in task.test:
@@ -27,14 +27,14 @@ def fit_columns(task: Task, split: str, sheet: RawTable) -> pa.Table:
             near = difflib.get_close_matches(name, table.column_names, n=1, cutoff=0.5)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise UserError(
-                f"{sheet.path} has no column {name!r}, which task {task.name!r} needs{hint}",
+                f"{raw.path} has no column {name!r}, which task {task.name!r} needs{hint}",
                 expected=f"the file's columns are {shorten(table.column_names, name)}",
                 hint="rename the column in the file, or name it in the task's TOML file",
             )
-    _check_types(task, table, sheet.path)
+    _check_types(task, table, raw.path)
     for name in task.columns:
         index = table.schema.get_field_index(name)
-        table = table.set_column(index, name, _as_strings(table[name], name, sheet.path))
+        table = table.set_column(index, name, _as_strings(table[name], name, raw.path))
     return table
 
 

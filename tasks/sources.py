@@ -51,7 +51,7 @@ class DataSource(ABC):
         """Those of `task.splits` that exist here."""
         return [split for split in task.splits if self._find(task, split)]
 
-    def sheet(self, task: Task, split: str) -> RawTable:
+    def raw_table(self, task: Task, split: str) -> RawTable:
         """The raw rows of a split with at least the task's columns, texts as strings.
 
         A label column that a test split lacks is filled with nulls.
@@ -65,14 +65,14 @@ class DataSource(ABC):
             raise UserError(
                 f"no split {split!r} of task {task.name!r} in {self.name!r}",
                 expected=f"its splits {', '.join(there)}" if there else "nothing of this task is there",
-                hint=self._looked(task, split),
+                hint=self._search_hint(task, split),
             )
-        sheet = read()
-        return replace(sheet, table=fit_columns(task, split, sheet))
+        raw = read()
+        return replace(raw, table=fit_columns(task, split, raw))
 
     def table(self, task: Task, split: str) -> pa.Table:
-        """The table of `sheet`."""
-        return self.sheet(task, split).table
+        """The table of `raw_table`."""
+        return self.raw_table(task, split).table
 
     def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
         if not task.files:
@@ -83,7 +83,7 @@ class DataSource(ABC):
         usable = path.is_file() and (self.root is not None or Path(task.files[split]).is_absolute())
         return partial(read_file, path, task.columns) if usable else None
 
-    def _looked(self, task: Task, split: str) -> str:
+    def _search_hint(self, task: Task, split: str) -> str:
         if task.files:
             where = f" under {self.root} and beside its TOML file" if self.root else " beside its TOML file"
             return f"looked for {task.files.get(split, 'no file, none is named')}{where}; give `data=DIR`"
@@ -146,9 +146,9 @@ class DirectorySource(DataSource):
                     return partial(read_release, path, name, split)
         return None
 
-    def _looked(self, task: Task, split: str) -> str:
+    def _search_hint(self, task: Task, split: str) -> str:
         if task.files:
-            return super()._looked(task, split)
+            return super()._search_hint(task, split)
         name = _names(task)[-1]
         kinds = "|".join(suffix.removeprefix(".") for suffix in _SUFFIXES)
         return (
@@ -246,10 +246,10 @@ def validated_table(source: DataSource, task: Task, split: str) -> RawTable:
 
 
 def _validated(source: DataSource, task: Task, split: str) -> tuple[RawTable, ParsedLabels]:
-    sheet = source.sheet(task, split)
+    raw = source.raw_table(task, split)
     named = "TASK.toml" if task.files else task.name
     hint = f"`mtkd data check --data {source.name} --tasks {named}` lists all of them"
-    return sheet, _require_valid(task, split, sheet, hint)
+    return raw, _require_valid(task, split, raw, hint)
 
 
 def load_file(path: Path, task: Task) -> Rows:
@@ -272,9 +272,9 @@ def unlabelled_rows(task: Task, table: RawTable) -> Rows:
     return _rows(unlabelled, "in", table, _require_valid(unlabelled, "in", table))
 
 
-def _require_valid(task: Task, split: str, sheet: RawTable, hint: str | None = None) -> ParsedLabels:
+def _require_valid(task: Task, split: str, raw: RawTable, hint: str | None = None) -> ParsedLabels:
     """The labels of rows in which nothing is wrong; UserError for others."""
-    problems, labels = find_problems(task, split, sheet)
+    problems, labels = find_problems(task, split, raw)
     errors = [problem for problem in problems if problem.level == "error"]
     if errors:
         shown = "\n".join(f"  {line}" for _, line in summarise(errors)[:_SHOWN])
@@ -286,8 +286,8 @@ def _require_valid(task: Task, split: str, sheet: RawTable, hint: str | None = N
     return labels
 
 
-def _rows(task: Task, split: str, sheet: RawTable, labels: ParsedLabels) -> Rows:
-    table = sheet.table
+def _rows(task: Task, split: str, raw: RawTable, labels: ParsedLabels) -> Rows:
+    table = raw.table
     numbers = pa.array(np.arange(table.num_rows)).cast(pa.string())
     groups = None
     if task.group is not None:

@@ -62,7 +62,7 @@ def decode_spans(encoded: Encoded, logits: np.ndarray, layout: Layout, n_best: i
         layout: how the tokeniser joins two texts.
         n_best: spans an example.
     """
-    windows, places = encoded.windows, encoded.places
+    windows, places = encoded.windows, encoded.char_offsets
     assert windows is not None and places is not None, "the windows have been taken apart"
     before = len(layout.specials[0]) + encoded.texts[0].lengths + len(layout.specials[1])
     found: list[list[SpanCandidate]] = [[] for _ in range(len(windows.examples))]

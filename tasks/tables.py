@@ -101,7 +101,7 @@ class TableSource(DataSource):
         """Rows in memory come before the files that a task names."""
         return self._locate(task, split)
 
-    def _looked(self, task: Task, split: str) -> str:
+    def _search_hint(self, task: Task, split: str) -> str:
         if task.name not in self._tables:
             return str(unknown("task of the data", task.name, self._tables))
         return f"the data have its splits {', '.join(self._tables[task.name])}"

@@ -39,13 +39,13 @@ class Layout:
 
     Attributes:
         specials: n_texts + 1 runs of special-token ids: prefix, between, suffix.
-        special_segments: the segment id of each of those tokens.
-        text_segments: the segment id of the tokens of each text.
+        special_type_ids: the segment id of each of those tokens.
+        text_type_ids: the segment id of the tokens of each text.
     """
 
     specials: tuple[tuple[int, ...], ...]
-    special_segments: tuple[tuple[int, ...], ...]
-    text_segments: tuple[int, ...]
+    special_type_ids: tuple[tuple[int, ...], ...]
+    text_type_ids: tuple[int, ...]
 
     @property
     def n_specials(self) -> int:
@@ -87,7 +87,7 @@ class Tokeniser:
         self.word_local = _is_word_local(parts)
         self._layouts = {n: _probe_layout(backend, n, token_type_ids) for n in (1, 2)}
         self._word_index: dict[str, int] = {}
-        self._word_pieces = RaggedArray.from_lists([])
+        self._word_ids = RaggedArray.from_lists([])
 
     @classmethod
     def load(cls, name_or_dir: str) -> Tokeniser:
@@ -195,18 +195,18 @@ class Tokeniser:
         first = offsets_of(pc.list_value_length(parts).to_numpy(zero_copy_only=False))
         coded = parts.flatten().dictionary_encode()
         words = self._find(coded.dictionary.to_pylist())
-        pieces = self._word_pieces.take(words[coded.indices.to_numpy()])
+        pieces = self._word_ids.take(words[coded.indices.to_numpy()])
         return RaggedArray(pieces.values, pieces.offsets[first])
 
     def _find(self, words: list[str]) -> np.ndarray:
         """Where each word lies in the remembered pieces; words not seen before are tokenised first."""
         if len(self._word_index) + len(words) > MAX_WORDS:
-            self._word_index, self._word_pieces = {}, RaggedArray.from_lists([])
+            self._word_index, self._word_ids = {}, RaggedArray.from_lists([])
         known = self._word_index
         new = [word for word in words if word not in known]
         if new:
-            self._word_pieces = RaggedArray.concat([self._word_pieces, self._encode(new)])
-            known.update(zip(new, range(len(known), len(self._word_pieces)), strict=True))
+            self._word_ids = RaggedArray.concat([self._word_ids, self._encode(new)])
+            known.update(zip(new, range(len(known), len(self._word_ids)), strict=True))
         return np.fromiter(map(known.__getitem__, words), np.int64, len(words))
 
 
@@ -242,18 +242,18 @@ def _probe_layout(backend: Tokenizer, n_texts: int, token_type_ids: bool) -> Lay
     """Encode a known text and see what stands around it; `token_type_ids`: the model reads segment ids."""
     encoding = backend.encode("a", "a" if n_texts == 2 else None)
     specials: list[list[tuple[int, int]]] = [[] for _ in range(n_texts + 1)]
-    text_segments = [0] * n_texts
+    text_type_ids = [0] * n_texts
     slot = 0
     for token, kind, text in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
         segment = kind if token_type_ids else 0
         if text is None:
             specials[slot].append((token, segment))
         else:
-            slot, text_segments[text] = text + 1, segment
+            slot, text_type_ids[text] = text + 1, segment
     return Layout(
         tuple(tuple(token for token, _ in run) for run in specials),
         tuple(tuple(segment for _, segment in run) for run in specials),
-        tuple(text_segments),
+        tuple(text_type_ids),
     )
 
 

@@ -63,7 +63,7 @@ def summarise(problems: Iterable[Problem]) -> list[tuple[Level, str]]:
     return lines
 
 
-def find_problems(task: Task, split: str, sheet: RawTable) -> tuple[list[Problem], ParsedLabels | None]:
+def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem], ParsedLabels | None]:
     """Every problem of one split (unreadable lines, null or empty texts, wrong labels), and its labels.
 
     Args:
@@ -74,36 +74,36 @@ def find_problems(task: Task, split: str, sheet: RawTable) -> tuple[list[Problem
     """
     lines = [
         Problem(
-            f"{sheet.path}:{bad.line}",
+            f"{raw.path}:{bad.line}",
             None,
             bad.message,
             bad.level,
             kind=bad.message.partition(":")[0],
-            path=sheet.path,
+            path=raw.path,
         )
-        for bad in sheet.bad_lines
+        for bad in raw.bad_lines
     ]
-    if sheet.table.num_rows == 0:
-        return [*lines, Problem(sheet.path, None, "the split is empty")], None
-    labels = task.type.read_labels(task, split, sheet)
-    found = [*_text_problems(task, sheet), *_label_problems(labels, sheet)]
+    if raw.table.num_rows == 0:
+        return [*lines, Problem(raw.path, None, "the split is empty")], None
+    labels = task.type.read_labels(task, split, raw)
+    found = [*_text_problems(task, raw), *_label_problems(labels, raw)]
     found.sort(key=lambda item: item[0])
     return lines + [problem for _, problem in found], labels
 
 
-def _text_problems(task: Task, sheet: RawTable) -> Iterator[tuple[int, Problem]]:
+def _text_problems(task: Task, raw: RawTable) -> Iterator[tuple[int, Problem]]:
     for name in task.columns:
-        texts = sheet.table[name].combine_chunks()
+        texts = raw.table[name].combine_chunks()
         for row in _where(pc.is_null(texts)):
-            yield row, _row_problem(sheet, row, name, "null instead of text")
+            yield row, _row_problem(raw, row, name, "null instead of text")
         for row in _where(pc.equal(pc.utf8_trim_whitespace(texts), "")):
-            yield row, _row_problem(sheet, row, name, "empty text", level="warning")
+            yield row, _row_problem(raw, row, name, "empty text", level="warning")
 
 
 def _row_problem(
-    sheet: RawTable, row: int, column: str, message: str, kind: str = "", level: Level = "error"
+    raw: RawTable, row: int, column: str, message: str, kind: str = "", level: Level = "error"
 ) -> Problem:
-    return Problem(sheet.place(row), column, message, level, kind, sheet.path)
+    return Problem(raw.location(row), column, message, level, kind, raw.path)
 
 
 def _where(mask: pa.Array) -> list[int]:
@@ -111,6 +111,6 @@ def _where(mask: pa.Array) -> list[int]:
     return np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False)).tolist()
 
 
-def _label_problems(labels: ParsedLabels, sheet: RawTable) -> Iterator[tuple[int, Problem]]:
+def _label_problems(labels: ParsedLabels, raw: RawTable) -> Iterator[tuple[int, Problem]]:
     for found in labels.problems:
-        yield found.row, _row_problem(sheet, found.row, found.column, found.message, found.kind)
+        yield found.row, _row_problem(raw, found.row, found.column, found.message, found.kind)

@@ -16,7 +16,7 @@ from mtkd.jobs.objects import describe_losses, digest_weights
 from mtkd.jobs.prepare import prepare_run, reading_as, validate_run
 from mtkd.jobs.stages import StagedJob, StageInputs
 from mtkd.jobs.training_data import EncodedRows, check_mask, load_training_data, trainable_tasks
-from mtkd.jobs.training_job import Warn, no_warning
+from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.losses.base import LossTerm
 from mtkd.losses.objective import Objective, named_losses
 from mtkd.models.multitask import MultiTaskModel, model_directory
@@ -51,7 +51,7 @@ def distill(
     student: nn.Module | None = None,
     losses: Mapping[str, LossTerm] | Sequence[LossTerm] | None = None,
     callbacks: Sequence[Callback] = (),
-    warn: Warn = no_warning,
+    warn: Warn = ignore_warning,
 ) -> RunDirectory:
     """Train one student for all tasks of the request, stage by stage.
 
@@ -141,7 +141,7 @@ class _Distill(StagedJob):
     corpus: Path | None
     home: Path | None
     student: nn.Module | None
-    places: dict[str, np.ndarray] = field(init=False, default_factory=dict)
+    store_rows: dict[str, np.ndarray] = field(init=False, default_factory=dict)
 
     def inputs(self) -> dict[str, Any]:
         self.rows = EncodedRows(load_training_data(self.request, self.tasks, self.corpus))
@@ -160,15 +160,15 @@ class _Distill(StagedJob):
         teacher, student = self.prepared.teacher, self.prepared.student
         if self.corpus:
             check_mask(self.corpus, {"teacher": teacher, "student": student})
-        self.rows = self.rows.as_read(student.reader)
-        self.warnings += self.rows.data.lost
+        self.rows = self.rows.for_reader(student.reader)
+        self.warnings += self.rows.data.window_warnings
         if self._stored:
             parts = self.rows.data.parts
-            self.places = {part.task.name: find_stored_rows(*self._stored, part.train) for part in parts}
+            self.store_rows = {part.task.name: find_stored_rows(*self._stored, part.train) for part in parts}
         self.stages = [(*pair, self._stage_inputs(*pair)) for pair in self.validated.stages]
         if teacher:
             teacher.to(self.accelerator.device)
-        self.warnings += self._judge_teacher()
+        self.warnings += self._teacher_warnings()
         return student
 
     def scores(self, student: MultiTaskModel) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class _Distill(StagedJob):
         validation = self.rows.validation(model.reader)
         return evaluator(self.rows.data.tasks, validation, self.accelerator, train)
 
-    def _judge_teacher(self) -> list[str]:
+    def _teacher_warnings(self) -> list[str]:
         """A warning for each task on which the teacher does no better than the commonest answer."""
         assert self.rows is not None, "inputs come first"
         reference, teacher = self.validated.teacher, self.prepared.teacher
@@ -223,7 +223,7 @@ class _Distill(StagedJob):
         reader: Reader | None = None
         cached = False
         if need != OutputSpec() and self._stored:
-            source = StoredTeacher(*self._stored, need, self.places)
+            source = StoredTeacher(*self._stored, need, self.store_rows)
         elif need != OutputSpec() and teacher:
             cached = self.settings.teacher.cache_logits and need == LOGITS
             source = None if cached else OnlineTeacher(teacher, need, self.settings.teacher.precision)

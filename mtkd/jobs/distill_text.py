@@ -11,7 +11,7 @@ from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.common import Request, scores_record
 from mtkd.jobs.prepare import prepare_run, validate_run
 from mtkd.jobs.stages import StagedJob, StageInputs
-from mtkd.jobs.training_job import Warn, no_warning
+from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.losses.objective import Objective
 from mtkd.losses.registry import loss_class
 from mtkd.models.multitask import MultiTaskModel
@@ -36,7 +36,7 @@ def distill_text(
     column: str = "text",
     *,
     callbacks: Sequence[Callback] = (),
-    warn: Warn = no_warning,
+    warn: Warn = ignore_warning,
 ) -> RunDirectory:
     """Train a student on plain text, which is streamed.
 

@@ -15,7 +15,7 @@ import torch
 from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
 from mtkd.jobs.objects import digest_weights
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
-from mtkd.jobs.training_job import Trained, TrainingJob, Warn, no_warning
+from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
 from mtkd.losses.objective import labels_objective
 from mtkd.models.multitask import MultiTaskModel, digest_model
 from mtkd.settings import FinetuneSettings
@@ -34,7 +34,7 @@ def finetune(
     model: Path | MultiTaskModel,
     *,
     callbacks: Sequence[Callback] = (),
-    warn: Warn = no_warning,
+    warn: Warn = ignore_warning,
 ) -> RunDirectory:
     """Fine-tune a model on one task, once for each learning rate, and keep the best by validation loss.
 
@@ -89,9 +89,9 @@ class _Finetune(TrainingJob):
         model.require([task for task in self.tasks if task.head in model.tasks], self._what)
         model.keep(self.tasks)
         reader = model.reader
-        self.rows = self.rows.as_read(reader)
+        self.rows = self.rows.for_reader(reader)
         data, train = self.rows.data, self.settings.train
-        self.warnings += data.lost
+        self.warnings += data.window_warnings
         self.evaluate = evaluator(data.tasks, self.rows.validation(reader), self.accelerator, train)
         self.batches = TaskBatches(data.tasks, self.rows.train(reader), Collator(reader), train)
         return model

@@ -131,7 +131,7 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     corpus = Path(request.corpus) if request.corpus else None
     data = load_training_data(Request(request.data, request.tasks, Path(), request.limit, 1), tasks, corpus)
     teacher = reference.load(settings.student.max_length if validated.aligned else None)
-    data = data.as_read(teacher.reader)
+    data = data.for_reader(teacher.reader)
     if corpus:
         check_mask(corpus, {"teacher": teacher})
     encoded = {part.task.name: Encoded.encode(part.train, teacher.tokeniser) for part in data.parts}

@@ -11,7 +11,7 @@ import torch
 from mtkd.evaluation.baseline import baseline_warnings
 from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
-from mtkd.jobs.training_job import Trained, TrainingJob, Warn, no_warning
+from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
 from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
@@ -31,7 +31,7 @@ def refine(
     teacher: str,
     *,
     callbacks: Sequence[Callback] = (),
-    warn: Warn = no_warning,
+    warn: Warn = ignore_warning,
 ) -> RunDirectory:
     """Fine-tune a pretrained encoder on all tasks of the request: the multi-task teacher.
 
@@ -79,9 +79,9 @@ class _Refine(TrainingJob):
         )
         self.model = MultiTaskModel(encoder, self.tasks, Tokeniser.load(locate(teacher)), info)
         reader = self.model.reader
-        self.rows = self.rows.as_read(reader)
+        self.rows = self.rows.for_reader(reader)
         data = self.rows.data
-        self.warnings += data.lost
+        self.warnings += data.window_warnings
         self.evaluate = evaluator(data.tasks, self.rows.validation(reader), self.accelerator, settings.train)
         self.batches = TaskBatches(data.tasks, self.rows.train(reader), Collator(reader), settings.train)
         return self.model

@@ -59,7 +59,7 @@ class StagedJob(TrainingJob):
         """Run the stages; those that an earlier start of this run finished are not run again."""
         student, record = self.prepared.student, {}
         for stage, objective, inputs in self.stages:
-            place = stage_place(self.request.out, stage)
+            place = stage_directory(self.request.out, stage)
             if stage.name and (place / _RESULT).is_file():
                 student, record[stage.name] = MultiTaskModel.load(place), read_json(place / _RESULT)
                 continue
@@ -86,6 +86,6 @@ class StagedJob(TrainingJob):
         return Trained(student, self.scores(student), record.get("", record))
 
 
-def stage_place(out: Path, stage: Stage) -> Path:
+def stage_directory(out: Path, stage: Stage) -> Path:
     """Where a stage's logs and checkpoints go: the run's directory where there is but one."""
     return out / "stages" / stage.name if stage.name else out

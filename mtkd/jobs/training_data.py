@@ -66,13 +66,13 @@ class TrainingData:
             for part in self.parts
         }
 
-    def as_read(self, reader: Reader) -> TrainingData:
+    def for_reader(self, reader: Reader) -> TrainingData:
         """The same with the training rows as a model reads them (`Reader.rows`)."""
         parts = [replace(part, train=reader.rows(part.train)) for part in self.parts]
         return replace(self, parts=parts)
 
     @property
-    def lost(self) -> list[str]:
+    def window_warnings(self) -> list[str]:
         """A warning for each task with answers that are in no window whole."""
         found = []
         for part in self.parts:
@@ -94,9 +94,9 @@ class EncodedRows:
         self.data = data
         self._known: dict[tuple[Any, ...], Encoded] = {}
 
-    def as_read(self, reader: Reader) -> EncodedRows:
+    def for_reader(self, reader: Reader) -> EncodedRows:
         """The same with training rows in the windows that a model reads; what was tokenised is shared."""
-        found = EncodedRows(self.data.as_read(reader))
+        found = EncodedRows(self.data.for_reader(reader))
         found._known = self._known
         return found
 

@@ -20,7 +20,7 @@ from tasks.task import Task
 Warn = Callable[[str], None]
 
 
-def no_warning(text: str) -> None:
+def ignore_warning(text: str) -> None:
     """What is called with each warning by default: nothing happens."""
 
 

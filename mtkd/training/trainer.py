@@ -109,11 +109,11 @@ class Trainer:
         self.start()
         with self._signals.active():
             try:
-                self._tell("on_train_begin")
+                self._notify("on_train_begin")
                 while self.position.epoch < self.epochs and not self.position.stopped:
                     self._epoch()
             finally:
-                self._tell("on_end")
+                self._notify("on_end")
         self.accelerator.wait_for_everyone()
         if self.settings.keep == "best" and self.position.best is not None:
             self.inner.model.load_state_dict(load_file(self._best_file))
@@ -133,7 +133,7 @@ class Trainer:
     def _best_file(self) -> Path:
         return self.directory / "checkpoints" / "best.safetensors"
 
-    def _tell(self, event: str) -> None:
+    def _notify(self, event: str) -> None:
         """Call one method of every callback with what is known now."""
         stopped = self.position.stopped and self.position.step < self.total
         self.state = replace(self.state, step=self.position.step, epoch=self.position.epoch, stopped=stopped)
@@ -154,8 +154,8 @@ class Trainer:
                 position.step += 1
                 position.batch_source = batches.drawn.cursor
                 losses.setdefault(task.name, []).append(loss)
-                self._tell("on_step")
-                if self._due():
+                self._notify("on_step")
+                if self._checkpoint_due():
                     self._check_weights(task)
                     position.seconds += time.monotonic() - started
                     started = time.monotonic()
@@ -164,9 +164,9 @@ class Trainer:
                     break
         self._check_weights(task)
         position.epoch, position.batch = position.epoch + 1, 0
-        self._judge(losses)
+        self._evaluate_epoch(losses)
         position.seconds += time.monotonic() - started
-        self._agree()
+        self._synchronise()
         position.stopped = position.stopped or self._stopping
         self._checkpoint()
 
@@ -193,9 +193,9 @@ class Trainer:
             norm = self.accelerator.clip_grad_norm_(self.inner.parameters(), self.settings.clip)  # type: ignore[assignment]
         # The only time in a step that the device is waited for.
         found = torch.cat([torch.stack([*losses, norm.float()]), torch.stack(terms).sum(0)]).tolist()
-        loss, *each = self._agree([sum(found[: len(losses)]), *found[len(losses) + 1 :]])
-        self._check(loss, task)
-        self._check(found[len(losses)], task)
+        loss, *each = self._synchronise([sum(found[: len(losses)]), *found[len(losses) + 1 :]])
+        self._check_finite(loss, task)
+        self._check_finite(found[len(losses)], task)
         rate = learning_rate(
             self.settings, self.position.step, self.total, self.inner.objective.slow_build.share
         )
@@ -217,7 +217,7 @@ class Trainer:
         parts = (self.settings.seed, self.position.step, micro, self.accelerator.process_index)
         return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
-    def _agree(self, losses: Sequence[float] = ()) -> list[float]:
+    def _synchronise(self, losses: Sequence[float] = ()) -> list[float]:
         """The sums over all processes; what stops one of them is known to all of them after it."""
         number = self._signals.number
         flags = [number == signal.SIGINT, number == signal.SIGTERM, self._control.should_training_stop]
@@ -236,9 +236,9 @@ class Trainer:
     def _check_weights(self, task: Task) -> None:
         """Refuse to keep weights that the last step has ruined, before its loss shows it."""
         sizes = [weight.detach().abs().max() for weight in self.inner.parameters() if weight.numel()]
-        self._check(float(torch.stack(sizes).max()), task)
+        self._check_finite(float(torch.stack(sizes).max()), task)
 
-    def _check(self, value: float, task: Task) -> None:
+    def _check_finite(self, value: float, task: Task) -> None:
         if math.isfinite(value):
             return
         kept = sorted((self.directory / "checkpoints").glob("step-*"))
@@ -250,7 +250,7 @@ class Trainer:
             "or more warm-up",
         )
 
-    def _judge(self, losses: Mapping[str, list[float]]) -> None:
+    def _evaluate_epoch(self, losses: Mapping[str, list[float]]) -> None:
         """Evaluate after an epoch, keep the best weights, and decide whether to stop early."""
         position = self.position
         record: dict[str, Any] = {
@@ -276,18 +276,18 @@ class Trainer:
         record[self.settings.metric] = value
         record["scores"] = {f"{s.task}/{s.split}": s.primary for s in scores}
         self.state = replace(self.state, value=value, scores=record["scores"])
-        self._tell("on_evaluate")
+        self._notify("on_evaluate")
 
     def _checkpoint(self) -> None:
         """Write a checkpoint; end the run if a signal asked for it."""
         if self.accelerator.is_main_process:
             save_checkpoint(self.directory / "checkpoints", self.inner, self.optimizer, self.position)
         self._saved = time.monotonic()
-        self._tell("on_checkpoint")
+        self._notify("on_checkpoint")
         if self._signal:
             raise Interrupted(self._signal)
 
-    def _due(self) -> bool:
+    def _checkpoint_due(self) -> bool:
         """True if it is time for a checkpoint inside an epoch."""
         every = self.settings.checkpoint_steps
         late = time.monotonic() - self._saved > 60 * self.settings.checkpoint_minutes

@@ -110,15 +110,15 @@ def _deal(task_name: str, seed: int) -> dict[str, list[GeneratedRow]]:
     """Every split of a task: rows drawn until enough have different texts, then dealt out in order."""
     dealt: dict[str, list[GeneratedRow]] = {}
     for number, pool in enumerate(RECIPES[task_name].pools):
-        dice = Rng(f"pocket/{task_name}/{number}/{seed}")
+        rng = Rng(f"pocket/{task_name}/{number}/{seed}")
         rows: dict[tuple[str, ...], GeneratedRow] = {}
         while len(rows) < sum(pool.sizes.values()):
-            row = pool.make(dice, pool.wanted[len(rows) % len(pool.wanted)])
+            row = pool.make(rng, pool.wanted[len(rows) % len(pool.wanted)])
             rows.setdefault(row.texts, row)
         left = iter(rows.values())
         for split, size in pool.sizes.items():
             part = [next(left) for _ in range(size)]
-            dealt[split] = dice.sample(part, size)
+            dealt[split] = rng.sample(part, size)
     return dealt
 
 
@@ -128,13 +128,13 @@ def _paragraphs(task_name: str, seed: int) -> dict[str, list[reading.GeneratedPa
 
     Of squad_v2 every fourth question has no answer.
     """
-    dice = Rng(f"pocket/{task_name}/{seed}")
+    rng = Rng(f"pocket/{task_name}/{seed}")
     titles: set[str] = set()
     dealt: dict[str, list[reading.GeneratedParagraph]] = {}
     for split, size in SQUAD_SIZES.items():
         dealt[split] = []
         while sum(len(paragraph.questions) for paragraph in dealt[split]) < size:
-            paragraph = reading.squad(dice, unanswered=task_name == "squad_v2")
+            paragraph = reading.squad(rng, unanswered=task_name == "squad_v2")
             if paragraph.title not in titles:
                 titles.add(paragraph.title)
                 dealt[split].append(paragraph)

@@ -137,9 +137,9 @@ class CountingSource(PocketSource):
     def __init__(self) -> None:
         self.read: list[str] = []
 
-    def sheet(self, task, split):  # type: ignore[no-untyped-def]
+    def raw_table(self, task, split):  # type: ignore[no-untyped-def]
         self.read.append(f"{task.name}/{split}")
-        return super().sheet(task, split)
+        return super().raw_table(task, split)
 
 
 def test_rows_that_a_corpus_was_made_from_are_read_once(mtkd, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_mrpc_own_files_are_parted_by_the_dev_ids(tmp_path: Path) -> None:
     ]
     assert content(load_rows(source, task, "validation")) == [("mrpc/validation/0", "c", "d", 0)]
     assert source.table(task, "train")["idx"].to_pylist() == [0, 2]
-    assert source.sheet(task, "train").place(1).endswith("msr_paraphrase_train.txt:4")
+    assert source.raw_table(task, "train").location(1).endswith("msr_paraphrase_train.txt:4")
     assert load_rows(source, task, "test").labels.tolist() == [1, 0, 1]
 
 
@@ -170,7 +170,7 @@ def test_other_releases_rename_their_columns_and_read_words(tmp_path: Path) -> N
         [("qqp/train/0", "p", "q", 1)],
         [("ax/test/0", "p", "q", None)],
     ]
-    assert [bad.line for bad in source.sheet(TASKS["qqp"], "train").bad_lines] == [3, 4]
+    assert [bad.line for bad in source.raw_table(TASKS["qqp"], "train").bad_lines] == [3, 4]
 
 
 @needs_shared
