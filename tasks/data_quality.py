@@ -42,7 +42,9 @@ def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> 
     largest = max(rows, key=lambda name: rows[name])
     if total and rows[largest] > LARGEST_SHARE * total:
         share = rows[largest] / total
-        message = f"{share:.1%} of the rows have the label {largest!r}; macro_f1 is more informative than accuracy"
+        message = (
+            f"{share:.1%} of the rows have the label {largest!r}; macro_f1 is more informative than accuracy"
+        )
         found.append(Problem(path, task.label, message, "warning"))
     rare = [f"{name} ({count})" for name, count in rows.items() if count < FEWEST_ROWS]
     if rare and split == task.train:

@@ -109,7 +109,8 @@ def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
-                f"another process is writing {out}", hint="wait until it has finished, or choose another `out`"
+                f"another process is writing {out}",
+                hint="wait until it has finished, or choose another `out`",
             ) from error
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Whether a file's columns are those a task needs."""
+"""Checking that a table has the columns that a task needs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tasks.task import Task
 
 
 def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
-    """The sheet's table with its text columns as strings and, in a test split, a label column.
+    """The table with text columns as strings and, in a test split, with a label column.
 
     Raises:
-        UserError: a column is missing or of a type that cannot be (the nearest name is offered).
+        UserError: a column is missing (the most similar name is suggested) or has an unsuitable type.
     """
     table = raw.table
     if table.num_columns == 0:
@@ -39,7 +39,7 @@ def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
 
 
 def _check_types(task: Task, table: pa.Table, path: str) -> None:
-    """Check that the columns of labels and groups can hold what the task needs."""
+    """Check that the label and group columns have suitable types."""
     expected = task.type.check_label_column(task, table.schema.field(task.label).type)
     if expected and table.num_rows:
         kind = table.schema.field(task.label).type

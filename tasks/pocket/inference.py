@@ -10,7 +10,7 @@ from tasks.pocket.words import OFFICE, TOWN, Domain, a, gerund, plural, sentence
 
 ENTAILED, NEUTRAL, CONTRADICTED = 0, 1, 2
 
-# (premise's quantifier, hypothesis's quantifier) -> label, over the same things.
+# (quantifier of the premise, quantifier of the hypothesis) -> label, for the same nouns.
 QUANTIFIERS = {
     ("all", "some"): ENTAILED,
     ("all", "most"): ENTAILED,
@@ -23,7 +23,7 @@ QUANTIFIERS = {
     ("some", "no"): CONTRADICTED,
     ("no", "some"): CONTRADICTED,
 }
-# (quantifier, does the hypothesis widen dogs to animals, else narrow animals to dogs) -> label.
+# (quantifier, whether the hypothesis widens "dogs" to "animals" or narrows "animals" to "dogs") -> label.
 WIDENING = {
     ("all", False): ENTAILED,
     ("some", True): ENTAILED,
@@ -40,16 +40,16 @@ def _quantified(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
     wide, narrow = plural(kind.name), plural(rng.pick(kind.members))
     if wanted != CONTRADICTED and rng.chance(0.4):
         before, widens = rng.pick([key for key, label in WIDENING.items() if label == wanted])
-        after, said, asked = (before, narrow, wide) if widens else (before, wide, narrow)
+        after, subject, other = (before, narrow, wide) if widens else (before, wide, narrow)
     else:
         before, after = rng.pick([key for key, label in QUANTIFIERS.items() if label == wanted])
-        said = asked = rng.pick((wide, narrow))
+        subject = other = rng.pick((wide, narrow))
     rest = f"in the {place} are {state}"
-    return sentence(before, said, rest), sentence(after, asked, rest)
+    return sentence(before, subject, rest), sentence(after, other, rest)
 
 
 def _scene(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
-    """ "A tall man is feeding a dog in the park." against less, more or the contrary."""
+    """ "A tall man is feeding a dog in the park." against a more general, more specific or contradicting sentence."""
     kind, person, place = rng.pick(domain.kinds), rng.pick(domain.people), rng.pick(domain.places)
     thing, look, verb = rng.pick(kind.members), rng.pick(domain.adjectives), rng.pick(kind.verbs)
     who, where, doing = f"{look} {person}", f"in the {place}", gerund(verb)
@@ -60,10 +60,10 @@ def _scene(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
         hypothesis = sentence(a(shorter), "is", doing, a(what), rng.pick(("", where)))
         return premise, hypothesis if hypothesis != premise else sentence(a(person), "is", doing, a(what))
     if wanted == NEUTRAL:
-        said = sentence(a(person), "is", doing, a(rng.pick((thing, kind.name))), where)
+        general = sentence(a(person), "is", doing, a(rng.pick((thing, kind.name))), where)
         extra = rng.below(3)
         if extra == 0:
-            return said, premise
+            return general, premise
         if extra == 1:
             return premise, sentence(a(shorter), "is", doing, a(thing), "for", rng.pick(FOR_WHOM))
         wider = sentence(a(who), "is", doing, a(kind.name), where)
@@ -98,7 +98,7 @@ ELSE = (
 
 
 def _denied(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
-    """ "The nurse did not feed an animal." against "The nurse did not feed a dog." and the like."""
+    """ "The nurse did not feed an animal." against "The nurse did not feed a dog." and similar."""
     kind, person = rng.pick(domain.kinds), rng.pick(domain.people)
     thing, verb, place = rng.pick(kind.members), rng.pick(kind.verbs), rng.pick(domain.places)
     denial = ["the", person, "did not", verb]
@@ -120,7 +120,7 @@ def _inference(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
 
 
 def mnli(domain: Domain) -> Maker:
-    """A maker of premise and hypothesis from one world: 0 entailment, 1 neutral, 2 contradiction."""
+    """A generator of premises and hypotheses in one domain: 0 entailment, 1 neutral, 2 contradiction."""
     return partial(_mnli, domain)
 
 
@@ -129,12 +129,12 @@ def _mnli(domain: Domain, rng: Rng, wanted: int) -> GeneratedRow:
 
 
 def ax(rng: Rng, wanted: int) -> GeneratedRow:
-    """The diagnostic set: mnli's rules, in either of its worlds."""
+    """The diagnostic set: mnli's rules in either of its domains."""
     return GeneratedRow(_inference(rng, rng.pick((TOWN, OFFICE)), wanted), wanted)
 
 
 def rte(rng: Rng, wanted: int) -> GeneratedRow:
-    """A person and what they are and did, or an inference as in mnli: 0 entailment, 1 not."""
+    """Facts about a person, or an inference as in mnli: 0 entailment, 1 no entailment."""
     if rng.chance(0.4):
         label = ENTAILED if wanted == 0 else rng.pick((NEUTRAL, CONTRADICTED))
         return GeneratedRow(_inference(rng, TOWN, label), wanted)
@@ -142,7 +142,7 @@ def rte(rng: Rng, wanted: int) -> GeneratedRow:
 
 
 def _people(rng: Rng, follows: bool) -> tuple[str, str]:
-    """ "Anna, a nurse from Oslo, bought a car." against what it says, or what it does not."""
+    """ "Anna, a nurse from Oslo, bought a car." against a fact that it states, or one that it does not."""
     name, job, city = rng.pick(words.WOMEN + words.MEN), rng.pick(words.JOBS), rng.pick(words.CITIES)
     kind = rng.pick(TOWN.kinds)
     thing, got = rng.pick(kind.members), rng.pick(("bought", "sold", "found", "lost"))
@@ -175,9 +175,9 @@ CONDITIONS = terms("broken empty rusty expensive wooden plastic cheap cracked me
 
 
 def wnli(rng: Rng, wanted: int) -> GeneratedRow:
-    """A sentence with a pronoun, and the same with a candidate in its place: right (1) or wrong (0).
+    """A sentence with a pronoun, and its clause with a noun substituted: the right (1) or wrong (0) one.
 
-    What tells: the pronoun's gender, what can be said of an animal or a thing, what must be large or small.
+    The clues are the pronoun's gender, animacy, and what must be large or small.
     """
     right = wanted == 1
     return GeneratedRow(rng.pick((_gender, _animate, _animate, _size, _size))(rng, right), wanted)

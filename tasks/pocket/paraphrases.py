@@ -1,4 +1,4 @@
-"""Pocket tasks over two sentences that may say the same: paraphrase (mrpc, qqp) and similarity (stsb)."""
+"""Pocket tasks about two sentences that may mean the same: paraphrase (mrpc, qqp), similarity (stsb)."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def mrpc(rng: Rng, wanted: int) -> GeneratedRow:
         rng.pick(words.DAYS),
     )
     first, second = rng.sample(range(3), 2)
-    told = fact if wanted == 1 else _altered(rng, fact)
-    return GeneratedRow((_news(rng, fact, first), _news(rng, told, second)), wanted)
+    second_fact = fact if wanted == 1 else _altered(rng, fact)
+    return GeneratedRow((_news(rng, fact, first), _news(rng, second_fact, second)), wanted)
 
 
 def _altered(rng: Rng, fact: Fact) -> Fact:
@@ -101,7 +101,7 @@ def _altered(rng: Rng, fact: Fact) -> Fact:
     return replace(fact, **{name: changes[name] for name in chosen})  # type: ignore[arg-type]
 
 
-# Questions that ask the same about a subject X, an intent a line.
+# Questions about a subject X; each line holds paraphrases of one intent.
 INTENTS = (
     ("How can I learn {}?", "What is the best way to learn {}?", "How do I get better at {}?"),
     ("Is {} hard for a beginner?", "How difficult is {} for beginners?", "Do beginners find {} difficult?"),
@@ -133,11 +133,11 @@ def qqp(rng: Rng, wanted: int) -> GeneratedRow:
     if change != 0:
         intent = rng.other(range(len(INTENTS)), intent)
     second = rng.pick(INTENTS[intent])
-    asked = rng.other(SUBJECTS, subject) if change != 1 else subject
-    return GeneratedRow((first.format(subject), second.format(asked)), wanted)
+    other_subject = rng.other(SUBJECTS, subject) if change != 1 else subject
+    return GeneratedRow((first.format(subject), second.format(other_subject)), wanted)
 
 
-# What someone may be doing, and to what; the members of one line may stand for each other.
+# Activities and their objects; the members of one line are interchangeable.
 ACTIVITIES = (
     ("slicing", ("onion", "carrot", "potato", "tomato", "cucumber", "pepper")),
     ("playing", ("guitar", "violin", "flute", "piano", "trumpet", "drum")),

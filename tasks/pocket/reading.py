@@ -1,4 +1,4 @@
-"""Pocket tasks that look for an answer in a text: does the sentence hold it (qnli), and where (squad)."""
+"""Pocket tasks about answers in a text: whether a sentence holds the answer (qnli), and where (squad)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PURPOSES = (
 
 @dataclass(frozen=True)
 class Site:
-    """Everything that can be said, and asked, of one place."""
+    """All facts about one place."""
 
     name: str
     founder: str
@@ -40,7 +40,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Slot:
-    """One thing to ask: the question, and the statements that hold the answer, as patterns over a Site."""
+    """One fact to ask about: questions, and statements that hold the answer, as templates over a Site."""
 
     field: str
     questions: tuple[str, ...]
@@ -86,7 +86,7 @@ SLOTS = (
 )
 
 
-def _place(rng: Rng) -> Site:
+def _random_site(rng: Rng) -> Site:
     people = words.WOMEN + words.MEN
     return Site(
         name=f"{rng.pick(words.SURNAMES)} {rng.pick(SITES).capitalize()}",
@@ -105,17 +105,17 @@ def _fill(pattern: str, place: Site) -> str:
 
 
 def qnli(rng: Rng, wanted: int) -> GeneratedRow:
-    """A question and a sentence of the same pattern family: it answers (0), or tells something else (1).
+    """A question and a sentence that answers it (0) or not (1).
 
-    What it tells when it does not answer: another fact of the same place, or the same of another place.
+    A sentence that does not answer states another fact about the same place, or the same fact about another place.
     """
-    place, slot = _place(rng), rng.pick(SLOTS)
-    question, told = _fill(rng.pick(slot.questions), place), slot
+    place, slot = _random_site(rng), rng.pick(SLOTS)
+    question, stated = _fill(rng.pick(slot.questions), place), slot
     if wanted == 1 and rng.chance(0.8):
-        told = rng.other(SLOTS, slot)
+        stated = rng.other(SLOTS, slot)
     elif wanted == 1:
         place = replace(place, name=_other_name(rng, place.name))
-    return GeneratedRow((question, _fill(rng.pick(told.statements), place)), wanted)
+    return GeneratedRow((question, _fill(rng.pick(stated.statements), place)), wanted)
 
 
 def _other_name(rng: Rng, name: str) -> str:
@@ -125,9 +125,9 @@ def _other_name(rng: Rng, name: str) -> str:
 
 @dataclass(frozen=True)
 class GeneratedQuestion:
-    """One question on a paragraph; `start` is the answer's offset in the context, in characters.
+    """One question about a paragraph; `start` is the character offset of its answer in the context.
 
-    Of a question that the paragraph does not answer the answer is "".
+    If the paragraph does not answer the question, `answer` is "" and `start` is -1.
     """
 
     text: str
@@ -137,7 +137,7 @@ class GeneratedQuestion:
 
 @dataclass(frozen=True)
 class GeneratedParagraph:
-    """One article's paragraph of 4 to 6 sentences and the questions on it."""
+    """A paragraph of 4 to 6 sentences and the questions about it."""
 
     title: str
     context: str
@@ -145,18 +145,18 @@ class GeneratedParagraph:
 
 
 def squad(rng: Rng, unanswered: bool = False) -> GeneratedParagraph:
-    """A paragraph on one place, with a sentence or two on another, and three questions on the first.
+    """A paragraph about one place, with a sentence or two about another, and three questions about the first.
 
     Args:
-        unanswered: ask one more question, on what is not told.
+        unanswered: add a question that the paragraph does not answer.
     """
-    place = _place(rng)
-    other = replace(_place(rng), name=_other_name(rng, place.name))
+    place = _random_site(rng)
+    other = replace(_random_site(rng), name=_other_name(rng, place.name))
     slots = rng.sample(SLOTS, 3 + rng.below(2))
-    told = [(place, slot) for slot in slots]
-    told += [(other, slot) for slot in rng.sample(SLOTS, 1 + rng.below(2))]
+    facts = [(place, slot) for slot in slots]
+    facts += [(other, slot) for slot in rng.sample(SLOTS, 1 + rng.below(2))]
     context, starts = "", {}
-    for subject, slot in rng.sample(told, len(told)):
+    for subject, slot in rng.sample(facts, len(facts)):
         pattern = rng.pick(slot.statements)
         if subject is place:
             before = pattern.split("{" + slot.field + "}")[0]

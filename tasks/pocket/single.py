@@ -1,4 +1,4 @@
-"""Pocket tasks over one sentence: acceptability (cola) and sentiment (sst2)."""
+"""Pocket tasks about one sentence: acceptability (cola) and sentiment (sst2)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _thing(rng: Rng) -> str:
 
 
 def _order(rng: Rng, good: bool) -> str:
-    """Article, adjective, noun, verb and object stand in the order of English."""
+    """Article, adjective, noun, verb and object are in English word order."""
     job, verb, place = rng.pick(words.JOBS), rng.pick(words.ACTIONS).past, rng.pick(words.PLACES)
     adjective, thing = rng.pick(words.ADJECTIVES), rng.pick(words.THINGS)
     if good:
@@ -44,7 +44,7 @@ def _order(rng: Rng, good: bool) -> str:
 
 
 def _agreement(rng: Rng, good: bool) -> str:
-    """The verb agrees with its subject, whatever the number of a noun between them."""
+    """The verb agrees with its subject, not with a noun between them."""
     subject, between = rng.sample(words.JOBS, 2)
     many = rng.chance(0.5)
     phrase = f"the {plural(subject) if many else subject}"
@@ -59,9 +59,9 @@ def _determiner(rng: Rng, good: bool) -> str:
     many = rng.chance(0.5)
     determiner = rng.pick(("these", "many") if many else ("this", "every"))
     noun = rng.pick(words.JOBS)
-    said = plural(noun) if many == good else noun
+    subject = plural(noun) if many == good else noun
     return sentence(
-        determiner, said, rng.pick(words.ACTIONS).past, _thing(rng), rng.pick(("", "yesterday"))
+        determiner, subject, rng.pick(words.ACTIONS).past, _thing(rng), rng.pick(("", "yesterday"))
     )
 
 
@@ -74,7 +74,7 @@ def _reflexive(rng: Rng, good: bool) -> str:
 
 
 def _verb_form(rng: Rng, good: bool) -> str:
-    """An auxiliary takes the form that it governs: "can paint", "has painted"."""
+    """An auxiliary is followed by the right verb form: "can paint", "has painted"."""
     verb = rng.pick(words.ACTIONS)
     takes_base = rng.chance(0.5)
     auxiliary = rng.pick(("can", "will", "did not") if takes_base else ("has", "had", "have not"))
@@ -103,7 +103,7 @@ NEGATIONS = ("not", "hardly", "never", "not really", "far from")
 
 
 def sst2(rng: Rng, wanted: int) -> GeneratedRow:
-    """An opinion, positive (1) or not (0): negation turns it round, the last of two clauses decides."""
+    """A positive (1) or negative (0) opinion. Negation reverses it; the last of two clauses decides."""
     positive, style = wanted == 1, rng.below(20)
     first, second = rng.sample(ASPECTS, 2)
     if style < 5:
@@ -118,7 +118,7 @@ def sst2(rng: Rng, wanted: int) -> GeneratedRow:
 
 
 def _clause(rng: Rng, positive: bool, aspect: str) -> str:
-    """An opinion on one aspect, plain or through a negated adjective of the other side."""
+    """An opinion on one aspect, expressed directly or by negating the opposite adjective."""
     if rng.chance(0.35):
         return f"the {aspect} is {rng.pick(NEGATIONS)} {rng.pick(BAD if positive else GOOD)}"
     return f"the {aspect} is {rng.pick(STRONG)} {rng.pick(GOOD if positive else BAD)}"

@@ -160,7 +160,9 @@ def _id_problems(table: RawTable) -> Iterator[RowProblem]:
     first: dict[str, int] = {}
     for row, name in enumerate(table.table["id"].to_pylist()):
         if first.setdefault(name, row) != row:
-            yield RowProblem(row, "id", f"id {name!r} is also at {table.location(first[name])}", "repeated id")
+            yield RowProblem(
+                row, "id", f"id {name!r} is also at {table.location(first[name])}", "repeated id"
+            )
 
 
 def _answer_problem(context: str, answer: dict | None) -> str | None:
