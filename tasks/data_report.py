@@ -143,7 +143,7 @@ def _missing_splits(task: Task, source: DataSource, present: Sequence[str]) -> l
     if task.train not in present:
         found.append(Problem(task.name, None, f"no training split {task.train!r} in {source.name!r}"))
     if not validation:
-        names = shorten(task.validation) or "[files] names none"
+        names = shorten(task.validation) or "none is named under [files]"
         message = f"no validation split in {source.name!r} ({names}); training needs one for evaluation"
         found.append(Problem(task.name, None, message))
     missing = [split for split in task.validation if validation and split not in validation]

@@ -124,7 +124,7 @@ def test_a_student_is_fine_tuned_on_spans(span_teacher: Path, tmp_path: Path) ->
 def test_contrasts_of_classes_are_not_for_spans(span_teacher: Path, tmp_path: Path) -> None:
     sets = {**STUDENT, "student.transformer.layers": 2, "terms.sc.kinds": None}
     settings = load_settings("mlkd-bert-4", "distill", sets, "squad_v2")
-    with pytest.raises(UserError, match="contrasts classes, and 'squad_v2' has places in a text"):
+    with pytest.raises(UserError, match="contrasts classes, and 'squad_v2' has spans of a text"):
         distill(Request("pocket", "squad_v2", tmp_path / "run"), settings, str(span_teacher))
 
 
@@ -196,7 +196,7 @@ def test_a_model_without_spans_is_no_answerer(tiny_teacher: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"answers": {"text": ["red"], "answer_start": [1]}}, "answer 'red' is not in the context at 1"),
+        ({"answers": {"text": ["red"], "answer_start": [1]}}, "the context does not contain the answer 'red' at offset 1"),
         ({"answers": {"text": [" "], "answer_start": [3]}}, "blank answer ' '"),
         ({"context": "  "}, "empty context"),
         ({"id": "1"}, "id '1' is also at"),
