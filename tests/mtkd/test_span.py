@@ -196,7 +196,10 @@ def test_a_model_without_spans_is_no_answerer(tiny_teacher: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"answers": {"text": ["red"], "answer_start": [1]}}, "the context does not contain the answer 'red' at offset 1"),
+        (
+            {"answers": {"text": ["red"], "answer_start": [1]}},
+            "the context does not contain the answer 'red' at offset 1",
+        ),
         ({"answers": {"text": [" "], "answer_start": [3]}}, "blank answer ' '"),
         ({"context": "  "}, "empty context"),
         ({"id": "1"}, "id '1' is also at"),
