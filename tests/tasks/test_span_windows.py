@@ -131,7 +131,7 @@ def test_long_questions_leave_room_for_the_context(minilm: Tokeniser) -> None:
 
 
 def test_bilstm_readers_are_refused(minilm: Tokeniser) -> None:
-    with pytest.raises(UserError, match="reads texts apart"):
+    with pytest.raises(UserError, match="reads texts separately"):
         Reader(minilm, "texts", 32).rows(examples(("q", "c", "c", 0)))
 
 
