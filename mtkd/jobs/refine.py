@@ -1,4 +1,4 @@
-"""Refine: a pretrained encoder becomes the multi-task teacher (MKD section 3.1)."""
+"""Refine: fine-tune a pretrained encoder on all tasks, as the multi-task teacher (MKD section 3.1)."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def refine(
     callbacks: Sequence[Callback] = (),
     warn: Warn = ignore_warning,
 ) -> RunDirectory:
-    """Fine-tune a pretrained encoder on all tasks of the request: the multi-task teacher.
+    """Fine-tune a pretrained encoder on all tasks of the request, which makes it a multi-task teacher.
 
     Args:
         teacher: hub name or directory of a pretrained encoder, or `minilm`.
-        callbacks: called as training goes on.
-        warn: called with each warning: on the data before training, on the scores after it.
+        callbacks: called during training.
+        warn: called with each warning: about the data before training, about the scores after it.
 
     Returns:
-        the finished run.
+        The finished run.
 
     Raises:
-        UserError: anything wrong with data, encoder or settings, before anything is written.
+        UserError: invalid data, encoder or settings; raised before anything is written.
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     tasks = trainable_tasks(request.tasks)
