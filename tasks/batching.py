@@ -24,7 +24,8 @@ class Tokens:
         ids: (B, L) int64.
         mask: (B, L) bool, True for real tokens.
         token_type_ids: (B, L) int64; 0 for padding.
-        ends: (B, L) bool, True for special tokens that follow a text ([SEP]); None if texts are read separately.
+        ends: (B, L) bool, True for special tokens that follow a text ([SEP]); None if texts are read
+            separately.
     """
 
     ids: torch.Tensor

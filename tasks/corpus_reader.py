@@ -167,7 +167,8 @@ def corpus_rows(directory: Path, task: str, *, verify: bool = True) -> Rows:
         verify: first check the SHA-256 of each shard against the manifest.
 
     Raises:
-        UserError: as for `read_corpus`; the corpus lacks the task; a shard was altered; more than 2 GiB of text.
+        UserError: as for `read_corpus`; the corpus lacks the task; a shard was altered; more than 2 GiB of
+            text.
     """
     manifest = read_corpus(directory)
     entry = manifest.task(task)
@@ -217,7 +218,7 @@ def _one_array(column: pa.ChunkedArray, entry: CorpusTask) -> pa.StringArray:
     size = pc.sum(pc.binary_length(column)).as_py() or 0
     if size > _LONGEST:
         raise UserError(
-            f"the corpus holds {size} bytes of text of task {entry.name!r}, with {entry.copies} copies per row",
+            f"the corpus holds {size} bytes of text of task {entry.name!r} ({entry.copies} copies per row)",
             expected=f"up to {_LONGEST} bytes per text column and task",
             hint="make the corpus with fewer copies (`copies`) or fewer rows (`limit`)",
         )

@@ -74,8 +74,8 @@ def leakage(task: Task, raw: RawTable, seen: pa.Array) -> list[Problem]:
 def token_problems(task: Task, raw: RawTable, max_length: int) -> list[Problem]:
     """Warnings for rows that will be truncated, and for text outside the default vocabulary.
 
-    At most 1,000 rows, drawn at random, are tokenized with the default tokenizer. Rows of `span` tasks are split
-    into windows and never truncated.
+    At most 1,000 rows, drawn at random, are tokenized with the default tokenizer. Rows of `span` tasks are
+    split into windows and never truncated.
 
     Args:
         max_length: tokens kept per row, special tokens included.

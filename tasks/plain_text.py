@@ -75,7 +75,7 @@ class TextFiles:
         return digest_bytes(*parts)
 
     def chunks(self, start: int = 0) -> Iterator[pa.StringArray]:
-        """Yield the texts from number `start` on, in chunks of up to TEXTS_PER_CHUNK; blank texts are skipped.
+        """Yield the texts from number `start` on, in chunks of TEXTS_PER_CHUNK, without blank texts.
 
         Raises:
             UserError: a line is not UTF-8 or not JSON; names the file and line.

@@ -1,7 +1,7 @@
 """Reading a file of raw rows (parquet, JSON lines, CSV or TSV), with the line number of every row.
 
-Unreadable lines do not stop the reader. They are left out of the table and recorded in `RawTable.bad_lines`, so
-that all of them can be reported at once.
+Unreadable lines do not stop the reader. They are left out of the table and recorded in `RawTable.bad_lines`,
+so that all of them can be reported at once.
 """
 
 from __future__ import annotations

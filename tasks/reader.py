@@ -24,7 +24,8 @@ class Reader:
         tokeniser: the model's tokeniser.
         input_format: "joined": [CLS] a [SEP] b [SEP], truncated longest text first as in transformers;
             "separate": each text by itself without special tokens, an empty one as one unknown token.
-        max_length: maximum number of tokens, special tokens included, of the sequence or of each separate text.
+        max_length: maximum number of tokens, special tokens included, of the sequence or of each separate
+            text.
         stride: number of tokens that neighbouring windows of a long context share (`span` tasks).
 
     Raises:
@@ -71,7 +72,7 @@ class Reader:
         return np.sum(kept, axis=0) + specials
 
     def kept(self, lengths: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        """For each text, the (n,) tokens kept after truncation, given its (n,) lengths; separate texts keep at least 1."""
+        """For each text, the (n,) tokens kept after truncation, from its (n,) lengths; at least 1 if separate."""
         if self.input_format == "separate":
             return tuple(np.clip(length, 1, self.max_length) for length in lengths)
         room = self.max_length - self.tokeniser.layout(len(lengths)).n_specials

@@ -22,9 +22,10 @@ def resolve(spec: TaskSpec, known: Iterable[Task] = ()) -> list[Task]:
     """The tasks that `spec` names, in order and without duplicates.
 
     Args:
-        spec: comma-separated task names, groups ("glue", "nli", ...) and paths of task TOML files; or a sequence
-            of these and of `Task` objects.
-        known: more tasks that may be named, such as those of a model; they take precedence over built-in tasks.
+        spec: comma-separated task names, groups ("glue", "nli", ...) and paths of task TOML files; or a
+            sequence of these and of `Task` objects.
+        known: more tasks that may be named, such as those of a model; they take precedence over built-in
+            tasks.
 
     Raises:
         UserError: a name is unknown, a file is missing or invalid, no task is named, or two different tasks

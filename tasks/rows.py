@@ -19,8 +19,8 @@ class Windows:
         examples: the original rows.
         row: (w,) int64, the example of each window.
         begin: (w,) int64, the character offset of the window in the example's context.
-        answers: (w, 2) int64, the answer's first character in the window and the one after its last; -1 if the
-            window has no answer, -2 if that is unknown.
+        answers: (w, 2) int64, the answer's first character in the window and the one after its last; -1 if
+            the window has no answer, -2 if that is unknown.
         question: maximum number of question tokens.
         max_length: maximum number of tokens of a window.
         lost: examples whose answer is in no window.
@@ -49,8 +49,8 @@ class Rows:
         split: the split they come from ("train", "validation_matched", "corpus", ...).
         uids: n unique names, "task/split/number" (masked copies: "…#copy").
         texts: one string array per text column (one or two).
-        labels: (n,) or (n, K) float64, in the form that the task type defines: a class id, a score, 1 or 0 for
-            an answer or none (`span`), ...; NaN = unlabelled.
+        labels: (n,) or (n, K) float64, in the form that the task type defines: a class id, a score, 1 or 0
+            for an answer or none (`span`), ...; NaN = unlabelled.
         groups: (n,) int64 ids of the candidate groups (`rank` tasks), or None.
         answers: n structs {text, answer_start} of lists, null = unlabelled (`span` tasks), or None.
         windows: for windows of `span` rows, where they were cut from.

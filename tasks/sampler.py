@@ -1,7 +1,7 @@
 """Sampling batches of one task each: tasks are mixed by a strategy, rows are bucketed by length.
 
-Everything is a pure function of the arguments and the epoch number, so all processes draw the same batches and
-a stopped run can resume at any batch of any epoch.
+Everything is a pure function of the arguments and the epoch number, so all processes draw the same batches
+and a stopped run can resume at any batch of any epoch.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ class BatchIndices:
 class TaskSampler:
     """Draws batches of one task each.
 
-    Every task is an endless stream of batches: pass after pass over its rows, reshuffled for each pass. An epoch
-    with the mixing `all` (MKD) is one pass over every task, with all batches shuffled together. The other mixings
-    draw the task of each step with a probability proportional to n (`proportional`), sqrt(n), 1 (`uniform`) or
-    n**alpha (`annealed`) for n rows, and take the next batch of its stream. `annealed` moves alpha from 1 to 0.2
-    (Stickland and Murray 2019, "BERT and PALs": alpha = 1 - 0.8 e / (E - 1) for epochs e = 0 .. E - 1).
+    Every task is an endless stream of batches: pass after pass over its rows, reshuffled for each pass. An
+    epoch with the mixing `all` (MKD) is one pass over every task, with all batches shuffled together. The
+    other mixings draw the task of each step with a probability proportional to n (`proportional`), sqrt(n), 1
+    (`uniform`) or n**alpha (`annealed`) for n rows, and take the next batch of its stream. `annealed` moves
+    alpha from 1 to 0.2 (Stickland and Murray 2019, "BERT and PALs": alpha = 1 - 0.8 e / (E - 1) for
+    epochs e = 0 .. E - 1).
 
     Args:
         lengths: task -> (n,) length of each row, used for bucketing.
@@ -48,7 +49,8 @@ class TaskSampler:
         bucket: sort rows by length inside pools of batches. An epoch contains the same rows either way.
         groups: task -> (n,) group ids; rows of one group stay in one batch, and batches hold about
             `batch_size` rows.
-        steps_per_epoch: batches per epoch for mixings other than `all`; by default the number that `all` takes.
+        steps_per_epoch: batches per epoch for mixings other than `all`; by default the number that `all`
+            takes.
         blocks: shuffle the blocks of `blocks_of` and the rows inside each block, instead of all rows, so that
             data stored block by block is read block by block. Tasks of a single block are not affected.
 
@@ -76,7 +78,7 @@ class TaskSampler:
                 raise UserError(f"{name} {value} is too small", expected=f"{least} or more")
         if mixing == "all" and steps_per_epoch is not None:
             raise UserError(
-                f"steps_per_epoch = {steps_per_epoch} with the mixing 'all', in which an epoch is every batch once",
+                f"steps_per_epoch = {steps_per_epoch} with the mixing 'all', where an epoch is one pass",
                 hint="leave steps_per_epoch out, or choose another mixing",
             )
         self._streams = {

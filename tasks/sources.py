@@ -126,8 +126,8 @@ class DirectorySource(DataSource):
        .jsonl, .json-lines, .csv;
     2. GLUE's original release (CoLA/train.tsv, MNLI/dev_matched.tsv, ...) under DIR, then under DIR/glue.
 
-    T is first the task's name and then its configuration on the hub, so that a task which extends `qnli` under
-    another name finds the files of qnli.
+    T is first the task's name and then its configuration on the hub, so that a task which extends `qnli`
+    under another name finds the files of qnli.
     """
 
     root: Path
@@ -161,7 +161,8 @@ def open_data(spec: Any) -> DataSource:
 
     Args:
         spec: "pocket", "hub", a directory, a `DataSource`, or tables in memory (task -> split -> rows, see
-            `tasks.tables.TableSource`); or a list of these, where each split is read from the first that has it.
+            `tasks.tables.TableSource`); or a list of these, where each split is read from the first that has
+            it.
 
     Raises:
         UserError: the directory does not exist, or the value is of another type.

@@ -29,7 +29,8 @@ class SpanAnswers:
 
     Attributes:
         candidates: the best spans of each example, best first; empty if the context has no tokens.
-        null: (n,) the score of "no answer": start + end logit of the first token, the minimum over the windows.
+        null: (n,) the score of "no answer": start + end logit of the first token, the minimum over the
+            windows.
     """
 
     candidates: list[list[SpanCandidate]]
@@ -53,8 +54,8 @@ class SpanAnswers:
 def decode_spans(encoded: Encoded, logits: np.ndarray, layout: Layout, n_best: int = 1) -> SpanAnswers:
     """Decode the best answers of the examples that the windows were cut from.
 
-    A span lies inside the context, has at most LONGEST tokens, and scores start + end logit. The answers of an
-    example are the best spans of all its windows, each text once (BERT, Devlin et al. 2019, section 4.3).
+    A span lies inside the context, has at most LONGEST tokens, and scores start + end logit. The answers of
+    an example are the best spans of all its windows, each text once (BERT, Devlin et al. 2019, section 4.3).
 
     Args:
         encoded: all windows.

@@ -1,8 +1,8 @@
 """Rows of `span` tasks as models read them: contexts cut into windows, answers as token positions.
 
-A context that does not fit is cut into windows that overlap by `stride` tokens, at spaces if possible. A window
-is an ordinary row whose texts are the question and a part of the context, so samplers, stores and teachers do
-not need to know about windows. Character offsets count Unicode code points, as Python does.
+A context that does not fit is cut into windows that overlap by `stride` tokens, at spaces if possible. A
+window is an ordinary row whose texts are the question and a part of the context, so samplers, stores and
+teachers do not need to know about windows. Character offsets count Unicode code points, as Python does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class SpanTokens:
         texts: token ids of the questions and of the contexts, w rows each.
         labels: (w, 2) float64, positions of the answer's first and last token in the joined sequence; 0, the
             first token, means no answer in this window; NaN = unlabelled.
-        starts, ends: the first character of each context token in the window's text, and the one after its last.
+        starts, ends: the first character of each context token in the window's text, and the one after its
+            last.
     """
 
     texts: tuple[RaggedArray, RaggedArray]
@@ -42,8 +43,8 @@ class SpanTokens:
 def cut_windows(rows: Rows, tokeniser: Tokeniser, max_length: int, stride: int) -> Rows:
     """Cut examples into windows, in order; uids are "<uid>@<first character>".
 
-    An answer belongs to the windows that contain all of it. If no window does, the windows of the example count
-    as unlabelled (`Windows.lost`).
+    An answer belongs to the windows that contain all of it. If no window does, the windows of the example
+    count as unlabelled (`Windows.lost`).
 
     Args:
         rows: whole examples (question, context).

@@ -78,7 +78,7 @@ def score_texts(texts: Sequence[str], golds: Sequence[Sequence[str]], threshold:
 
 
 def best_threshold(lead: np.ndarray, spans: np.ndarray, nulls: np.ndarray) -> float:
-    """The threshold with the highest total score, where a span is predicted if `lead` is at most the threshold.
+    """The threshold with the highest total score; a span is predicted if `lead` is at most the threshold.
 
     Args:
         lead: (n,) how much higher "no answer" scores than the best span.

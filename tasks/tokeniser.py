@@ -113,7 +113,8 @@ class Tokeniser:
 
         Args:
             texts: arrays of texts, iterated once.
-            size: vocabulary size, five special tokens included; equally frequent words are sorted alphabetically.
+            size: vocabulary size, five special tokens included; equally frequent words are sorted
+                alphabetically.
         """
         from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
         from transformers import PreTrainedTokenizerFast
@@ -164,8 +165,8 @@ class Tokeniser:
         """The token ids of each text as from `token_ids`, and the character offsets of each token.
 
         Returns:
-            Token ids; offset of each token's first character; offset after its last. White space at the edges of
-            a token is not counted.
+            Token ids; offset of each token's first character; offset after its last. White space at the edges
+            of a token is not counted.
         """
         parts: list[tuple[RaggedArray, RaggedArray, RaggedArray]] = []
         for i in range(0, len(texts), TEXTS_PER_CALL):
@@ -227,9 +228,9 @@ def _trimmed(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]
 def _is_word_local(parts: dict[str, Any]) -> bool:
     """True if the ids of a text are those of its space-separated words in order.
 
-    BERT's normaliser maps single characters, its pre-tokeniser splits at every space, and WordPiece and WordLevel
-    look at one word at a time. An added token could reach across a space only if it contains one, or if it is
-    matched after normalisation, which may insert spaces.
+    BERT's normaliser maps single characters, its pre-tokeniser splits at every space, and WordPiece and
+    WordLevel look at one word at a time. An added token could reach across a space only if it contains one,
+    or if it is matched after normalisation, which may insert spaces.
     """
     normaliser, splitter = parts["normalizer"], parts["pre_tokenizer"]
     return (
@@ -241,7 +242,7 @@ def _is_word_local(parts: dict[str, Any]) -> bool:
 
 
 def _probe_layout(backend: Tokenizer, n_texts: int, token_type_ids: bool) -> Layout:
-    """Encode a known text and record what surrounds it; `token_type_ids`: whether the model reads type ids."""
+    """Encode a known text and record what surrounds it; type ids are 0 unless `token_type_ids`."""
     encoding = backend.encode("a", "a" if n_texts == 2 else None)
     specials: list[list[tuple[int, int]]] = [[] for _ in range(n_texts + 1)]
     text_type_ids = [0] * n_texts

@@ -39,8 +39,8 @@ def build_store(
         The manifest, the prepared store, and the number of shards that were written now.
 
     Raises:
-        UserError: as for `prepare_store`; `out` holds something else or another process is writing it; there is
-            not enough disk space; a value of the teacher is not finite.
+        UserError: as for `prepare_store`; `out` holds something else or another process is writing it; there
+            is not enough disk space; a value of the teacher is not finite.
     """
     prepared = prepare_store(request)
     made = _write(prepared, out, command, overwrite=overwrite)

@@ -28,7 +28,8 @@ class Request:
     """The arguments that all training jobs share.
 
     Attributes:
-        data: an argument of `tasks.sources.open_data`, or a `DataSource`, whose `name` is recorded in run.json.
+        data: an argument of `tasks.sources.open_data`, or a `DataSource`, whose `name` is recorded in
+            run.json.
         tasks: task names as on the command line, or tasks.
         out: the run directory.
         limit, eval_limit: rows per training and validation split; None = all.

@@ -56,14 +56,14 @@ def distill(
     """Train one student for all tasks of the request, stage by stage.
 
     Args:
-        teacher: a run of `refine` (or any mtkd model with a head for each task), or a model object. If no term
-            needs logits, it can also be a pretrained encoder; None only if no term needs a teacher.
+        teacher: a run of `refine` (or any mtkd model with a head for each task), or a model object. If no
+            term needs logits, it can also be a pretrained encoder; None only if no term needs a teacher.
         corpus: an augmented corpus whose copies are added to the training rows.
         store: a knowledge store to use instead of running the teacher.
-        student: a student to train, instead of one built from the settings: a MultiTaskModel (missing heads are
-            added, heads of other tasks removed) or an encoder that reads the teacher's tokens.
-        losses: loss terms instead of those of the settings, each with weight 1, in a single stage; the terms of
-            a list are named after their classes.
+        student: a student to train, instead of one built from the settings: a MultiTaskModel (missing heads
+            are added, heads of other tasks removed) or an encoder that reads the teacher's tokens.
+        losses: loss terms instead of those of the settings, each with weight 1, in a single stage; the terms
+            of a list are named after their classes.
         callbacks: called during training.
         warn: called with each warning, before training starts.
 
@@ -207,7 +207,7 @@ class _Distill(StagedJob):
             tasks = self.rows.data.tasks
             scores = {key: s for key, s in reference.saved.info.scores.items() if s["task"] in tasks}
         return [
-            f"the teacher scores {s['primary']:.3f} on {key}, which does not beat the majority-class baseline "
+            f"the teacher scores {s['primary']:.3f} on {key}, not better than the majority-class baseline "
             f"({s['majority']:.3f}), so it cannot teach this task. "
             f"Refine it longer, or leave {s['task']} out."
             for key, s in scores.items()

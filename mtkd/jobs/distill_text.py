@@ -110,7 +110,8 @@ def _without_task(settings: DistillSettings, teacher: bool) -> tuple[DistillSett
     remaining = [stage.name for stage in stages if stage.name not in with_task]
     if not remaining:
         raise UserError(
-            f"the term {next(iter(with_task.values()))} of {settings.name} needs a task, but plain text has none",
+            f"the term {next(iter(with_task.values()))} of {settings.name} needs a task, which plain text "
+            "does not have",
             expected="recipes that use hidden states, attention or relations, such as minilmv2-6x384",
             hint="turn the term off with `terms.NAME.weight=0`, or pass `data` and `tasks` instead of `text`",
         )

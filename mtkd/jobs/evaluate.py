@@ -59,8 +59,8 @@ def run(
         device: such as "cuda:1"; None = the best available device.
 
     Raises:
-        UserError: the model or device does not exist, the model has no head for a task, a row is invalid, or no
-            task can be scored.
+        UserError: the model or device does not exist, the model has no head for a task, a row is invalid, or
+            no task can be scored.
     """
     target = find_device(device)
     known = read_saved(model).tasks
@@ -115,16 +115,16 @@ def _labelled_rows(
 def _without_missing_files(task: Task, splits: Sequence[str]) -> tuple[Task, str]:
     """The task without its own files if those of `splits` are missing, and a remark about that.
 
-    A model records the paths of the files beside a task's TOML file. If they have moved, the rows are searched in
-    the data directory under the task's name.
+    A model records the paths of the files beside a task's TOML file. If they have moved, the rows are
+    searched in the data directory under the task's name.
     """
     files = [Path(task.files[split]) for split in splits if split in task.files]
     missing = [file for file in files if file.is_absolute() and not file.is_file()]
     if not missing:
         return task, ""
     remark = (
-        f"; {missing[0]}, which the model recorded as the task's file, is missing: pass the task's TOML file, or "
-        f"put the rows under {task.name}/ in the data directory"
+        f"; {missing[0]}, which the model recorded as the task's file, is missing: pass the task's TOML file, "
+        f"or put the rows under {task.name}/ in the data directory"
     )
     return replace(task, files={}), remark
 

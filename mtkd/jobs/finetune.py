@@ -39,8 +39,8 @@ def finetune(
     """Fine-tune a model on one task, once for each learning rate, and keep the best by validation loss.
 
     Args:
-        model: a trained model or its directory; if it has no head for the task, it gets a new one. A model object
-            is not changed.
+        model: a trained model or its directory; if it has no head for the task, it gets a new one. A model
+            object is not changed.
         callbacks: called during training, which begins and ends once per learning rate.
         warn: called with each warning, before training starts.
 

@@ -63,7 +63,7 @@ class StoreRequest:
     budget: int | None = None
 
     def options(self) -> dict[str, Any]:
-        """The request as JSON values with absolute paths, from which a repair recreates it in any directory."""
+        """The request as JSON values with absolute paths, so that a repair can run in any directory."""
 
         def absolute(name: str | None) -> str | None:
             return str(Path(name).resolve()) if name and Path(name).exists() else name
@@ -105,8 +105,8 @@ class StorePlan:
         tokens: number of tokens of all rows, without padding.
         free: free bytes on the disk.
         seconds: estimated running time of the teacher.
-        units: amount of hidden state knowledge (AHSK) kept of a full-length row, and the full amount; None if no
-            part is selected.
+        units: amount of hidden state knowledge (AHSK) kept of a full-length row, and the full amount; None if
+            no part is selected.
     """
 
     prepared: PreparedStore

@@ -149,7 +149,7 @@ def validate_run(
     if settings.student.vocabulary == "word" and validated.aligned:
         raise UserError(
             f"a term of {settings.name} compares teacher and student token by token, but a student with its "
-            "teacher_tokeniser vocabulary reads other tokens",
+            "own vocabulary reads other tokens",
             hint="set `student.vocabulary=wordpiece`, or remove the term",
         )
     return validated
@@ -202,7 +202,8 @@ def prepare_run(
     Args:
         texts: the training texts, one array per column, for building a word-level vocabulary.
         importance: measures the importance of the teacher's parts, for a student that is pruned from it.
-        student: a model, or an encoder that reads the teacher's tokens, instead of one built from the settings.
+        student: a model, or an encoder that reads the teacher's tokens, instead of one built from the
+            settings.
 
     Raises:
         UserError: teacher and student must read the same tokens but do not; or a model is damaged.

@@ -33,7 +33,7 @@ def check_selection(selection: Selection, settings: DistillSettings) -> None:
     """Check that no more tokens per row are kept than the student reads."""
     if selection.tokens is not None and selection.tokens > settings.student.max_length:
         raise UserError(
-            f"cannot keep {selection.tokens} tokens of rows with at most {settings.student.max_length} tokens",
+            f"cannot keep {selection.tokens} tokens of rows of at most {settings.student.max_length}",
             expected=f"1 to {settings.student.max_length}",
             hint="use a smaller terms.NAME.tokens, or a larger student.max_length",
         )
@@ -53,6 +53,7 @@ def check_store(
     read, stored = settings.student.max_length, manifest.contents.max_length
     if (need.tokens or aligned) and read != stored:
         raise UserError(
-            f"the store {store} was built with at most {stored} tokens per row, but this student reads {read}",
+            f"the store {store} was built with at most {stored} tokens per row, but this student "
+            f"reads {read}",
             hint=f"set `student.max_length={stored}`, or build a store with `student.max_length={read}`",
         )

@@ -81,7 +81,7 @@ class TrainingData:
                 first = windows.examples.uids[int(windows.lost[0])].as_py()
                 found.append(
                     f"{len(windows.lost):,} answers of {part.task.name} are in no window of "
-                    f"{windows.max_length} tokens, so their rows are not used for training (the first is {first}). "
+                    f"{windows.max_length} tokens, so their rows are not used (the first is {first}). "
                     "Use a larger max_length or stride."
                 )
         return found
@@ -151,8 +151,8 @@ def load_training_data(request: Request, tasks: list[Task], corpus: Path | None 
         corpus: an augmented corpus whose copies or questions are added to the training rows.
 
     Raises:
-        UserError: invalid data; a task without validation rows; a corpus that lacks a task or was made from other
-            rows.
+        UserError: invalid data; a task without validation rows; a corpus that lacks a task or was made from
+            other rows.
     """
     source = request.source()
     question_tasks = _question_tasks(corpus, tasks) if corpus else []
@@ -210,7 +210,7 @@ def _check_origin(corpus: Path, source: DataSource, task: Task, rows: Rows) -> N
     if digest_rows(sample_rows(rows, entry.source_rows)) != entry.source_digest:
         raise UserError(
             f"the corpus {corpus} was not made from the {task.name} rows of {source.name!r}",
-            hint=f"make a corpus from them: mtkd augment mask --data {source.name} --tasks {task.name} --out DIR",
+            hint=f"make one from them: mtkd augment mask --data {source.name} --tasks {task.name} --out DIR",
         )
 
 

@@ -183,8 +183,8 @@ class MicroBatches:
         return StepBatches(task, batches, weights, num_items or [0] * len(self._objective.terms), drawn)
 
     def _shards(self, drawn: DrawnRows) -> list[tuple[np.ndarray, float]]:
-        """This process's rows of a draw as micro-batches of weight 1. A process with too few rows runs one row
-        with weight 0, so that all processes run the same number of micro-batches.
+        """This process's rows of a draw as micro-batches of weight 1. A process with too few rows runs one
+        row with weight 0, so that all processes run the same number of micro-batches.
         """
         task, groups, micro = drawn.rows.task, drawn.rows.groups, self._micro
         own = shard_indices(BatchIndices(task, drawn.indices), self._rank, self._world, groups)

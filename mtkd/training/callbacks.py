@@ -28,7 +28,8 @@ class TrainingState:
         epoch: epochs done.
         task: the task of the last step; None before the first.
         loss: the value of the objective in the last step.
-        terms: the value of each loss term in the last step, before weighting; terms without items are left out.
+        terms: the value of each loss term in the last step, before weighting; terms without items are left
+            out.
         lr: the learning rate of the last step.
         metric: name of the watched metric (`train.metric`).
         value: the last value of the watched metric.
@@ -55,8 +56,8 @@ class TrainingControl:
     """Lets callbacks control training.
 
     Attributes:
-        should_training_stop: set to True to end training. The model is evaluated once more, and the weights to
-            keep are chosen as usual.
+        should_training_stop: set to True to end training. The model is evaluated once more, and the weights
+            to keep are chosen as usual.
     """
 
     should_training_stop: bool = False
@@ -88,8 +89,8 @@ class MetricLog(Callback):
     """Base class of logs. Writes a record after the first step, every 20 steps, and at every checkpoint.
 
     A record holds means over the steps since the last record: `loss`, `loss/<term>` for each loss term and
-    `loss/<task>` for each task; and the current `lr`. After an evaluation a record with `score/<task>/<split>` and
-    `watched`, the value of `train.metric`, is written.
+    `loss/<task>` for each task; and the current `lr`. After an evaluation a record with
+    `score/<task>/<split>` and `watched`, the value of `train.metric`, is written.
     """
 
     def __init__(self) -> None:

@@ -30,8 +30,8 @@ def build_optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.O
 def learning_rate(settings: TrainSettings, step: int, total: int, hold: float = 0.0) -> float:
     """The learning rate of one step.
 
-    It rises linearly from 0 over the first `warmup * total` steps. Then it stays constant (`constant`), or falls
-    linearly to 0 at step `total` (`linear`), starting at step `hold * total`.
+    It rises linearly from 0 over the first `warmup * total` steps. Then it stays constant (`constant`), or
+    falls linearly to 0 at step `total` (`linear`), starting at step `hold * total`.
 
     Args:
         step: the step, counted from 0.

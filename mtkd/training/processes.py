@@ -20,15 +20,15 @@ Number = TypeVar("Number", int, float)
 def make_accelerator(device: str | None = None) -> Accelerator:
     """Create the accelerator of a run, which handles device and processes. Heads may be unused in a step.
 
-    It does not depend on the precision, so that one process can run jobs of several precisions; the training step
-    and evaluation use autocast themselves.
+    It does not depend on the precision, so that one process can run jobs of several precisions; the training
+    step and evaluation use autocast themselves.
 
     Args:
         device: "cpu", "cuda", "cuda:1" or "mps"; None = a GPU per process if available.
 
     Raises:
-        UserError: the device does not exist, several processes would share it, or this process has already used
-            another device.
+        UserError: the device does not exist, several processes would share it, or this process has already
+            used another device.
     """
     wanted = None if device is None else find_device(device)
     if wanted is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:

@@ -35,8 +35,8 @@ class RunDirectory:
 
     Attributes:
         path: the directory.
-        identity: everything that determines the result (stage, settings, data, teacher, ...). Runs with the same
-            identity are the same run.
+        identity: everything that determines the result (stage, settings, data, teacher, ...). Runs with the
+            same identity are the same run.
         resuming: True if the directory already holds this run.
     """
 

@@ -31,9 +31,9 @@ _STREAM = 0x7E87  # separates the random numbers of this source from others with
 class TextBatches:
     """Batches of text, pass after pass over the files, with memory use independent of their size.
 
-    Texts are read in chunks. The texts of a chunk are cut into sequences of up to the reader's max_length, grouped
-    into batches by length, and the batches are shuffled. So texts are shuffled within a chunk, not across the
-    corpus. Every 64th text is held out until there are `held_out` of them.
+    Texts are read in chunks. The texts of a chunk are cut into sequences of up to the reader's max_length,
+    grouped into batches by length, and the batches are shuffled. So texts are shuffled within a chunk, not
+    across the corpus. Every 64th text is held out until there are `held_out` of them.
 
     The cursor of a draw is the pass, the first text of the chunk, and the next batch of the chunk.
     """

@@ -58,8 +58,8 @@ class Trainer:
 
     Args:
         batch_source: the source of batches.
-        evaluate: computes the validation scores after each epoch. If None, training always runs to the end and
-            keeps the last weights.
+        evaluate: computes the validation scores after each epoch. If None, training always runs to the end
+            and keeps the last weights.
         directory: where log.jsonl, tensorboard/ and checkpoints/ are written.
         teacher: the source of teacher outputs; None if no loss term needs a teacher.
         callbacks: called in addition to the logs and the progress bar.
@@ -216,7 +216,7 @@ class Trainer:
         return loss
 
     def _seed(self, micro: int) -> int:
-        """The seed for dropout: a function of seed, step, micro-batch and process, so no state must be saved."""
+        """The seed for dropout, a function of seed, step, micro-batch and process, so no state is saved."""
         parts = (self.settings.seed, self.position.step, micro, self.accelerator.process_index)
         return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 

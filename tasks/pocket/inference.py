@@ -49,7 +49,7 @@ def _quantified(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
 
 
 def _scene(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
-    """ "A tall man is feeding a dog in the park." against a more general, more specific or contradicting sentence."""
+    """ "A tall man is feeding a dog in the park." against a variation of it."""
     kind, person, place = rng.pick(domain.kinds), rng.pick(domain.people), rng.pick(domain.places)
     thing, look, verb = rng.pick(kind.members), rng.pick(domain.adjectives), rng.pick(kind.verbs)
     who, where, doing = f"{look} {person}", f"in the {place}", gerund(verb)

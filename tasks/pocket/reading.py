@@ -107,7 +107,8 @@ def _fill(pattern: str, place: Site) -> str:
 def qnli(rng: Rng, wanted: int) -> GeneratedRow:
     """A question and a sentence that answers it (0) or not (1).
 
-    A sentence that does not answer states another fact about the same place, or the same fact about another place.
+    A sentence that does not answer states another fact about the same place, or the same fact about another
+    place.
     """
     place, slot = _random_site(rng), rng.pick(SLOTS)
     question, stated = _fill(rng.pick(slot.questions), place), slot

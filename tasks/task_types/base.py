@@ -35,7 +35,8 @@ class LossSum:
 
     Attributes:
         total: scalar float32, the sum over all items.
-        count: scalar int64 on the same device, the number of items (rows, unless the task type says otherwise).
+        count: scalar int64 on the same device, the number of items (rows, unless the task type says
+            otherwise).
     """
 
     total: Tensor
@@ -69,8 +70,8 @@ class SplitScores:
 class TaskType(ABC):
     """Everything that depends on the kind of a task. One instance serves all tasks of its kind.
 
-    Models, losses and stores rely on these shapes: logits are (B, C), or (B, 2, L) if `predicts_spans`; labels are
-    (B,) or (B, K), with NaN for unlabelled rows.
+    Models, losses and stores rely on these shapes: logits are (B, C), or (B, 2, L) if `predicts_spans`;
+    labels are (B,) or (B, K), with NaN for unlabelled rows.
 
     Attributes:
         metrics: name -> function of `tasks.metrics.Predictions`.
@@ -99,7 +100,7 @@ class TaskType(ABC):
     # The task itself
 
     def check(self, task: Task) -> None:
-        """Check that the fields of a task are consistent; by default that a type with labels has at least two.
+        """Check that the fields of a task are consistent; by default that there are two labels or more.
 
         Raises:
             UserError: they are not.

@@ -55,8 +55,8 @@ def read_values(
 ) -> ParsedLabels:
     """Labels of one number per row, with a problem for each label that could not be parsed.
 
-    A label that is null, empty, NaN, or -1 (unless -1 is a legal value) means "unlabelled"; only test splits may
-    have such rows.
+    A label that is null, empty, NaN, or -1 (unless -1 is a legal value) means "unlabelled"; only test splits
+    may have such rows.
 
     Args:
         values: (n,) float64 of the column; NaN for values that are not labels of the task.

@@ -114,7 +114,8 @@ def _log_sums(scores: Tensor, rows: Tensor, index: Tensor) -> tuple[Tensor, Tens
         index: (B,) the group of each row, counted from 0.
 
     Returns:
-        (B,) values by group, where slots beyond the number of groups are unused; (B,) bool, True for slots with rows.
+        (B,) values by group, where slots beyond the number of groups are unused; (B,) bool, True for slots
+        with rows.
     """
     import torch
 

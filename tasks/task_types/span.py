@@ -123,7 +123,7 @@ class Span(TaskType):
     def records(
         self, task: Task, encoded: Encoded, logits: np.ndarray, layout: Layout, threshold: Any
     ) -> Iterator[dict[str, Any]]:
-        """The answer's text ("" = none), `start` (character offset), `score`, `no_answer_score` and `n_best`."""
+        """The answer ("" = none), its `start` (character offset), `score`, `no_answer_score` and `n_best`."""
         from tasks.span_answers import decode_spans
 
         found = decode_spans(encoded, logits, layout, N_BEST)

@@ -198,7 +198,7 @@ def test_the_main_job(
     refused(
         mtkd(*words, "--out", student, *TINY, *SMALL, "--seed", 5), "another run", "--overwrite", "--resume"
     )
-    refused(mtkd(*words, "--out", corpus, *TINY, *SMALL), "holds no run of mtkd")
+    refused(mtkd(*words, "--out", corpus, *TINY, *SMALL), "is not an mtkd run")
 
     fine = mtkd("finetune", "--model", student, "--task", "rte", *data, "--out", tuned, *TINY)
     assert fine.code == 0 and "learning rate" in fine.out
