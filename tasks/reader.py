@@ -72,7 +72,7 @@ class Reader:
         return np.sum(kept, axis=0) + specials
 
     def kept(self, lengths: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        """For each text, the (n,) tokens kept after truncation, from its (n,) lengths; at least 1 if separate."""
+        """For each text, the (n,) number of tokens kept after truncation, given its (n,) length."""
         if self.input_format == "separate":
             return tuple(np.clip(length, 1, self.max_length) for length in lengths)
         room = self.max_length - self.tokeniser.layout(len(lengths)).n_specials

@@ -123,8 +123,8 @@ def _without_missing_files(task: Task, splits: Sequence[str]) -> tuple[Task, str
     if not missing:
         return task, ""
     remark = (
-        f"; {missing[0]}, which the model recorded as the task's file, is missing: pass the task's TOML file, "
-        f"or put the rows under {task.name}/ in the data directory"
+        f"; {missing[0]}, which the model recorded as the task's file, is missing: pass the task's TOML "
+        f"file, or put the rows under {task.name}/ in the data directory"
     )
     return replace(task, files={}), remark
 
