@@ -76,7 +76,7 @@ def test_tasks_source_and_teacher_as_objects_give_the_same_student(
     assert distill(request, settings_of(), teacher).finished, "the same objects are the same run"
     with torch.no_grad():
         next(iter(teacher.parameters())).add_(1.0)
-    with pytest.raises(UserError, match="the teacher changed"):
+    with pytest.raises(UserError, match="the teacher has changed"):
         distill(request, settings_of(), teacher)
 
 

@@ -257,7 +257,7 @@ def test_unreachable_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="hub cannot be reached") as caught:
         load_rows(open_data("hub"), TASKS["rte"], "train")
     _hub_responds.cache_clear()
-    assert "--data DIR" in str(caught.value) and "pocket" in str(caught.value)
+    assert "data=DIR" in str(caught.value) and "pocket" in str(caught.value)
     assert not slept  # no retries
 
 

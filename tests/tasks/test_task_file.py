@@ -129,5 +129,5 @@ def test_spans_may_have_no_answer(tmp_path: Path) -> None:
     assert not load(tmp_path, text).unanswerable
     with pytest.raises(UserError, match="span tasks need two columns"):
         load(tmp_path, text.replace('"question", ', ""))
-    with pytest.raises(UserError, match="'unanswerable' is not for classify"):
+    with pytest.raises(UserError, match="classify tasks have no key 'unanswerable'"):
         load(tmp_path, GOOD + "unanswerable = true\n")
