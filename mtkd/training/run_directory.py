@@ -81,7 +81,8 @@ class RunDirectory:
             )
         raise UserError(
             problem,
-            hint="use the settings of that run, replace it with `overwrite=True`, or choose another `out`",
+            hint="resume it with its own settings (`resume=True`), replace it with `overwrite=True`, or choose "
+            "another `out`",
         )
 
     @property
