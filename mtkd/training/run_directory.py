@@ -81,8 +81,8 @@ class RunDirectory:
             )
         raise UserError(
             problem,
-            hint="resume it with its own settings (`resume=True`), replace it with `overwrite=True`, or choose "
-            "another `out`",
+            hint="resume it with its own settings (`resume=True`), replace it with `overwrite=True`, "
+            "or choose another `out`",
         )
 
     @property
