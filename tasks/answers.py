@@ -1,4 +1,4 @@
-"""Answers of a model of extractive question answering, and what gives them."""
+"""Answers of an extractive question-answering model, and the interface of such models."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Answer:
     """The best answer to a question in its context.
 
     Attributes:
-        text: the answer; "" = none.
-        start: its first character in the context; -1 = none.
-        score: start logit + end logit of the best span.
-        null: the score of "no answer", minus the threshold that was best on validation rows.
+        text: the answer; "" if there is none.
+        start: offset of its first character in the context; -1 if there is none.
+        score: start logit plus end logit of the best span.
+        null: the score of "no answer" minus the threshold tuned on the validation rows.
     """
 
     text: str
@@ -25,12 +25,12 @@ class Answer:
 
     @property
     def stop(self) -> int:
-        """The character after its last."""
+        """Offset of the character after the answer."""
         return self.start + len(self.text)
 
     @property
     def margin(self) -> float:
-        """By how much the best span beats "no answer"."""
+        """How much higher the best span scores than "no answer"."""
         return self.score - self.null
 
     def found(self, least: float) -> bool:
@@ -38,7 +38,7 @@ class Answer:
         return self.text.strip() != "" and self.margin > least
 
     def refused(self, least: float) -> bool:
-        """True if "no answer" wins, by at least `least` where that is above 0."""
+        """True if "no answer" wins; by a margin of at least `least` if that is positive."""
         return self.margin <= -max(least, 0.0)
 
 
@@ -47,7 +47,7 @@ class Answerer(Protocol):
 
     @property
     def digest(self) -> str:
-        """Of everything that decides the answers: weights, tokeniser, settings."""
+        """A digest of everything that determines the answers: weights, tokeniser, settings."""
 
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answer]:
-        """The answer to each question in its own context."""
+        """Answer each question in the context at the same index."""

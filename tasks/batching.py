@@ -1,4 +1,4 @@
-"""From encoded rows to padded batches, without a Python step for any row."""
+"""Turn encoded rows into padded batches, with no per-row Python code."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from tasks.tokeniser import Tokeniser
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Padded sequences.
+    """Padded token sequences.
 
     Attributes:
         ids: (B, L) int64.
-        mask: (B, L) bool, True = real token.
+        mask: (B, L) bool, True for real tokens.
         token_type_ids: (B, L) int64; 0 for padding.
-        ends: (B, L) bool, True = a special token behind a text ([SEP]); None where texts are read apart.
+        ends: (B, L) bool, True for special tokens that follow a text ([SEP]); None if texts are read
+            separately.
     """
 
     ids: torch.Tensor
@@ -33,20 +34,20 @@ class Tokens:
     ends: torch.Tensor | None = None
 
     def to(self, device: torch.device | str) -> Tokens:
-        """The same on another device."""
+        """Move to a device."""
         ends = None if self.ends is None else self.ends.to(device)
         return Tokens(self.ids.to(device), self.mask.to(device), self.token_type_ids.to(device), ends)
 
 
 @dataclass(frozen=True, eq=False)
 class ModelInputs:
-    """What one model reads: `joined`, all texts of a row as one sequence, or `texts`, each apart."""
+    """The inputs of one model: either `joined`, one sequence per row, or `texts`, one sequence per text."""
 
     joined: Tokens | None = None
     texts: tuple[Tokens, ...] | None = None
 
     def to(self, device: torch.device | str) -> ModelInputs:
-        """The same on another device."""
+        """Move to a device."""
         return ModelInputs(
             None if self.joined is None else self.joined.to(device),
             None if self.texts is None else tuple(tokens.to(device) for tokens in self.texts),
@@ -59,12 +60,13 @@ class Batch:
 
     Attributes:
         task: the task's name.
-        indices: (B,) where the rows stand in the encoded set.
-        labels: (B,) or (B, K) float32, as the task's type reads them; of `span` tasks (B, 2) first and last
-            token of the answer (0 = no answer); NaN = unlabelled.
+        indices: (B,) positions of the rows in the encoded split.
+        labels: (B,) or (B, K) float32, in the form that the task type defines; for `span` tasks (B, 2), the
+            first and last token of the answer (0 = no answer). NaN = unlabelled.
         groups: (B,) int64 ids of the candidate groups, or None.
-        inputs: what the trained model reads.
-        teacher: what the teacher reads; the very object `inputs` where both read alike; None without one.
+        inputs: inputs of the trained model.
+        teacher: inputs of the teacher. The same object as `inputs` if both models read the same; None if
+            there is no teacher.
     """
 
     task: str
@@ -78,7 +80,7 @@ class Batch:
         return len(self.indices)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same on another device; inputs that are shared stay shared."""
+        """Move the batch to a device; shared inputs stay shared."""
         inputs = self.inputs.to(device)
         teacher = inputs if self.teacher is self.inputs else self.teacher and self.teacher.to(device)
         groups = None if self.groups is None else self.groups.to(device)
@@ -87,18 +89,18 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """n rows of one task as piece ids, nothing cut and no special tokens around them.
+    """n rows of one task as token ids, neither truncated nor framed by special tokens.
 
     Attributes:
         task: the task's name.
         uids: n unique names.
-        labels: (n,) or (n, K) float64, of windows of `span` rows (n, 2) (`tasks.span_windows.SpanTokens`);
-            NaN = unlabelled.
+        labels: (n,) or (n, K) float64; for windows of `span` rows (n, 2), see
+            `tasks.span_windows.SpanTokens`. NaN = unlabelled.
         groups: (n,) int64, or None.
-        texts: n rows of pieces for each text column (one or two).
-        teacher: the same in the teacher's pieces; None where the student's serve it too.
-        windows: of `span` rows: where they were cut from; None after `take`.
-        places: of these the first character of each piece of the context, and the one after its last.
+        texts: for each text column (one or two), n rows of token ids.
+        teacher: the same as the teacher's token ids; None if both use the same tokeniser.
+        windows: for `span` rows, where they were cut from; None after `take`.
+        char_offsets: for `span` rows, the first character of each context token and the one after its last.
     """
 
     task: str
@@ -108,30 +110,30 @@ class Encoded:
     texts: tuple[RaggedArray, ...]
     teacher: tuple[RaggedArray, ...] | None = None
     windows: Windows | None = None
-    places: tuple[RaggedArray, RaggedArray] | None = None
+    char_offsets: tuple[RaggedArray, RaggedArray] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def labelled(self) -> np.ndarray:
-        """(n,) bool: which rows have a label."""
+        """(n,) bool, True for rows that have a label."""
         return has_label(self.labels)
 
     @staticmethod
     def encode(rows: Rows, tokeniser: Tokeniser, teacher: Tokeniser | None = None) -> Encoded:
-        """Tokenise rows, a second time only for a teacher whose tokeniser differs.
+        """Tokenise rows; a second time only if the teacher uses another tokeniser.
 
-        Rows of `span` tasks are those that `Reader.rows` gives; their teacher reads as the student does.
+        Rows of `span` tasks must come from `Reader.rows`; their teacher reads the same tokens as the student.
         """
         if rows.windows is not None:
             span = encode_windows(rows, tokeniser)
-            places = (span.starts, span.ends)
-            return Encoded(rows.task, rows.uids, span.labels, None, span.texts, None, rows.windows, places)
+            offsets = (span.starts, span.ends)
+            return Encoded(rows.task, rows.uids, span.labels, None, span.texts, None, rows.windows, offsets)
         texts = tuple(tokeniser.token_ids(column) for column in rows.texts)
-        apart = teacher is not None and teacher.digest != tokeniser.digest
-        others = tuple(teacher.token_ids(column) for column in rows.texts) if teacher and apart else None
-        return Encoded(rows.task, rows.uids, rows.labels, rows.groups, texts, others)
+        differs = teacher is not None and teacher.digest != tokeniser.digest
+        teacher_texts = tuple(map(teacher.token_ids, rows.texts)) if teacher and differs else None
+        return Encoded(rows.task, rows.uids, rows.labels, rows.groups, texts, teacher_texts)
 
     def take(self, indices: np.ndarray) -> Encoded:
         """The rows at `indices`, in that order."""
@@ -146,29 +148,29 @@ class Encoded:
 
 
 class Collator:
-    """Puts rows together as a padded batch.
+    """Collates rows into a padded batch.
 
     Args:
-        reader: how the trained model reads.
-        teacher: how its teacher reads; None = no teacher.
-        pad_to: pad every sequence to this length; by default to the longest of the batch.
+        reader: the reader of the trained model.
+        teacher: the reader of its teacher; None if there is no teacher.
+        pad_to: pad every sequence to this length; by default to the longest one of the batch.
 
     Raises:
-        UserError: pad_to is shorter than a reader's max_length.
+        UserError: `pad_to` is less than the `max_length` of a reader.
     """
 
     def __init__(self, reader: Reader, teacher: Reader | None = None, pad_to: int | None = None):
         longest = max(model.max_length for model in (reader, teacher) if model)
         if pad_to is not None and pad_to < longest:
             raise UserError(
-                f"cannot pad to {pad_to}: rows may have {longest} tokens", hint="lower max_length"
+                f"cannot pad to {pad_to} tokens: rows may have up to {longest}", hint="lower max_length"
             )
         self.reader, self._pad_to = reader, pad_to
         self._same = teacher is not None and reader.reads_like(teacher)
         self._teacher = None if self._same else teacher
 
     def __call__(self, encoded: Encoded, indices: np.ndarray) -> Batch:
-        """The rows at `indices` (B,), one or more, as one batch."""
+        """Collate the rows at `indices` (B,), with B at least 1."""
         inputs = self._inputs(self.reader, encoded.texts, indices)
         teacher = inputs if self._same else None
         if self._teacher:
@@ -191,19 +193,19 @@ class Collator:
         ]
         if reader.input_format == "joined":
             return ModelInputs(joined=_join(reader.tokeniser, spans, self._pad_to))
-        return ModelInputs(texts=tuple(_alone(reader.tokeniser, span, self._pad_to) for span in spans))
+        return ModelInputs(texts=tuple(_separate(reader.tokeniser, span, self._pad_to) for span in spans))
 
 
 @dataclass(frozen=True, eq=False)
 class _Span:
-    """B stretches of `values`: the i-th begins at begins[i] and has lengths[i] tokens."""
+    """B slices of `values`: slice i begins at begins[i] and has lengths[i] tokens."""
 
     values: np.ndarray
     begins: np.ndarray
     lengths: np.ndarray
 
     def write(self, flat: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Copy stretch i to flat[starts[i]:]; returns all the positions that were written."""
+        """Copy slice i to flat[starts[i]:] and return all positions that were written."""
         firsts = np.cumsum(self.lengths) - self.lengths
         steps = np.arange(firsts[-1] + self.lengths[-1])
         where = steps + np.repeat(starts - firsts, self.lengths)
@@ -211,40 +213,40 @@ class _Span:
         return where
 
 
-def _alone(tokeniser: Tokeniser, span: _Span, pad_to: int | None) -> Tokens:
-    """(B, L) each text without special tokens; an empty text is one unknown token."""
+def _separate(tokeniser: Tokeniser, span: _Span, pad_to: int | None) -> Tokens:
+    """(B, L) the texts without special tokens; an empty text becomes one unknown token."""
     lengths = np.maximum(span.lengths, 1)
-    ids, token_type_ids = _grids(len(lengths), pad_to or int(lengths.max()), tokeniser.pad_id)
+    ids, token_type_ids = _padded_arrays(len(lengths), pad_to or int(lengths.max()), tokeniser.pad_id)
     ids[span.lengths == 0, 0] = tokeniser.unknown_id
     span.write(ids.reshape(-1), np.arange(len(lengths)) * ids.shape[1])
     return _tokens(ids, token_type_ids, lengths)
 
 
 def _join(tokeniser: Tokeniser, spans: list[_Span], pad_to: int | None) -> Tokens:
-    """(B, L) special tokens and texts in the tokeniser's order."""
+    """(B, L) the texts of each row joined with special tokens, as the tokeniser lays them out."""
     layout = tokeniser.layout(len(spans))
     lengths = np.sum([span.lengths for span in spans], axis=0) + layout.n_specials
-    ids, token_type_ids = _grids(len(lengths), pad_to or int(lengths.max()), tokeniser.pad_id)
+    ids, token_type_ids = _padded_arrays(len(lengths), pad_to or int(lengths.max()), tokeniser.pad_id)
     ends = np.zeros(ids.shape, bool)
-    flat_ids, flat_segments, flat_ends = ids.reshape(-1), token_type_ids.reshape(-1), ends.reshape(-1)
+    flat_ids, flat_type_ids, flat_ends = ids.reshape(-1), token_type_ids.reshape(-1), ends.reshape(-1)
     starts = np.arange(len(lengths)) * ids.shape[1]
     for slot, run in enumerate(layout.specials):
-        for token, segment in zip(run, layout.special_segments[slot], strict=True):
+        for token, type_id in zip(run, layout.special_type_ids[slot], strict=True):
             flat_ids[starts] = token
             flat_ends[starts] = slot > 0
-            if segment:
-                flat_segments[starts] = segment
+            if type_id:
+                flat_type_ids[starts] = type_id
             starts = starts + 1
         if slot < len(spans):
             where = spans[slot].write(flat_ids, starts)
-            if layout.text_segments[slot]:
-                flat_segments[where] = layout.text_segments[slot]
+            if layout.text_type_ids[slot]:
+                flat_type_ids[where] = layout.text_type_ids[slot]
             starts = starts + spans[slot].lengths
     return _tokens(ids, token_type_ids, lengths, torch.from_numpy(ends))
 
 
-def _grids(n_rows: int, width: int, pad_id: int) -> np.ndarray:
-    """(2, B, L) int64: ids full of padding, token_type_ids full of 0."""
+def _padded_arrays(n_rows: int, width: int, pad_id: int) -> np.ndarray:
+    """(2, B, L) int64: token ids filled with padding, and token type ids filled with 0."""
     grids = np.zeros((2, n_rows, width), np.int64)
     grids[0] = pad_id
     return grids

@@ -1,10 +1,10 @@
-"""An augmented corpus on disk, as it is read: a manifest, and shards of unlabelled copies.
+"""Reading an augmented corpus: a manifest and shards of unlabelled copies.
 
-    DIR/manifest.json              what it is and how it was made; written last
-    DIR/data/<task>-00000.parquet  the copies (`SCHEMA`), each copy after its elder sisters
-    DIR/README.md                  the same for people
+    DIR/manifest.json              describes the corpus and how it was made; written last
+    DIR/data/<task>-00000.parquet  the copies (`SCHEMA`), each after the earlier copies of its row
+    DIR/README.md                  the description for people
 
-`augment` writes corpora and `mtkd` reads them; this module is all that they share.
+`augment` writes corpora and `mtkd` reads them; this module is all they share.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ SCHEMA = pa.schema(
 QUESTION_SCHEMA = pa.schema(
     [
         *SCHEMA,
-        ("source", pa.string()),  # what the paragraph says of itself, such as its title
-        ("answer", pa.string()),  # a teacher's answer; "" = none in the context; null = unlabelled
-        ("answer_start", pa.int32()),  # its first character in the context; -1 = none; null = unlabelled
-        ("asked_for", pa.string()),  # the answer that the question was written for; null = for none
+        ("source", pa.string()),  # where the paragraph comes from, such as a title
+        ("answer", pa.string()),  # a teacher's answer; "" = the context has none; null = unlabelled
+        ("answer_start", pa.int32()),  # offset of its first character; -1 = no answer; null = unlabelled
+        ("asked_for", pa.string()),  # the answer that the question was generated for; null = none
     ]
 )
 _LONGEST = 2**31 - 1
@@ -53,14 +53,14 @@ _LONGEST = 2**31 - 1
 
 @dataclass(frozen=True)
 class CorpusTask:
-    """What a corpus holds of one task.
+    """One task of a corpus.
 
     Attributes:
         name: the task.
         texts: text columns, 1 or 2.
-        copies: copies made of each source row.
-        source_rows: rows that were copied; `rows` = copies * source_rows (of questions: at most so many).
-        source_digest: digest of those rows (`tasks.sources.digest_rows`).
+        copies: copies per source row.
+        source_rows: number of source rows; `rows` is copies * source_rows (for questions: at most that).
+        source_digest: digest of the source rows (`tasks.sources.digest_rows`).
         words_changed: share of the copies' words that were replaced.
         unchanged: share of the copies in which no word was replaced.
     """
@@ -77,16 +77,17 @@ class CorpusTask:
 
 @dataclass(frozen=True)
 class CorpusManifest:
-    """All that is known of a corpus.
+    """The manifest of a corpus.
 
     Attributes:
         format: version of the layout.
-        method: how the copies were made ("mask"); settings: that method's numbers and names.
-        version: the mtkd that made it; `command`: the command line that did.
+        method: how the copies were made, such as "mask".
+        settings: the settings of that method.
+        version, command: the version of mtkd and the command line that made the corpus.
         data: name of the source data.
-        key: digest of everything that decides the shards' content.
-        tasks, shards: what it holds, in the order it was made.
-        kind: "copies" of rows of the tasks, or "questions": new rows of a `span` task (`QUESTION_SCHEMA`).
+        key: digest of everything that determines the content of the shards.
+        tasks, shards: the content, in the order in which it was made.
+        kind: "copies" of task rows, or "questions", which are new rows of a `span` task (`QUESTION_SCHEMA`).
     """
 
     format: int
@@ -102,26 +103,26 @@ class CorpusManifest:
 
     @property
     def rows(self) -> int:
-        """Copies of all tasks."""
+        """Number of rows of all tasks."""
         return sum(task.rows for task in self.tasks)
 
     def task(self, name: str) -> CorpusTask:
-        """The entry of one task; UserError if the corpus has no such task."""
+        """The entry of one task; raises UserError if the corpus lacks it."""
         for task in self.tasks:
             if task.name == name:
                 return task
         raise unknown("task of this corpus", name, (task.name for task in self.tasks))
 
     def to_json(self) -> dict[str, Any]:
-        """The manifest as it stands in the file."""
+        """The manifest as plain JSON values."""
         return {**dataclasses.asdict(self), "settings": dict(self.settings)}
 
 
 def read_corpus(directory: Path) -> CorpusManifest:
-    """Read a corpus's manifest and see that its shards are there, each of the size noted.
+    """Read the manifest of a corpus and check that every shard exists and has the recorded size.
 
     Raises:
-        UserError: not a corpus, unfinished, of a newer format, or a shard is missing or cut short.
+        UserError: not a corpus, unfinished, of a newer format, or a shard is missing or truncated.
     """
     manifest = read_corpus_manifest(directory)
     for shard in manifest.shards:
@@ -130,7 +131,7 @@ def read_corpus(directory: Path) -> CorpusManifest:
 
 
 def read_corpus_manifest(directory: Path) -> CorpusManifest:
-    """Read the manifest alone, without looking at the shards; UserError as `read_corpus`."""
+    """Read the manifest without looking at the shards; raises UserError like `read_corpus`."""
     path = directory / MANIFEST
     if not path.is_file():
         unfinished = any(directory.glob("data/*.parquet"))
@@ -155,24 +156,25 @@ def read_corpus_manifest(directory: Path) -> CorpusManifest:
 
 
 def corpus_tasks(directory: Path) -> list[str]:
-    """The names of the tasks that a corpus holds."""
+    """The names of the tasks of a corpus."""
     return [task.name for task in read_corpus(directory).tasks]
 
 
 def corpus_rows(directory: Path, task: str, *, verify: bool = True) -> Rows:
-    """All rows of one task, unlabelled but for answered questions; a row's uid is "<parent>#<copy>".
+    """All rows of one task. Only answered questions are labelled; uids are "<parent>#<copy>".
 
     Args:
-        verify: compare each shard's SHA-256 with the manifest's first.
+        verify: first check the SHA-256 of each shard against the manifest.
 
     Raises:
-        UserError: as `read_corpus`; the task is not in it; a shard was altered; over 2 GiB of text.
+        UserError: as for `read_corpus`; the corpus lacks the task; a shard was altered; more than 2 GiB of
+            text.
     """
     manifest = read_corpus(directory)
     entry = manifest.task(task)
     columns = ["parent", "copy", "text", "text_pair"][: 2 + entry.texts]
-    asked = manifest.kind == "questions"
-    columns += ["answer", "answer_start"] if asked else []
+    has_answers = manifest.kind == "questions"
+    columns += ["answer", "answer_start"] if has_answers else []
     parts = [
         read_shard(directory, shard, columns, verify=verify)
         for shard in manifest.shards
@@ -182,13 +184,13 @@ def corpus_rows(directory: Path, task: str, *, verify: bool = True) -> Rows:
     numbers = pc.cast(table["copy"], pa.string())
     uids = _one_array(pc.binary_join_element_wise(table["parent"], numbers, "#"), entry)
     texts = tuple(_one_array(table[name], entry) for name in columns[2 : 2 + entry.texts])
-    answers = _answers(table) if asked else None
+    answers = _answers(table) if has_answers else None
     labels = np.full(len(uids), np.nan) if answers is None else answered(answers)
     return Rows(task, "corpus", uids, texts, labels, answers=answers)
 
 
 def _answers(table: pa.Table) -> pa.StructArray:
-    """The answers as lists of one, or of none where there is no answer; null = unlabelled."""
+    """Answers in SQuAD's form: lists of one answer, or empty lists for no answer; null = unlabelled."""
     pairs = zip(table["answer"].to_pylist(), table["answer_start"].to_pylist(), strict=True)
     found = [
         None if text is None else {"text": [text] if text else [], "answer_start": [start] if text else []}
@@ -198,7 +200,7 @@ def _answers(table: pa.Table) -> pa.StructArray:
 
 
 def read_shard(directory: Path, shard: ShardEntry, columns: list[str] | None, *, verify: bool) -> pa.Table:
-    """Some columns of one shard (None = all); UserError if it was altered (`verify`) or cannot be read."""
+    """Read columns of one shard (None = all); raises UserError if it was altered or cannot be read."""
     path = directory / shard.file
     if verify:
         _refuse_damage(directory, shard, digest=True)
@@ -216,9 +218,9 @@ def _one_array(column: pa.ChunkedArray, entry: CorpusTask) -> pa.StringArray:
     size = pc.sum(pc.binary_length(column)).as_py() or 0
     if size > _LONGEST:
         raise UserError(
-            f"the corpus holds {size} bytes of text of task {entry.name!r}, {entry.copies} copies a row",
-            expected=f"up to {_LONGEST} bytes a text column and task",
-            hint="make it with fewer copies (`copies`) or fewer rows (`limit`)",
+            f"the corpus holds {size} bytes of text of task {entry.name!r} ({entry.copies} copies per row)",
+            expected=f"up to {_LONGEST} bytes per text column and task",
+            hint="make the corpus with fewer copies (`copies`) or fewer rows (`limit`)",
         )
     return pa.concat_arrays([pa.array([], pa.string()), *column.chunks])
 
@@ -231,5 +233,5 @@ def _refuse_damage(directory: Path, shard: ShardEntry, *, digest: bool) -> None:
 def _damaged(path: Path, state: str) -> UserError:
     return UserError(
         f"corpus shard {path} {state}",
-        hint="run the `mtkd augment` command that made the corpus again; it remakes what is damaged",
+        hint="run the `mtkd augment` command that made the corpus again; it rebuilds the damaged shards",
     )

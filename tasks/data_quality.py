@@ -1,4 +1,4 @@
-"""What is suspicious about a whole split: imbalance, leakage, truncation, text that a model cannot read."""
+"""Warnings about a whole split: class imbalance, leakage, truncation, and unreadable text."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tasks.validation import Problem
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-LARGEST_SHARE = 0.9  # of the rows in one class
-FEWEST_ROWS = 5  # of a class, to train on
-FOREIGN_SHARE = 0.2  # of the letters outside the Latin script
-UNKNOWN_SHARE = 0.05  # of the tokens outside the vocabulary
-_SAMPLE = 1000  # rows of a split that are tokenized
-_CHARACTERS = 24  # per token: text beyond that many is not tokenized, since it is cut off anyway
+LARGEST_SHARE = 0.9  # share of the rows in one class
+FEWEST_ROWS = 5  # training rows of a class
+FOREIGN_SHARE = 0.2  # share of letters outside the Latin script
+UNKNOWN_SHARE = 0.05  # share of tokens outside the vocabulary
+_SAMPLE = 1000  # rows of a split to tokenize
+_CHARACTERS = 24  # per token; text beyond this is cut off anyway, so it is not tokenized
 _SHOWN = 60  # characters of an example
 
 
@@ -42,7 +42,9 @@ def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> 
     largest = max(rows, key=lambda name: rows[name])
     if total and rows[largest] > LARGEST_SHARE * total:
         share = rows[largest] / total
-        message = f"{share:.1%} of the rows have the label {largest!r}: accuracy says little, macro_f1 more"
+        message = (
+            f"{share:.1%} of the rows have the label {largest!r}; macro_f1 is more informative than accuracy"
+        )
         found.append(Problem(path, task.label, message, "warning"))
     rare = [f"{name} ({count})" for name, count in rows.items() if count < FEWEST_ROWS]
     if rare and split == task.train:
@@ -51,37 +53,37 @@ def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> 
     return found
 
 
-def leakage(task: Task, sheet: RawTable, seen: pa.Array) -> list[Problem]:
+def leakage(task: Task, raw: RawTable, seen: pa.Array) -> list[Problem]:
     """A warning for rows that are also in the training split, with an example.
 
     Args:
-        seen: (n,) bool, which rows these are.
+        seen: (n,) bool, True for rows that are also training rows.
     """
     rows = np.flatnonzero(seen.to_numpy(zero_copy_only=False))
     if not len(rows):
         return []
     row = int(rows[0])
-    texts = " | ".join(str(sheet.table[name][row].as_py())[:_SHOWN] for name in task.columns)
+    texts = " | ".join(str(raw.table[name][row].as_py())[:_SHOWN] for name in task.columns)
     message = (
         f"{len(rows):,} rows ({len(rows) / len(seen):.1%}) are also training rows, which inflates scores on "
-        f"this split; the first is {sheet.place(row)}: {texts!r}"
+        f"this split; the first is {raw.location(row)}: {texts!r}"
     )
-    return [Problem(sheet.path, None, message, "warning")]
+    return [Problem(raw.path, None, message, "warning")]
 
 
-def token_problems(task: Task, sheet: RawTable, max_length: int) -> list[Problem]:
-    """Warnings for rows that will be cut, and for text that the default vocabulary does not know.
+def token_problems(task: Task, raw: RawTable, max_length: int) -> list[Problem]:
+    """Warnings for rows that will be truncated, and for text outside the default vocabulary.
 
-    At most 1,000 rows, drawn at random, are read with the default tokenizer. Rows of `span` tasks are read in
-    windows, so none of them is cut.
+    At most 1,000 rows, drawn at random, are tokenized with the default tokenizer. Rows of `span` tasks are
+    split into windows and never truncated.
 
     Args:
-        max_length: tokens that are kept of a row, special tokens included.
+        max_length: tokens kept per row, special tokens included.
     """
-    count = sheet.table.num_rows
+    count = raw.table.num_rows
     chosen = np.random.default_rng(0).choice(count, min(count, _SAMPLE), replace=False)
     rows = pa.array(np.sort(chosen))
-    columns = [sheet.table[name].combine_chunks().take(rows).fill_null("") for name in task.columns]
+    columns = [raw.table[name].combine_chunks().take(rows).fill_null("") for name in task.columns]
     columns = [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * max_length) for column in columns]
     tokenizer = _default_tokenizer()
     ids = [
@@ -107,11 +109,11 @@ def token_problems(task: Task, sheet: RawTable, max_length: int) -> list[Problem
             f"{foreign:.0%} of the letters are not Latin and {unknown:.0%} of the tokens are unknown to the "
             "default vocabulary, which is English: choose an encoder that was trained on this language"
         )
-    return [Problem(sheet.path, None, message, "warning") for message in found]
+    return [Problem(raw.path, None, message, "warning") for message in found]
 
 
 def _count(columns: Sequence[pa.Array], pattern: str) -> int:
-    """How often a pattern occurs in all texts."""
+    """How often a pattern occurs in all texts together."""
     return sum(pc.sum(pc.count_substring_regex(column, pattern)).as_py() for column in columns)
 
 

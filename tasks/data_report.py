@@ -1,4 +1,4 @@
-"""`mtkd data check`: what a source holds of each task, and everything that is wrong with it."""
+"""`mtkd data check`: a report on the splits of each task and every problem in them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tasks.sources import DataSource
 from tasks.task import Task
 from tasks.validation import Problem, find_problems
 
-_WORD = r"[^\s\pZ\x0b\x1c-\x1f\x{85}]+"  # Python's idea of white space, which RE2's \s is not
+_WORD = r"[^\s\pZ\x0b\x1c-\x1f\x{85}]+"  # white space as Python defines it; RE2's \s matches less
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Lengths of one text column in words (runs of anything but white space)."""
+    """Lengths of one text column in words, which are separated by white space."""
 
     column: str
     mean: float
@@ -33,7 +33,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Count:
-    """How many rows have one label, or a score in one interval, or (`span`) an answer or none."""
+    """Number of rows with one label, one interval of scores, or (`span`) with or without an answer."""
 
     label: str
     rows: int
@@ -45,12 +45,12 @@ class SplitReport:
 
     Attributes:
         path: the file it was read from.
-        rows: rows that could be read.
-        balance: rows per label; the rest of `rows` have bad labels.
+        rows: number of readable rows.
+        balance: rows per label; the remaining rows have invalid labels.
         lengths: one record per text column.
-        duplicates: rows whose texts and label all equal those of an earlier row.
-        overlap: rows whose texts all equal those of a row of the train split; None for train itself.
-        problems: every bad line and row, and what is suspicious about the split as a whole.
+        duplicates: rows with the same texts and label as an earlier row.
+        overlap: rows with the same texts as a training row; None for the training split itself.
+        problems: every invalid line and row, and warnings about the split as a whole.
     """
 
     task: str
@@ -101,100 +101,100 @@ class DataReport:
 
 
 def report_on(source: DataSource, tasks: Sequence[Task], max_length: int = 128) -> DataReport:
-    """Read every split of the tasks and report on it; nothing here raises for bad data.
+    """Read every split of the tasks and report on it. Invalid data are reported, not raised.
 
-    It is an error if no split of a task exists, or if training would refuse the task for want of its training
-    split or of any validation split. Any other missing split is a warning.
+    A task without any split, without its training split or without any validation split is an error, since
+    training would refuse it. Any other missing split is a warning.
 
     Args:
-        max_length: tokens that a model will keep of a row; rows with more are counted.
+        max_length: tokens that a model keeps per row; longer rows are counted.
     """
     splits: list[SplitReport] = []
     problems: list[Problem] = []
     for task in tasks:
-        there = source.splits(task)
-        if not there:
-            problems.append(Problem(task.name, None, f"nothing of this task is in {source.name!r}"))
+        present = source.splits(task)
+        if not present:
+            problems.append(Problem(task.name, None, f"{source.name!r} has no data for this task"))
             continue
-        problems += _untrainable(task, source, there)
+        problems += _missing_splits(task, source, present)
         train: pa.Array | None = None
         for split in task.splits:
             try:
-                sheet = source.sheet(task, split)
+                raw = source.raw_table(task, split)
             except UserError as error:
-                if split in there or split in task.test:
+                if split in present or split in task.test:
                     message = "; ".join(line.strip() for line in error.lines())
-                    level: Level = "error" if split in there else "warning"
+                    level: Level = "error" if split in present else "warning"
                     problems.append(Problem(f"{task.name}/{split}", None, message, level))
                 continue
-            keys = _keys(sheet.table, task.columns)
-            splits.append(_report(task, split, sheet, keys, train, max_length))
+            keys = _keys(raw.table, task.columns)
+            splits.append(_report(task, split, raw, keys, train, max_length))
             if split == task.train:
                 train = keys
     return DataReport(source.name, tuple(splits), tuple(problems))
 
 
-def _untrainable(task: Task, source: DataSource, there: Sequence[str]) -> list[Problem]:
-    """What training needs and the source lacks; a single missing validation split of several is a warning."""
+def _missing_splits(task: Task, source: DataSource, present: Sequence[str]) -> list[Problem]:
+    """Errors for splits that training needs, and warnings for missing validation splits if one is present."""
     if task.train is None:
         return []
-    judged = [split for split in task.validation if split in there]
+    validation = [split for split in task.validation if split in present]
     found = []
-    if task.train not in there:
+    if task.train not in present:
         found.append(Problem(task.name, None, f"no training split {task.train!r} in {source.name!r}"))
-    if not judged:
+    if not validation:
         names = shorten(task.validation) or "none is named under [files]"
-        message = f"no validation split in {source.name!r} ({names}): training needs one to judge by"
+        message = f"no validation split in {source.name!r} ({names}); training needs one for evaluation"
         found.append(Problem(task.name, None, message))
-    missing = [split for split in task.validation if judged and split not in judged]
+    missing = [split for split in task.validation if validation and split not in validation]
     return [
         *found,
         *(Problem(f"{task.name}/{split}", None, "this split is missing", "warning") for split in missing),
     ]
 
 
-def _unused(task: Task, sheet: RawTable) -> list[Problem]:
-    """A warning for each column that the task does not read; row numbers and titles are harmless."""
+def _unused(task: Task, raw: RawTable) -> list[Problem]:
+    """A warning for each column that the task does not read, except row numbers and titles."""
     read = {*task.columns, task.label, task.group, "idx", "id", "index", "title"}
     return [
-        Problem(sheet.path, name, f"the task {task.name!r} does not read this column", "warning")
-        for name in sheet.table.column_names
+        Problem(raw.path, name, f"the task {task.name!r} does not read this column", "warning")
+        for name in raw.table.column_names
         if name not in read
     ]
 
 
 def _report(
-    task: Task, split: str, sheet: RawTable, keys: pa.Array, train: pa.Array | None, max_length: int
+    task: Task, split: str, raw: RawTable, keys: pa.Array, train: pa.Array | None, max_length: int
 ) -> SplitReport:
-    labels_as_text = task.type.label_text(sheet.table[task.label])
+    labels_as_text = task.type.label_text(raw.table[task.label])
     with_label = keys
     if labels_as_text is not None:
-        index = sheet.table.schema.get_field_index(task.label)
-        comparable = sheet.table.set_column(index, task.label, labels_as_text)
+        index = raw.table.schema.get_field_index(task.label)
+        comparable = raw.table.set_column(index, task.label, labels_as_text)
         with_label = _keys(comparable, (*task.columns, task.label))
-    problems, labels = find_problems(task, split, sheet)
+    problems, labels = find_problems(task, split, raw)
     balance = tuple(Count(*found) for found in task.type.balance(task, labels)) if labels else ()
     seen = None if train is None else pc.is_in(keys, value_set=train)
     suspicious = [
-        *imbalance(task, split, sheet.path, {count.label: count.rows for count in balance}),
-        *([] if seen is None else leakage(task, sheet, seen)),
-        *token_problems(task, sheet, max_length),
+        *imbalance(task, split, raw.path, {count.label: count.rows for count in balance}),
+        *([] if seen is None else leakage(task, raw, seen)),
+        *token_problems(task, raw, max_length),
     ]
     return SplitReport(
         task=task.name,
         split=split,
-        path=sheet.path,
-        rows=sheet.table.num_rows,
+        path=raw.path,
+        rows=raw.table.num_rows,
         balance=balance,
-        lengths=tuple(_lengths(name, sheet.table[name]) for name in task.columns),
+        lengths=tuple(_lengths(name, raw.table[name]) for name in task.columns),
         duplicates=len(with_label) - len(with_label.unique()),
         overlap=None if seen is None else pc.sum(seen).as_py() or 0,
-        problems=(*problems, *_unused(task, sheet), *suspicious),
+        problems=(*problems, *_unused(task, raw), *suspicious),
     )
 
 
 def _keys(table: pa.Table, columns: Sequence[str]) -> pa.Array:
-    """One string per row; two rows have the same string exactly if they agree in every column."""
+    """One string per row; two strings are equal if and only if the rows agree in every column."""
     parts = []
     for name in columns:
         values = table[name].combine_chunks()

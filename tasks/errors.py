@@ -1,4 +1,4 @@
-"""The one error type for invalid usage or invalid data, and how it lists names."""
+"""The error type for invalid usage or invalid data, and helpers for its messages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _MOST_NAMES = 8
 class UserError(Exception):
     """Invalid usage or invalid data.
 
-    The command line prints it without a traceback and leaves with exit code 2.
+    The command line prints it without a traceback and exits with code 2.
 
     Args:
         problem: what is wrong, with the offending value.
-        expected: what would have been accepted.
-        hint: what to do about it.
+        expected: what is accepted.
+        hint: how to fix it.
     """
 
     def __init__(self, problem: str, *, expected: str | None = None, hint: str | None = None):
@@ -38,12 +38,12 @@ class MtkdWarning(UserWarning):
 
 
 def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = None) -> UserError:
-    """The error for a name that is not known; it offers the nearest known one.
+    """The error for an unknown name; it suggests the most similar known one.
 
     Args:
         what: the kind of name, such as "task" or "recipe".
         value: the name that was given.
-        known: the names that would have been accepted.
+        known: the accepted names.
     """
     names = sorted(known)
     near = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
@@ -52,7 +52,7 @@ def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = N
 
 
 def shorten(names: Iterable[str], value: str = "") -> str:
-    """A list of names for a message: at most 8 of them, those nearest to `value` first, and how many more."""
+    """Up to 8 names for a message, those most similar to `value` first, and the number of the rest."""
     listed = list(names)
     near = difflib.get_close_matches(value, listed, cutoff=0.5)
     ordered = [*near, *(name for name in listed if name not in near)]

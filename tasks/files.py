@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic writes and digests."""
+"""Atomic writes, locks, digests and JSON files."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
-        # safetensors tells of a full disk in words of its own
+        # safetensors reports a full disk only in its message
         if number in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error):
             raise UserError(
                 f"the disk is full: could not write {path}",
-                hint="free some space and run the same command again; finished parts are kept",
+                hint="free some disk space and run the same command again; finished parts are kept",
             ) from error
         if number in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT):
             raise UserError(
-                f"cannot write {path}: {os.strerror(number)}", hint="choose another place"
+                f"cannot write {path}: {os.strerror(number)}", hint="choose another path"
             ) from error
         raise
 
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; rename it onto `path` if the block succeeds.
+    """Yield a temporary path beside `path` and rename it to `path` if the block succeeds.
 
-    A reader, or a process killed at any moment, sees the old file or the whole new one.
+    Even if the process is killed, readers see either the old file or the complete new one.
 
     Raises:
-        UserError: the disk is full or the place cannot be written.
+        UserError: the disk is full or the path cannot be written.
     """
     if path.exists() and not path.is_file():
-        raise UserError(f"{path} is no regular file, so it cannot be replaced", hint="name a file")
-    path = path.resolve()  # a link stays a link
+        raise UserError(f"{path} is not a regular file and cannot be replaced", hint="name a file")
+    path = path.resolve()  # replace the target of a link, not the link
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -63,10 +63,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory beside `path`; it takes the place of `path` if the block succeeds.
+    """Yield a temporary directory beside `path` that replaces `path` if the block succeeds.
 
     Raises:
-        UserError: the disk is full or the place cannot be written.
+        UserError: the disk is full or the path cannot be written.
     """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,13 +90,13 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
-    """Keep other processes from writing the directory `out`; the lock goes with the process, however it ends.
+    """Lock the directory `out` against other processes. The lock is released however the process ends.
 
     Args:
-        wait: until it is free.
+        wait: wait until the lock is free instead of raising.
 
     Raises:
-        UserError: another process holds it, or there can be no such directory.
+        UserError: another process holds the lock, or the directory cannot be created.
     """
     with disk_errors(out):
         try:
@@ -109,7 +109,8 @@ def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
-                f"another process is writing {out}", hint="wait until it has ended, or name another `out`"
+                f"another process is writing {out}",
+                hint="wait until it has finished, or choose another `out`",
             ) from error
         yield
     finally:
@@ -117,12 +118,12 @@ def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
 
 
 def is_temporary(path: Path) -> bool:
-    """True for what an atomic write leaves behind if the process is killed in the middle."""
+    """True for a leftover of an atomic write whose process was killed."""
     return path.name.startswith(".") and path.suffix in (".tmp", ".old")
 
 
 def drop_directory(path: Path) -> None:
-    """Remove a directory so that a reader sees all of it or nothing, and what killed processes left of it."""
+    """Remove a directory atomically, together with leftovers of killed processes."""
     os.replace(path, path.with_name(f".{path.name}.{os.getpid()}.old"))
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.old"):
         shutil.rmtree(left, ignore_errors=True)
@@ -143,7 +144,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        UserError: the file is not there or is not JSON.
+        UserError: the file does not exist or is not JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -170,20 +171,20 @@ def digest_file(path: Path) -> str:
 
 
 def refuse_newer(raw: Any, known: int, what: str) -> None:
-    """Refuse what a newer version wrote.
+    """Refuse a file that a newer version of mtkd wrote.
 
     Args:
-        raw: a description read from JSON, its version under "format".
-        known: the highest format that this version reads.
-        what: how to name it: "DIR is a corpus".
+        raw: the JSON content; its key "format" holds the version of the format.
+        known: the newest format that this version can read.
+        what: start of the message, such as "DIR is a corpus".
 
     Raises:
-        UserError: its format is higher.
+        UserError: the format is newer than `known`.
     """
     found = raw.get("format") if isinstance(raw, dict) else None
     if isinstance(found, int) and found > known:
         raise UserError(
             f"{what} of format {found}",
             expected=f"formats up to {known}",
-            hint="upgrade mtkd, or make it again with this version",
+            hint="upgrade mtkd, or create it again with this version",
         )

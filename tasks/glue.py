@@ -1,4 +1,4 @@
-"""The built-in tasks: the nine of GLUE, its diagnostic set, and SQuAD, as the hub lays them out."""
+"""The built-in tasks: the nine GLUE tasks, the GLUE diagnostic set, and SQuAD, with the hub's columns."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""GLUE's original release: one folder of tab-separated files a task, read to the hub's column names.
+"""Reading GLUE's original release: one folder of tab-separated files per task, with the hub's column names.
 
-What the files do not agree on: CoLA's train and dev sets have no header, test sets have other columns
-than train sets and no labels, MNLI has two dev and two test sets, MRPC comes either as train.tsv,
-dev.tsv, test.tsv or as Microsoft's own files plus a list of dev ids. Labels stay as they are written
-(ids, words or scores); they are understood where rows are made.
+The files differ: CoLA's train and dev sets have no header; test sets have no labels and other columns than
+train sets; MNLI has two dev and two test sets; MRPC comes either as train.tsv, dev.tsv and test.tsv or as
+Microsoft's original files plus a list of dev ids. Labels are kept as written (ids, names or scores) and are
+parsed later.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SPLITS = {"train": ("train.tsv",), "validation": ("dev.tsv",), "test": ("test.t
 
 @dataclass(frozen=True)
 class Release:
-    """How the release holds one task.
+    """The files and columns of one task in the release.
 
     Attributes:
-        folders: the folder's names, the first that is there is taken.
-        columns: the release's column name -> the hub's.
-        files: split -> the file's names, the first that is there is taken.
-        headless: columns of the files that have no header, by file name.
-        skip_short: lines cut in two by a stray line break are left out, as in the hub's copy.
+        folders: possible folder names; the first that exists is used.
+        columns: column name in the release -> column name on the hub.
+        files: split -> possible file names; the first that exists is used.
+        headless: file name -> columns, for files without a header.
+        skip_short: leave out lines that a stray line break cut in two, as the hub's copy does.
     """
 
     folders: tuple[str, ...]
@@ -89,7 +89,7 @@ RELEASES: dict[str, Release] = {
 
 
 def find_release(root: Path, name: str, split: str) -> Path | None:
-    """The release's file for one split of the GLUE task `name` under `root`, or None."""
+    """The path of one split of the GLUE task `name` under `root`, or None."""
     release = RELEASES.get(name)
     if release is None:
         return None
@@ -108,40 +108,39 @@ def read_release(path: Path, name: str, split: str) -> RawTable:
     """Read a file that `find_release` found.
 
     Returns:
-        The rows with the hub's column names and `idx`; the label column is absent where the file
-        has none (test sets).
+        The rows with the hub's column names and `idx`; test sets may have no label column.
 
     Raises:
-        UserError: the file cannot be opened or lacks a text column.
+        UserError: the file cannot be read or lacks a text column.
     """
     release = RELEASES[name]
     keep = {*release.columns, *_MSR_IDS}
-    sheet = read_tsv(path, release.headless.get(path.name), keep=keep, skip_short=release.skip_short)
-    table = sheet.table
+    raw = read_tsv(path, release.headless.get(path.name), keep=keep, skip_short=release.skip_short)
+    table = raw.table
     renamed = {new: table[old] for old, new in release.columns.items() if old in table.column_names}
     lacking = sorted(set(release.columns.values()) - renamed.keys() - {"label"})
     if path.name == _MSR["train"]:
         lacking += [name for name in _MSR_IDS if name not in table.column_names]
     if lacking:
         raise UserError(
-            f"{path} is not GLUE's {name}: no column for {lacking[0]!r}",
+            f"{path} is not GLUE's {name}: it has no column for {lacking[0]!r}",
             expected=f"the columns {', '.join(release.columns)}",
             hint="download the file again, or give the data as parquet, JSON lines or CSV",
         )
     idx = pa.array(np.arange(table.num_rows, dtype=np.int32))
-    full = RawTable(pa.table({**renamed, "idx": idx}), sheet.path, sheet.lines, sheet.bad_lines)
+    full = RawTable(pa.table({**renamed, "idx": idx}), raw.path, raw.lines, raw.bad_lines)
     return _mrpc_part(full, table, path, split) if path.name == _MSR["train"] else full
 
 
-def _mrpc_part(sheet: RawTable, raw: pa.Table, path: Path, split: str) -> RawTable:
-    """The train or dev part of MRPC's own train file, by the list of dev ids beside it."""
+def _mrpc_part(renamed: RawTable, table: pa.Table, path: Path, split: str) -> RawTable:
+    """The train or dev part of Microsoft's train file for MRPC, split by the list of dev ids beside it."""
     ids = read_tsv(path.parent / "dev_ids.tsv", ("first", "second"))
     if ids.bad_lines:
         raise UserError(f"{ids.path}:{ids.bad_lines[0].line}: {ids.bad_lines[0].message}")
-    is_dev = pc.is_in(_pair_key(raw, _MSR_IDS), value_set=_pair_key(ids.table, ("first", "second")))
+    is_dev = pc.is_in(_pair_key(table, _MSR_IDS), value_set=_pair_key(ids.table, ("first", "second")))
     keep = np.flatnonzero(is_dev.to_numpy(zero_copy_only=False) == (split == "validation"))
-    lines = None if sheet.lines is None else sheet.lines[keep]
-    return RawTable(sheet.table.take(keep), sheet.path, lines, sheet.bad_lines)
+    lines = None if renamed.lines is None else renamed.lines[keep]
+    return RawTable(renamed.table.take(keep), renamed.path, lines, renamed.bad_lines)
 
 
 def _pair_key(table: pa.Table, columns: Sequence[str]) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Task heads: from the encoder's vectors to the task's logits."""
+"""Task heads, which map the encoder's vectors to the logits of a task."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ PADDED = -1e4  # the logit of a padded position: a probability of 0, and finite 
 
 
 class Head(nn.Module):
-    """Dropout, Linear(hidden) + ReLU, Linear (MKD's student); with `hidden=0` dropout and one Linear.
+    """Dropout, Linear(hidden) + ReLU, Linear (MKD's student); with `hidden=0`, dropout and one Linear.
 
     Args:
         width: size of the encoder's vector.
-        n_outputs: C, classes of the task or 1 (`TaskType.n_outputs`).
-        hidden: units of the inner layer, 0 for none (the teacher's head).
-        dropout: probability of dropping a unit of the vector while training.
+        n_outputs: C, the number of classes or 1 (`TaskType.n_outputs`).
+        hidden: units of the hidden layer; 0 for none (the teacher's head).
+        dropout: dropout probability of the input vector during training.
     """
 
     def __init__(self, width: int, n_outputs: int, hidden: int = 512, dropout: float = 0.1):
@@ -29,12 +29,12 @@ class Head(nn.Module):
 
 
 class SpanHead(nn.Module):
-    """From a vector a token to two logits a token: the answer starts here, it ends here.
+    """Maps each token's vector to two logits: the answer starts at this token, the answer ends at it.
 
     Args:
         width: size of the encoder's vectors.
-        hidden: units of an inner layer with ReLU, 0 for none (BERT's head).
-        dropout: probability of dropping a unit of the vectors while training.
+        hidden: units of a hidden layer with ReLU; 0 for none (BERT's head).
+        dropout: dropout probability of the input vectors during training.
     """
 
     def __init__(self, width: int, hidden: int = 0, dropout: float = 0.1):
@@ -44,11 +44,11 @@ class SpanHead(nn.Module):
         self.output = nn.Linear(hidden or width, 2)
 
     def forward(self, vectors: Tensor, mask: Tensor) -> Tensor:
-        """Logits (B, 2, L), first of starts, then of ends; padded positions have `PADDED`.
+        """Logits (B, 2, L) of starts and ends; padded positions get the logit `PADDED`.
 
         Args:
             vectors: (B, L, width).
-            mask: (B, L) bool, True = real token.
+            mask: (B, L) bool, True for real tokens.
         """
         logits = self.output(self.inner(self.dropout(vectors))).transpose(1, 2)
         return logits.masked_fill(~mask.unsqueeze(1), PADDED)

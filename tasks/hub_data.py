@@ -1,4 +1,4 @@
-"""Rows from the Hugging Face hub; unreachable, it fails in a moment, not after a minute of retries."""
+"""Rows from the Hugging Face hub. If the hub cannot be reached, this fails fast instead of retrying."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _PROBE_SECONDS = 5.0
 
 
 def fetch(dataset: str, configuration: str | None, split: str) -> pa.Table:
-    """Load one split by its official name, from the local cache or over the network.
+    """Load one split from the local cache or the hub.
 
     Raises:
-        UserError: the hub cannot be reached and its cache lacks the data set, or it has no such split.
+        UserError: there is no such split, or the hub cannot be reached and the data set is not cached.
     """
     import datasets
 
-    advice = "give `data=DIR` with the files, or `data=pocket`"
+    advice = "pass `data=DIR` with the files, or `data=pocket`"
     name = f"{dataset} ({configuration or 'default'}, {split})"
     try:
         with _offline_if_unreachable(dataset):
@@ -30,7 +30,7 @@ def fetch(dataset: str, configuration: str | None, split: str) -> pa.Table:
     except ConnectionError as error:
         raise UserError(
             f"the Hugging Face hub cannot be reached, and {name} is not in its local cache: {error}",
-            hint=f"connect to the network; or {advice}",
+            hint=f"connect to the network, or {advice}",
         ) from error
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         raise UserError(f"cannot load {name} from the Hugging Face hub: {error}", hint=advice) from error
@@ -38,15 +38,15 @@ def fetch(dataset: str, configuration: str | None, split: str) -> pa.Table:
 
 @contextlib.contextmanager
 def _offline_if_unreachable(dataset: str) -> Iterator[None]:
-    """Put `datasets` into its offline mode (cache only) for the block if the hub does not answer.
+    """Put `datasets` into offline mode (cache only) inside the block if the hub does not respond.
 
-    Online, `datasets` tries six times with growing pauses before it looks at its cache.
+    In online mode `datasets` retries six times, with growing pauses, before it looks at its cache.
     """
     import datasets
     from huggingface_hub import constants
 
     before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
-    offline = any(before) or not _answers(dataset)
+    offline = any(before) or not _hub_responds(dataset)
     datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = offline
     try:
         yield
@@ -55,8 +55,8 @@ def _offline_if_unreachable(dataset: str) -> Iterator[None]:
 
 
 @functools.cache
-def _answers(dataset: str) -> bool:
-    """True if the hub answers one short request, whatever it has to say; asked once a process."""
+def _hub_responds(dataset: str) -> bool:
+    """True if the hub responds to one short request; checked once per process."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 

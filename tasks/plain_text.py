@@ -1,4 +1,4 @@
-"""Plain text of any size, read a piece at a time: what the task-agnostic recipes train on."""
+"""Plain text of any size, read in chunks: the training data of task-agnostic recipes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EDGE = 1 << 20
 
 @dataclass(frozen=True)
 class PlacedText:
-    """A text, blank or not, with its place: the file, its number there from 0, and its title ("" = none)."""
+    """A text (possibly blank) with its file, its number in that file from 0, and its title ("" = none)."""
 
     text: str
     file: Path
@@ -34,10 +34,10 @@ class PlacedText:
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Files of plain text: one text a line (.txt), a row (.parquet) or a JSON object (.jsonl).
+    """Files of plain text: one text per line (.txt), row (.parquet) or JSON object (.jsonl).
 
     Attributes:
-        paths: the files, in the order they are read.
+        paths: the files, in reading order.
         column: the column or key that holds the text.
     """
 
@@ -45,26 +45,26 @@ class TextFiles:
     column: str = "text"
 
     @staticmethod
-    def open(place: Path, column: str = "text") -> TextFiles:
-        """The text files at `place`: a file, or all text files of a directory by name.
+    def open(path: Path, column: str = "text") -> TextFiles:
+        """The text files at `path`: one file, or all text files of a directory, sorted by name.
 
         Raises:
-            UserError: nothing there, a format that cannot be read, or a parquet file without the column.
+            UserError: nothing exists there, the format is not supported, or a parquet file lacks the column.
         """
-        if not place.exists():
-            raise UserError(f"no such file or directory: {place}", expected=f"text as {', '.join(_FORMATS)}")
-        paths = [place] if place.is_file() else sorted(p for p in place.rglob("*") if _readable(p))
+        if not path.exists():
+            raise UserError(f"no such file or directory: {path}", expected=f"text as {', '.join(_FORMATS)}")
+        paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if _readable(p))
         if not paths or not all(map(_readable, paths)):
-            raise UserError(f"{place} holds no text that can be read", expected=", ".join(_FORMATS))
-        for path in paths:
-            names = _schema(path).names if path.suffix == ".parquet" else [column]
+            raise UserError(f"{path} contains no readable text files", expected=", ".join(_FORMATS))
+        for file in paths:
+            names = _schema(file).names if file.suffix == ".parquet" else [column]
             if column not in names:
-                raise unknown(f"text column of {path}", column, names, hint="`text_column=NAME`")
+                raise unknown(f"text column of {file}", column, names, hint="pass `text_column=NAME`")
         return TextFiles(tuple(paths), column)
 
     @property
     def digest(self) -> str:
-        """A SHA-256 of the files' sizes and of the first and last megabyte of each."""
+        """A SHA-256 of the size and the first and last megabyte of each file."""
         parts: list[bytes | str] = [self.column]
         for path in self.paths:
             size = path.stat().st_size
@@ -75,10 +75,10 @@ class TextFiles:
         return digest_bytes(*parts)
 
     def chunks(self, start: int = 0) -> Iterator[pa.StringArray]:
-        """The texts from text number `start` on, at most TEXTS_PER_CHUNK at a time; blank ones are left out.
+        """Yield the texts from number `start` on, in chunks of TEXTS_PER_CHUNK, without blank texts.
 
         Raises:
-            UserError: a line that is not UTF-8 or not JSON (file and line).
+            UserError: a line is not UTF-8 or not JSON; names the file and line.
         """
         waiting: list[str] = []
         for number, text in enumerate(text for path in self.paths for text in self._texts(path)):
@@ -92,10 +92,10 @@ class TextFiles:
             yield pa.array(waiting, pa.string())
 
     def placed(self, title: str = "title") -> Iterator[PlacedText]:
-        """Every text with its place; `title` is a column or key that says what it is from, if there is one.
+        """Yield every text with its position; `title` names a column or key with its title, if there is one.
 
         Raises:
-            UserError: as `chunks`.
+            UserError: as for `chunks`.
         """
         for path in self.paths:
             for number, (text, name) in enumerate(self._records(path, title)):
@@ -129,7 +129,7 @@ class TextFiles:
                 except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
                     raise UserError(
                         f"{path}, line {number}: not a JSON object with the key {self.column!r}",
-                        hint="`text_column=NAME` if the text has another key",
+                        hint="pass `text_column=NAME` if the text is under another key",
                     ) from error
 
 
@@ -145,4 +145,4 @@ def _schema(path: Path) -> pa.Schema:
     try:
         return pq.read_schema(path)
     except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path} is no parquet file: {error}") from error
+        raise UserError(f"{path} is not a parquet file: {error}") from error

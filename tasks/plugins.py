@@ -1,4 +1,4 @@
-"""Classes that other installed packages add under an entry point group."""
+"""Classes that installed packages register under an entry point group."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Base = TypeVar("Base")
 def load_plugins(group: str, known: Mapping[str, Any], base: type[Base] = object) -> dict[str, type[Base]]:  # type: ignore[assignment]
     """Import the classes that installed packages register under a group, in alphabetical order.
 
-    A package registers one in its `pyproject.toml`:
+    A package registers a class in its `pyproject.toml`:
 
         [project.entry-points."mtkd.losses"]
         my_loss = "my_package.my_module:MyLoss"
 
-    Importing a plugin runs its code, so call this only when a plugin may be wanted, and keep the result.
+    Importing a plugin runs its code, so call this only when a plugin may be needed, and cache the result.
 
     Args:
         group: the entry point group, such as "mtkd.losses".
-        known: the names that are taken already.
-        base: what every class has to be a subclass of.
+        known: the names that are already taken.
+        base: the class that every plugin must be a subclass of.
 
     Raises:
-        UserError: a name is taken, a plugin cannot be imported, or is not a subclass of `base`; the message
-            names the plugin and its package.
+        UserError: a name is already taken, or a plugin cannot be imported or is not a subclass of `base`. The
+            message names the plugin and its package.
     """
     found: dict[str, type[Base]] = {}
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):

@@ -1,4 +1,4 @@
-"""Progress of long jobs: a bar with an ETA on a terminal, a plain line now and then elsewhere."""
+"""Progress of long jobs: a bar with an ETA on a terminal, otherwise a plain line every 15 seconds."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _PLAIN_SECONDS = 15.0
 
 
 def set_quiet(quiet: bool) -> None:
-    """Show no progress at all (`--quiet`)."""
+    """Turn all progress output off or on (`--quiet`)."""
     global _quiet
     _quiet = quiet
 
 
 def say(text: str) -> None:
-    """Print a line about what is going on to standard error, unless quiet."""
+    """Print a status line to standard error, unless quiet."""
     if not _quiet:
         print(text, file=sys.stderr, flush=True)
 
@@ -69,15 +69,16 @@ def _bar(what: str, total: int, done: int, unit: str) -> Iterator[Advance]:
 def progress(
     what: str, total: int, *, done: int = 0, unit: str = "rows", show: bool = True
 ) -> Iterator[Advance]:
-    """Show how far a job is, on standard error.
+    """Show the progress of a job on standard error.
 
     Args:
-        what: what is being done, in a word or two.
-        total: how many units there are in all; `done` of them are finished already.
-        show: False on processes that should stay silent.
+        what: a word or two that describe the job.
+        total: number of units in all.
+        done: number of units that are already finished.
+        show: False in processes that should print nothing.
 
     Yields:
-        advance(count=1, note=""): call it after each piece of work.
+        advance(count=1, note=""): a function to call after finishing `count` units.
     """
     if _quiet or not show:
         yield lambda count=1, note="": None

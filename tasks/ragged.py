@@ -1,4 +1,4 @@
-"""Rows of integers of different lengths, held end to end."""
+"""Integer rows of different lengths in one flat array."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class RaggedArray:
-    """n rows of integers of different lengths, end to end.
+    """n integer rows of different lengths, concatenated.
 
     Attributes:
         values: (sum of lengths,) int32.
@@ -25,11 +25,11 @@ class RaggedArray:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(n,) int64 length of each row."""
+        """(n,) int64, the length of each row."""
         return np.diff(self.offsets)
 
     def row(self, i: int) -> np.ndarray:
-        """The i-th row, a view."""
+        """Row i, as a view."""
         return self.values[self.offsets[i] : self.offsets[i + 1]]
 
     def take(self, indices: np.ndarray) -> RaggedArray:
@@ -42,7 +42,7 @@ class RaggedArray:
 
     @staticmethod
     def from_lists(rows: list[list[int]]) -> RaggedArray:
-        """Rows given one by one."""
+        """Build from a list of rows."""
         offsets = offsets_of(np.fromiter(map(len, rows), np.int64, len(rows)))
         return RaggedArray(
             np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets
@@ -50,7 +50,7 @@ class RaggedArray:
 
     @staticmethod
     def concat(parts: list[RaggedArray]) -> RaggedArray:
-        """The rows of all parts, in order."""
+        """Concatenate the rows of all parts, in order."""
         if not parts:
             return RaggedArray.from_lists([])
         values = np.concatenate([part.values for part in parts])
@@ -58,7 +58,7 @@ class RaggedArray:
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
-    """(n + 1,) int64 offsets of rows with these (n,) lengths, laid end to end."""
+    """(n + 1,) int64 offsets of concatenated rows with these (n,) lengths."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets

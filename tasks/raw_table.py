@@ -1,7 +1,7 @@
-"""One file of rows as it was found: parquet, JSON lines, CSV or TSV, with the line of every row.
+"""Reading a file of raw rows (parquet, JSON lines, CSV or TSV), with the line number of every row.
 
-A line that cannot be read never stops the reader: it is left out of the table and noted in
-`RawTable.bad_lines`, so that all of them can be listed at once.
+Unreadable lines do not stop the reader. They are left out of the table and recorded in `RawTable.bad_lines`,
+so that all of them can be reported at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Level = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class UnreadableLine:
-    """A line of a file that gave no row."""
+    """A line of a file that could not be read as a row."""
 
     line: int
     message: str
@@ -37,10 +37,10 @@ class RawTable:
     """The raw rows of one file.
 
     Attributes:
-        table: n rows, the file's own columns.
-        path: the file (or the pattern of its shards, or "pocket:rte/train").
-        lines: (n,) int64, the line where each row starts, from 1; None where there are no lines.
-        bad_lines: lines that are not in the table.
+        table: n rows with the columns of the file.
+        path: the file, the pattern of its shards, or a name such as "pocket:rte/train".
+        lines: (n,) int64, the line at which each row starts, counted from 1; None if there are no lines.
+        bad_lines: the lines that are not in the table.
     """
 
     table: pa.Table
@@ -48,16 +48,16 @@ class RawTable:
     lines: np.ndarray | None = None
     bad_lines: tuple[UnreadableLine, ...] = ()
 
-    def place(self, row: int) -> str:
-        """Where row number `row` (from 0) comes from: "file:line", or "file, row number"."""
+    def location(self, row: int) -> str:
+        """The location of row `row` (counted from 0), as "file:line" or "file, row number"."""
         return f"{self.path}, row {row}" if self.lines is None else f"{self.path}:{self.lines[row]}"
 
 
 def read_text(path: Path) -> tuple[str, list[UnreadableLine]]:
-    """A file's text (UTF-8, a byte-order mark is dropped) and its lines that are not UTF-8.
+    """The text of a UTF-8 file without its byte-order mark, and the lines that are not UTF-8.
 
     Raises:
-        UserError: the file cannot be opened.
+        UserError: the file cannot be read.
     """
     try:
         raw = path.read_bytes()
@@ -76,10 +76,10 @@ def read_text(path: Path) -> tuple[str, list[UnreadableLine]]:
         return raw.decode("utf-8-sig", errors="replace"), bad
 
 
-def _sheet(
+def _make_table(
     path: Path, names: Sequence[str], rows: list[Sequence[Any]], lines: list[int], bad: list[UnreadableLine]
 ) -> RawTable:
-    """Make a sheet of rows (tuples in the order of `names`); rows on lines already bad are dropped."""
+    """Make a table of rows (tuples in the order of `names`); rows on lines in `bad` are dropped."""
     broken = {problem.line for problem in bad}
     if broken:
         keep = [number for number, line in enumerate(lines) if line not in broken]
@@ -93,7 +93,7 @@ def _sheet(
 
 
 def _array(values: Sequence[Any]) -> pa.Array:
-    """An Arrow column; values of mixed types become their JSON text."""
+    """An Arrow column; values of mixed types are converted to JSON text."""
     if not values:
         return pa.array([], type=pa.string())
     try:
@@ -104,7 +104,7 @@ def _array(values: Sequence[Any]) -> pa.Array:
 
 
 def _is_text(value: Any) -> bool:
-    """True for a string that can be written as UTF-8 (JSON may hold lone surrogates)."""
+    """True for a string that can be encoded as UTF-8; JSON may contain lone surrogates."""
     if not isinstance(value, str):
         return False
     try:
@@ -127,12 +127,12 @@ def read_tsv(
     keep: Collection[str] | None = None,
     skip_short: bool = False,
 ) -> RawTable:
-    """Read tab-separated lines in which quotes are ordinary text.
+    """Read tab-separated lines in which quotes have no special meaning.
 
     Args:
-        names: the columns of a file without header; None takes them from the first line.
-        keep: the columns that are wanted; None keeps all.
-        skip_short: leave lines with too few fields out with a warning (see `tasks.glue_release` on QQP).
+        names: the columns of a file without a header; None = read them from the first line.
+        keep: the columns to keep; None keeps all.
+        skip_short: treat lines with too few fields as warnings, not errors (QQP, see `tasks.glue_release`).
     """
     text, bad = read_text(path)
     content = text.split("\n")
@@ -143,18 +143,18 @@ def read_tsv(
         names = content[0].removesuffix("\r").split("\t") if content else []
         content, first = content[1:], 2
     _check_header(path, names)
-    places = [place for place, name in enumerate(names) if keep is None or name in keep]
+    kept = [index for index, name in enumerate(names) if keep is None or name in keep]
     rows: list[Sequence[Any]] = []
     lines = []
     for number, line in enumerate(content, start=first):
         fields = line.removesuffix("\r").split("\t")
         if len(fields) == len(names):
-            rows.append([fields[place] for place in places])
+            rows.append([fields[index] for index in kept])
             lines.append(number)
         else:
             level: Level = "warning" if skip_short and len(fields) < len(names) else "error"
             bad.append(UnreadableLine(number, f"{len(fields)} fields instead of {len(names)}", level))
-    return _sheet(path, [names[place] for place in places], rows, lines, bad)
+    return _make_table(path, [names[index] for index in kept], rows, lines, bad)
 
 
 def _read_tsv_file(path: Path, texts: Sequence[str]) -> RawTable:
@@ -178,15 +178,15 @@ def _read_csv(path: Path, texts: Sequence[str]) -> RawTable:
                 rows.append(fields)
                 lines.append(start)
             elif fields:
-                bad.append(UnreadableLine(start, f"{len(fields)} fields, the header has {len(names)}"))
+                bad.append(UnreadableLine(start, f"{len(fields)} fields, but the header has {len(names)}"))
             start = reader.line_num + 1
     except csv.Error as error:
-        bad.append(UnreadableLine(start, f"not CSV: {error}; nothing after this line was read"))
-    return _sheet(path, names or [], rows, lines, bad)
+        bad.append(UnreadableLine(start, f"not CSV: {error}; the lines after it were not read"))
+    return _make_table(path, names or [], rows, lines, bad)
 
 
 def _read_jsonl(path: Path, texts: Sequence[str]) -> RawTable:
-    """Read one JSON object a line; every line has the fields of the first."""
+    """Read one JSON object per line; every line must have the fields of the first."""
     text, bad = read_text(path)
     names: list[str] | None = None
     rows: list[Sequence[Any]] = []
@@ -206,11 +206,11 @@ def _read_jsonl(path: Path, texts: Sequence[str]) -> RawTable:
         names = names or list(record)
         rows.append([record[name] for name in names])
         lines.append(number)
-    return _sheet(path, names or [], rows, lines, bad)
+    return _make_table(path, names or [], rows, lines, bad)
 
 
 def _fields_problem(record: Any, names: list[str] | None, texts: Sequence[str]) -> str | None:
-    """What is wrong with one JSON line, given the fields of the first one and the text columns."""
+    """The problem of one JSON line, given the fields of the first line and the text columns; or None."""
     if not isinstance(record, dict) or not record:
         return "not a JSON object with fields"
     expected = record.keys() if names is None else names
@@ -228,10 +228,10 @@ def _fields_problem(record: Any, names: list[str] | None, texts: Sequence[str]) 
 
 
 def read_parquet(paths: Sequence[Path], label: str) -> RawTable:
-    """Read one or more parquet shards as one sheet called `label`.
+    """Read one or more parquet shards as one table with the path `label`.
 
     Raises:
-        UserError: a file is not parquet, or the shards differ in their columns.
+        UserError: a file is not parquet, or the shards have different columns.
     """
     try:
         tables = [pq.read_table(path, partitioning=None) for path in paths]
@@ -254,13 +254,13 @@ READERS: dict[str, Callable[[Path, Sequence[str]], RawTable]] = {
 
 
 def read_file(path: Path, texts: Sequence[str]) -> RawTable:
-    """Read one file by the reader that belongs to its ending.
+    """Read one file in the format that its suffix names.
 
     Args:
         texts: the columns whose values must be text.
 
     Raises:
-        UserError: an ending that is not known, or a file that cannot be read at all.
+        UserError: unknown suffix, or a file that cannot be read at all.
     """
     if path.suffix not in READERS:
         raise unknown("kind of data file", path.suffix or path.name, READERS)

@@ -1,4 +1,4 @@
-"""How a model reads rows: in one sequence or text by text, how much of them, and in which windows."""
+"""How a model reads rows: as one sequence or as separate texts, truncated or cut into windows."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ class Reader:
     """How one model reads rows.
 
     Attributes:
-        tokeniser: gives its pieces and the special tokens around them.
-        input_format: `joined`, [CLS] a [SEP] b [SEP], cut longest text first as transformers does;
-            `texts`, each text apart without special tokens, an empty one as one unknown token.
-        max_length: tokens kept, special ones included: of the whole (`joined`) or of each text (`texts`).
-        stride: tokens that neighbouring windows of a long context share (`span` tasks).
+        tokeniser: the model's tokeniser.
+        input_format: "joined": [CLS] a [SEP] b [SEP], truncated longest text first as in transformers;
+            "separate": each text by itself without special tokens, an empty one as one unknown token.
+        max_length: maximum number of tokens, special tokens included, of the sequence or of each separate
+            text.
+        stride: number of tokens that neighbouring windows of a long context share (`span` tasks).
 
     Raises:
-        UserError: max_length leaves no room for a token of each text.
+        UserError: `max_length` leaves no room for a token of each text.
     """
 
     tokeniser: Tokeniser
@@ -42,22 +43,22 @@ class Reader:
             raise UserError(f"max_length {self.max_length} is too short", expected=f"{least} or more")
 
     def rows(self, rows: Rows) -> Rows:
-        """The rows as this model reads them: examples of `span` tasks in windows, all others as they are.
+        """Cut examples of `span` tasks into windows; return other rows unchanged.
 
         Raises:
-            UserError: examples of a span task, and texts are read apart.
+            UserError: the rows belong to a span task, and the model reads texts separately.
         """
         if rows.answers is None or rows.windows is not None:
             return rows
         if self.input_format != "joined":
             raise UserError(
-                f"task {rows.task!r} asks for a place in the context, and this model reads texts apart",
-                hint="choose a Transformer for span tasks (`student.kind=transformer`)",
+                f"task {rows.task!r} has answers inside the context, but this model reads texts separately",
+                hint="use a Transformer for span tasks (`student.kind=transformer`)",
             )
         return cut_windows(rows, self.tokeniser, self.max_length, self.stride)
 
     def reads_like(self, other: Reader) -> bool:
-        """True if both make the same inputs of the same rows."""
+        """True if both readers produce the same inputs from the same rows."""
         return (self.tokeniser.digest, self.input_format, self.max_length) == (
             other.tokeniser.digest,
             other.input_format,
@@ -65,16 +66,13 @@ class Reader:
         )
 
     def lengths(self, texts: tuple[RaggedArray, ...]) -> np.ndarray:
-        """(n,) tokens a row after truncation, special ones included (`texts`: of all its texts).
-
-        What length buckets sort by.
-        """
+        """(n,) tokens per row after truncation, special tokens included; rows are bucketed by this length."""
         kept = self.kept(tuple(text.lengths for text in texts))
         specials = self.tokeniser.layout(len(texts)).n_specials if self.input_format == "joined" else 0
         return np.sum(kept, axis=0) + specials
 
     def kept(self, lengths: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        """(n,) tokens that are kept of each text, given its (n,) pieces; `texts`: at least one."""
+        """For each text, the (n,) number of tokens kept after truncation, given its (n,) length."""
         if self.input_format == "separate":
             return tuple(np.clip(length, 1, self.max_length) for length in lengths)
         room = self.max_length - self.tokeniser.layout(len(lengths)).n_specials

@@ -1,4 +1,4 @@
-"""From what a user types after `--tasks` to task records."""
+"""Resolving task names, groups of tasks and task files to `Task` objects."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ TaskSpec = str | Path | Task | Sequence[str | Path | Task]
 
 
 def resolve(spec: TaskSpec, known: Iterable[Task] = ()) -> list[Task]:
-    """The tasks that `spec` names, in the order given, each once.
+    """The tasks that `spec` names, in order and without duplicates.
 
     Args:
-        spec: task names, groups ("glue", "nli", ...) and paths to tasks' TOML files, comma-separated; or a
+        spec: comma-separated task names, groups ("glue", "nli", ...) and paths of task TOML files; or a
             sequence of these and of `Task` objects.
-        known: tasks that may also be named, such as those of a model; they come before built-in ones.
+        known: more tasks that may be named, such as those of a model; they take precedence over built-in
+            tasks.
 
     Raises:
-        UserError: a name is not known, a file is missing or wrong, nothing is named, or two different
-            tasks have one name.
+        UserError: a name is unknown, a file is missing or invalid, no task is named, or two different tasks
+            have the same name.
     """
     parts: Sequence[str | Path | Task] = [spec] if isinstance(spec, str | Path | Task) else list(spec)
     chosen: dict[str, Task] = {}
@@ -43,14 +44,14 @@ def resolve(spec: TaskSpec, known: Iterable[Task] = ()) -> list[Task]:
                 )
     if not chosen:
         raise UserError(
-            f"no task is named in {describe(spec)!r}",
+            f"{describe(spec)!r} names no task",
             expected=f"{', '.join(TASKS)}; groups: {', '.join(GROUPS)}; or a task's TOML file",
         )
     return list(chosen.values())
 
 
 def describe(spec: TaskSpec) -> str:
-    """A task specification as text, as it would be written on the command line."""
+    """A task specification as text, in the form used on the command line."""
     parts = [spec] if isinstance(spec, str | Path | Task) else list(spec)
     return ",".join(part.name if isinstance(part, Task) else str(part) for part in parts)
 
@@ -62,14 +63,14 @@ def _tasks_of(part: str | Path | Task, own: Mapping[str, Task]) -> list[Task]:
         return [part if TASKS.get(part.name) == part else check_task(part)]
     if not isinstance(part, str | Path):
         raise UserError(
-            f"a task is given as {type(part).__name__}", expected="a name, the path of a TOML file, or a Task"
+            f"a task cannot be a {type(part).__name__}", expected="a name, the path of a TOML file, or a Task"
         )
     words = [str(part)] if isinstance(part, Path) else [word.strip() for word in part.split(",")]
     return [task for word in words if word for task in _named(word, own)]
 
 
 def _named(word: str, own: Mapping[str, Task]) -> list[Task]:
-    """The task or tasks that one word of the spec stands for."""
+    """The task or tasks that one word of the spec names."""
     if word in own:
         return [own[word]]
     if word.endswith(".toml"):

@@ -1,4 +1,4 @@
-"""The rows of one split of one task, held by column."""
+"""The rows of one split of one task, stored by column."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Windows:
     """Where w windows of `span` rows were cut from (`tasks.span_windows.cut_windows`).
 
     Attributes:
-        examples: the whole rows.
-        row: (w,) int64 the example of each window.
-        begin: (w,) int64 where the window begins in the example's context, in characters.
-        answers: (w, 2) int64 the answer's first character in the window, and the one after its last; -1 where
-            the window holds no answer, -2 where that is not known.
-        question: pieces of a question that are read.
-        max_length: tokens that a window was made for.
+        examples: the original rows.
+        row: (w,) int64, the example of each window.
+        begin: (w,) int64, the character offset of the window in the example's context.
+        answers: (w, 2) int64, the answer's first character in the window and the one after its last; -1 if
+            the window has no answer, -2 if that is unknown.
+        question: maximum number of question tokens.
+        max_length: maximum number of tokens of a window.
         lost: examples whose answer is in no window.
     """
 
@@ -46,14 +46,14 @@ class Rows:
 
     Attributes:
         task: the task's name.
-        split: where they come from ("train", "validation_matched", "corpus", ...).
+        split: the split they come from ("train", "validation_matched", "corpus", ...).
         uids: n unique names, "task/split/number" (masked copies: "…#copy").
-        texts: one string array a text column (one or two).
-        labels: (n,) or (n, K) float64, as the task's type reads them: a class id, a score, 1 for an answer
-            and 0 for none (`span`), ...; NaN = unlabelled.
+        texts: one string array per text column (one or two).
+        labels: (n,) or (n, K) float64, in the form that the task type defines: a class id, a score, 1 or 0
+            for an answer or none (`span`), ...; NaN = unlabelled.
         groups: (n,) int64 ids of the candidate groups (`rank` tasks), or None.
         answers: n structs {text, answer_start} of lists, null = unlabelled (`span` tasks), or None.
-        windows: where they were cut from, if they are windows of `span` rows.
+        windows: for windows of `span` rows, where they were cut from.
     """
 
     task: str
@@ -89,9 +89,9 @@ class Rows:
 
 
 def concat(parts: list[Rows]) -> Rows:
-    """Join rows of one task; the split name is the first part's. Groups are kept only if all have them.
+    """Concatenate rows of one task, with the split name of the first part.
 
-    Windows are joined before they are cut.
+    Groups and answers are kept only if all parts have them. Concatenate `span` rows before cutting windows.
     """
     if len(parts) == 1:
         return parts[0]
@@ -105,20 +105,20 @@ def concat(parts: list[Rows]) -> Rows:
         tuple(
             pa.concat_arrays(list(columns)) for columns in zip(*(part.texts for part in parts), strict=True)
         ),
-        _joined_labels([part.labels for part in parts]),
+        _concat_labels([part.labels for part in parts]),
         np.concatenate(groups) if len(groups) == len(parts) else None,
         pa.concat_arrays(answers) if len(answers) == len(parts) else None,
     )
 
 
 def has_label(labels: np.ndarray) -> np.ndarray:
-    """(n,) bool: which rows of labels (n,) or (n, K) have a label."""
+    """(n,) bool, True for rows that have a label, from labels (n,) or (n, K)."""
     missing = np.isnan(labels)
     return ~(missing if labels.ndim == 1 else missing.any(axis=1))
 
 
-def _joined_labels(parts: list[np.ndarray]) -> np.ndarray:
-    """Labels one after the other; rows of a corpus have one NaN each, however wide the task's labels are."""
+def _concat_labels(parts: list[np.ndarray]) -> np.ndarray:
+    """Concatenate labels; the single NaN of a corpus row is repeated to the width of the task's labels."""
     widest = max(parts, key=np.ndim)
     shaped = [
         part if part.ndim == widest.ndim else np.repeat(part[:, None], widest.shape[1], axis=1)
@@ -128,6 +128,6 @@ def _joined_labels(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def answered(answers: pa.StructArray) -> np.ndarray:
-    """(n,) float64: 1 where there is an answer, 0 where there is none, NaN where that is not known."""
+    """(n,) float64: 1 for rows with an answer, 0 for rows without one, NaN for unlabelled rows."""
     counts = pc.list_value_length(pc.struct_field(answers, "text"))
     return np.minimum(counts.cast(pa.float64()).to_numpy(zero_copy_only=False), 1.0)

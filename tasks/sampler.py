@@ -1,7 +1,7 @@
-"""Which rows make up each batch: one task a batch, tasks mixed as asked, rows bucketed by length.
+"""Sampling batches of one task each: tasks are mixed by a strategy, rows are bucketed by length.
 
-Everything is a pure function of the arguments and the epoch's number, so every process draws the same
-batches, and a run that was stopped takes up at any batch of any epoch.
+Everything is a pure function of the arguments and the epoch number, so all processes draw the same batches
+and a stopped run can resume at any batch of any epoch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tasks.ragged import RaggedArray
 
 Mixing = Literal["all", "proportional", "sqrt", "uniform", "annealed"]
 POOL = 64  # batches that are sorted by length together
-BLOCK = 4096  # rows, or groups of rows, that are shuffled among themselves where all would be too many
-_PASS, _CUT, _ORDER, _BLOCKS = range(4)  # what a stream of random numbers is for
+BLOCK = 4096  # rows, or groups of rows, per block when shuffling block by block
+_PASS, _CUT, _ORDER, _BLOCKS = range(4)  # purposes of the random number streams
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,27 +33,29 @@ class BatchIndices:
 class TaskSampler:
     """Draws batches of one task each.
 
-    Every task is a stream of batches: pass after pass over its rows, each pass shuffled anew. `all` (MKD)
-    takes one whole pass of every task an epoch, all batches shuffled together. The others draw the task of
-    each step with a probability proportional to n, sqrt(n), 1 or n**alpha, for n rows, and take the next
-    batch of its stream; `annealed` moves alpha from 1 to 0.2 over the epochs (Stickland and Murray 2019,
-    "BERT and PALs": alpha = 1 - 0.8 e / (E - 1) for e = 0 .. E - 1).
+    Every task is an endless stream of batches: pass after pass over its rows, reshuffled for each pass. An
+    epoch with the mixing `all` (MKD) is one pass over every task, with all batches shuffled together. The
+    other mixings draw the task of each step with a probability proportional to n (`proportional`), sqrt(n), 1
+    (`uniform`) or n**alpha (`annealed`) for n rows, and take the next batch of its stream. `annealed` moves
+    alpha from 1 to 0.2 (Stickland and Murray 2019, "BERT and PALs": alpha = 1 - 0.8 e / (E - 1) for
+    epochs e = 0 .. E - 1).
 
     Args:
-        lengths: task -> (n,) length of each row, what the buckets are sorted by.
-        batch_size: rows a batch; the last batch of a pass may be smaller.
-        mixing: how tasks share the steps.
-        seed: not negative; other seeds draw otherwise.
+        lengths: task -> (n,) length of each row, used for bucketing.
+        batch_size: rows per batch; the last batch of a pass may be smaller.
+        mixing: how tasks are mixed.
+        seed: non-negative random seed.
         epochs: E of `annealed`.
-        bucket: sort rows by length inside pools of batches. Which rows an epoch sees stays the same.
-        groups: task -> (n,) group ids; rows of one group come in one batch, which then holds about
+        bucket: sort rows by length inside pools of batches. An epoch contains the same rows either way.
+        groups: task -> (n,) group ids; rows of one group stay in one batch, and batches hold about
             `batch_size` rows.
-        steps_per_epoch: batches an epoch for mixings other than `all`; by default as many as `all` takes.
-        blocks: shuffle the blocks of `blocks_of`, and rows inside each, rather than all rows: what lies on
-            disk block by block is then read block by block. Of tasks of one block nothing changes.
+        steps_per_epoch: batches per epoch for mixings other than `all`; by default the number that `all`
+            takes.
+        blocks: shuffle the blocks of `blocks_of` and the rows inside each block, instead of all rows, so that
+            data stored block by block is read block by block. Tasks of a single block are not affected.
 
     Raises:
-        UserError: a task without rows, an unknown mixing, a number out of its range.
+        UserError: a task has no rows, the mixing is unknown, or a number is out of range.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class TaskSampler:
                 raise UserError(f"{name} {value} is too small", expected=f"{least} or more")
         if mixing == "all" and steps_per_epoch is not None:
             raise UserError(
-                f"steps_per_epoch = {steps_per_epoch} with the mixing 'all', whose epoch is every batch once",
+                f"steps_per_epoch = {steps_per_epoch} with the mixing 'all', where an epoch is one pass",
                 hint="leave steps_per_epoch out, or choose another mixing",
             )
         self._streams = {
@@ -84,11 +86,11 @@ class TaskSampler:
             for task, rows in lengths.items()
         }
         self._mixing, self._seed, self._epochs = mixing, seed, epochs
-        whole = sum(stream.batches_a_pass for stream in self._streams.values())
+        whole = sum(stream.batches_per_pass for stream in self._streams.values())
         self._steps = whole if steps_per_epoch is None else steps_per_epoch
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Batches per epoch."""
         return self._steps
 
     def epoch(self, number: int) -> list[BatchIndices]:
@@ -106,10 +108,10 @@ class TaskSampler:
         return [BatchIndices(tasks[which], next(batches[which])) for which in order]
 
     def probabilities(self, number: int) -> dict[str, float]:
-        """The chance of each task at a step of epoch `number`; for `all`, its share of the batches."""
+        """The probability of each task at a step of epoch `number`; for `all`, its share of the batches."""
         streams = self._streams.values()
         if self._mixing == "all":
-            weights = np.array([float(stream.batches_a_pass) for stream in streams])
+            weights = np.array([float(stream.batches_per_pass) for stream in streams])
         else:
             progress = min(1.0, number / max(1, self._epochs - 1))
             powers = {"proportional": 1.0, "sqrt": 0.5, "uniform": 0.0, "annealed": 1.0 - 0.8 * progress}
@@ -117,17 +119,17 @@ class TaskSampler:
         return dict(zip(self._streams, (weights / weights.sum()).tolist(), strict=True))
 
     def _order(self, number: int) -> np.ndarray:
-        """(steps,) number of the task of each step of an epoch."""
+        """(steps,) the task index of each step of an epoch."""
         random = _generator(self._seed, "", _ORDER, number)
         if self._mixing == "all":
-            counts = [stream.batches_a_pass for stream in self._streams.values()]
+            counts = [stream.batches_per_pass for stream in self._streams.values()]
             return random.permutation(np.repeat(np.arange(len(counts)), counts))
-        chances = list(self.probabilities(number).values())
-        return random.choice(len(chances), size=self._steps, p=chances)
+        weights = list(self.probabilities(number).values())
+        return random.choice(len(weights), size=self._steps, p=weights)
 
 
 class _Stream:
-    """The endless batches of one task. A unit is a row, or a group of rows that stay together."""
+    """The endless stream of batches of one task. A unit is a row, or a group of rows that stay together."""
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class _Stream:
     ):
         self.n_rows = len(lengths)
         if self.n_rows == 0:
-            raise UserError(f"task {task!r} has no rows to draw from")
+            raise UserError(f"task {task!r} has no rows")
         self._task, self._seed, self._bucket = task, seed, bucket
         self._members = None if groups is None else _members(groups)
         if self._members is None:
@@ -150,32 +152,32 @@ class _Stream:
             self._lengths = np.maximum.reduceat(lengths[self._members.values], self._members.offsets[:-1])
         n_units = len(self._lengths)
         self._blocks = _unit_blocks(task, n_units) if blocks and n_units > BLOCK else None
-        self._units_a_batch = max(1, round(batch_size * n_units / self.n_rows))
-        self.batches_a_pass = -(-n_units // self._units_a_batch)
+        self._units_per_batch = max(1, round(batch_size * n_units / self.n_rows))
+        self.batches_per_pass = -(-n_units // self._units_per_batch)
 
     def take(self, start: int, count: int, epoch: int) -> list[np.ndarray]:
         """Batches start .. start + count - 1 of the stream.
 
-        Without buckets they come in the stream's order. With them, the same rows are cut otherwise and
-        the batches shuffled (with blocks, about a block's batches among themselves).
+        Without bucketing they come in the order of the stream. With bucketing, the same rows are grouped by
+        length and the batches shuffled (with blocks: within about one block).
         """
         batches: list[np.ndarray] = []
         end = start + count
         while start < end:
-            which, first = divmod(start, self.batches_a_pass)
-            last = min(first + end - start, self.batches_a_pass)
+            which, first = divmod(start, self.batches_per_pass)
+            last = min(first + end - start, self.batches_per_pass)
             batches += self._cut(which, first, last)
             start += last - first
         if self._bucket:
             random = _generator(self._seed, self._task, _CUT, epoch)
-            window = max(1, BLOCK // self._units_a_batch) if self._blocks else max(1, len(batches))
+            window = max(1, BLOCK // self._units_per_batch) if self._blocks else max(1, len(batches))
             parts = [batches[i : i + window] for i in range(0, len(batches), window)]
             batches = [part[i] for part in parts for i in random.permutation(len(part))]
         return batches
 
     def _cut(self, which: int, first: int, last: int) -> list[np.ndarray]:
         """Batches first .. last - 1 of pass `which`."""
-        size = self._units_a_batch
+        size = self._units_per_batch
         units = self._shuffled(which)[first * size : last * size]
         if self._bucket:
             batches = POOL if self._blocks is None else max(1, min(POOL, BLOCK // size))
@@ -196,13 +198,13 @@ class _Stream:
 
 
 def shard_indices(draw: BatchIndices, rank: int, world: int, groups: np.ndarray | None) -> np.ndarray:
-    """The rows of a draw that process `rank` of `world` takes; all processes together take each row once.
+    """The shard of a batch for process `rank` of `world`; every row is in exactly one shard.
 
     Args:
-        groups: (n,) group ids of the draw's task, or None. Rows of a group go to one process.
+        groups: (n,) group ids of the task, or None. Rows of a group go to the same process.
 
     Returns:
-        (b,) int64 row numbers. Shares differ by at most one row, or one group; a share may be empty.
+        (b,) int64 row numbers. Shards differ by at most one row or one group; a shard may be empty.
     """
     if groups is None:
         return draw.indices[rank::world]
@@ -212,13 +214,13 @@ def shard_indices(draw: BatchIndices, rank: int, world: int, groups: np.ndarray 
 
 
 def blocks_of(task: str, n_rows: int, groups: np.ndarray | None = None) -> list[np.ndarray]:
-    """The blocks of a task's rows: a random cut into `BLOCK` rows each (groups stay whole), ever the same.
+    """A fixed random partition of a task's rows into blocks of `BLOCK` rows or groups.
 
     Args:
         groups: (n,) group ids, or None.
 
     Returns:
-        (b,) int64 row numbers of each block; all blocks together hold each row once.
+        (b,) int64 row numbers of each block; every row is in exactly one block.
     """
     if groups is None:
         return _unit_blocks(task, n_rows)
@@ -232,7 +234,7 @@ def _unit_blocks(task: str, n_units: int) -> list[np.ndarray]:
 
 
 def _members(groups: np.ndarray) -> RaggedArray:
-    """The rows of each group, groups in order of their ids."""
+    """The rows of each group, in order of the group ids."""
     order = np.argsort(groups, kind="stable")
     _, begins = np.unique(groups[order], return_index=True)
     return RaggedArray(order.astype(np.int32), np.append(begins, len(groups)).astype(np.int64))

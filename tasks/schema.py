@@ -1,4 +1,4 @@
-"""Whether a file's columns are those a task needs."""
+"""Checking that a table has the columns that a task needs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tasks.raw_table import RawTable
 from tasks.task import Task
 
 
-def fit_columns(task: Task, split: str, sheet: RawTable) -> pa.Table:
-    """The sheet's table with its text columns as strings and, in a test split, a label column.
+def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
+    """The table with text columns as strings and, in a test split, with a label column.
 
     Raises:
-        UserError: a column is missing or of a type that cannot be (the nearest name is offered).
+        UserError: a column is missing (the most similar name is suggested) or has an unsuitable type.
     """
-    table = sheet.table
+    table = raw.table
     if table.num_columns == 0:
         return pa.table({name: pa.array([], pa.string()) for name in (*task.columns, task.label)})
     if task.label not in table.column_names and split in task.test:
@@ -27,19 +27,19 @@ def fit_columns(task: Task, split: str, sheet: RawTable) -> pa.Table:
             near = difflib.get_close_matches(name, table.column_names, n=1, cutoff=0.5)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise UserError(
-                f"{sheet.path} has no column {name!r}, which task {task.name!r} needs{hint}",
+                f"{raw.path} has no column {name!r}, which task {task.name!r} needs{hint}",
                 expected=f"the file's columns are {shorten(table.column_names, name)}",
                 hint="rename the column in the file, or name it in the task's TOML file",
             )
-    _check_types(task, table, sheet.path)
+    _check_types(task, table, raw.path)
     for name in task.columns:
         index = table.schema.get_field_index(name)
-        table = table.set_column(index, name, _as_strings(table[name], name, sheet.path))
+        table = table.set_column(index, name, _as_strings(table[name], name, raw.path))
     return table
 
 
 def _check_types(task: Task, table: pa.Table, path: str) -> None:
-    """Check that the columns of labels and groups can hold what the task needs."""
+    """Check that the label and group columns have suitable types."""
     expected = task.type.check_label_column(task, table.schema.field(task.label).type)
     if expected and table.num_rows:
         kind = table.schema.field(task.label).type

@@ -1,4 +1,4 @@
-"""One file of a sharded output, as the output's manifest records it."""
+"""The entry of one shard in the manifest of a sharded output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.files import digest_file
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """One file: its path inside the output, task, rows, SHA-256 and size in bytes."""
+    """One shard: its path inside the output, its task, number of rows, SHA-256 and size in bytes."""
 
     file: str
     task: str
@@ -19,10 +19,10 @@ class ShardEntry:
     bytes: int
 
     def damage(self, directory: Path, *, digest: bool) -> str | None:
-        """What is wrong with the file, in words; None if nothing is.
+        """Describe what is wrong with the file; None if it is intact.
 
         Args:
-            digest: compare its SHA-256 too, which reads the whole file.
+            digest: also check the SHA-256, which reads the whole file.
         """
         path = directory / self.file
         if not path.is_file():
@@ -30,5 +30,5 @@ class ShardEntry:
         if (size := path.stat().st_size) != self.bytes:
             return f"has {size} bytes, not {self.bytes}"
         if digest and digest_file(path) != self.sha256:
-            return "was altered: its SHA-256 is not the manifest's"
+            return "was altered: its SHA-256 differs from the manifest"
         return None

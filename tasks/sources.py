@@ -1,4 +1,4 @@
-"""Where rows come from: the pocket tasks, the Hugging Face hub, or a directory of files."""
+"""Data sources: the pocket tasks, the Hugging Face hub, or a directory of files."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _DIGEST_ROWS = 65536
 
 
 class DataSource(ABC):
-    """Gives the raw rows of tasks, with the hub's column names.
+    """Provides the raw rows of tasks, with the hub's column names.
 
-    A task with files of its own is read from them whatever the source; relative ones lie under `root`.
+    A task that names its own files is read from these, whatever the source; relative paths start at `root`.
 
     Attributes:
-        name: "pocket", "hub" or the directory, as the user wrote it.
-        root: where the relative files of own tasks lie; None where a source has no directory.
+        name: "pocket", "hub" or the directory as the user wrote it.
+        root: directory of a task's own relative files; None if the source has no directory.
     """
 
     name: str
@@ -45,34 +45,34 @@ class DataSource(ABC):
 
     @abstractmethod
     def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
-        """How to read one split of a task without own files; None if it is not here."""
+        """A function that reads one split of a task without its own files; None if the split is missing."""
 
     def splits(self, task: Task) -> list[str]:
-        """Those of `task.splits` that exist here."""
+        """The splits of the task that this source has."""
         return [split for split in task.splits if self._find(task, split)]
 
-    def sheet(self, task: Task, split: str) -> RawTable:
-        """The raw rows of a split with at least the task's columns, texts as strings.
+    def raw_table(self, task: Task, split: str) -> RawTable:
+        """The raw rows of a split with the task's columns, text columns as strings.
 
-        A label column that a test split lacks is filled with nulls.
+        If a test split has no label column, a column of nulls is added.
 
         Raises:
-            UserError: the split or a column is not there, or a text column holds no text.
+            UserError: the split or a column is missing, or a text column does not hold text.
         """
         read = self._find(task, split)
         if read is None:
-            there = self.splits(task)
+            present = self.splits(task)
             raise UserError(
                 f"no split {split!r} of task {task.name!r} in {self.name!r}",
-                expected=f"its splits {', '.join(there)}" if there else "nothing of this task is there",
-                hint=self._looked(task, split),
+                expected=f"one of {', '.join(present)}" if present else None,
+                hint=self._search_hint(task, split),
             )
-        sheet = read()
-        return replace(sheet, table=fit_columns(task, split, sheet))
+        raw = read()
+        return replace(raw, table=fit_columns(task, split, raw))
 
     def table(self, task: Task, split: str) -> pa.Table:
-        """The table of `sheet`."""
-        return self.sheet(task, split).table
+        """The rows of `raw_table` as an Arrow table."""
+        return self.raw_table(task, split).table
 
     def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
         if not task.files:
@@ -83,15 +83,15 @@ class DataSource(ABC):
         usable = path.is_file() and (self.root is not None or Path(task.files[split]).is_absolute())
         return partial(read_file, path, task.columns) if usable else None
 
-    def _looked(self, task: Task, split: str) -> str:
+    def _search_hint(self, task: Task, split: str) -> str:
         if task.files:
             where = f" under {self.root} and beside its TOML file" if self.root else " beside its TOML file"
-            return f"looked for {task.files.get(split, 'no file, none is named')}{where}; give `data=DIR`"
+            return f"looked for {task.files.get(split, 'no file (none is named)')}{where}; pass `data=DIR`"
         return "choose another task, or another `data`: pocket, hub or a directory"
 
 
 class PocketSource(DataSource):
-    """The tasks that ship with the project, written by a seeded generator."""
+    """The built-in pocket tasks, written by a seeded generator."""
 
     name = "pocket"
 
@@ -105,7 +105,7 @@ class PocketSource(DataSource):
 
 
 class HubSource(DataSource):
-    """The official copies on the Hugging Face hub, by way of `datasets`."""
+    """The official copies on the Hugging Face hub, loaded with `datasets`."""
 
     name = "hub"
 
@@ -120,14 +120,14 @@ class HubSource(DataSource):
 
 
 class DirectorySource(DataSource):
-    """A directory of files. For each split, the first of these that is there is read (T = the task):
+    """A directory of files. For each split, the first of these that exists is read (T is the task):
 
     1. T/<split> under DIR/glue, then under DIR: .parquet, the hub's shards <split>-00000-of-00001.parquet,
        .jsonl, .json-lines, .csv;
     2. GLUE's original release (CoLA/train.tsv, MNLI/dev_matched.tsv, ...) under DIR, then under DIR/glue.
 
-    T is the task's name, then its configuration on the hub (so that a task that extends `qnli` under
-    another name finds qnli's files).
+    T is first the task's name and then its configuration on the hub, so that a task which extends `qnli`
+    under another name finds the files of qnli.
     """
 
     root: Path
@@ -146,9 +146,9 @@ class DirectorySource(DataSource):
                     return partial(read_release, path, name, split)
         return None
 
-    def _looked(self, task: Task, split: str) -> str:
+    def _search_hint(self, task: Task, split: str) -> str:
         if task.files:
-            return super()._looked(task, split)
+            return super()._search_hint(task, split)
         name = _names(task)[-1]
         kinds = "|".join(suffix.removeprefix(".") for suffix in _SUFFIXES)
         return (
@@ -157,14 +157,15 @@ class DirectorySource(DataSource):
 
 
 def open_data(spec: Any) -> DataSource:
-    """The source that the argument `data` names.
+    """Open the data source that the argument `data` names.
 
     Args:
         spec: "pocket", "hub", a directory, a `DataSource`, or tables in memory (task -> split -> rows, see
-            `tasks.tables.TableSource`); or several of these: each split is read from the first that has it.
+            `tasks.tables.TableSource`); or a list of these, where each split is read from the first that has
+            it.
 
     Raises:
-        UserError: there is no such directory, or the value is none of these.
+        UserError: the directory does not exist, or the value is of another type.
     """
     if isinstance(spec, DataSource):
         return spec
@@ -177,19 +178,19 @@ def open_data(spec: Any) -> DataSource:
 
         sources = [open_data(part) for part in spec]
         if not sources:
-            raise UserError("no data is given", expected="pocket, hub or a directory")
+            raise UserError("`data` is an empty list", expected="pocket, hub or a directory")
         return sources[0] if len(sources) == 1 else CombinedSource(sources)
     if not isinstance(spec, str | Path):
         raise UserError(
-            f"data is a {type(spec).__name__}",
+            f"`data` cannot be a {type(spec).__name__}",
             expected='pocket, hub, a directory, or tables such as {"rte": {"train": rows}}',
         )
     if spec in _SOURCES:
         return _SOURCES[str(spec)]()
     root = Path(spec).expanduser()
     if not root.is_dir():
-        wrong = "is a file" if root.exists() else "does not exist"
-        raise UserError(f"the data directory {str(spec)!r} {wrong}", expected="pocket, hub or a directory")
+        problem = "is a file" if root.exists() else "does not exist"
+        raise UserError(f"the data directory {str(spec)!r} {problem}", expected="pocket, hub or a directory")
     return DirectorySource(root)
 
 
@@ -197,7 +198,7 @@ _SOURCES: dict[str, type[DataSource]] = {"pocket": PocketSource, "hub": HubSourc
 
 
 def _names(task: Task) -> list[str]:
-    """The names under which a source may hold the task."""
+    """The names under which a source may have the task."""
     return list(dict.fromkeys([task.name, *([task.hub[1]] if task.hub else [])]))
 
 
@@ -213,50 +214,50 @@ def _locate_file(parent: Path, split: str, task: Task) -> Callable[[], RawTable]
 
 
 def load_rows(source: DataSource, task: Task, split: str, limit: int | None = None, seed: int = 0) -> Rows:
-    """Read and check one split.
+    """Read and validate one split.
 
     Args:
-        limit: at most so many rows (a random subset in file order, drawn from `seed`); a `rank` task
-            keeps whole groups.
+        limit: maximum number of rows, a random subset in file order drawn with `seed`; `rank` tasks keep
+            whole groups.
 
     Raises:
-        UserError: the split is not there or empty, or a row is wrong.
+        UserError: the split is missing or empty, or a row is invalid.
     """
     return sample_rows(_rows(task, split, *_validated(source, task, split)), limit, seed)
 
 
 def sample_rows(rows: Rows, limit: int | None, seed: int = 0) -> Rows:
-    """The rows that `load_rows` gives with this limit, out of all rows of a split.
+    """The subset of a split's rows that `load_rows` returns with this limit.
 
     Raises:
-        UserError: the limit is below 1.
+        UserError: the limit is less than 1.
     """
     if limit is not None and limit < 1:
-        raise UserError(f"a limit of {limit} rows", expected="1 or more")
+        raise UserError(f"the limit of {limit} rows is too small", expected="1 or more")
     return rows if limit is None or limit >= len(rows) else rows.take(_sample(rows, limit, seed))
 
 
 def validated_table(source: DataSource, task: Task, split: str) -> RawTable:
-    """The raw rows of a split in which nothing is wrong.
+    """The raw rows of a split, validated.
 
     Raises:
-        UserError: the split is not there or empty, or a row is wrong.
+        UserError: the split is missing or empty, or a row is invalid.
     """
     return _validated(source, task, split)[0]
 
 
 def _validated(source: DataSource, task: Task, split: str) -> tuple[RawTable, ParsedLabels]:
-    sheet = source.sheet(task, split)
+    raw = source.raw_table(task, split)
     named = "TASK.toml" if task.files else task.name
-    hint = f"`mtkd data check --data {source.name} --tasks {named}` lists all of them"
-    return sheet, _require_valid(task, split, sheet, hint)
+    hint = f"`mtkd data check --data {source.name} --tasks {named}` lists all problems"
+    return raw, _require_valid(task, split, raw, hint)
 
 
 def load_file(path: Path, task: Task) -> Rows:
     """The rows of one file as unlabelled rows of a task; a label column is ignored.
 
     Raises:
-        UserError: the file cannot be read, a line or row is wrong, or a column is missing.
+        UserError: the file cannot be read, a line or row is invalid, or a column is missing.
     """
     return unlabelled_rows(task, read_file(path, task.columns))
 
@@ -265,16 +266,16 @@ def unlabelled_rows(task: Task, table: RawTable) -> Rows:
     """The rows of a table as unlabelled rows of a task; a label column is ignored.
 
     Raises:
-        UserError: a row is wrong, or a column is missing.
+        UserError: a row is invalid, or a column is missing.
     """
     unlabelled = replace(task, test=("in",), label="__no_label__")
     table = replace(table, table=fit_columns(unlabelled, "in", table))
     return _rows(unlabelled, "in", table, _require_valid(unlabelled, "in", table))
 
 
-def _require_valid(task: Task, split: str, sheet: RawTable, hint: str | None = None) -> ParsedLabels:
-    """The labels of rows in which nothing is wrong; UserError for others."""
-    problems, labels = find_problems(task, split, sheet)
+def _require_valid(task: Task, split: str, raw: RawTable, hint: str | None = None) -> ParsedLabels:
+    """The labels of the rows; raises UserError if any row is invalid."""
+    problems, labels = find_problems(task, split, raw)
     errors = [problem for problem in problems if problem.level == "error"]
     if errors:
         shown = "\n".join(f"  {line}" for _, line in summarise(errors)[:_SHOWN])
@@ -286,8 +287,8 @@ def _require_valid(task: Task, split: str, sheet: RawTable, hint: str | None = N
     return labels
 
 
-def _rows(task: Task, split: str, sheet: RawTable, labels: ParsedLabels) -> Rows:
-    table = sheet.table
+def _rows(task: Task, split: str, raw: RawTable, labels: ParsedLabels) -> Rows:
+    table = raw.table
     numbers = pa.array(np.arange(table.num_rows)).cast(pa.string())
     groups = None
     if task.group is not None:
@@ -304,9 +305,9 @@ def _rows(task: Task, split: str, sheet: RawTable, labels: ParsedLabels) -> Rows
 
 
 def _sample(rows: Rows, limit: int, seed: int) -> np.ndarray:
-    """Sorted row numbers of a random subset; whole groups (at least one) where rows have groups.
+    """Sorted row numbers of a random subset; if rows have groups, whole groups and at least one.
 
-    A larger limit adds rows and drops none, so the samples of a learning curve are nested.
+    A larger limit only adds rows, so the samples of a learning curve are nested.
     """
     stream = np.random.default_rng([seed, zlib.crc32(f"{rows.task}/{rows.split}".encode())])
     if rows.groups is None:
@@ -318,15 +319,15 @@ def _sample(rows: Rows, limit: int, seed: int) -> np.ndarray:
 
 
 def digest_rows(rows: Rows) -> str:
-    """SHA-256 over the rows' content: task, split, uids, texts, labels and groups."""
+    """A SHA-256 of the content of the rows: task, split, uids, texts, labels and groups."""
     labels = np.where(np.isnan(rows.labels), np.nan, rows.labels)
     parts: list[bytes | str] = [rows.task, rows.split, labels.astype("<f8").tobytes()]
     for column in (rows.uids, *rows.texts):
         parts.append(b"column")
         for start in range(0, len(column), _DIGEST_ROWS):
-            piece = column.slice(start, _DIGEST_ROWS)
-            sizes = pc.binary_length(piece).to_numpy(zero_copy_only=False)
-            parts += [sizes.astype("<i8").tobytes(), "".join(piece.to_pylist())]
+            chunk = column.slice(start, _DIGEST_ROWS)
+            sizes = pc.binary_length(chunk).to_numpy(zero_copy_only=False)
+            parts += [sizes.astype("<i8").tobytes(), "".join(chunk.to_pylist())]
     if rows.groups is not None:
         parts.append(rows.groups.astype("<i8").tobytes())
     if rows.answers is not None:

@@ -1,4 +1,4 @@
-"""From the logits of windows to the answers of examples: n-best spans, and "no answer"."""
+"""Decoding the logits of windows into the n best answers of each example, and "no answer"."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from tasks.batching import Encoded
 from tasks.tokeniser import Layout
 
-LONGEST = 30  # tokens of an answer
-_CHUNK = 256  # windows worked on at once
+LONGEST = 30  # maximum tokens of an answer
+_CHUNK = 256  # windows decoded at once
 
 
 @dataclass(frozen=True)
 class SpanCandidate:
-    """A possible answer: its text, its first character in the context, and start + end logit."""
+    """A possible answer: its text, its character offset in the context, and its score (start + end logit)."""
 
     text: str
     start: int
@@ -25,11 +25,12 @@ class SpanCandidate:
 
 @dataclass(frozen=True, eq=False)
 class SpanAnswers:
-    """What a model answers for n examples.
+    """The answers of a model for n examples.
 
     Attributes:
-        candidates: of each example the best spans, best first; none where the context has no token.
-        null: (n,) the score of "no answer": start + end logit of the first token, least over the windows.
+        candidates: the best spans of each example, best first; empty if the context has no tokens.
+        null: (n,) the score of "no answer": start + end logit of the first token, the minimum over the
+            windows.
     """
 
     candidates: list[list[SpanCandidate]]
@@ -37,38 +38,38 @@ class SpanAnswers:
 
     @property
     def lead(self) -> np.ndarray:
-        """(n,) by how much "no answer" scores above the best span."""
-        best = [found[0].score if found else -np.inf for found in self.candidates]
+        """(n,) how much higher "no answer" scores than the best span."""
+        best = [spans[0].score if spans else -np.inf for spans in self.candidates]
         return self.null - np.array(best)
 
     def texts(self, threshold: float | None) -> list[str]:
-        """The best span of each example; "" where `lead` is above the threshold (None: never)."""
+        """The best span of each example, or "" if `lead` is above the threshold (None: never)."""
         lead = self.lead
         return [
-            found[0].text if found and (threshold is None or above <= threshold) else ""
-            for found, above in zip(self.candidates, lead, strict=True)
+            spans[0].text if spans and (threshold is None or above <= threshold) else ""
+            for spans, above in zip(self.candidates, lead, strict=True)
         ]
 
 
 def decode_spans(encoded: Encoded, logits: np.ndarray, layout: Layout, n_best: int = 1) -> SpanAnswers:
-    """The best answers of the examples that the windows were cut from.
+    """Decode the best answers of the examples that the windows were cut from.
 
-    A span lies in the context, has at most LONGEST tokens, and scores start + end logit; an example's
-    answers are the best of all its windows, each text once (BERT, Devlin et al. 2019, section 4.3).
+    A span lies inside the context, has at most LONGEST tokens, and scores start + end logit. The answers of
+    an example are the best spans of all its windows, each text once (BERT, Devlin et al. 2019, section 4.3).
 
     Args:
         encoded: all windows.
         logits: (w, 2, L) of starts and ends.
         layout: how the tokeniser joins two texts.
-        n_best: spans an example.
+        n_best: number of spans per example.
     """
-    windows, places = encoded.windows, encoded.places
-    assert windows is not None and places is not None, "the windows have been taken apart"
+    windows, offsets = encoded.windows, encoded.char_offsets
+    assert windows is not None and offsets is not None, "all windows are needed"
     before = len(layout.specials[0]) + encoded.texts[0].lengths + len(layout.specials[1])
     found: list[list[SpanCandidate]] = [[] for _ in range(len(windows.examples))]
     texts = windows.examples.texts[1].to_pylist()
     scores, firsts, lasts = _top_spans(logits, before, encoded.texts[1].lengths, n_best)
-    starts, ends = places
+    starts, ends = offsets
     for window, (row, begin) in enumerate(zip(windows.row.tolist(), windows.begin.tolist(), strict=True)):
         for score, first, last in zip(scores[window], firsts[window], lasts[window], strict=True):
             if not np.isfinite(score):
@@ -82,7 +83,7 @@ def decode_spans(encoded: Encoded, logits: np.ndarray, layout: Layout, n_best: i
 
 
 def _best(candidates: list[SpanCandidate], n_best: int) -> list[SpanCandidate]:
-    """The best of each text, best first."""
+    """The best candidates, best first, each text once."""
     kept: dict[str, SpanCandidate] = {}
     for candidate in sorted(candidates, key=lambda c: (-c.score, c.start)):
         kept.setdefault(candidate.text, candidate)
@@ -92,28 +93,28 @@ def _best(candidates: list[SpanCandidate], n_best: int) -> list[SpanCandidate]:
 def _top_spans(
     logits: np.ndarray, before: np.ndarray, sizes: np.ndarray, n_best: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores, first and last context pieces of each window's best spans, (w, n_best); -inf: no such span."""
+    """(w, n_best) score, first and last context token of each window's best spans; score -inf = no span."""
     parts = []
     for begin in range(0, len(logits), _CHUNK):
         chunk = slice(begin, begin + _CHUNK)
         width = max(1, int(sizes[chunk].max(initial=0)))
-        piece = np.arange(width)
-        inside = torch.from_numpy(piece < sizes[chunk, None])
-        where = torch.from_numpy(np.minimum(before[chunk, None] + piece, logits.shape[2] - 1))
+        token = np.arange(width)
+        inside = torch.from_numpy(token < sizes[chunk, None])
+        where = torch.from_numpy(np.minimum(before[chunk, None] + token, logits.shape[2] - 1))
         values = torch.from_numpy(np.ascontiguousarray(logits[chunk])).float()
         first, last = (values[:, k].gather(1, where).masked_fill(~inside, -torch.inf) for k in (0, 1))
         padded = torch.nn.functional.pad(last, (0, LONGEST - 1), value=-torch.inf)
         sums = first.unsqueeze(2) + padded.unfold(1, LONGEST, 1)  # (w, width, LONGEST)
         score, index = sums.flatten(1).topk(min(n_best, width * LONGEST), dim=1)
         start = index // LONGEST
-        parts.append([_wide(t, n_best) for t in (score, start, start + index % LONGEST)])
+        parts.append([_pad(t, n_best) for t in (score, start, start + index % LONGEST)])
     columns = list(zip(*parts, strict=True)) or [[np.zeros((0, n_best))]] * 3
     scores, starts, ends = (np.concatenate(list(column)) for column in columns)
     return scores, starts, ends
 
 
-def _wide(values: torch.Tensor, n_best: int) -> np.ndarray:
-    """(w, n_best), what is missing filled with -inf (of indices, with 0)."""
+def _pad(values: torch.Tensor, n_best: int) -> np.ndarray:
+    """Pad to (w, n_best) with -inf, or with 0 for indices."""
     empty = -torch.inf if values.is_floating_point() else 0
     filled = torch.nn.functional.pad(values, (0, n_best - values.shape[1]), value=empty)
     return filled.numpy()

@@ -1,8 +1,8 @@
-"""Rows of `span` tasks as models read them: contexts cut into windows, answers as places of tokens.
+"""Rows of `span` tasks as models read them: contexts cut into windows, answers as token positions.
 
-A context that does not fit is cut into windows that overlap by `stride` tokens, at spaces where there are
-any. A window is a row like any other: its texts are the question and a piece of the context, so samplers,
-stores and teachers need not know of windows. Characters are counted as Python counts them.
+A context that does not fit is cut into windows that overlap by `stride` tokens, at spaces if possible. A
+window is an ordinary row whose texts are the question and a part of the context, so samplers, stores and
+teachers do not need to know about windows. Character offsets count Unicode code points, as Python does.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from tasks.ragged import RaggedArray, offsets_of
 from tasks.rows import Rows, Windows
 from tasks.tokeniser import Tokeniser
 
-MAX_QUESTION = 64  # pieces of a question that are read, as in BERT
+MAX_QUESTION = 64  # maximum tokens of a question, as in BERT
 _UNKNOWN = np.array([-2, -2])
 _NONE = np.array([-1, -1])
 
 
 @dataclass(frozen=True, eq=False)
 class SpanTokens:
-    """Windows as pieces of a tokeniser.
+    """Tokenised windows.
 
     Attributes:
-        texts: pieces of the questions and of the contexts, (w rows each).
-        labels: (w, 2) float64 place of the answer's first and last token in the row's sequence; 0, the first
-            token of all, stands for no answer in this window; NaN = unlabelled.
-        starts, ends: first character of each context piece in the window's text, and the one after its last.
+        texts: token ids of the questions and of the contexts, w rows each.
+        labels: (w, 2) float64, positions of the answer's first and last token in the joined sequence; 0, the
+            first token, means no answer in this window; NaN = unlabelled.
+        starts, ends: the first character of each context token in the window's text, and the one after its
+            last.
     """
 
     texts: tuple[RaggedArray, RaggedArray]
@@ -40,18 +41,18 @@ class SpanTokens:
 
 
 def cut_windows(rows: Rows, tokeniser: Tokeniser, max_length: int, stride: int) -> Rows:
-    """The windows of examples, in their order; uids are "<uid>@<first character>".
+    """Cut examples into windows, in order; uids are "<uid>@<first character>".
 
-    An answer belongs to the windows that hold the whole of it. Where none does, the example's windows count
-    as unlabelled (`Windows.lost`).
+    An answer belongs to the windows that contain all of it. If no window does, the windows of the example
+    count as unlabelled (`Windows.lost`).
 
     Args:
-        rows: whole examples: question, context.
-        max_length: tokens of a window, question and special ones included.
-        stride: tokens that neighbouring windows share; at most a third of a window.
+        rows: whole examples (question, context).
+        max_length: maximum tokens of a window, including the question and special tokens.
+        stride: number of tokens that neighbouring windows share; at most a third of a window.
 
     Raises:
-        UserError: max_length leaves no room for a context.
+        UserError: `max_length` leaves no room for a context.
     """
     assert rows.answers is not None, "only rows of span tasks are cut"
     layout = tokeniser.layout(2)
@@ -77,23 +78,23 @@ def cut_windows(rows: Rows, tokeniser: Tokeniser, max_length: int, stride: int) 
         begins += [begin for begin, _ in cuts]
         stops += [stop for _, stop in cuts]
     where, begin = np.array(row_of, np.int64), np.array(begins, np.int64)
-    answers, lost = _place_answers(rows, where, begin, np.array(stops, np.int64))
+    answers, lost = _locate_answers(rows, where, begin, np.array(stops, np.int64))
     windows = Windows(rows, where, begin, answers, int(most), max_length, lost)
-    pieces = [texts[which[r]][b:s] for r, b, s in zip(row_of, begins, stops, strict=True)]
+    parts = [texts[which[r]][b:s] for r, b, s in zip(row_of, begins, stops, strict=True)]
     uids = [f"{uid}@{b}" for uid, b in zip(rows.uids.take(pa.array(where)).to_pylist(), begins, strict=True)]
     labels = np.select([answers[:, 0] >= 0, answers[:, 0] == -1], [1.0, 0.0], np.nan)
     return Rows(
         rows.task,
         rows.split,
         pa.array(uids, pa.string()),
-        (rows.texts[0].take(pa.array(where)), pa.array(pieces, pa.string())),
+        (rows.texts[0].take(pa.array(where)), pa.array(parts, pa.string())),
         labels,
         windows=windows,
     )
 
 
 def encode_windows(rows: Rows, tokeniser: Tokeniser) -> SpanTokens:
-    """Windows as pieces, their answers as places of tokens."""
+    """Tokenise windows, and map their answers to token positions."""
     assert rows.windows is not None, "rows of span tasks are cut into windows before they are encoded"
     windows, layout = rows.windows, tokeniser.layout(2)
     whole = tokeniser.token_ids(rows.texts[0])
@@ -101,7 +102,7 @@ def encode_windows(rows: Rows, tokeniser: Tokeniser) -> SpanTokens:
     questions = _first(whole, kept)
     coded = rows.texts[1].dictionary_encode()
     found = [p.take(coded.indices.to_numpy()) for p in tokeniser.token_ids_with_offsets(coded.dictionary)]
-    # Read by itself a window may have more pieces than it had inside its context.
+    # A window by itself may have more tokens than it had inside its context.
     rooms = windows.max_length - layout.n_specials - kept
     short = found[0].lengths > rooms
     contexts, starts, ends = (_first(part, np.minimum(part.lengths, rooms)) for part in found)
@@ -116,57 +117,57 @@ def encode_windows(rows: Rows, tokeniser: Tokeniser) -> SpanTokens:
                 np.searchsorted(starts.row(window), end, side="left") - 1,
             ]
         )
-        # Characters that a tokeniser drops may be all there is of an answer, or its end may not be read.
+        # The tokeniser may drop all characters of an answer, or its end may have been truncated.
         unread = short[window] and end > ends.row(window)[-1]
         readable = tokens[0] <= tokens[1] and not unread
         labels[window] = tokens + before[window] if readable else np.nan
     return SpanTokens((questions, contexts), labels, starts, ends)
 
 
-def _first(pieces: RaggedArray, counts: np.ndarray) -> RaggedArray:
-    """The first pieces of each row."""
-    if bool((counts == pieces.lengths).all()):
-        return pieces
+def _first(rows: RaggedArray, counts: np.ndarray) -> RaggedArray:
+    """The first `counts` values of each row."""
+    if bool((counts == rows.lengths).all()):
+        return rows
     offsets = offsets_of(counts)
-    source = np.arange(offsets[-1]) + np.repeat(pieces.offsets[:-1] - offsets[:-1], counts)
-    return RaggedArray(pieces.values[source], offsets)
+    source = np.arange(offsets[-1]) + np.repeat(rows.offsets[:-1] - offsets[:-1], counts)
+    return RaggedArray(rows.values[source], offsets)
 
 
 def _cuts(starts: np.ndarray, ends: np.ndarray, room: int, stride: int, length: int) -> list[tuple[int, int]]:
-    """First and last character (behind it) of the windows of a context that has more than `room` pieces."""
+    """The first character and the one after the last of each window of a context of over `room` tokens."""
     shared, search, size = min(stride, room // 3), room // 4, len(starts)
-    cuts, piece = [], 0
+    cuts, token = [], 0
     while True:
-        stop = size if piece + room >= size else _at_space(starts, ends, piece + room, search)
-        cuts.append((int(starts[piece]) if piece else 0, length if stop == size else int(ends[stop - 1])))
+        stop = size if token + room >= size else _at_space(starts, ends, token + room, search)
+        cuts.append((int(starts[token]) if token else 0, length if stop == size else int(ends[stop - 1])))
         if stop == size:
             return cuts
-        piece = max(piece + 1, _at_space(starts, ends, stop - shared, search))
+        token = max(token + 1, _at_space(starts, ends, stop - shared, search))
 
 
-def _at_space(starts: np.ndarray, ends: np.ndarray, piece: int, search: int) -> int:
-    """The nearest piece at or before `piece` that stands behind a space; else one that begins a character."""
-    for near in range(piece, max(0, piece - search), -1):
+def _at_space(starts: np.ndarray, ends: np.ndarray, token: int, search: int) -> int:
+    """The nearest token at or before `token` that follows a space; else one that starts a character."""
+    for near in range(token, max(0, token - search), -1):
         if starts[near] > ends[near - 1]:
             return near
-    return next((n for n in range(piece, max(0, piece - search), -1) if starts[n] >= ends[n - 1]), piece)
+    return next((n for n in range(token, max(0, token - search), -1) if starts[n] >= ends[n - 1]), token)
 
 
-def _place_answers(
+def _locate_answers(
     rows: Rows, row: np.ndarray, begin: np.ndarray, stop: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(w, 2) the first answer's characters in each window, and the examples whose answer is in no window."""
+    """(w, 2) character range of the first answer in each window, and the examples whose answer is in none."""
     assert rows.answers is not None
-    given = rows.answers.to_pylist()
-    whole = np.stack([_first_answer(answer) for answer in given]) if given else np.zeros((0, 2), np.int64)
-    wanted = whole[row]
-    inside = (wanted[:, 0] >= begin) & (wanted[:, 1] <= stop)
-    answers = np.where(wanted[:, :1] < 0, wanted, np.where(inside[:, None], wanted - begin[:, None], _NONE))
+    answers = rows.answers.to_pylist()
+    whole = np.stack([_first_answer(answer) for answer in answers]) if answers else np.zeros((0, 2), np.int64)
+    spans = whole[row]
+    inside = (spans[:, 0] >= begin) & (spans[:, 1] <= stop)
+    placed = np.where(spans[:, :1] < 0, spans, np.where(inside[:, None], spans - begin[:, None], _NONE))
     held = np.zeros(len(rows), bool)
     held[row[inside]] = True
     lost = np.flatnonzero(~held & (whole[:, 0] >= 0))
-    answers[np.isin(row, lost)] = _UNKNOWN
-    return answers, lost
+    placed[np.isin(row, lost)] = _UNKNOWN
+    return placed, lost
 
 
 def _first_answer(answer: dict | None) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""How SQuAD scores answers (Rajpurkar et al.): exact match, token F1, and the threshold for "no answer"."""
+"""SQuAD scoring (Rajpurkar et al.): exact match, token F1, and the threshold for "no answer"."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """Lower case, without ASCII punctuation and English articles, white space made single."""
+    """Lower-case, remove ASCII punctuation and English articles, and collapse white space."""
     bare = text.lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
 def exact_match(answer: str, golds: Sequence[str]) -> float:
-    """1.0 if the answer is one of the golds once both are normalised."""
+    """1.0 if the normalised answer equals a normalised gold answer, else 0.0."""
     return float(any(normalise(answer) == normalise(gold) for gold in golds))
 
 
 def token_f1(answer: str, golds: Sequence[str]) -> float:
-    """The best F1 over the golds, of normalised tokens counted as often as they occur.
+    """The best F1 over the gold answers, computed on bags of normalised tokens.
 
-    Against "no answer" it is 1.0 if both are empty, else 0.0.
+    Against "no answer" the F1 is 1.0 if both are empty, else 0.0.
     """
     return max(_f1(normalise(answer).split(), normalise(gold).split()) for gold in golds)
 
@@ -42,7 +42,7 @@ def _f1(answer: list[str], gold: list[str]) -> float:
 
 
 def gold_answers(answers: pa.StructArray) -> list[list[str]]:
-    """The golds of each example; [""] where there is none (or none is left once normalised)."""
+    """The gold answers of each example; [""] if there are none, or none after normalisation."""
     texts = answers.field("text").to_pylist()
     return [[gold for gold in golds if normalise(gold)] or [""] for golds in texts]
 
@@ -52,8 +52,8 @@ class SpanScores:
     """Exact match and F1 over all examples.
 
     Attributes:
-        by_kind: the same over those with and those without an answer, where there are both.
-        threshold: "no answer" was given where it leads the best span by more; None: never.
+        by_kind: separate scores of examples with and without an answer, if there are both.
+        threshold: "no answer" was predicted if it led the best span by more than this; None: never.
     """
 
     exact_match: float
@@ -63,7 +63,7 @@ class SpanScores:
 
 
 def score_texts(texts: Sequence[str], golds: Sequence[Sequence[str]], threshold: float | None) -> SpanScores:
-    """The scores of one answer an example; "" is "no answer"."""
+    """Score one answer per example; "" means "no answer"."""
     exact = np.array([exact_match(text, gold) for text, gold in zip(texts, golds, strict=True)])
     f1 = np.array([token_f1(text, gold) for text, gold in zip(texts, golds, strict=True)])
     has = np.array([list(gold) != [""] for gold in golds])
@@ -78,19 +78,19 @@ def score_texts(texts: Sequence[str], golds: Sequence[Sequence[str]], threshold:
 
 
 def best_threshold(lead: np.ndarray, spans: np.ndarray, nulls: np.ndarray) -> float:
-    """The threshold with the highest total score: a span is given where `lead` is at most the threshold.
+    """The threshold with the highest total score; a span is predicted if `lead` is at most the threshold.
 
     Args:
-        lead: (n,) by how much "no answer" scores above the best span.
-        spans, nulls: (n,) what giving the span, or no answer, scores.
+        lead: (n,) how much higher "no answer" scores than the best span.
+        spans, nulls: (n,) the metric if the span, or "no answer", is predicted.
 
     Returns:
-        half way between two examples; of equal totals the highest (more spans).
+        A value halfway between two examples; the highest (most spans) of equally good ones.
     """
     order = np.argsort(lead, kind="stable")
     totals = nulls.sum() + np.concatenate([[0.0], np.cumsum((spans - nulls)[order])])
     sorted_lead = lead[order]
-    cut = np.concatenate([[True], np.diff(sorted_lead) > 0, [True]])  # equal leads go together
+    cut = np.concatenate([[True], np.diff(sorted_lead) > 0, [True]])  # equal leads cannot be separated
     best = int(np.flatnonzero(cut & (totals >= totals[cut].max() - 1e-12))[-1])
     edges = np.concatenate([[sorted_lead[0] - 1.0], sorted_lead, [sorted_lead[-1] + 1.0]])
     return float((edges[best] + edges[best + 1]) / 2)

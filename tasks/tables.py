@@ -1,4 +1,4 @@
-"""Rows in memory (DataFrames, data sets, Arrow tables, lists of records), and several sources at once."""
+"""Data sources from objects in memory (DataFrames, data sets, Arrow tables, lists), and combined sources."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _EXPECTED = (
 
 
 def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> pa.Table:
-    """Rows of any common kind as an Arrow table.
+    """Convert rows of any common type to an Arrow table.
 
     Args:
         rows: a DataFrame (pandas, polars), datasets.Dataset, pyarrow.Table, mapping of column name -> values,
-            or a list of dicts. With `columns` also a list of strings (one column) or of tuples.
-        columns: the names of the columns where rows are strings or tuples.
-        what: how to name the rows in an error.
+            or list of dicts; with `columns` also a list of strings (one column) or of tuples.
+        columns: the column names for rows that are strings or tuples.
+        what: what to call the rows in error messages.
 
     Raises:
-        UserError: rows of another kind, or of unequal lengths.
+        UserError: rows of another type, or of different lengths.
     """
     try:
         return _convert(rows, list(columns))
@@ -73,11 +73,11 @@ def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
 
 
 class TableSource(DataSource):
-    """Rows that the caller holds in memory.
+    """Rows in memory.
 
     Args:
         tables: task name -> split -> rows (see `as_table`), such as {"rte": {"train": frame}}.
-        name: what the source is called in messages and records.
+        name: the name of the source in messages and records.
     """
 
     def __init__(self, tables: Mapping[str, Mapping[str, Any]], name: str = "memory"):
@@ -86,7 +86,7 @@ class TableSource(DataSource):
         for task, splits in tables.items():
             if not isinstance(splits, Mapping) or not all(isinstance(split, str) for split in splits):
                 raise UserError(
-                    f"the data of task {task!r} is a {type(splits).__name__}",
+                    f"the data of task {task!r} cannot be a {type(splits).__name__}",
                     expected='a mapping of splits to rows, such as {"train": ..., "validation": ...}',
                 )
             self._tables[task] = {
@@ -98,13 +98,13 @@ class TableSource(DataSource):
         return None if found is None else lambda: RawTable(found, f"{self.name}:{task.name}/{split}")
 
     def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
-        """Rows in memory come before the files that a task names."""
+        """Rows in memory take precedence over a task's own files."""
         return self._locate(task, split)
 
-    def _looked(self, task: Task, split: str) -> str:
+    def _search_hint(self, task: Task, split: str) -> str:
         if task.name not in self._tables:
             return str(unknown("task of the data", task.name, self._tables))
-        return f"the data have its splits {', '.join(self._tables[task.name])}"
+        return f"the data have the splits {', '.join(self._tables[task.name])}"
 
 
 class CombinedSource(DataSource):

@@ -1,4 +1,4 @@
-"""What a task is: a frozen record that says everything the rest of the code needs to know of it."""
+"""The definition of a task: a frozen record with everything that the rest of the code needs to know."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ _SEQUENCES = ("columns", "labels", "metrics", "validation", "test", "groups")
 
 @dataclass(frozen=True)
 class Task:
-    """One task: its columns, labels, metrics and where its rows come from.
+    """One task: its columns, labels, metrics and the origin of its rows.
 
     Attributes:
-        name: the name used on the command line and in every file.
+        name: the name on the command line and in files.
         kind: the name of its task type (`tasks.task_types`): `classify`, `regress`, `rank`, `span`, ..., or
-            `text` (not a task: rows to read).
-        columns: the text columns, one or two of them, in the order they are read; of `span` tasks the
-            question, then the context.
+            `text` for plain text without a task.
+        columns: one or two text columns, in reading order; for `span` tasks the question, then the context.
         labels: class names in label-id order (`classify`, `rank`); empty for `regress`, `span`.
         label: the label column.
         range: lowest and highest allowed score (`regress`).
         group: the column whose equal values form one group of candidates (`rank`).
         positive: the label id of the right candidate (`rank`).
-        metrics: names in its type's `metrics`; the task's score is their mean. By default those of its type.
-        train, validation, test: split names; validation and test may have several
-            (MNLI: matched and mismatched), train is None for a diagnostic set.
-        head: the task whose head answers this one (ax: "mnli"); its own name by default.
-        groups: the task sets it belongs to on the command line (`--tasks nli`).
-        files: split -> file, relative to the data directory (own tasks; built-in ones have none).
+        metrics: metrics of its task type, whose mean is the task's score; by default those of the type.
+        train, validation, test: split names. There may be several validation and test splits (MNLI: matched
+            and mismatched); `train` is None for a diagnostic set.
+        head: the task whose head predicts this one (ax: "mnli"); by default its own name.
+        groups: the groups of tasks that it belongs to on the command line (`--tasks nli`).
+        files: split -> file, relative to the data directory; empty for built-in tasks.
         hub: (dataset, configuration) of the official copy, or None.
         submission: test split -> file name of GLUE's submission format.
-        unanswerable: True if an answer may be "there is none in this context" (`span`).
-        copies: masked copies a row that `mtkd augment mask` makes by default (MKD: 40 or 10).
+        unanswerable: True if a context may not contain the answer (`span`).
+        copies: masked copies per row that `mtkd augment mask` makes by default (MKD: 40 or 10).
     """
 
     name: str
@@ -70,7 +69,7 @@ class Task:
 
     @property
     def type(self) -> TaskType:
-        """What tasks of this kind have in common: labels, head, losses, predictions, metrics.
+        """The task type: labels, head, losses, predictions and metrics of tasks of this kind.
 
         Raises:
             UserError: unknown kind.
@@ -81,7 +80,7 @@ class Task:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Every split that the task may have, train first."""
+        """All splits that the task may have, train first."""
         return (*([self.train] if self.train else []), *self.validation, *self.test)
 
     def to_json(self) -> dict[str, Any]:
@@ -90,7 +89,7 @@ class Task:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Task:
-        """The task that `to_json` wrote."""
+        """The inverse of `to_json`."""
         known = {item.name for item in fields(cls)}
         values: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k in known

@@ -1,6 +1,6 @@
-"""A task of one's own: one TOML file, accepted wherever a task's name is.
+"""Custom tasks: one TOML file per task, accepted wherever a task name is.
 
-    name = "quora"                          # a word of its own
+    name = "quora"                          # not the name of a built-in task
     kind = "classify"                       # a task type: classify, regress, rank, span, multilabel
     columns = ["question1", "question2"]    # one or two text columns (span: question, context)
     labels = ["not_duplicate", "duplicate"] # in the order of their ids (classify, rank, multilabel)
@@ -9,15 +9,15 @@
     group = "question"                      # rows with equal values are candidates of one group (rank)
     positive = "entailment"                 # the right candidate's label (rank)
     metrics = ["accuracy"]
-    groups = ["nli"]                        # sets of tasks it counts to
-    copies = 10                             # masked copies a row
+    groups = ["nli"]                        # groups of tasks that it belongs to
+    copies = 10                             # masked copies per row
     unanswerable = true                     # there may be no answer in the context (span)
-    extends = "qnli"                        # start from a built-in task instead of from nothing
+    extends = "qnli"                        # take the other keys from a built-in task
 
     [files]                                 # split -> file; splits: train, validation*, test*
     train = "extra/train.parquet"
 
-Without `[files]` the rows are looked for under the task's name, as those of built-in tasks are.
+Without `[files]` the rows are searched under the task's name, as for built-in tasks.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ _OF_TYPES = ("labels", "range", "group", "positive", "unanswerable")
 
 
 def load_task(path: Path) -> Task:
-    """Read one task from its TOML file (see the module's docstring for the keys).
+    """Read a task from its TOML file; the keys are listed in the docstring of this module.
 
-    Relative files are those beside the TOML file where they exist there, else they are left to be
-    found in the data directory.
+    Relative files are taken from the directory of the TOML file if they exist there, otherwise from the data
+    directory.
 
     Raises:
-        UserError: no such file, not TOML, an unknown key, or a value that cannot be.
+        UserError: the file is missing or not TOML, a key is unknown, or a value is invalid.
     """
     values = _read(path)
     for key in values:
         if key not in _FIELDS:
             raise unknown(f"key in {path}:", key, _FIELDS)
-    given = {key: _parse(path, key, value) for key, value in values.items()}
-    base = given.pop("extends", None)
+    fields = {key: _parse(path, key, value) for key, value in values.items()}
+    base = fields.pop("extends", None)
     if base is not None and base not in TASKS:
         raise unknown(f"task to extend in {path}:", base, TASKS)
-    files = given.pop("files", None)
+    files = fields.pop("files", None)
     if files is not None:
-        given |= _file_fields(path, files)
-    task = _extended(path, TASKS[base], given) if base else _own(path, given)
-    _check(path, task, given)
+        fields |= _file_fields(path, files)
+    task = _extended_task(path, TASKS[base], fields) if base else _new_task(path, fields)
+    _check(path, task, fields)
     return task
 
 
@@ -76,45 +76,45 @@ def _parse(path: Path | str, key: str, value: Any) -> Any:
     try:
         return _FIELDS[key][0](value)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{path}: {key} = {value!r} cannot be", expected=_expected(key)) from error
+        raise UserError(f"{path}: {key} = {value!r} is not valid", expected=_expected(key)) from error
 
 
 def _expected(key: str) -> str:
     return ", ".join(kinds()) if key == "kind" else _FIELDS[key][1]
 
 
-def _own(path: Path, given: dict[str, Any]) -> Task:
+def _new_task(path: Path, fields: dict[str, Any]) -> Task:
     for key in ("name", "kind", "columns"):
-        if key not in given:
+        if key not in fields:
             raise UserError(f"{path} lacks the key {key!r}", expected=_expected(key))
-    if given["name"] in TASKS:
+    if fields["name"] in TASKS:
         raise UserError(
-            f"{path}: name = {given['name']!r} is a built-in task",
-            hint=f"choose another name, or write extends = {given['name']!r} to change the built-in one",
+            f"{path}: name = {fields['name']!r} is a built-in task",
+            hint=f"choose another name, or write extends = {fields['name']!r} to change the built-in one",
         )
-    given.setdefault("metrics", task_type(given["kind"]).default_metrics)
-    return Task(**_positive(path, given, given.get("labels", ())))
+    fields.setdefault("metrics", task_type(fields["kind"]).default_metrics)
+    return Task(**_positive(path, fields, fields.get("labels", ())))
 
 
-def _extended(path: Path, base: Task, given: dict[str, Any]) -> Task:
-    name = given.get("name", base.name)
-    if given.get("kind", base.kind) != base.kind:
-        given.setdefault("metrics", task_type(given["kind"]).default_metrics)
+def _extended_task(path: Path, base: Task, fields: dict[str, Any]) -> Task:
+    name = fields.get("name", base.name)
+    if fields.get("kind", base.kind) != base.kind:
+        fields.setdefault("metrics", task_type(fields["kind"]).default_metrics)
     head = name if base.head == base.name else base.head
-    return dataclasses.replace(base, **_positive(path, given, given.get("labels", base.labels)), head=head)
+    return dataclasses.replace(base, **_positive(path, fields, fields.get("labels", base.labels)), head=head)
 
 
-def _positive(path: Path, given: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
-    """`given` with the name of the positive label replaced by its id."""
-    if "positive" not in given:
-        return given
-    if given["positive"] not in labels:
-        raise unknown(f"positive label in {path}:", given["positive"], labels)
-    return given | {"positive": labels.index(given["positive"])}
+def _positive(path: Path, fields: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
+    """The values, with the name of the positive label replaced by its id."""
+    if "positive" not in fields:
+        return fields
+    if fields["positive"] not in labels:
+        raise unknown(f"positive label in {path}:", fields["positive"], labels)
+    return fields | {"positive": labels.index(fields["positive"])}
 
 
 def _file_fields(path: Path, files: dict[str, str]) -> dict[str, Any]:
-    """The task's split names and files, those beside the TOML file made absolute."""
+    """The task's split names and files; paths beside the TOML file are made absolute."""
     beside = {split: path.parent.resolve() / file for split, file in files.items()}
     return {
         "files": {split: str(beside[split]) if beside[split].is_file() else files[split] for split in files},
@@ -125,10 +125,10 @@ def _file_fields(path: Path, files: dict[str, str]) -> dict[str, Any]:
 
 
 def check_task(task: Task) -> Task:
-    """A task that was made in Python, once its fields are valid and fit each other.
+    """Validate a task that was made in Python, and return it.
 
     Raises:
-        UserError: a field that cannot be, or fields that do not fit each other.
+        UserError: a field is invalid, or fields contradict each other.
     """
     where = f"mtkd.Task {task.name!r}"
     for key in ("name", "kind", "columns", "labels", "range", "group"):
@@ -139,12 +139,14 @@ def check_task(task: Task) -> Task:
     return task
 
 
-def _check(path: Path | str, task: Task, given: dict[str, Any]) -> None:
-    """Check that the fields fit each other."""
+def _check(path: Path | str, task: Task, fields: dict[str, Any]) -> None:
+    """Check that the fields are consistent."""
     for key in _OF_TYPES:
-        if key in given and key not in task.type.fields:
+        if key in fields and key not in task.type.fields:
             allowed = [kind for kind in kinds() if key in task_type(kind).fields]
-            raise UserError(f"{path}: the key {key!r} is not for {task.kind}", expected=" or ".join(allowed))
+            raise UserError(
+                f"{path}: {task.kind} tasks have no key {key!r}", expected=f"kind {' or '.join(allowed)}"
+            )
     try:
         task.type.check(task)
         check_metrics(task)
@@ -152,7 +154,7 @@ def _check(path: Path | str, task: Task, given: dict[str, Any]) -> None:
         raise UserError(f"{path}: {error.problem}", expected=error.expected, hint=error.hint) from error
     taken = [task.label, *([task.group] if task.group and task.group not in task.columns else [])]
     if len({*task.columns, *taken}) < len(task.columns) + len(taken):
-        raise UserError(f"{path}: one column has two parts: {', '.join([*task.columns, *taken])}")
+        raise UserError(f"{path}: one column has two roles: {', '.join([*task.columns, *taken])}")
 
 
 def _text(value: Any) -> str:
@@ -214,16 +216,16 @@ def _files(value: Any) -> dict[str, str]:
     return dict(value)
 
 
-_NAMES = "a list of different words"
+_NAMES = "a list of distinct strings"
 _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "extends": (_text, f"a built-in task: {', '.join(TASKS)}"),
-    "name": (_name, "a word of letters, digits, _ and -, that starts with a letter"),
+    "name": (_name, "letters, digits, _ and -, starting with a letter"),
     "kind": (_kind, "a task type"),
     "columns": (_columns, "a list of one or two column names"),
-    "label": (_text, "a column's name"),
+    "label": (_text, "a column name"),
     "labels": (_texts, _NAMES),
     "range": (_range, "[lowest, highest]"),
-    "group": (_text, "a column's name"),
+    "group": (_text, "a column name"),
     "positive": (_text, "one of the labels"),
     "metrics": (_texts, _NAMES),
     "groups": (_texts, _NAMES),

@@ -1,8 +1,8 @@
-"""Tokenisers: texts to ragged arrays of piece ids, and how a model frames them with special tokens.
+"""Tokenisers: texts to ragged arrays of token ids, and the special tokens around texts.
 
-BERT-style tokenisers never look across a space, so each distinct word of a corpus is tokenised once
-and the ids of a text are gathered from its words. Masked copies of a corpus, which repeat the same words
-many times over, then cost little more than a look-up.
+BERT-style tokenisers never look across a space, so each distinct word of a corpus is tokenised only once, and
+the ids of a text are gathered from those of its words. Masked copies, which repeat the same words many times,
+then cost little more than a look-up.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-TEXTS_PER_CALL = 50_000  # texts tokenised at a time
-MAX_WORDS = 500_000  # distinct words remembered between chunks
+TEXTS_PER_CALL = 50_000  # texts tokenised at once
+MAX_WORDS = 500_000  # distinct words cached between calls
 PAD, UNKNOWN, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 
 
@@ -38,31 +38,31 @@ class Layout:
     """How a tokeniser joins one or two texts: special tokens before, between and after them.
 
     Attributes:
-        specials: n_texts + 1 runs of special-token ids: prefix, between, suffix.
-        special_segments: the segment id of each of those tokens.
-        text_segments: the segment id of the tokens of each text.
+        specials: n_texts + 1 tuples of special token ids: before, between and after the texts.
+        special_type_ids: the token type id of each of these special tokens.
+        text_type_ids: the token type id of the tokens of each text.
     """
 
     specials: tuple[tuple[int, ...], ...]
-    special_segments: tuple[tuple[int, ...], ...]
-    text_segments: tuple[int, ...]
+    special_type_ids: tuple[tuple[int, ...], ...]
+    text_type_ids: tuple[int, ...]
 
     @property
     def n_specials(self) -> int:
-        """Tokens that are added to the texts."""
+        """Number of special tokens."""
         return sum(map(len, self.specials))
 
 
 class Tokeniser:
-    """A fast Hugging Face tokeniser with what the rest of the code asks of it.
+    """A wrapper around a fast Hugging Face tokeniser.
 
     Attributes:
-        hf: the tokeniser itself.
-        digest: SHA-256 of all that decides ids and token_type_ids; equal digests read alike.
+        hf: the wrapped tokeniser.
+        digest: SHA-256 of everything that determines token ids and token type ids.
         vocab_size: number of ids, added tokens included.
         pad_id, unknown_id: ids of the padding and unknown tokens.
-        mask_token: the text that is read as the mask token.
-        word_local: True if no piece depends on anything beyond the nearest spaces (U+0020).
+        mask_token: the text of the mask token.
+        word_local: True if no token depends on text beyond the nearest spaces (U+0020).
 
     Raises:
         UserError: the tokeniser has no padding, unknown or mask token.
@@ -87,14 +87,14 @@ class Tokeniser:
         self.word_local = _is_word_local(parts)
         self._layouts = {n: _probe_layout(backend, n, token_type_ids) for n in (1, 2)}
         self._word_index: dict[str, int] = {}
-        self._word_pieces = RaggedArray.from_lists([])
+        self._word_ids = RaggedArray.from_lists([])
 
     @classmethod
     def load(cls, name_or_dir: str) -> Tokeniser:
-        """Load the tokeniser of a local directory, of the hub's cache, or of the hub.
+        """Load a tokeniser from a directory, the hub's cache, or the hub.
 
         Raises:
-            UserError: nothing of that name, a damaged or slow tokeniser, or the hub cannot be reached.
+            UserError: the name is unknown, the tokeniser is damaged or slow, or the hub cannot be reached.
         """
         from transformers import AutoTokenizer
 
@@ -103,17 +103,18 @@ class Tokeniser:
         if not hf.is_fast:
             raise UserError(
                 f"the tokeniser of {name_or_dir!r} has no fast version ({type(hf).__name__})",
-                hint="convert it once to a tokenizer.json and give that directory",
+                hint="convert it to a tokenizer.json once, and pass that directory",
             )
         return cls(hf)
 
     @classmethod
     def word_level(cls, texts: Iterable[pa.StringArray], size: int = 60_000) -> Tokeniser:
-        """A BERT-style tokeniser whose pieces are whole lower-cased words: the most frequent of `texts`.
+        """A BERT-style tokeniser whose tokens are the most frequent lower-cased words of `texts`.
 
         Args:
-            texts: arrays of texts, read once.
-            size: ids in all, the five special tokens included; equal counts go in order of the alphabet.
+            texts: arrays of texts, iterated once.
+            size: vocabulary size, five special tokens included; equally frequent words are sorted
+                alphabetically.
         """
         from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
         from transformers import PreTrainedTokenizerFast
@@ -140,20 +141,20 @@ class Tokeniser:
         """Write tokenizer.json and tokenizer_config.json into a directory that `load` reads.
 
         Raises:
-            UserError: the disk is full or the place cannot be written.
+            UserError: the disk is full or the directory cannot be written.
         """
         self._backend()
         with disk_errors(directory):
             self.hf.save_pretrained(str(directory))
 
     def layout(self, n_texts: int) -> Layout:
-        """How this tokeniser joins `n_texts` (1 or 2) texts."""
+        """The special tokens around `n_texts` (1 or 2) texts."""
         return self._layouts[n_texts]
 
     def token_ids(self, texts: pa.StringArray) -> RaggedArray:
-        """The ids of each text without special tokens around it, whole (nothing is cut).
+        """The token ids of each text, without surrounding special tokens and without truncation.
 
-        A special token that is spelt out in a text, such as the mask token, is read as that token.
+        A special token that is spelled out in a text, such as the mask token, becomes that token.
         """
         chunks = (texts[i : i + TEXTS_PER_CALL] for i in range(0, len(texts), TEXTS_PER_CALL))
         if self.word_local:
@@ -161,19 +162,21 @@ class Tokeniser:
         return RaggedArray.concat([self._encode(chunk.to_pylist()) for chunk in chunks])
 
     def token_ids_with_offsets(self, texts: pa.StringArray) -> tuple[RaggedArray, RaggedArray, RaggedArray]:
-        """The ids of each text as `pieces` gives them, and the characters that each piece stands for.
+        """The token ids of each text as from `token_ids`, and the character offsets of each token.
 
         Returns:
-            ids, first characters, and the characters after the last; white space at a piece's edges is none
-            of its own.
+            Token ids; offset of each token's first character; offset after its last. White space at the edges
+            of a token is not counted.
         """
         parts: list[tuple[RaggedArray, RaggedArray, RaggedArray]] = []
         for i in range(0, len(texts), TEXTS_PER_CALL):
-            given = texts[i : i + TEXTS_PER_CALL].to_pylist()
-            found = self._backend().encode_batch(given, add_special_tokens=False)
-            places = [_trimmed(text, piece.offsets) for text, piece in zip(given, found, strict=True)]
-            begins, ends = ([[place[k] for place in row] for row in places] for k in (0, 1))
-            ids = RaggedArray.from_lists([piece.ids for piece in found])
+            batch = texts[i : i + TEXTS_PER_CALL].to_pylist()
+            encodings = self._backend().encode_batch(batch, add_special_tokens=False)
+            offsets = [
+                _trimmed(text, encoding.offsets) for text, encoding in zip(batch, encodings, strict=True)
+            ]
+            begins, ends = ([[pair[k] for pair in row] for row in offsets] for k in (0, 1))
+            ids = RaggedArray.from_lists([encoding.ids for encoding in encodings])
             parts.append((ids, RaggedArray.from_lists(begins), RaggedArray.from_lists(ends)))
         columns = list(zip(*parts, strict=True)) or [(), (), ()]
         first, second, third = (RaggedArray.concat(list(column)) for column in columns)
@@ -190,32 +193,32 @@ class Tokeniser:
         return RaggedArray.from_lists([encoding.ids for encoding in encodings])
 
     def _by_word(self, texts: pa.StringArray) -> RaggedArray:
-        """Tokenise each distinct space-separated part once and put the texts together from them."""
+        """Tokenise each distinct space-separated word once, and assemble the texts from the words."""
         parts = pc.split_pattern(texts, " ")
         first = offsets_of(pc.list_value_length(parts).to_numpy(zero_copy_only=False))
         coded = parts.flatten().dictionary_encode()
         words = self._find(coded.dictionary.to_pylist())
-        pieces = self._word_pieces.take(words[coded.indices.to_numpy()])
-        return RaggedArray(pieces.values, pieces.offsets[first])
+        ids = self._word_ids.take(words[coded.indices.to_numpy()])
+        return RaggedArray(ids.values, ids.offsets[first])
 
     def _find(self, words: list[str]) -> np.ndarray:
-        """Where each word lies in the remembered pieces; words not seen before are tokenised first."""
+        """The index of each word in the cache; new words are tokenised and added first."""
         if len(self._word_index) + len(words) > MAX_WORDS:
-            self._word_index, self._word_pieces = {}, RaggedArray.from_lists([])
+            self._word_index, self._word_ids = {}, RaggedArray.from_lists([])
         known = self._word_index
         new = [word for word in words if word not in known]
         if new:
-            self._word_pieces = RaggedArray.concat([self._word_pieces, self._encode(new)])
-            known.update(zip(new, range(len(known), len(self._word_pieces)), strict=True))
+            self._word_ids = RaggedArray.concat([self._word_ids, self._encode(new)])
+            known.update(zip(new, range(len(known), len(self._word_ids)), strict=True))
         return np.fromiter(map(known.__getitem__, words), np.int64, len(words))
 
 
-def _trimmed(text: str, places: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The places without the white space at their edges (some tokenisers count the space before a word)."""
-    if not any(begin < end and (text[begin].isspace() or text[end - 1].isspace()) for begin, end in places):
-        return places
+def _trimmed(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The offsets without white space at the edges; some tokenisers include the space before a word."""
+    if not any(begin < end and (text[begin].isspace() or text[end - 1].isspace()) for begin, end in offsets):
+        return offsets
     found = []
-    for begin, end in places:
+    for begin, end in offsets:
         inside = text[begin:end]
         left = len(inside) - len(inside.lstrip())
         found.append((begin + left, begin + left + len(inside.strip())) if inside.strip() else (end, end))
@@ -223,11 +226,11 @@ def _trimmed(text: str, places: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _is_word_local(parts: dict[str, Any]) -> bool:
-    """True if the ids of a text are those of its space-separated parts, one after the other.
+    """True if the ids of a text are those of its space-separated words in order.
 
     BERT's normaliser maps single characters, its pre-tokeniser splits at every space, and WordPiece and
-    WordLevel look at one word at a time. An added token could reach across a space only if it holds one,
-    or if it is matched after normalisation, which may put spaces into it.
+    WordLevel look at one word at a time. An added token could reach across a space only if it contains one,
+    or if it is matched after normalisation, which may insert spaces.
     """
     normaliser, splitter = parts["normalizer"], parts["pre_tokenizer"]
     return (
@@ -239,26 +242,26 @@ def _is_word_local(parts: dict[str, Any]) -> bool:
 
 
 def _probe_layout(backend: Tokenizer, n_texts: int, token_type_ids: bool) -> Layout:
-    """Encode a known text and see what stands around it; `token_type_ids`: the model reads segment ids."""
+    """Encode a known text and record what surrounds it; type ids are 0 unless `token_type_ids`."""
     encoding = backend.encode("a", "a" if n_texts == 2 else None)
     specials: list[list[tuple[int, int]]] = [[] for _ in range(n_texts + 1)]
-    text_segments = [0] * n_texts
+    text_type_ids = [0] * n_texts
     slot = 0
     for token, kind, text in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
-        segment = kind if token_type_ids else 0
+        type_id = kind if token_type_ids else 0
         if text is None:
-            specials[slot].append((token, segment))
+            specials[slot].append((token, type_id))
         else:
-            slot, text_segments[text] = text + 1, segment
+            slot, text_type_ids[text] = text + 1, type_id
     return Layout(
         tuple(tuple(token for token, _ in run) for run in specials),
-        tuple(tuple(segment for _, segment in run) for run in specials),
-        tuple(text_segments),
+        tuple(tuple(type_id for _, type_id in run) for run in specials),
+        tuple(text_type_ids),
     )
 
 
 def _count_words(backend: Tokenizer, texts: Iterable[pa.StringArray], specials: list[str]) -> Counter[str]:
-    """How often each normalised word occurs, special tokens left out."""
+    """How often each normalised word occurs, without special tokens."""
     raw: Counter[str] = Counter()
     for array in texts:
         for i in range(0, len(array), TEXTS_PER_CALL):
@@ -269,6 +272,6 @@ def _count_words(backend: Tokenizer, texts: Iterable[pa.StringArray], specials: 
     for word, number in raw.items():
         for special in specials:
             word = word.replace(special, " ")
-        for piece, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(word)):
-            counts[piece] += number
+        for part, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(word)):
+            counts[part] += number
     return counts

@@ -1,4 +1,4 @@
-"""What is wrong with raw rows, found once for `mtkd data check` and for every run that reads them."""
+"""Validation of raw rows, shared by `mtkd data check` and every run that reads data."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tasks.raw_table import Level, RawTable
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 
-_EXAMPLES = 3  # rows that are named where many have the same problem
+_EXAMPLES = 3  # rows to name if many have the same problem
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with one split.
+    """One problem of one split.
 
     Attributes:
         place: "file:line" or "file, row number".
-        column: the column it is in; None where a whole line or file is meant.
-        level: an "error" stops training, a "warning" does not.
-        kind: what the rows with the same problem have in common; the message itself where it is "".
-        path: the file, so that the rows of one file can be counted together.
+        column: the affected column; None for a whole line or file.
+        level: an "error" prevents training, a "warning" does not.
+        kind: groups rows with the same problem in summaries; "" stands for the message itself.
+        path: the file; problems are counted per file.
     """
 
     place: str
@@ -41,10 +41,10 @@ class Problem:
 
 
 def summarise(problems: Iterable[Problem]) -> list[tuple[Level, str]]:
-    """Problems as lines to print, each with its level: one for each problem, or one for many of a kind.
+    """Summarise problems as lines to print, each with its level.
 
-    More than three problems of one kind in one column of one file become a single line with their number and
-    the first three. Lines are in the order of their first problem.
+    More than three problems of the same kind in one column of one file become one line with their number,
+    followed by the first three. Lines are in the order of their first problem.
     """
     groups: dict[tuple[str, ...], list[Problem]] = {}
     for problem in problems:
@@ -58,59 +58,59 @@ def summarise(problems: Iterable[Problem]) -> list[tuple[Level, str]]:
             lines += [(level, str(problem)) for problem in found]
             continue
         where = f"{path}: column {column!r}" if column else path
-        lines.append((level, f"{where}: {kind}: {len(found):,} rows, the first of them:"))
+        lines.append((level, f"{where}: {kind}: {len(found):,} rows, the first are:"))
         lines += [(level, f"  {problem}") for problem in found[:_EXAMPLES]]
     return lines
 
 
-def find_problems(task: Task, split: str, sheet: RawTable) -> tuple[list[Problem], ParsedLabels | None]:
-    """Every problem of one split (unreadable lines, null or empty texts, wrong labels), and its labels.
+def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem], ParsedLabels | None]:
+    """All problems of one split (unreadable lines, null or empty texts, invalid labels), and its labels.
 
     Args:
-        sheet: rows that have the task's columns (`tasks.sources` sees to it).
+        raw: rows with the task's columns, as returned by `DataSource.raw_table`.
 
     Returns:
-        Line problems first, then row by row; the labels are None if the split is empty.
+        Problems of lines, then of rows in order; and the labels, None if the split is empty.
     """
     lines = [
         Problem(
-            f"{sheet.path}:{bad.line}",
+            f"{raw.path}:{bad.line}",
             None,
             bad.message,
             bad.level,
             kind=bad.message.partition(":")[0],
-            path=sheet.path,
+            path=raw.path,
         )
-        for bad in sheet.bad_lines
+        for bad in raw.bad_lines
     ]
-    if sheet.table.num_rows == 0:
-        return [*lines, Problem(sheet.path, None, "the split is empty")], None
-    labels = task.type.read_labels(task, split, sheet)
-    found = [*_text_problems(task, sheet), *_label_problems(labels, sheet)]
+    if raw.table.num_rows == 0:
+        return [*lines, Problem(raw.path, None, "the split is empty")], None
+    labels = task.type.read_labels(task, split, raw)
+    found = [*_text_problems(task, raw), *_label_problems(labels, raw)]
     found.sort(key=lambda item: item[0])
     return lines + [problem for _, problem in found], labels
 
 
-def _text_problems(task: Task, sheet: RawTable) -> Iterator[tuple[int, Problem]]:
+def _text_problems(task: Task, raw: RawTable) -> Iterator[tuple[int, Problem]]:
     for name in task.columns:
-        texts = sheet.table[name].combine_chunks()
+        texts = raw.table[name].combine_chunks()
         for row in _where(pc.is_null(texts)):
-            yield row, _row_problem(sheet, row, name, "null instead of text")
+            yield row, _row_problem(raw, row, name, "null instead of text")
         for row in _where(pc.equal(pc.utf8_trim_whitespace(texts), "")):
-            yield row, _row_problem(sheet, row, name, "empty text", level="warning")
+            yield row, _row_problem(raw, row, name, "empty text", level="warning")
 
 
 def _row_problem(
-    sheet: RawTable, row: int, column: str, message: str, kind: str = "", level: Level = "error"
+    raw: RawTable, row: int, column: str, message: str, kind: str = "", level: Level = "error"
 ) -> Problem:
-    return Problem(sheet.place(row), column, message, level, kind, sheet.path)
+    return Problem(raw.location(row), column, message, level, kind, raw.path)
 
 
 def _where(mask: pa.Array) -> list[int]:
-    """The row numbers at which a boolean column is true (null counts as false)."""
+    """The row numbers where a boolean column is true; null counts as false."""
     return np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False)).tolist()
 
 
-def _label_problems(labels: ParsedLabels, sheet: RawTable) -> Iterator[tuple[int, Problem]]:
+def _label_problems(labels: ParsedLabels, raw: RawTable) -> Iterator[tuple[int, Problem]]:
     for found in labels.problems:
-        yield found.row, _row_problem(sheet, found.row, found.column, found.message, found.kind)
+        yield found.row, _row_problem(raw, found.row, found.column, found.message, found.kind)

@@ -1,4 +1,4 @@
-"""Grids of runs to compare, one TOML file each: those of the papers' tables ship here, others are files."""
+"""Grids of runs to compare, one TOML file each. Grids for tables of the papers are built in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.errors import UserError, unknown
 
 
 class First(Strict):
-    """What a student starts from: a run on plain text (`--text`), shared by the cells that say the same.
+    """A run on plain text (`--text`) that initialises the student; cells with the same settings share it.
 
     Attributes:
         set: dotted setting -> value.
@@ -28,12 +28,12 @@ class First(Strict):
 
 
 class Cell(Strict):
-    """A row of the table; what it leaves out is the grid's.
+    """A row of the table; missing values are taken from the grid.
 
     Attributes:
-        set: dotted setting -> value, over the grid's.
-        first: None = the student starts as its recipe says.
-        corpus: True where it trains on copies too (`--corpus`).
+        set: dotted setting -> value; overrides the grid.
+        first: the run that initialises the student; None = as the recipe says.
+        corpus: True to train on an augmented corpus too (`--corpus`).
     """
 
     recipe: str | None = None
@@ -43,7 +43,7 @@ class Cell(Strict):
 
 
 class Bench(Strict):
-    """Inference of the cells' students, timed in turn at each batch size."""
+    """Settings for timing the inference of the cells' students at each batch size."""
 
     seq_len: PositiveInt = 128
     batches: list[PositiveInt] = Field([64], min_length=1)
@@ -54,7 +54,7 @@ class Grid(Strict):
     """Cells x tasks x seeds.
 
     Attributes:
-        tasks: each is trained apart; "rte,stsb" is one run of both.
+        tasks: each entry is one run; "rte,stsb" is one run on both tasks.
         set: dotted setting -> value, for every cell.
     """
 
@@ -72,10 +72,10 @@ class Grid(Strict):
         return self.cells[name].recipe or self.recipe
 
     def check(self) -> None:
-        """Load the settings of every cell.
+        """Validate the settings of every cell.
 
         Raises:
-            UserError: an unknown recipe or setting, and in which cell.
+            UserError: a recipe or setting is unknown; names the cell.
         """
         for name, cell in self.cells.items():
             try:
@@ -87,7 +87,7 @@ class Grid(Strict):
 
 
 def grid_names() -> list[str]:
-    """The grids that ship with mtkd."""
+    """The names of the built-in grids."""
     return sorted(
         f.name.removesuffix(".toml")
         for f in resources.files("mtkd.grids").iterdir()
@@ -98,22 +98,24 @@ def grid_names() -> list[str]:
 def load_grid(
     name: str, changes: Mapping[str, Any], sets: Mapping[str, Any], without: Sequence[str] = ()
 ) -> Grid:
-    """A grid by name or file.
+    """Load a grid by name or file.
 
     Args:
-        changes: fields of Grid -> value, in place of the file's.
-        sets: dotted setting -> value, for every cell, over the file's.
+        changes: field of Grid -> value; replaces the value of the file.
+        sets: dotted setting -> value for every cell; overrides the file.
         without: cells to leave out.
 
     Raises:
-        UserError: no such grid or cell, not TOML, an unknown key, or a cell that does not load.
+        UserError: unknown grid, cell or key, invalid TOML, or a cell with invalid settings.
     """
     if name in grid_names():
         text = (resources.files("mtkd.grids") / f"{name}.toml").read_text(encoding="utf-8")
     elif Path(name).is_file():
         text = Path(name).read_text(encoding="utf-8")
     else:
-        raise unknown("grid", name, grid_names(), hint="or the path of a TOML file (docs/compare.md)")
+        raise unknown(
+            "grid", name, grid_names(), hint="or pass the path of a TOML file (see docs/compare.md)"
+        )
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -124,7 +126,7 @@ def load_grid(
             raise unknown("cell", cell, grid.cells)
     cells = {name: cell for name, cell in grid.cells.items() if name not in without}
     if not cells:
-        raise UserError("no cell of the grid is left", hint="leave one out less (`without`)")
+        raise UserError("no cell of the grid is left", hint="name fewer cells in `without`")
     grid = grid.model_copy(update={"set": grid.set | dict(sets), "cells": cells})
     grid.check()
     return grid

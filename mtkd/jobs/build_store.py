@@ -1,4 +1,4 @@
-"""Building knowledge stores, and repairing them."""
+"""Building and repairing knowledge stores."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from tasks.files import write_json
 def build_store(
     request: StoreRequest, out: Path, command: str, *, overwrite: bool = False
 ) -> tuple[StoreManifest, PreparedStore, int]:
-    """Build a store, or what is missing of it.
+    """Build a store, or the missing part of an unfinished one.
 
     Returns:
-        its manifest, what was built, and how many shards were made now.
+        The manifest, the prepared store, and the number of shards that were written now.
 
     Raises:
-        UserError: as `prepare_store`; another store or something else is in `out`, or another process writes
-            there; too little space; a value of the teacher that is not finite.
+        UserError: as for `prepare_store`; `out` holds something else or another process is writing it; there
+            is not enough disk space; a value of the teacher is not finite.
     """
     prepared = prepare_store(request)
     made = _write(prepared, out, command, overwrite=overwrite)
@@ -48,13 +48,13 @@ def build_store(
 
 
 def repair_store(out: Path) -> tuple[StoreManifest, list[str]]:
-    """Make the damaged shards of a store again.
+    """Rebuild the damaged shards of a store.
 
     Returns:
-        its manifest, and the files that were made.
+        The manifest, and the files that were rebuilt.
 
     Raises:
-        UserError: teacher, tokeniser or rows are not those it was built with.
+        UserError: the teacher, tokeniser or rows differ from those that the store was built with.
     """
     manifest = read_store_manifest(out)
     if not damaged_shards(out, manifest):
@@ -63,7 +63,7 @@ def repair_store(out: Path) -> tuple[StoreManifest, list[str]]:
     if prepared.job.key != manifest.key:
         raise UserError(
             f"the store {out} cannot be repaired: {_difference(manifest, prepared)}",
-            hint="put back what it was built with, or build it again with `overwrite=True`",
+            hint="restore what it was built with, or build it again with `overwrite=True`",
         )
     made = _write(prepared, out, manifest.command)
     return read_store_manifest(out), [shard.file for shard in made]
@@ -72,13 +72,13 @@ def repair_store(out: Path) -> tuple[StoreManifest, list[str]]:
 def _write(
     prepared: PreparedStore, out: Path, command: str, *, overwrite: bool = False
 ) -> list[PlannedShard]:
-    """Write the shards that are missing or damaged, and the rest of the store; returns these shards."""
+    """Write the missing or damaged shards, then the rest of the store; returns these shards."""
     job, accelerator = prepared.job, make_accelerator()
     ranks = ProcessGroup.of(accelerator)
 
     def difference() -> str:
         if not (out / MANIFEST).is_file():
-            return "it was begun with other settings or rows"
+            return "it was started with other settings or rows"
         return _difference(read_store_manifest(out), prepared)
 
     with open_directory(out, STORE_KIND, job.key, overwrite=overwrite, ranks=ranks, difference=difference):
@@ -98,45 +98,45 @@ def _write(
 
 
 def _difference(manifest: StoreManifest, prepared: PreparedStore) -> str:
-    """How a store differs from a request for one, in words."""
+    """Describe how a store differs from the requested one."""
     job, teacher = prepared.job, manifest.teacher
     if teacher.digest != prepared.teacher.digest:
-        here = prepared.teacher
+        requested = prepared.teacher
         return (
             f"its teacher is {teacher.name} (digest {(teacher.digest or 'of the hub')[:12]}), "
-            f"the one here is {here.name} (digest {(here.digest or 'of the hub')[:12]})"
+            f"not {requested.name} (digest {(requested.digest or 'of the hub')[:12]})"
         )
     if teacher.tokeniser != job.teacher.tokeniser.digest:
         return (
-            f"its tokeniser has the digest {teacher.tokeniser[:12]}, that of {prepared.teacher.name} "
+            f"its tokeniser has the digest {teacher.tokeniser[:12]}, but that of {prepared.teacher.name} has "
             f"{job.teacher.tokeniser.digest[:12]}"
         )
     if manifest.contents.max_length != job.contents.max_length:
-        return f"its rows have at most {manifest.contents.max_length} tokens, here {job.contents.max_length}"
+        return f"its rows have at most {manifest.contents.max_length} tokens, not {job.contents.max_length}"
     rows = {task.name: task.digest for task in manifest.tasks}
     for name in dict.fromkeys([*rows, *job.digests]):
         if rows.get(name) != job.digests.get(name):
             return (
-                f"its {name} rows have the digest {str(rows.get(name))[:12]}, those here "
+                f"its {name} rows have the digest {str(rows.get(name))[:12]}, not "
                 f"{str(job.digests.get(name))[:12]} (other `data`, `limit` or `corpus`)"
             )
-    return "it keeps other knowledge (recipe, `settings`, `dtype`, `precision` or `batch`)"
+    return "it holds other knowledge (recipe, `settings`, `dtype`, `precision` or `batch`)"
 
 
 def _check_space(prepared: PreparedStore, out: Path) -> None:
-    """Refuse to begin a store that the disk cannot hold."""
+    """Raise UserError if the disk has no room for the store."""
     written = sum(file.stat().st_size for file in (out / "shards").glob("*.safetensors"))
     free = shutil.disk_usage(out).free
     if prepared.bytes - written > free:
         raise UserError(
-            f"the store needs {prepared.bytes:,} bytes, and {out} has {free:,} free",
-            hint="`budget=SIZE` keeps the best part that fits, `dtype=int8` halves it; "
-            "`mtkd store plan` tells more",
+            f"the store needs {prepared.bytes:,} bytes, but {out} has only {free:,} free",
+            hint="`budget=SIZE` keeps the best part that fits, `dtype=int8` halves the size; "
+            "see `mtkd store plan`",
         )
 
 
 def _finish(prepared: PreparedStore, out: Path, output: ShardedOutput, command: str) -> None:
-    """Write which row lies where, and last the manifest."""
+    """Write the row index, and finally the manifest."""
     job, reference = prepared.job, prepared.teacher
     for name, rows in prepared.rows.items():
         write_rows(out, rows, [shard for shard in job.shards if shard.task == name])

@@ -1,4 +1,4 @@
-"""What the jobs share: the request, and scoring on validation rows."""
+"""What all jobs share: the request, and scoring on validation rows."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ from tasks.task import Task
 
 @dataclass(frozen=True)
 class Request:
-    """What every training job is asked for.
+    """The arguments that all training jobs share.
 
     Attributes:
-        data: what `tasks.sources.open_data` takes, or a source of one's own; its `name` goes into run.json.
-        tasks: names as on the command line, or the tasks themselves.
-        out: the run's directory.
-        limit, eval_limit: rows per task of the training and validation splits; None = all.
-        resume, overwrite: what to do with a run that is in `out` already.
-        device: where to train: "cpu", "cuda", "cuda:1", "mps"; None = the GPU if there is one.
+        data: an argument of `tasks.sources.open_data`, or a `DataSource`, whose `name` is recorded in
+            run.json.
+        tasks: task names as on the command line, or tasks.
+        out: the run directory.
+        limit, eval_limit: rows per training and validation split; None = all.
+        resume, overwrite: what to do with a run that is already in `out`.
+        device: "cpu", "cuda", "cuda:1" or "mps"; None = the GPU if available.
     """
 
     data: str | DataSource
@@ -46,24 +47,25 @@ class Request:
     device: str | None = None
 
     def source(self) -> DataSource:
-        """Where the rows come from.
+        """Open the data source.
 
         Raises:
-            UserError: there is no such directory.
+            UserError: the directory does not exist.
         """
         return open_data(self.data) if isinstance(self.data, str) else self.data
 
     def open_run(self, job: str, settings: Any, tasks: list[Task], **more: Any) -> RunDirectory:
-        """The run's directory; its identity is all that decides the result.
+        """Open the run directory. The identity of the run is everything that determines its result.
 
         Args:
             job: "refine", "distill" or "finetune".
+            more: further parts of the identity.
 
         Raises:
-            UserError: another run is there.
+            UserError: the directory holds another run.
         """
         values = settings.model_dump()
-        for key in ("checkpoint_minutes", "checkpoint_steps"):  # these decide nothing
+        for key in ("checkpoint_minutes", "checkpoint_steps"):  # these do not affect the result
             values["train"].pop(key)
         identity = {
             "stage": job,
@@ -79,10 +81,10 @@ class Request:
 
 
 def check_metric(metric: str, tasks: list[Task]) -> None:
-    """Refuse a `train.metric` that will not be measured.
+    """Check that `train.metric` will be measured.
 
     Raises:
-        UserError: it names nothing.
+        UserError: unknown metric.
     """
     known = ["score", "loss", *(f"{task.name}/{name}" for task in tasks for name in task.metrics)]
     if metric not in known:
@@ -95,10 +97,10 @@ def evaluator(
     accelerator: Accelerator,
     train: TrainSettings,
 ) -> Callable[[MultiTaskModel], list[TaskScores]]:
-    """A function that scores a model on validation rows, the work shared by the processes."""
+    """Return a function that scores a model on validation rows, which are sharded across processes."""
 
     def evaluate(model: MultiTaskModel) -> list[TaskScores]:
-        found = []
+        scores = []
         for (name, split), rows in validation.items():
             with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=train.precision == "bf16"):
                 logits = predict_logits(
@@ -112,12 +114,12 @@ def evaluator(
             if accelerator.num_processes > 1:
                 shared = torch.from_numpy(logits).to(accelerator.device)
                 logits = accelerator.reduce(shared, "sum").cpu().numpy()  # type: ignore[union-attr]
-            found.append(score_logits(tasks[name], split, rows, logits, model.reader))
-        return found
+            scores.append(score_logits(tasks[name], split, rows, logits, model.reader))
+        return scores
 
     return evaluate
 
 
 def scores_record(scores: list[TaskScores]) -> dict[str, Any]:
-    """Scores as they are recorded: "task/split" -> scores."""
+    """Scores as recorded in run.json: "task/split" -> scores."""
     return {f"{s.task}/{s.split}": s.to_json() for s in scores}

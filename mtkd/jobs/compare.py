@@ -1,7 +1,4 @@
-"""Compare: run a grid of cells x tasks x seeds, each run a command of its own, and gather one table.
-
-A little longer than other files: the table and the runs behind it are read together.
-"""
+"""Compare: run a grid of cells x tasks x seeds, each run as a separate command, and collect one table."""
 
 from __future__ import annotations
 
@@ -28,16 +25,16 @@ _COMMAND, _LOG = "command.json", "log.txt"
 
 @dataclass(frozen=True)
 class GridInputs:
-    """What every run of a grid is given.
+    """The inputs of every run of a grid.
 
     Attributes:
         data: one source, or several, of which each split is read from the first that has it.
-        teacher: a run of refine, or an encoder; `{task}` in it stands for the task.
-        text: plain text for cells that have a `first`.
-        base: the teacher of those.
-        store: a knowledge store in the teacher's place; `{task}` as in `teacher`.
-        corpus: an augmented corpus for cells that want one; `{task}` as in `teacher`.
-        more: further words of the command line (--limit 1000).
+        teacher: a run of refine, or an encoder; `{task}` in it is replaced by the task.
+        text: plain text for cells with a `first` run.
+        base: the teacher of these `first` runs.
+        store: a knowledge store instead of the teacher; `{task}` as in `teacher`.
+        corpus: an augmented corpus for cells that use one; `{task}` as in `teacher`.
+        more: further arguments of the command line, such as --limit 1000.
     """
 
     data: str | Sequence[str]
@@ -52,30 +49,30 @@ class GridInputs:
 
 @dataclass(frozen=True)
 class Job:
-    """One command and the run directory it leaves."""
+    """One command and its run directory."""
 
     words: tuple[str, ...]
     out: Path
 
     @property
     def finished(self) -> bool:
-        """True if this very command has left a finished run."""
-        place = self.out / RUN_FILE
-        if not (place.is_file() and self._said.is_file()):
+        """True if the directory holds a finished run of exactly this command."""
+        record = self.out / RUN_FILE
+        if not (record.is_file() and self._command_file.is_file()):
             return False
-        return read_json(self._said) == list(self.words) and read_json(place)["status"] == "finished"
+        return read_json(self._command_file) == list(self.words) and read_json(record)["status"] == "finished"
 
     @property
-    def _said(self) -> Path:
+    def _command_file(self) -> Path:
         return self.out.with_name(f"{self.out.name}.{_COMMAND}")
 
     @property
     def log(self) -> Path:
-        """What the command printed."""
+        """The output of the command."""
         return self.out.with_name(f"{self.out.name}.{_LOG}")
 
     def run(self) -> str | None:
-        """Run the command; the last line it said if it failed, else None."""
+        """Run the command; returns its error message if it failed, else None."""
         self.out.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "w", encoding="utf-8") as log:
             command = [sys.executable, "-m", "mtkd.cli.main", *self.words]
@@ -83,27 +80,28 @@ class Job:
             try:
                 code = process.wait()
             except KeyboardInterrupt:
-                process.wait()  # it got the Ctrl-C too, and writes its checkpoint
+                process.wait()  # it received Ctrl-C too, and writes a checkpoint
                 raise
         if code == 0:
-            write_json(self._said, list(self.words))
+            write_json(self._command_file, list(self.words))
             return None
         if code in (130, 143):
             raise KeyboardInterrupt
-        said = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return next((line for line in said if line.startswith("error: ")), (said or ["no output"])[-1])
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return next((line for line in lines if line.startswith("error: ")), (lines or ["no output"])[-1])
 
 
 @dataclass
 class Row:
-    """What the runs of a cell came to.
+    """The results of the runs of one cell.
 
     Attributes:
         scores: task -> score of each seed.
-        failed: task and seed -> what went wrong.
-        parameters: of the student, without the embeddings.
-        seconds: of training, a run each.
-        speed: batch size -> how many times as fast as the first cell.
+        failed: task and seed -> error message.
+        parameters: parameters of the student without embeddings.
+        seconds: training time of each run.
+        speed: batch size -> inference speed relative to the first cell.
+        ms: batch size -> inference time in milliseconds.
     """
 
     name: str
@@ -119,12 +117,12 @@ class Row:
         return statistics.fmean(self.scores[task]) if self.scores.get(task) else math.nan
 
     def spread(self, task: str) -> float | None:
-        """The standard deviation over seeds; None of fewer than two."""
-        found = self.scores.get(task, [])
-        return statistics.stdev(found) if len(found) > 1 else None
+        """The standard deviation over seeds; None if there are fewer than two."""
+        scores = self.scores.get(task, [])
+        return statistics.stdev(scores) if len(scores) > 1 else None
 
     def average(self, tasks: list[str]) -> float:
-        """The mean over tasks; NaN if one is missing."""
+        """The mean over tasks; NaN if a task is missing."""
         return statistics.fmean([self.mean(task) for task in tasks]) if tasks else math.nan
 
 
@@ -133,7 +131,7 @@ class Table:
     """A grid's results.
 
     Attributes:
-        tasks: as they are scored: those that were trained together apart.
+        tasks: the scored tasks; tasks that were trained together are listed separately.
         commands: cell -> the commands of its runs.
     """
 
@@ -143,7 +141,7 @@ class Table:
     commands: dict[str, list[str]]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values; what is missing is null."""
+        """The table as plain JSON values; missing values are null."""
         rows = [
             {
                 **vars(row),
@@ -157,7 +155,7 @@ class Table:
         return json.loads(json.dumps(plain).replace("NaN", "null"))
 
     def columns(self) -> list[str]:
-        """The headings."""
+        """The column headings."""
         batches = [f"speed at {batch}" for batch in self.grid.bench.batches]
         return ["", *self.tasks, "average", "parameters", "training", *batches]
 
@@ -189,22 +187,22 @@ def _percent(value: float, spread: float | None) -> str:
 
 
 def jobs(grid: Grid, inputs: GridInputs) -> Iterator[tuple[str, str, int, list[Job]]]:
-    """(cell, tasks, seed, the commands to run in order) for every run of a grid.
+    """Yield (cell, tasks, seed, jobs to run in order) for every run of a grid.
 
     Raises:
-        UserError: a cell starts from plain text or wants a corpus, and there is none.
+        UserError: a cell needs plain text or a corpus, and none is given.
     """
     _check_corpus(grid, inputs)
     for seed in grid.seeds:
         for name, cell in grid.cells.items():
-            first = _first(cell, inputs, seed)
+            first = _text_job(cell, inputs, seed)
             for spec in grid.tasks:
-                out = inputs.out / "runs" / _plain(name) / f"{_plain(spec)}-{seed}"
+                out = inputs.out / "runs" / _file_name(name) / f"{_file_name(spec)}-{seed}"
                 words = ["distill", grid.recipe_of(name), *_sources(inputs.data), "--tasks", spec]
                 corpus = inputs.corpus if cell.corpus else None
-                given = (("--teacher", inputs.teacher), ("--store", inputs.store), ("--corpus", corpus))
-                for option, place in given:
-                    words += [option, place.replace("{task}", spec)] if place else []
+                options = (("--teacher", inputs.teacher), ("--store", inputs.store), ("--corpus", corpus))
+                for option, path in options:
+                    words += [option, path.replace("{task}", spec)] if path else []
                 words += ["--seed", str(seed)]
                 words += [*inputs.more, *_sets(grid.set | cell.set), "--out", str(out)]
                 words += ["--init", str(first.out)] if first else []
@@ -221,20 +219,20 @@ def _check_corpus(grid: Grid, inputs: GridInputs) -> None:
     wants = next((name for name, cell in grid.cells.items() if cell.corpus), None)
     if wants is not None and inputs.corpus is None:
         raise UserError(
-            f"the cell {wants!r} trains on an augmented corpus, and none is given",
-            hint=f"`corpus=DIR` of mtkd augment, or leave the cell out: `without={wants}`",
+            f"the cell {wants!r} trains on an augmented corpus, but none is given",
+            hint=f"pass `corpus=DIR` made by mtkd augment, or leave the cell out with `without={wants}`",
         )
 
 
-def _first(cell: Cell, inputs: GridInputs, seed: int) -> Job | None:
-    """The run on plain text that a cell starts from; cells that say the same share it."""
+def _text_job(cell: Cell, inputs: GridInputs, seed: int) -> Job | None:
+    """The run on plain text that a cell starts from; cells with the same settings share it."""
     if cell.first is None:
         return None
     if inputs.text is None:
-        raise UserError("this grid starts students from plain text", hint="`text=FILE` of plain text")
+        raise UserError("this grid starts students from plain text", hint="pass `text=FILE` with plain text")
     base = inputs.base or inputs.teacher
     if base is None:
-        raise UserError("this grid starts students from plain text", hint="`base=NAME` of their teacher")
+        raise UserError("this grid starts students from plain text", hint="pass their teacher as `base=NAME`")
     if inputs.base is None and is_saved_model(Path(base)):
         base = read_saved(Path(base)).info.base or base
     words = ["distill", cell.first.recipe, "--text", str(inputs.text), "--teacher", base]
@@ -244,16 +242,16 @@ def _first(cell: Cell, inputs: GridInputs, seed: int) -> Job | None:
 
 
 def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None]) -> Table:
-    """Run what is not finished, and gather the table; a run that fails does not stop the others.
+    """Run the unfinished runs of a grid and collect the table; a failed run does not stop the others.
 
     Args:
-        say: called with a line before each run, and with what went wrong.
+        say: called with a line before each run, and with error messages.
 
     Returns:
-        the table, which also lies in `out` as compare.json and compare.md.
+        The table, which is also written to `out` as compare.json and compare.md.
 
     Raises:
-        UserError: something that no cell can do without is missing.
+        UserError: an input that a cell needs is missing.
     """
     planned = list(jobs(grid, inputs))
     rows = {name: Row(name) for name in grid.cells}
@@ -273,9 +271,9 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None]) -> Tabl
                 rows[name].failed[f"{spec}, seed {seed}"] = broken[job.out]
                 break
         else:
-            _gather(rows[name], read_json(chain[-1].out / RUN_FILE))
+            _collect(rows[name], read_json(chain[-1].out / RUN_FILE))
             models.setdefault(name, chain[-1].out)
-    _time(grid.bench, models, rows)
+    _time_students(grid.bench, models, rows)
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row.scores))
     table = Table(grid, tasks, list(rows.values()), commands)
     inputs.out.mkdir(parents=True, exist_ok=True)
@@ -284,22 +282,22 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None]) -> Tabl
     return table
 
 
-def _gather(row: Row, record: dict[str, Any]) -> None:
+def _collect(row: Row, record: dict[str, Any]) -> None:
     by_task: dict[str, list[float]] = {}
     for scores in record["scores"].values():
         by_task.setdefault(scores["task"], []).append(scores["primary"])
-    for task, found in by_task.items():
-        row.scores.setdefault(task, []).append(statistics.fmean(found))
+    for task, values in by_task.items():
+        row.scores.setdefault(task, []).append(statistics.fmean(values))
     row.parameters = record["parameters"]["without_embeddings"]
     training = record["training"]
     parts = [training] if "seconds" in training else training.values()
     row.seconds.append(sum(part["seconds"] for part in parts))
 
 
-def _time(bench: Bench, models: dict[str, Path], rows: dict[str, Row]) -> None:
-    """Time one student of each shape in turn; cells of one shape share the figure."""
+def _time_students(bench: Bench, models: dict[str, Path], rows: dict[str, Row]) -> None:
+    """Time one student of each shape; cells whose students have the same shape share the result."""
     shapes = {
-        name: json.dumps(read_saved(place).encoder_json, sort_keys=True) for name, place in models.items()
+        name: json.dumps(read_saved(path).encoder_json, sort_keys=True) for name, path in models.items()
     }
     chosen = {shape: name for name, shape in reversed(shapes.items())}
     for batch in bench.batches if models else ():
@@ -320,7 +318,7 @@ def _sets(values: dict[str, Any]) -> list[str]:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it inline."""
+    """A value in inline TOML."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list):
@@ -328,7 +326,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value)
 
 
-def _plain(name: str) -> str:
-    """A name that serves as a file's."""
+def _file_name(name: str) -> str:
+    """A name that is safe as a file name."""
     kept = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-")
     return kept if kept == name else f"{kept}-{digest_bytes(name)[:6]}"

@@ -1,4 +1,4 @@
-"""Distil: a student learns the tasks of a request from a teacher (or, for comparison, from labels alone)."""
+"""Distil: train a student on tasks with a teacher, or, for comparison, on labels alone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import nn
 
 from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
 from mtkd.jobs.objects import describe_losses, digest_weights
-from mtkd.jobs.prepare import prepare_run, reading_as, validate_run
+from mtkd.jobs.prepare import prepare_run, settings_of_student, validate_run
 from mtkd.jobs.stages import StagedJob, StageInputs
 from mtkd.jobs.training_data import EncodedRows, check_mask, load_training_data, trainable_tasks
-from mtkd.jobs.training_job import Warn, no_warning
+from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.losses.base import LossTerm
 from mtkd.losses.objective import Objective, named_losses
 from mtkd.models.multitask import MultiTaskModel, model_directory
@@ -38,7 +38,7 @@ from tasks.errors import UserError
 from tasks.reader import Reader
 from tasks.sources import digest_rows
 
-_BYTES_AT_RANDOM = 1 << 30  # a store up to this size stays in memory, and may be read in any order
+_BYTES_AT_RANDOM = 1 << 30  # a store up to this size fits in memory and can be read in any order
 
 
 def distill(
@@ -51,38 +51,37 @@ def distill(
     student: nn.Module | None = None,
     losses: Mapping[str, LossTerm] | Sequence[LossTerm] | None = None,
     callbacks: Sequence[Callback] = (),
-    warn: Warn = no_warning,
+    warn: Warn = ignore_warning,
 ) -> RunDirectory:
     """Train one student for all tasks of the request, stage by stage.
 
     Args:
-        teacher: a run of `refine` (or any mtkd model that has a head for each task), or the model itself;
-            where no term needs logits also a pretrained encoder; None only where no term needs a teacher.
-        corpus: an augmented corpus, whose copies are added to the training rows.
-        store: a knowledge store that stands in for the teacher, which is not loaded then.
-        student: a ready-made student instead of the one that the settings describe; it is trained itself. A
-            MultiTaskModel (heads that it lacks are added, heads of other tasks dropped) or an encoder that
-            reads the teacher's tokens.
-        losses: terms instead of those of the settings, each of weight 1, in one stage; a list is named after
-            the classes.
-        callbacks: called as training goes on.
+        teacher: a run of `refine` (or any mtkd model with a head for each task), or a model object. If no
+            term needs logits, it can also be a pretrained encoder; None only if no term needs a teacher.
+        corpus: an augmented corpus whose copies are added to the training rows.
+        store: a knowledge store to use instead of running the teacher.
+        student: a student to train, instead of one built from the settings: a MultiTaskModel (missing heads
+            are added, heads of other tasks removed) or an encoder that reads the teacher's tokens.
+        losses: loss terms instead of those of the settings, each with weight 1, in a single stage; the terms
+            of a list are named after their classes.
+        callbacks: called during training.
         warn: called with each warning, before training starts.
 
     Returns:
-        the finished run.
+        The finished run.
 
     Raises:
-        UserError: anything wrong with data, teacher, corpus or settings, before anything is written.
+        UserError: invalid data, teacher, corpus or settings; raised before anything is written.
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     tasks = trainable_tasks(request.tasks)
     terms = None if losses is None else losses if isinstance(losses, Mapping) else named_losses(losses)
     if isinstance(student, MultiTaskModel):
-        settings = reading_as(settings, student)
-    alone = settings.supervision == "labels"
+        settings = settings_of_student(settings, student)
+    labels_only = settings.supervision == "labels"
     if terms is not None:
-        alone = alone or all(term.teacher_need == OutputSpec() for term in terms.values())
-    sources: dict[str, Any] = _named(settings, teacher, corpus, store, alone)
+        labels_only = labels_only or all(term.teacher_need == OutputSpec() for term in terms.values())
+    sources: dict[str, Any] = _source_names(settings, teacher, corpus, store, labels_only)
     if student is not None:
         sources["student"] = {"class": type(student).__qualname__, "weights": digest_weights(student)[:16]}
     if terms is not None:
@@ -104,19 +103,19 @@ def distill(
     ).run()
 
 
-def _named(
+def _source_names(
     settings: DistillSettings,
     teacher: str | MultiTaskModel | None,
     corpus: Path | None,
     store: Path | None,
-    alone: bool,
+    labels_only: bool,
 ) -> dict[str, Any]:
-    """What the run learns from, by the names in its record; UserError where that cannot be."""
-    if not (teacher or store or alone):
+    """The sources of knowledge as named in the run's record; raises UserError for invalid combinations."""
+    if not (teacher or store or labels_only):
         raise UserError(
             f"the recipe {settings.name} needs a teacher",
-            hint="pass `teacher=DIR` of a run of mtkd refine, `store=DIR` of a knowledge store, "
-            "or `supervision=labels` for labels alone",
+            hint="pass a run of mtkd refine as `teacher=DIR`, a knowledge store as `store=DIR`, "
+            "or train on labels alone with `supervision=labels`",
         )
     if corpus and settings.supervision == "labels":
         raise UserError(
@@ -133,15 +132,15 @@ class _Distill(StagedJob):
     """Distillation on the rows of tasks.
 
     Attributes:
-        home: the teacher's directory, beside whose weights its logits are kept; None = in the run's.
-        student: a ready-made one.
-        places: task -> where each training row lies in the knowledge store.
+        home: the teacher's directory, where its logits are cached; None = in the run directory.
+        student: a student passed as an object.
+        store_rows: task -> position of each training row in the knowledge store.
     """
 
     corpus: Path | None
     home: Path | None
     student: nn.Module | None
-    places: dict[str, np.ndarray] = field(init=False, default_factory=dict)
+    store_rows: dict[str, np.ndarray] = field(init=False, default_factory=dict)
 
     def inputs(self) -> dict[str, Any]:
         self.rows = EncodedRows(load_training_data(self.request, self.tasks, self.corpus))
@@ -160,19 +159,19 @@ class _Distill(StagedJob):
         teacher, student = self.prepared.teacher, self.prepared.student
         if self.corpus:
             check_mask(self.corpus, {"teacher": teacher, "student": student})
-        self.rows = self.rows.as_read(student.reader)
-        self.warnings += self.rows.data.lost
+        self.rows = self.rows.for_reader(student.reader)
+        self.warnings += self.rows.data.window_warnings
         if self._stored:
             parts = self.rows.data.parts
-            self.places = {part.task.name: find_stored_rows(*self._stored, part.train) for part in parts}
+            self.store_rows = {part.task.name: find_stored_rows(*self._stored, part.train) for part in parts}
         self.stages = [(*pair, self._stage_inputs(*pair)) for pair in self.validated.stages]
         if teacher:
             teacher.to(self.accelerator.device)
-        self.warnings += self._judge_teacher()
+        self.warnings += self._teacher_warnings()
         return student
 
     def scores(self, student: MultiTaskModel) -> dict[str, Any]:
-        """On validation rows, where the last stage trained the heads."""
+        """Validation scores; empty if the last stage did not train the heads."""
         last = self.stages[-1][2]
         if last.evaluate is None:
             return {}
@@ -185,7 +184,7 @@ class _Distill(StagedJob):
 
     @property
     def _stored(self) -> tuple[Path, StoreManifest] | None:
-        """The store and its manifest; None where the teacher itself is run, or there is none."""
+        """The store and its manifest; None if the run uses no store."""
         teacher = self.validated.teacher
         if teacher and teacher.store and teacher.manifest and self.settings.supervision == "teacher":
             return teacher.store, teacher.manifest
@@ -196,40 +195,40 @@ class _Distill(StagedJob):
         validation = self.rows.validation(model.reader)
         return evaluator(self.rows.data.tasks, validation, self.accelerator, train)
 
-    def _judge_teacher(self) -> list[str]:
-        """A warning for each task on which the teacher does no better than the commonest answer."""
+    def _teacher_warnings(self) -> list[str]:
+        """A warning for each task on which the teacher does not beat the majority-class baseline."""
         assert self.rows is not None, "inputs come first"
         reference, teacher = self.validated.teacher, self.prepared.teacher
         if not self.validated.teacher_need.logits or reference is None or reference.saved is None:
             return []
         if teacher:
             scores = scores_record(self._evaluator(self.settings.train, teacher)(teacher))
-        else:  # a store has no teacher to ask: what it scored when it was refined
+        else:  # a store has no teacher to evaluate: use the scores from refining
             tasks = self.rows.data.tasks
             scores = {key: s for key, s in reference.saved.info.scores.items() if s["task"] in tasks}
         return [
-            f"the teacher scores {s['primary']:.3f} on {key}, no better than always giving the "
-            f"commonest answer ({s['majority']:.3f}): its knowledge of this task is worth nothing. "
+            f"the teacher scores {s['primary']:.3f} on {key}, not better than the majority-class baseline "
+            f"({s['majority']:.3f}), so it cannot teach this task. "
             f"Refine it longer, or leave {s['task']} out."
             for key, s in scores.items()
             if s["primary"] <= s["majority"]
         ]
 
     def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:
-        """The training rows as student and teacher read them; scores, where the stage trains the heads."""
+        """The batches and the teacher of a stage, and its evaluation if the stage trains the heads."""
         assert self.rows is not None, "inputs come first"
         teacher, need = self.prepared.teacher, objective.teacher_need
         source: TeacherSource | None = None
         reader: Reader | None = None
         cached = False
         if need != OutputSpec() and self._stored:
-            source = StoredTeacher(*self._stored, need, self.places)
+            source = StoredTeacher(*self._stored, need, self.store_rows)
         elif need != OutputSpec() and teacher:
             cached = self.settings.teacher.cache_logits and need == LOGITS
             source = None if cached else OnlineTeacher(teacher, need, self.settings.teacher.precision)
             reader = None if cached else teacher.reader
 
-        def at_start() -> TeacherSource:
+        def open_teacher() -> TeacherSource:
             if cached:
                 return self._cached_logits(stage)
             assert source is not None
@@ -237,27 +236,27 @@ class _Distill(StagedJob):
                 teacher.to(self.accelerator.device)
             return source
 
-        own, train, tasks = self.prepared.student.reader, stage.train, self.rows.data.tasks
+        reads, train, tasks = self.prepared.student.reader, stage.train, self.rows.data.tasks
         large = isinstance(source, StoredTeacher) and source.bytes > _BYTES_AT_RANDOM
         blocks = train.shuffle == "blocks" or (train.shuffle == "auto" and large)
         ahead = source.read_ahead if blocks and isinstance(source, StoredTeacher) else None
-        encoded = self.rows.train(own, reader.tokeniser if reader else None)
-        batches = TaskBatches(tasks, encoded, Collator(own, reader), train, blocks=blocks, ahead=ahead)
+        encoded = self.rows.train(reads, reader.tokeniser if reader else None)
+        batches = TaskBatches(tasks, encoded, Collator(reads, reader), train, blocks=blocks, ahead=ahead)
         scored = objective.student_need.logits
         evaluate = self._evaluator(train, self.prepared.student) if scored else None
-        return StageInputs(batches, evaluate, at_start if cached or source else None)
+        return StageInputs(batches, evaluate, open_teacher if cached or source else None)
 
     def _cached_logits(self, stage: Stage) -> CachedLogits:
-        """The teacher's logits, computed once and kept for its next student."""
+        """The teacher's logits, computed once and cached for later students."""
         assert self.rows is not None, "inputs come first"
         teacher = self.prepared.teacher
-        assert teacher is not None, "without a teacher there is nothing to compute"
+        assert teacher is not None, "logits are cached only if there is a teacher"
         precision, length = self.settings.teacher.precision, teacher.info.max_length
         logits = cache_logits(
             teacher.to(self.accelerator.device),
             self.rows.data.tasks,
             self.rows.train(replace(self.prepared.student.reader, tokeniser=teacher.tokeniser)),
-            self._logits_home(),
+            self._logits_directory(),
             {
                 part.task.name: f"{part.task.name}-{precision}-{length}-{digest_rows(part.train)[:16]}"
                 for part in self.rows.data.parts
@@ -266,11 +265,11 @@ class _Distill(StagedJob):
             precision=precision,
             batch_size=stage.train.eval_batch_size,
         )
-        teacher.cpu()  # it is not run in this stage, and its place on a GPU is wanted
+        teacher.cpu()  # it is not run in this stage; free the GPU memory
         return CachedLogits(logits)
 
-    def _logits_home(self) -> Path:
-        """Beside the weights of a teacher that is a run, for its next student; else in this run."""
+    def _logits_directory(self) -> Path:
+        """The directory of cached logits: beside the weights if the teacher is a run, else in this run."""
         reference = self.validated.teacher
         if reference is None or reference.saved is None:
             return self.request.out

@@ -1,4 +1,4 @@
-"""Distil on plain text: a task-agnostic student, to be fine-tuned or to start other students from."""
+"""Distil on plain text: a task-agnostic student, to fine-tune or to initialise other students."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.common import Request, scores_record
 from mtkd.jobs.prepare import prepare_run, validate_run
 from mtkd.jobs.stages import StagedJob, StageInputs
-from mtkd.jobs.training_job import Warn, no_warning
+from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.losses.objective import Objective
 from mtkd.losses.registry import loss_class
 from mtkd.models.multitask import MultiTaskModel
@@ -36,37 +36,37 @@ def distill_text(
     column: str = "text",
     *,
     callbacks: Sequence[Callback] = (),
-    warn: Warn = no_warning,
+    warn: Warn = ignore_warning,
 ) -> RunDirectory:
-    """Train a student on plain text, which is streamed.
+    """Train a student on streamed plain text.
 
     Args:
-        request: its `data` is only recorded; its tasks are not used.
-        teacher: a pretrained encoder, or a model of mtkd.
-        text: a file or directory that `TextFiles.open` reads.
-        column: where rows hold their text.
-        callbacks: called as training goes on.
+        request: its `data` is only recorded, and its tasks are not used.
+        teacher: a pretrained encoder, or an mtkd model.
+        text: a file or directory for `TextFiles.open`.
+        column: the column or key that holds the text.
+        callbacks: called during training.
         warn: called with each warning, before training starts.
 
     Returns:
-        the finished run; its `model/` is also a directory as transformers writes it.
+        The finished run; transformers can also load its `model/` directory.
 
     Raises:
-        UserError: anything wrong with text, teacher or settings, before anything is written.
+        UserError: invalid text, teacher or settings; raised before anything is written.
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     files = TextFiles.open(text, column)
-    settings, left_out = _general(settings, teacher is not None)
+    settings, left_out = _without_task(settings, teacher is not None)
     validated = validate_run(settings, teacher, [TEXT])
-    judged = {"metric": "loss", "keep": "last"}  # there is no score to watch, and nothing to overfit
+    changes = {"metric": "loss", "keep": "last"}  # there are no scores, and overfitting is no concern
     stages = [
-        (replace(stage, train=stage.train.model_copy(update=judged)), objective)
+        (replace(stage, train=stage.train.model_copy(update=changes)), objective)
         for stage, objective in validated.stages
     ]
     if any(stage.train.steps is None for stage, _ in stages):
         raise UserError(
-            f"{settings.name} trains by epochs, and text is read by steps",
-            hint="`steps=N` (or `train.steps=N`, or of a stage: stages.NAME.train.steps=N)",
+            f"{settings.name} trains for epochs, but training on text is measured in steps",
+            hint="pass `steps=N` (or `train.steps=N`, or for one stage stages.NAME.train.steps=N)",
         )
     name = type(teacher).__name__ if isinstance(teacher, MultiTaskModel) else teacher
     job = _DistillText(
@@ -80,43 +80,44 @@ def distill_text(
         files=files,
     )
     job.warnings += [
-        f"the stage {stage!r} needs a task and is left out: run it later, with `init={request.out}`"
+        f"the stage {stage!r} needs a task and is skipped; run it later with `init={request.out}`"
         for stage in left_out
     ]
     return job.run()
 
 
-def _general(settings: DistillSettings, teacher: bool) -> tuple[DistillSettings, list[str]]:
-    """The recipe without the stages that need a task, and what was left out.
+def _without_task(settings: DistillSettings, teacher: bool) -> tuple[DistillSettings, list[str]]:
+    """The settings without the stages that need a task, and the names of those stages.
 
     Args:
-        teacher: whether there is one.
+        teacher: True if there is a teacher.
 
     Raises:
-        UserError: nothing is left, or there is no teacher.
+        UserError: no stage is left, or there is no teacher.
     """
     if settings.supervision == "labels" or not teacher:
         raise UserError(
-            "plain text has no labels: a student learns from it by a teacher alone",
-            hint="`teacher=NAME`, and without supervision=labels",
+            "plain text has no labels, so a student can learn from it only with a teacher",
+            hint="pass `teacher=NAME`, and leave out supervision=labels",
         )
     stages = settings.resolved_stages()
-    needy = {
+    with_task = {
         stage.name: f"{name} ({term.loss})"
         for stage in stages
         for name, term in stage.terms.items()
         if loss_class(term.loss).needs_task()
     }
-    general = [stage.name for stage in stages if stage.name not in needy]
-    if not general:
+    remaining = [stage.name for stage in stages if stage.name not in with_task]
+    if not remaining:
         raise UserError(
-            f"the term {next(iter(needy.values()))} of {settings.name} needs a task, and plain text has none",
-            expected="recipes on hidden states, attention or relations, such as minilmv2-6x384",
-            hint="leave the term out with `terms.NAME.weight=0`, or give `data` and `tasks`, not `text`",
+            f"the term {next(iter(with_task.values()))} of {settings.name} needs a task, which plain text "
+            "does not have",
+            expected="recipes that use hidden states, attention or relations, such as minilmv2-6x384",
+            hint="turn the term off with `terms.NAME.weight=0`, or pass `data` and `tasks` instead of `text`",
         )
-    if not needy:
+    if not with_task:
         return settings, []
-    return settings.model_copy(update={"run_stages": general}), list(needy)
+    return settings.model_copy(update={"run_stages": remaining}), list(with_task)
 
 
 @dataclass(kw_only=True)
@@ -133,7 +134,9 @@ class _DistillText(StagedJob):
 
     def prepare(self) -> MultiTaskModel:
         if next(self.files.chunks(), None) is None:
-            raise UserError(f"{self.sources['text']} holds no text", hint="every line or row of it is empty")
+            raise UserError(
+                f"{self.sources['text']} contains no text", hint="all its lines or rows are empty"
+            )
         self.prepared = prepare_run(self.validated)
         if self.prepared.teacher:
             self.prepared.teacher.to(self.accelerator.device)
@@ -141,11 +144,11 @@ class _DistillText(StagedJob):
         return self.prepared.student
 
     def scores(self, student: MultiTaskModel) -> dict[str, Any]:
-        """Those of the last evaluation, which came at the last step."""
+        """The scores of the last evaluation, which was after the last step."""
         return scores_record(self.last)
 
     def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:
-        """The text as student and teacher read it, and the objective on what is held out of it."""
+        """The batches and the teacher of a stage, and its evaluation on the held-out texts."""
         teacher, need, student = self.prepared.teacher, objective.teacher_need, self.prepared.student
         source = None
         if teacher is not None and need != OutputSpec():

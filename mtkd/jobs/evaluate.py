@@ -1,4 +1,4 @@
-"""Evaluate: the scores of a trained model on labelled splits."""
+"""Evaluate: score a trained model on labelled splits."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Evaluation(Mapping[str, TaskScores]):
     """The scores of a model, by task; by "task/split" for a task that was scored on several splits.
 
     Attributes:
-        scores: one for each split that was scored.
-        reports: "task/split" -> scores class by class, of tasks with one class per row.
+        scores: one entry per scored split.
+        reports: "task/split" -> per-class report, for tasks with one class per row.
         skipped: "task" or "task/split" -> why it was not scored.
-        warnings: what the user should know about these scores.
+        warnings: warnings about these scores.
     """
 
     scores: list[TaskScores]
@@ -63,20 +63,20 @@ def evaluate(
 ) -> Evaluation:
     """Score a model on the validation splits of some tasks.
 
-    A task whose split is missing or unlabelled is skipped, as long as another one can be scored.
+    Tasks whose split is missing or unlabelled are skipped, as long as another task can be scored.
 
     Args:
         model: the directory of a model, or the model itself, which stays on its device.
-        spec: tasks, by default all that the model was trained on; these can be named without a TOML file.
-        split: another split than the validation ones.
-        limit: rows per split.
-        device: such as "cuda:1"; None = the best there is.
+        spec: the tasks; by default all that the model was trained on. These need no TOML file.
+        split: a split to score instead of the validation splits.
+        limit: maximum number of rows per split.
+        device: such as "cuda:1"; None = the best available device.
 
     Raises:
-        UserError: no such model or device, the model does not know a task, a row is wrong, or no task can be
-            scored.
+        UserError: the model or device does not exist, the model has no head for a task, a row is invalid, or
+            no task can be scored.
     """
-    place = find_device(device)
+    target = find_device(device)
     known = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
     tasks = resolve(spec, known) if spec else known
     name = "the model" if isinstance(model, MultiTaskModel) else f"the model {model}"
@@ -86,10 +86,10 @@ def evaluate(
         reasons = "\n".join(f"  {name}: {reason}" for name, reason in skipped.items())
         raise UserError(
             f"no task can be scored:\n{reasons}",
-            expected="labelled rows of one task or more",
-            hint="choose another split or other data; `mtkd predict` answers unlabelled rows",
+            expected="labelled rows of at least one task",
+            hint="choose another split or other data; use `mtkd predict` for unlabelled rows",
         )
-    loaded = model if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model).to(place)
+    loaded = model if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model).to(target)
     scores, reports = [], {}
     for task, part in rows:
         score, report = _score(loaded, task, part, batch_size)
@@ -103,43 +103,43 @@ def evaluate(
 def _labelled_rows(
     source: DataSource, tasks: Sequence[Task], split: str | None, limit: int | None
 ) -> tuple[list[tuple[Task, Rows]], dict[str, str]]:
-    """The rows to score, and why splits and tasks are left out ("task" or "task/split" -> reason).
+    """The rows to score, and the skipped splits and tasks ("task" or "task/split" -> reason).
 
     Raises:
-        UserError: a row is wrong.
+        UserError: a row is invalid.
     """
     found: list[tuple[Task, Rows]] = []
     skipped: dict[str, str] = {}
-    for given in tasks:
-        wanted = [split] if split else list(given.validation or given.test)
-        task, moved = _with_present_files(given, wanted)
-        there = source.splits(task)
-        for name in [name for name in wanted if name in there]:
+    for original in tasks:
+        wanted = [split] if split else list(original.validation or original.test)
+        task, moved = _without_missing_files(original, wanted)
+        present = source.splits(task)
+        for name in [name for name in wanted if name in present]:
             rows = load_rows(source, task, name, limit)
             if rows.labelled:
                 found.append((task, rows))
             else:
                 unlabelled = int((~has_label(rows.labels)).sum())
                 skipped[f"{task.name}/{name}"] = f"not labelled ({unlabelled:,} of {len(rows):,} rows)"
-        if not set(wanted) & set(there):
-            has = f"its splits are {', '.join(there)}" if there else "nothing of the task is there"
+        if not set(wanted) & set(present):
+            has = f"its splits are {', '.join(present)}" if present else "it has no data for this task"
             skipped[task.name] = f"no split {' or '.join(wanted)} in {source.name!r}: {has}{moved}"
     return found, skipped
 
 
-def _with_present_files(task: Task, splits: Sequence[str]) -> tuple[Task, str]:
-    """The task without its own files if those of `splits` are gone, and a remark on that.
+def _without_missing_files(task: Task, splits: Sequence[str]) -> tuple[Task, str]:
+    """The task without its own files if those of `splits` are missing, and a remark about that.
 
-    A model records where the files beside a task's TOML file were. If they have moved, the rows are looked
-    for in the data directory under the task's name.
+    A model records the paths of the files beside a task's TOML file. If they have moved, the rows are
+    searched in the data directory under the task's name.
     """
     files = [Path(task.files[split]) for split in splits if split in task.files]
-    gone = [file for file in files if file.is_absolute() and not file.is_file()]
-    if not gone:
+    missing = [file for file in files if file.is_absolute() and not file.is_file()]
+    if not missing:
         return task, ""
     remark = (
-        f"; {gone[0]}, which the model recorded as the task's file, has moved: give the task's TOML file, or "
-        f"put the rows under {task.name}/ in the data directory"
+        f"; {missing[0]}, which the model recorded as the task's file, is missing: pass the task's TOML "
+        f"file, or put the rows under {task.name}/ in the data directory"
     )
     return replace(task, files={}), remark
 

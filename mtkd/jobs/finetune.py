@@ -1,4 +1,4 @@
-"""Fine-tune: one task's labels on a shared model; the learning rate is picked by validation loss."""
+"""Fine-tune: train a model on the labels of one task, choosing the learning rate by validation loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
 from mtkd.jobs.objects import digest_weights
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
-from mtkd.jobs.training_job import Trained, TrainingJob, Warn, no_warning
+from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
 from mtkd.losses.objective import labels_objective
 from mtkd.models.multitask import MultiTaskModel, digest_model
 from mtkd.settings import FinetuneSettings
@@ -34,26 +34,26 @@ def finetune(
     model: Path | MultiTaskModel,
     *,
     callbacks: Sequence[Callback] = (),
-    warn: Warn = no_warning,
+    warn: Warn = ignore_warning,
 ) -> RunDirectory:
     """Fine-tune a model on one task, once for each learning rate, and keep the best by validation loss.
 
     Args:
-        model: a trained model or its directory; a task it does not know gets a fresh head. A model that is
-            given itself is not changed.
-        callbacks: called as training goes on; training begins and ends once for each learning rate.
+        model: a trained model or its directory; if it has no head for the task, it gets a new one. A model
+            object is not changed.
+        callbacks: called during training, which begins and ends once per learning rate.
         warn: called with each warning, before training starts.
 
     Returns:
-        the finished run; its record holds the validation loss of every rate.
+        The finished run; its record has the validation loss of every learning rate.
 
     Raises:
-        UserError: anything wrong with data, model or settings, before anything is written.
+        UserError: invalid data, model or settings; raised before anything is written.
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     tasks = trainable_tasks(request.tasks)
     if len(tasks) != 1:
-        raise UserError(f"{len(tasks)} tasks to fine-tune on", expected="one task")
+        raise UserError(f"cannot fine-tune on {len(tasks)} tasks", expected="one task")
     check_metric(settings.train.metric, tasks)
     name = type(model).__name__ if isinstance(model, MultiTaskModel) else str(model)
     return _Finetune(
@@ -69,8 +69,10 @@ def finetune(
 
 @dataclass(kw_only=True)
 class _Finetune(TrainingJob):
-    """Attributes:
-    start: what every learning rate starts from.
+    """Fine-tuning.
+
+    Attributes:
+        start: the model, or its directory, from which every learning rate starts.
     """
 
     name = "finetune"
@@ -79,8 +81,8 @@ class _Finetune(TrainingJob):
 
     def inputs(self) -> dict[str, Any]:
         self.rows = EncodedRows(load_training_data(self.request, self.tasks))
-        given = isinstance(self.start, MultiTaskModel)
-        digest = digest_weights(self.start) if given else digest_model(self.start)  # type: ignore[arg-type]
+        loaded = isinstance(self.start, MultiTaskModel)
+        digest = digest_weights(self.start) if loaded else digest_model(self.start)  # type: ignore[arg-type]
         return {"data": self.rows.data.digests, "model": digest}
 
     def prepare(self) -> MultiTaskModel:
@@ -89,9 +91,9 @@ class _Finetune(TrainingJob):
         model.require([task for task in self.tasks if task.head in model.tasks], self._what)
         model.keep(self.tasks)
         reader = model.reader
-        self.rows = self.rows.as_read(reader)
+        self.rows = self.rows.for_reader(reader)
         data, train = self.rows.data, self.settings.train
-        self.warnings += data.lost
+        self.warnings += data.window_warnings
         self.evaluate = evaluator(data.tasks, self.rows.validation(reader), self.accelerator, train)
         self.batches = TaskBatches(data.tasks, self.rows.train(reader), Collator(reader), train)
         return model
@@ -110,30 +112,32 @@ class _Finetune(TrainingJob):
         rates = list(dict.fromkeys(self.settings.learning_rates))
         results = [self._one_rate(rate) for rate in rates]
         best = min(range(len(rates)), key=lambda index: results[index]["loss"])
-        place = self._place(rates[best])
+        directory = self._directory(rates[best])
         for kept in ("log.jsonl", "tensorboard") if self.accelerator.is_main_process else ():
-            _keep(place / kept, self.request.out / kept)
+            _move(directory / kept, self.request.out / kept)
         tried = {f"{rate:g}": result["loss"] for rate, result in zip(rates, results, strict=True)}
         facts = {"learning_rate": rates[best], "tried": tried}
-        return Trained(MultiTaskModel.load(place), results[best]["scores"], results[best]["training"], facts)
+        return Trained(
+            MultiTaskModel.load(directory), results[best]["scores"], results[best]["training"], facts
+        )
 
     def clean_up(self) -> None:
         for rate in self.settings.learning_rates:
-            shutil.rmtree(self._place(rate), ignore_errors=True)
+            shutil.rmtree(self._directory(rate), ignore_errors=True)
 
-    def _place(self, rate: float) -> Path:
+    def _directory(self, rate: float) -> Path:
         return self.request.out / f"lr-{rate:g}"
 
     def _one_rate(self, rate: float) -> dict[str, Any]:
-        """Train with one learning rate, or read what an earlier start of this run found.
+        """Train with one learning rate, or read the result if this run has finished it before.
 
         Returns:
-            "loss", "scores" and "training".
+            A dict with "loss", "scores" and "training".
         """
-        place = self._place(rate)
-        if (place / "result.json").is_file():
-            found: dict[str, Any] = read_json(place / "result.json")
-            return found
+        directory = self._directory(rate)
+        if (directory / "result.json").is_file():
+            earlier: dict[str, Any] = read_json(directory / "result.json")
+            return earlier
         train = self.settings.train.model_copy(update={"lr": rate})
         model = self._fresh_copy()
         torch.manual_seed(train.seed)
@@ -144,7 +148,7 @@ class _Finetune(TrainingJob):
             labels_objective(),
             self.batches,
             train,
-            place,
+            directory,
             evaluate=self.evaluate,
             callbacks=self.callbacks,
             label=f"fine-tuning at lr {rate:g}",
@@ -158,14 +162,14 @@ class _Finetune(TrainingJob):
         }
         if self.accelerator.is_main_process:
             model.info.scores = result["scores"]
-            model.save(place / "model")
-            write_json(place / "result.json", result)
+            model.save(directory / "model")
+            write_json(directory / "result.json", result)
         self.accelerator.wait_for_everyone()
         return result
 
 
-def _keep(source: Path, target: Path) -> None:
-    """Move a file or directory to where an earlier start may have moved it already."""
+def _move(source: Path, target: Path) -> None:
+    """Move a file or directory, replacing the target; does nothing if it has been moved already."""
     if source.exists():
         shutil.rmtree(target, ignore_errors=True)
         os.replace(source, target)

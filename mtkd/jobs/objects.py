@@ -1,4 +1,4 @@
-"""Models and losses that are given as objects, not by name: what a run records of them."""
+"""Models and losses passed as objects instead of by name, and what a run records about them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.tokeniser import Tokeniser
 
 
 def digest_weights(module: nn.Module) -> str:
-    """The SHA-256 of a module's parameters and buffers, with their names."""
+    """A SHA-256 of the parameters and buffers of a module, and their names."""
     parts: list[bytes | str] = []
     for name, value in sorted(module.state_dict().items()):
         flat = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
@@ -28,7 +28,7 @@ def digest_weights(module: nn.Module) -> str:
 
 
 def describe_losses(losses: Mapping[str, LossTerm]) -> dict[str, Any]:
-    """What decides the result of a run on these terms: classes, plain settings and weights."""
+    """What determines the result of a run with these terms: classes, plain attributes and weights."""
     plain = (bool, int, float, str, type(None))
     return {
         name: {
@@ -42,7 +42,7 @@ def describe_losses(losses: Mapping[str, LossTerm]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TeacherObject(TeacherRef):
-    """A teacher that is given itself.
+    """A teacher passed as an object.
 
     Its parameters are frozen and may be moved to another device; otherwise it is not changed.
     """
@@ -51,7 +51,7 @@ class TeacherObject(TeacherRef):
 
     @staticmethod
     def of(model: MultiTaskModel) -> TeacherObject:
-        """Look at a model."""
+        """The reference to a model."""
         config = model.encoder.config
         saved = SavedModel(config.model_dump(), list(model.tasks.values()), model.info)
         return TeacherObject(type(model).__name__, saved, config, model=model)
@@ -68,7 +68,7 @@ class TeacherObject(TeacherRef):
         return self.model.tokeniser
 
     def load(self, max_length: int | None) -> MultiTaskModel:
-        """The teacher, as a model of its own that shares its weights."""
+        """A copy of the teacher that shares its weights."""
         assert self.model is not None
         model = copy.copy(self.model)
         model.info = replace(model.info)

@@ -1,4 +1,4 @@
-"""What a knowledge store is asked to hold: validated, its rows read, its size known, nothing written yet."""
+"""Planning a knowledge store: validate the request, read the rows, predict the size; nothing is written."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ _TIMED_BATCHES = 6
 
 @dataclass(frozen=True)
 class StoreRequest:
-    """What a store is asked to hold.
+    """The arguments of building a store.
 
     Attributes:
-        recipe, sets: whose needs it serves.
-        data, tasks, limit, corpus: of which rows.
-        teacher: whose knowledge.
-        dtype: of vectors on disk; precision: that the teacher is run in; batch: rows at a time.
-        budget: bytes; the recipe's depth, tokens and width are then chosen to fit.
+        recipe, sets: the recipe that will use the store, and overrides of its settings.
+        data, tasks, limit, corpus: the rows.
+        teacher: the teacher whose outputs are stored.
+        dtype: number format of vectors on disk.
+        precision: precision in which the teacher runs.
+        batch: rows per batch of the teacher.
+        budget: maximum size in bytes; the recipe's depth, tokens and width are then chosen to fit.
     """
 
     recipe: str
@@ -61,22 +63,22 @@ class StoreRequest:
     budget: int | None = None
 
     def options(self) -> dict[str, Any]:
-        """What a repair needs to ask for the same again, whatever directory it is run from."""
+        """The request as JSON values with absolute paths, so that a repair can run in any directory."""
 
         def absolute(name: str | None) -> str | None:
             return str(Path(name).resolve()) if name and Path(name).exists() else name
 
-        places = {key: absolute(getattr(self, key)) for key in ("data", "teacher", "corpus")}
-        return asdict(self) | places
+        paths = {key: absolute(getattr(self, key)) for key in ("data", "teacher", "corpus")}
+        return asdict(self) | paths
 
 
 @dataclass(frozen=True)
 class PreparedStore:
-    """A store that could be built: rows read, teacher loaded.
+    """A store that is ready to be built: the rows are read, the teacher is loaded.
 
     Attributes:
-        chosen: settings that the budget chose, dotted name -> value.
-        sizes: predicted bytes by kind of knowledge.
+        chosen: the settings chosen to fit the budget, dotted name -> value.
+        sizes: kind of knowledge -> predicted bytes.
     """
 
     request: StoreRequest
@@ -91,18 +93,20 @@ class PreparedStore:
 
     @property
     def bytes(self) -> int:
-        """Predicted, of the whole store."""
+        """Predicted size of the whole store."""
         return sum(self.sizes.values())
 
 
 @dataclass(frozen=True)
 class StorePlan:
-    """What a store would be.
+    """The predicted content and cost of a store.
 
     Attributes:
-        tokens: real ones of all rows.
-        seconds: that the teacher is estimated to take.
-        units: AHSK of a full-length row, and of the full set; None where no part is selected.
+        tokens: number of tokens of all rows, without padding.
+        free: free bytes on the disk.
+        seconds: estimated running time of the teacher.
+        units: amount of hidden state knowledge (AHSK) kept of a full-length row, and the full amount; None if
+            no part is selected.
     """
 
     prepared: PreparedStore
@@ -114,10 +118,10 @@ class StorePlan:
 
 
 def prepare_store(request: StoreRequest) -> PreparedStore:
-    """Check a request, read its rows, load the teacher.
+    """Validate a request, read its rows and load the teacher.
 
     Raises:
-        UserError: anything wrong with recipe, data, teacher or corpus; a budget that is too small.
+        UserError: invalid recipe, data, teacher or corpus; or the budget is too small.
     """
     tasks = trainable_tasks(request.tasks)
     settings = load_settings(request.recipe, "distill", request.sets, request.tasks)
@@ -125,13 +129,13 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     need, reference = validated.teacher_need, validated.teacher
     if need == OutputSpec() or reference is None:
         raise UserError(
-            f"{settings.name} asks nothing of a teacher, so there is nothing to store",
-            hint="choose a recipe that distils, without supervision=labels",
+            f"{settings.name} does not use a teacher, so there is nothing to store",
+            hint="choose a recipe that distils, and leave out supervision=labels",
         )
     corpus = Path(request.corpus) if request.corpus else None
     data = load_training_data(Request(request.data, request.tasks, Path(), request.limit, 1), tasks, corpus)
     teacher = reference.load(settings.student.max_length if validated.aligned else None)
-    data = data.as_read(teacher.reader)
+    data = data.for_reader(teacher.reader)
     if corpus:
         check_mask(corpus, {"teacher": teacher})
     encoded = {part.task.name: Encoded.encode(part.train, teacher.tokeniser) for part in data.parts}
@@ -192,13 +196,13 @@ def _choose(
     counted: Mapping[str, Counted],
     tables: int,
 ) -> dict[str, Any]:
-    """The recipe's depth, tokens and width under a budget, as settings."""
+    """The settings of depth, tokens and width that fit a budget."""
     names = [name for name, term in settings.terms.items() if term.loss == "hidden_knowledge"]
     selection = contents.need.selection
     if not names or selection is None:
         raise UserError(
-            f"`budget` chooses how much of the hidden states is kept, and {settings.name} keeps none",
-            expected="recipes with a term hidden_knowledge, such as hsk-tinybert-4",
+            f"`budget` chooses how much of the hidden states is kept, but {settings.name} keeps none",
+            expected="recipes with a hidden_knowledge term, such as hsk-tinybert-4",
             hint="leave `budget` out",
         )
 
@@ -215,10 +219,10 @@ def _choose(
 
 
 def plan_store(request: StoreRequest, out: Path) -> StorePlan:
-    """What the store would hold and cost; nothing is written.
+    """Predict the content and cost of a store; nothing is written.
 
     Raises:
-        UserError: as `prepare_store`.
+        UserError: as for `prepare_store`.
     """
     prepared = prepare_store(request)
     job = prepared.job
@@ -231,19 +235,19 @@ def plan_store(request: StoreRequest, out: Path) -> StorePlan:
         most = job.contents.max_length
         depth, layers = len(job.contents.need.selected), prepared.student_layers + 1
         units = amount(depth, selection.tokens or most, selection.width), layers * most
-    place = next(p for p in (out.resolve(), *out.resolve().parents) if p.exists())
+    existing = next(p for p in (out.resolve(), *out.resolve().parents) if p.exists())
     return StorePlan(
         prepared,
         sum(map(len, lengths.values())),
         int(sum(map(np.sum, lengths.values()))),
-        shutil.disk_usage(place).free,
+        shutil.disk_usage(existing).free,
         _estimate(job, accelerator),
         units,
     )
 
 
 def _estimate(job: StoreJob, accelerator: Accelerator) -> float:
-    """Seconds that the teacher will take, from a few batches of all lengths."""
+    """Estimate the running time of the teacher in seconds from a few batches of different lengths."""
     source = OnlineTeacher(job.teacher, job.contents.need, job.precision)
     total = 0.0
     for name, rows in job.data.items():

@@ -1,4 +1,4 @@
-"""What a distillation runs with: everything is looked at and checked before a weight is loaded."""
+"""Validating a distillation before any weights are loaded, and preparing its student and teacher."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tasks.tokeniser import Tokeniser
 
 @dataclass(frozen=True)
 class ValidatedRun:
-    """A request whose sizes go together; nothing heavy is loaded yet.
+    """A validated request; no weights are loaded yet.
 
     Attributes:
-        teacher: None where the student learns from labels.
-        student: the student's sizes.
-        stages: each with its objective.
+        teacher: the reference to the teacher; None if the student learns from labels.
+        student: the sizes of the student.
+        stages: each stage with its objective.
     """
 
     settings: DistillSettings
@@ -49,7 +49,7 @@ class ValidatedRun:
 
     @property
     def need(self) -> OutputSpec:
-        """All that the teacher and the student have to give, over all stages."""
+        """All outputs that the teacher and the student must provide in any stage."""
         need = self.teacher_need
         for _, objective in self.stages:
             need = need | objective.student_need
@@ -57,7 +57,7 @@ class ValidatedRun:
 
     @property
     def teacher_need(self) -> OutputSpec:
-        """All that the teacher has to give, over all stages."""
+        """All outputs that the teacher must provide in any stage."""
         need = OutputSpec()
         for _, objective in self.stages:
             need = need | objective.teacher_need
@@ -65,22 +65,22 @@ class ValidatedRun:
 
     @property
     def aligned(self) -> bool:
-        """True if the student has to read as the teacher does: token by token."""
+        """True if the student must read the same tokens as the teacher."""
         of_tokens = self.teacher_need.logits and any(task.type.predicts_spans for task in self.tasks)
         return self.need.tokens or of_tokens
 
     @property
     def manifest(self) -> StoreManifest | None:
-        """Of the knowledge store that stands in for the teacher; None where the teacher is run."""
+        """The manifest of the knowledge store that replaces the teacher; None if the teacher is run."""
         return self.teacher.manifest if self.teacher else None
 
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """Student and teacher, loaded.
+    """The loaded student and teacher.
 
     Attributes:
-        teacher: None where the student learns from labels or from a knowledge store.
+        teacher: None if the student learns from labels or from a knowledge store.
     """
 
     validated: ValidatedRun
@@ -88,8 +88,8 @@ class PreparedRun:
     teacher: MultiTaskModel | None
 
 
-def reading_as(settings: DistillSettings, student: MultiTaskModel) -> DistillSettings:
-    """The settings with what a ready-made student decides: how it reads, and its heads."""
+def settings_of_student(settings: DistillSettings, student: MultiTaskModel) -> DistillSettings:
+    """The settings with the lengths and head sizes of a student that is passed as an object."""
     info = student.info
     same = ("max_length", "stride", "head_hidden", "dropout")
     changed = settings.student.model_copy(update={name: getattr(info, name) for name in same})
@@ -105,15 +105,15 @@ def validate_run(
     student: nn.Module | None = None,
     losses: Mapping[str, LossTerm] | None = None,
 ) -> ValidatedRun:
-    """See that recipe, teacher, student and tasks go together.
+    """Check that recipe, teacher, student and tasks fit together.
 
     Args:
-        store: a knowledge store that stands in for the teacher; `teacher` need not be given then.
-        student: a ready-made one: a model, or an encoder.
-        losses: terms instead of those of the settings.
+        store: a knowledge store instead of the teacher; `teacher` may then be None.
+        student: a model or an encoder passed as an object, instead of one built from the settings.
+        losses: loss terms instead of those of the settings.
 
     Raises:
-        UserError: a term that does not fit, sizes that do not, no such teacher, a store that lacks something.
+        UserError: incompatible terms or sizes, an unknown teacher, or a store that lacks a needed output.
     """
     stages = settings.resolved_stages()
     if losses is None:
@@ -148,9 +148,9 @@ def validate_run(
         check_store(settings, need, validated.aligned, store, reference.manifest)
     if settings.student.vocabulary == "word" and validated.aligned:
         raise UserError(
-            f"a term of {settings.name} compares teacher and student token by token, and a student with a "
-            "vocabulary of its own reads other tokens",
-            hint="`student.vocabulary=wordpiece`, or drop the term",
+            f"a term of {settings.name} compares teacher and student token by token, but a student with its "
+            "own vocabulary reads other tokens",
+            hint="set `student.vocabulary=wordpiece`, or remove the term",
         )
     return validated
 
@@ -159,7 +159,7 @@ def _reference(teacher: str | MultiTaskModel | None, store: Path | None, heads: 
     if store is not None:
         if isinstance(teacher, MultiTaskModel):
             raise UserError(
-                "a knowledge store stands in for the teacher", hint="pass a store or a model, not both"
+                "a knowledge store replaces the teacher", hint="pass a store or a model, not both"
             )
         return teacher_of_store(store, teacher, heads)
     if isinstance(teacher, MultiTaskModel):
@@ -170,7 +170,7 @@ def _reference(teacher: str | MultiTaskModel | None, store: Path | None, heads: 
 def _student_spec(
     settings: DistillSettings, reference: TeacherRef | None, student: nn.Module | None
 ) -> EncoderSpec:
-    """The student's sizes."""
+    """The sizes of the student."""
     if student is not None:
         encoder: Any = student.encoder if isinstance(student, MultiTaskModel) else student
         spec: EncoderSpec = encoder.shape
@@ -183,10 +183,10 @@ def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
     if spans and not student.offers.sequence:
         fitting = [kind for kind, encoder in encoder_classes().items() if encoder.Config.gives_sequence]
         raise UserError(
-            f"the task {spans[0]!r} asks for a place in the context, and the student ({student.family}) "
+            f"the answers of task {spans[0]!r} are spans of the context, but the student ({student.family}) "
             "has no vector for each token",
-            expected=f"students {', '.join(fitting)}",
-            hint="`student.kind=transformer`, or another recipe (mtkd recipes)",
+            expected=f"one of the student kinds {', '.join(fitting)}",
+            hint="set `student.kind=transformer`, or choose another recipe (mtkd recipes)",
         )
 
 
@@ -197,15 +197,16 @@ def prepare_run(
     *,
     student: nn.Module | None = None,
 ) -> PreparedRun:
-    """Load the teacher and make the student.
+    """Load the teacher and build the student.
 
     Args:
-        texts: the training texts, one array per column: what a word-level vocabulary is built from.
-        importance: says what of the teacher matters, for a student that is cut out of it.
-        student: a ready-made one: a model, or an encoder that reads the teacher's tokens.
+        texts: the training texts, one array per column, for building a word-level vocabulary.
+        importance: measures the importance of the teacher's parts, for a student that is pruned from it.
+        student: a model, or an encoder that reads the teacher's tokens, instead of one built from the
+            settings.
 
     Raises:
-        UserError: teacher and student read differently where that matters; a damaged model.
+        UserError: teacher and student must read the same tokens but do not; or a model is damaged.
     """
     settings, wanted = validated.settings, validated.settings.student
     aligned = validated.aligned
@@ -213,9 +214,9 @@ def prepare_run(
     if validated.teacher and (not validated.manifest or (wanted.needs_teacher_weights and student is None)):
         teacher = validated.teacher.load(wanted.max_length if aligned else None)
     if teacher or not validated.teacher:
-        own = teacher.tokeniser if teacher else Tokeniser.load(locate(DEFAULT_TEACHER))
+        teacher_tokeniser = teacher.tokeniser if teacher else Tokeniser.load(locate(DEFAULT_TEACHER))
     else:
-        own = validated.teacher.tokeniser()
+        teacher_tokeniser = validated.teacher.tokeniser()
     tasks = [task for task in validated.tasks if task.type.has_head]
     torch.manual_seed(settings.train.seed)
     if isinstance(student, MultiTaskModel):
@@ -223,67 +224,70 @@ def prepare_run(
         student.keep(tasks)
         made = student
     else:
-        made = _make_student(validated, student, teacher, own, texts, importance)
+        made = _build_student(validated, student, teacher, teacher_tokeniser, texts, importance)
     reads = teacher.reader if teacher else None
     if validated.manifest:
-        teacher, reads = None, Reader(own, "joined", validated.manifest.contents.max_length)
+        teacher, reads = None, Reader(teacher_tokeniser, "joined", validated.manifest.contents.max_length)
     if aligned and reads and not made.reader.reads_like(reads):
         raise UserError(
-            f"a term of {settings.name} compares teacher and student token by token, and they read "
-            f"differently: "
-            f"the teacher {_reading(reads)}, the student {_reading(made.reader)}",
-            hint="use a Transformer student with the teacher's vocabulary, or drop the term",
+            f"a term of {settings.name} compares teacher and student token by token, but the teacher reads "
+            f"{_describe_reader(reads)}, and the student {_describe_reader(made.reader)}",
+            hint="use a Transformer student with the teacher's vocabulary, or remove the term",
         )
     return PreparedRun(validated, made, teacher if settings.supervision == "teacher" else None)
 
 
-def _make_student(
+def _build_student(
     validated: ValidatedRun,
     encoder: Any,
     teacher: MultiTaskModel | None,
-    own: Tokeniser,
+    teacher_tokeniser: Tokeniser,
     texts: Sequence[pa.StringArray],
     importance: Callable[[MultiTaskModel], Importance] | None,
 ) -> MultiTaskModel:
-    """The student around a ready-made encoder, or as the settings describe it.
+    """Build the student around a given encoder, or from the settings.
 
     Args:
-        own: the teacher's tokeniser, or the default one where there is no teacher.
+        teacher_tokeniser: the teacher's tokeniser, or the default one if there is no teacher.
     """
     settings, wanted = validated.settings, validated.settings.student
     tasks = [task for task in validated.tasks if task.type.has_head]
     info = ModelInfo(wanted.max_length, wanted.head_hidden, wanted.dropout, stride=wanted.stride)
     if encoder is not None:
-        return MultiTaskModel(encoder, tasks, own, info)
-    tokeniser = Tokeniser.word_level(texts, wanted.vocabulary_size) if wanted.vocabulary == "word" else own
+        return MultiTaskModel(encoder, tasks, teacher_tokeniser, info)
+    tokeniser = (
+        Tokeniser.word_level(texts, wanted.vocabulary_size)
+        if wanted.vocabulary == "word"
+        else teacher_tokeniser
+    )
     torch.manual_seed(settings.train.seed)
-    weighed = None
+    measured = None
     if wanted.needs_importance:
         if importance is None or teacher is None:
             raise UserError(
-                "a student is cut out of its teacher by the loss on labels, and plain text has none",
-                hint="`student.transformer.prune=false`, or train on tasks",
+                "pruning the teacher into a student needs labelled rows, but plain text has no labels",
+                hint="set `student.transformer.prune=false`, or train on tasks",
             )
-        weighed = importance(teacher)
+        measured = importance(teacher)
         torch.manual_seed(settings.train.seed)
     init_spec = validated.teacher.init_spec if validated.teacher else InitSpec(None, None)
     source = teacher.encoder if teacher else None
-    context = InitContext(tokeniser, source, own, init_spec, weighed, texts)
+    context = InitContext(tokeniser, source, teacher_tokeniser, init_spec, measured, texts)
     student = MultiTaskModel(build_student(wanted, context), tasks, tokeniser, info)
-    if weighed and teacher:
-        _take_heads(student, teacher)
+    if measured and teacher:
+        _copy_heads(student, teacher)
     return student
 
 
-def _take_heads(student: MultiTaskModel, teacher: MultiTaskModel) -> None:
-    """Start a pruned student's task heads from the teacher's, where they are of one shape."""
+def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel) -> None:
+    """Initialise a pruned student's task heads from the teacher's heads of the same shape."""
     for name, head in student.heads.items():
-        theirs = teacher.heads[name].state_dict() if name in teacher.heads else {}
-        if all(name in theirs and theirs[name].shape == w.shape for name, w in head.state_dict().items()):
-            head.load_state_dict(theirs)
+        weights = teacher.heads[name].state_dict() if name in teacher.heads else {}
+        if all(key in weights and weights[key].shape == w.shape for key, w in head.state_dict().items()):
+            head.load_state_dict(weights)
 
 
-def _reading(reader: Reader) -> str:
-    how = "both texts in one sequence" if reader.input_format == "joined" else "each text apart"
+def _describe_reader(reader: Reader) -> str:
+    how = "both texts in one sequence" if reader.input_format == "joined" else "each text separately"
     vocabulary = f"{reader.tokeniser.vocab_size} ids (digest {reader.tokeniser.digest[:8]})"
     return f"{how}, {vocabulary}, at most {reader.max_length} tokens"

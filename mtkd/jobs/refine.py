@@ -1,4 +1,4 @@
-"""Refine: a pretrained encoder becomes the multi-task teacher (MKD section 3.1)."""
+"""Refine: fine-tune a pretrained encoder on all tasks, as the multi-task teacher (MKD section 3.1)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from mtkd.evaluation.baseline import baseline_warnings
 from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
-from mtkd.jobs.training_job import Trained, TrainingJob, Warn, no_warning
+from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
 from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
@@ -31,20 +31,20 @@ def refine(
     teacher: str,
     *,
     callbacks: Sequence[Callback] = (),
-    warn: Warn = no_warning,
+    warn: Warn = ignore_warning,
 ) -> RunDirectory:
-    """Fine-tune a pretrained encoder on all tasks of the request: the multi-task teacher.
+    """Fine-tune a pretrained encoder on all tasks of the request, which makes it a multi-task teacher.
 
     Args:
         teacher: hub name or directory of a pretrained encoder, or `minilm`.
-        callbacks: called as training goes on.
-        warn: called with each warning: on the data before training, on the scores after it.
+        callbacks: called during training.
+        warn: called with each warning: about the data before training, about the scores after it.
 
     Returns:
-        the finished run.
+        The finished run.
 
     Raises:
-        UserError: anything wrong with data, encoder or settings, before anything is written.
+        UserError: invalid data, encoder or settings; raised before anything is written.
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     tasks = trainable_tasks(request.tasks)
@@ -79,9 +79,9 @@ class _Refine(TrainingJob):
         )
         self.model = MultiTaskModel(encoder, self.tasks, Tokeniser.load(locate(teacher)), info)
         reader = self.model.reader
-        self.rows = self.rows.as_read(reader)
+        self.rows = self.rows.for_reader(reader)
         data = self.rows.data
-        self.warnings += data.lost
+        self.warnings += data.window_warnings
         self.evaluate = evaluator(data.tasks, self.rows.validation(reader), self.accelerator, settings.train)
         self.batches = TaskBatches(data.tasks, self.rows.train(reader), Collator(reader), settings.train)
         return self.model

@@ -1,4 +1,4 @@
-"""Distillation stage by stage: each stage of a recipe leaves a model of its own."""
+"""Distillation in stages; each named stage of a recipe saves its own model."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _RESULT = "result.json"
 
 @dataclass(frozen=True)
 class StageInputs:
-    """What one stage trains on.
+    """The inputs of one stage.
 
     Attributes:
-        evaluate: what the stage is judged by after each epoch; None = nothing.
-        teacher: gives the teacher as the loop sees it, when the stage begins; None = no term needs one.
+        evaluate: computes validation scores after each epoch; None = the stage is not evaluated.
+        teacher: called at the start of the stage to open the teacher; None if no term needs one.
     """
 
     batches: BatchSource
@@ -41,8 +41,8 @@ class StagedJob(TrainingJob):
     """A distillation.
 
     Attributes:
-        prepared: teacher and student; `prepare` sets it.
-        stages: each stage with its objective and what it trains on; `prepare` sets them.
+        prepared: teacher and student, set by `prepare`.
+        stages: each stage with its objective and its inputs, set by `prepare`.
     """
 
     name = "distill"
@@ -53,39 +53,39 @@ class StagedJob(TrainingJob):
 
     @abstractmethod
     def scores(self, student: MultiTaskModel) -> dict[str, Any]:
-        """The scores of the trained student, as they are recorded."""
+        """The scores of the trained student, as recorded in run.json."""
 
     def train(self) -> Trained:
-        """Run the stages; those that an earlier start of this run finished are not run again."""
+        """Run the stages; stages that this run has finished before are not repeated."""
         student, record = self.prepared.student, {}
         for stage, objective, inputs in self.stages:
-            place = stage_place(self.request.out, stage)
-            if stage.name and (place / _RESULT).is_file():
-                student, record[stage.name] = MultiTaskModel.load(place), read_json(place / _RESULT)
+            directory = stage_directory(self.request.out, stage)
+            if stage.name and (directory / _RESULT).is_file():
+                student, record[stage.name] = MultiTaskModel.load(directory), read_json(directory / _RESULT)
                 continue
             teacher = inputs.teacher() if inputs.teacher else None
-            what = "distilling" if teacher else "training"
+            label = "distilling" if teacher else "training"
             trainer = Trainer(
                 self.accelerator,
                 student,
                 objective,
                 inputs.batches,
                 stage.train,
-                place,
+                directory,
                 evaluate=inputs.evaluate,
                 teacher=teacher,
                 callbacks=self.callbacks,
-                label=f"{what} ({stage.name})" if stage.name else what,
+                label=f"{label} ({stage.name})" if stage.name else label,
             )
             record[stage.name] = vars(trainer.fit())
             if stage.name and self.accelerator.is_main_process:
-                student.save(place / "model")
-                write_json(place / _RESULT, record[stage.name])
-                shutil.rmtree(place / "checkpoints", ignore_errors=True)
+                student.save(directory / "model")
+                write_json(directory / _RESULT, record[stage.name])
+                shutil.rmtree(directory / "checkpoints", ignore_errors=True)
             self.accelerator.wait_for_everyone()
         return Trained(student, self.scores(student), record.get("", record))
 
 
-def stage_place(out: Path, stage: Stage) -> Path:
-    """Where a stage's logs and checkpoints go: the run's directory where there is but one."""
+def stage_directory(out: Path, stage: Stage) -> Path:
+    """The directory of a stage's logs and checkpoints; the run directory if there is only one stage."""
     return out / "stages" / stage.name if stage.name else out

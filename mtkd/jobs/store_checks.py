@@ -1,4 +1,4 @@
-"""Whether a knowledge store can stand in for the teacher of a run."""
+"""Checking that a knowledge store can replace the teacher of a run."""
 
 from __future__ import annotations
 
@@ -13,46 +13,47 @@ from tasks.errors import UserError
 
 
 def teacher_of_store(store: Path, teacher: str | None, heads: bool) -> TeacherRef:
-    """The teacher of a store; where one is named besides, it has to be that one."""
+    """The teacher of a store; if a teacher is named too, it must be the same."""
     manifest = read_store_manifest(store)
     if teacher is not None:
-        given = TeacherRef.find(teacher, heads)
-        if given.digest != manifest.teacher.digest:
-            raise other_teacher(manifest, given)
-        found, stored = given.tokeniser().digest, manifest.teacher.tokeniser
-        if found != stored:
+        named = TeacherRef.find(teacher, heads)
+        if named.digest != manifest.teacher.digest:
+            raise other_teacher(manifest, named)
+        digest, stored = named.tokeniser().digest, manifest.teacher.tokeniser
+        if digest != stored:
             raise UserError(
                 f"the store {store} was built with another tokeniser (digest {stored[:12]}) than that of "
-                f"{teacher} (digest {found[:12]})",
+                f"{teacher} (digest {digest[:12]})",
                 hint="leave `teacher` out, or build a store with this teacher",
             )
     return TeacherRef.of_store(store, manifest)
 
 
 def check_selection(selection: Selection, settings: DistillSettings) -> None:
-    """Refuse to keep more tokens of a row than the student reads."""
+    """Check that no more tokens per row are kept than the student reads."""
     if selection.tokens is not None and selection.tokens > settings.student.max_length:
         raise UserError(
-            f"{selection.tokens} tokens cannot be kept of rows of at most {settings.student.max_length}",
+            f"cannot keep {selection.tokens} tokens of rows of at most {settings.student.max_length}",
             expected=f"1 to {settings.student.max_length}",
-            hint="a smaller terms.NAME.tokens, or a larger student.max_length",
+            hint="use a smaller terms.NAME.tokens, or a larger student.max_length",
         )
 
 
 def check_store(
     settings: DistillSettings, need: OutputSpec, aligned: bool, store: Path, manifest: StoreManifest
 ) -> None:
-    """Refuse a store that lacks something, or was read otherwise than this student reads."""
+    """Check that a store has all needed outputs, and that its rows were read as this student reads them."""
     missing = need.missing_from(manifest.contents.offers)
     if missing:
         raise UserError(
             f"the store {store} lacks what {settings.name} needs: {', '.join(missing)}",
-            expected="recipes whose needs it covers: mtkd store info tells what it holds",
-            hint=f"build another: mtkd store build --recipe {settings.name} ... --out DIR",
+            expected="a recipe that needs only what the store holds (see mtkd store info)",
+            hint=f"build another store: mtkd store build --recipe {settings.name} ... --out DIR",
         )
     read, stored = settings.student.max_length, manifest.contents.max_length
     if (need.tokens or aligned) and read != stored:
         raise UserError(
-            f"the store {store} was built with at most {stored} tokens a row, this student reads {read}",
-            hint=f"`student.max_length={stored}`, or build a store with `student.max_length={read}`",
+            f"the store {store} was built with at most {stored} tokens per row, but this student "
+            f"reads {read}",
+            hint=f"set `student.max_length={stored}`, or build a store with `student.max_length={read}`",
         )

@@ -1,4 +1,4 @@
-"""The rows of a run: training rows with their copies, and validation rows, all checked."""
+"""The validated rows of a run: training rows with their augmented copies, and validation rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tasks.tokeniser import Tokeniser
 
 @dataclass(frozen=True)
 class TaskData:
-    """Training rows of one task, and its validation rows by split."""
+    """The training rows of one task, and its validation rows by split."""
 
     task: Task
     train: Rows
@@ -36,7 +36,7 @@ class TrainingData:
     """The rows of a run.
 
     Attributes:
-        parts: one for each task.
+        parts: one entry per task.
         digests: "task/split" -> SHA-256 of the rows.
     """
 
@@ -45,7 +45,7 @@ class TrainingData:
 
     @property
     def tasks(self) -> dict[str, Task]:
-        """By name, in the order of the request."""
+        """The tasks by name, in the order of the request."""
         return {part.task.name: part.task for part in self.parts}
 
     @property
@@ -56,7 +56,7 @@ class TrainingData:
         }
 
     def summary(self) -> dict[str, dict[str, int]]:
-        """Rows of each task: for training, of these unlabelled, for validation."""
+        """The number of training rows, unlabelled training rows and validation rows of each task."""
         return {
             part.task.name: {
                 "train": len(part.train),
@@ -66,14 +66,14 @@ class TrainingData:
             for part in self.parts
         }
 
-    def as_read(self, reader: Reader) -> TrainingData:
-        """The same with the training rows as a model reads them (`Reader.rows`)."""
+    def for_reader(self, reader: Reader) -> TrainingData:
+        """The same data, with training rows in the form that a model reads (`Reader.rows`)."""
         parts = [replace(part, train=reader.rows(part.train)) for part in self.parts]
         return replace(self, parts=parts)
 
     @property
-    def lost(self) -> list[str]:
-        """A warning for each task with answers that are in no window whole."""
+    def window_warnings(self) -> list[str]:
+        """A warning for each task with answers that no window contains completely."""
         found = []
         for part in self.parts:
             windows = part.train.windows
@@ -81,47 +81,47 @@ class TrainingData:
                 first = windows.examples.uids[int(windows.lost[0])].as_py()
                 found.append(
                     f"{len(windows.lost):,} answers of {part.task.name} are in no window of "
-                    f"{windows.max_length} tokens whole, the first of {first}: these rows do not train. "
-                    "A larger max_length or stride would hold them."
+                    f"{windows.max_length} tokens, so their rows are not used (the first is {first}). "
+                    "Use a larger max_length or stride."
                 )
         return found
 
 
 class EncodedRows:
-    """The rows of a run as token ids; each split is tokenised once per tokeniser and way to cut windows."""
+    """The rows of a run as token ids. Each split is tokenised once per tokeniser and window size."""
 
     def __init__(self, data: TrainingData):
         self.data = data
         self._known: dict[tuple[Any, ...], Encoded] = {}
 
-    def as_read(self, reader: Reader) -> EncodedRows:
-        """The same with training rows in the windows that a model reads; what was tokenised is shared."""
-        found = EncodedRows(self.data.as_read(reader))
-        found._known = self._known
-        return found
+    def for_reader(self, reader: Reader) -> EncodedRows:
+        """The same rows, with training rows cut into a model's windows; the cache of token ids is shared."""
+        rows = EncodedRows(self.data.for_reader(reader))
+        rows._known = self._known
+        return rows
 
     def train(self, reader: Reader, teacher: Tokeniser | None = None) -> dict[str, Encoded]:
-        """Task -> training rows as a model reads them.
+        """Task -> training rows as token ids.
 
         Args:
-            teacher: also gives its ids, where its tokeniser is another one.
+            teacher: the teacher's tokeniser, to add its token ids if it differs.
         """
         found = {}
         for part in self.data.parts:
             rows = self._encode(part.train, reader)
             if teacher is not None and teacher.digest != reader.tokeniser.digest and rows.windows is None:
-                others = self._encode(part.train, replace(reader, tokeniser=teacher))
-                rows = replace(rows, teacher=others.texts)
+                teacher_rows = self._encode(part.train, replace(reader, tokeniser=teacher))
+                rows = replace(rows, teacher=teacher_rows.texts)
             found[part.task.name] = rows
         return found
 
     def validation(self, reader: Reader) -> dict[tuple[str, str], Encoded]:
-        """(task, split) -> validation rows as a model reads them."""
+        """(task, split) -> validation rows as token ids."""
         return {key: self._encode(rows, reader) for key, rows in self.data.validation.items()}
 
     def _encode(self, rows: Rows, reader: Reader) -> Encoded:
         key: tuple[Any, ...] = (rows.task, rows.split, reader.tokeniser.digest)
-        if rows.answers is not None and rows.windows is None:  # these are cut into windows
+        if rows.answers is not None and rows.windows is None:  # the rows are cut into windows
             key += (reader.max_length, reader.stride)
         if key not in self._known:
             self._known[key] = Encoded.encode(reader.rows(rows), reader.tokeniser)
@@ -129,43 +129,43 @@ class EncodedRows:
 
 
 def trainable_tasks(spec: str | Sequence[Task]) -> list[Task]:
-    """The tasks that `spec` names or holds, all of which can be trained.
+    """Resolve tasks, all of which must have a training split.
 
     Raises:
-        UserError: an unknown task, or one without a training split (ax).
+        UserError: a task is unknown or has no training split (ax).
     """
     tasks = resolve(spec) if isinstance(spec, str) else list(spec)
     for task in tasks:
         if task.train is None:
             raise UserError(
-                f"the task {task.name!r} has no training split: it measures models that know {task.head!r}",
-                hint=f"train with `tasks={task.head}`, then: mtkd evaluate --tasks {task.name}",
+                f"the task {task.name!r} has no training split; it evaluates models trained on {task.head!r}",
+                hint=f"train with `tasks={task.head}`, then run mtkd evaluate --tasks {task.name}",
             )
     return tasks
 
 
 def load_training_data(request: Request, tasks: list[Task], corpus: Path | None = None) -> TrainingData:
-    """Read and check all rows of a run.
+    """Read and validate all rows of a run.
 
     Args:
-        corpus: an augmented corpus; its copies of the training rows, or its questions, are added to them.
+        corpus: an augmented corpus whose copies or questions are added to the training rows.
 
     Raises:
-        UserError: anything wrong with the data; a task that is left without validation rows; a corpus
-            that lacks a task or was made from other rows.
+        UserError: invalid data; a task without validation rows; a corpus that lacks a task or was made from
+            other rows.
     """
     source = request.source()
-    asked = _asked(corpus, tasks) if corpus else []
+    question_tasks = _question_tasks(corpus, tasks) if corpus else []
     parts, digests = [], {}
     for task in tasks:
         assert task.train is not None, "trainable_tasks refuses others"
         everything = load_rows(source, task, task.train)
         train = sample_rows(everything, request.limit)
-        if corpus and task.name in asked:
+        if corpus and task.name in question_tasks:
             train = concat([train, corpus_rows(corpus, task.name)])
-        elif corpus and not asked:
+        elif corpus and not question_tasks:
             _check_origin(corpus, source, task, everything)
-            train = _with_copies(train, corpus_rows(corpus, task.name))
+            train = _add_copies(train, corpus_rows(corpus, task.name))
         validation = _validation(source, task, request.eval_limit)
         for rows in (train, *validation.values()):
             digests[f"{task.name}/{rows.split}"] = digest_rows(rows)
@@ -173,39 +173,39 @@ def load_training_data(request: Request, tasks: list[Task], corpus: Path | None 
     return TrainingData(parts, digests)
 
 
-def _asked(corpus: Path, tasks: list[Task]) -> list[str]:
-    """The tasks that a corpus of questions has rows of; none for a corpus of copies.
+def _question_tasks(corpus: Path, tasks: list[Task]) -> list[str]:
+    """The tasks of a corpus of questions; empty for a corpus of copies.
 
     Raises:
-        UserError: questions, and none of them is for a task of the run.
+        UserError: a corpus of questions has no task of the run.
     """
     manifest = read_corpus(corpus)
     if manifest.kind != "questions":
         return []
-    there = [entry.name for entry in manifest.tasks]
-    if not set(there) & {task.name for task in tasks}:
+    names = [entry.name for entry in manifest.tasks]
+    if not set(names) & {task.name for task in tasks}:
         raise UserError(
-            f"the corpus {corpus} holds questions of {', '.join(there)}, and the run is on "
+            f"the corpus {corpus} has questions for {', '.join(names)}, but the run trains on "
             f"{', '.join(task.name for task in tasks)}",
-            hint="name its task in `tasks`, or make questions for another: "
+            hint="add its task to `tasks`, or make questions for another task: "
             "mtkd augment questions generate --task TASK",
         )
-    return there
+    return names
 
 
 def _validation(source: DataSource, task: Task, limit: int | None) -> dict[str, Rows]:
-    there = [split for split in task.validation if split in source.splits(task)]
-    if not there:
+    present = [split for split in task.validation if split in source.splits(task)]
+    if not present:
         raise UserError(
             f"task {task.name!r} has no validation split in {source.name!r}",
             expected=f"one of {', '.join(task.validation)}",
-            hint="training needs one to judge by: add its file, or leave the task out",
+            hint="training needs one for evaluation: add its file, or leave the task out",
         )
-    return {split: load_rows(source, task, split, limit) for split in there}
+    return {split: load_rows(source, task, split, limit) for split in present}
 
 
 def _check_origin(corpus: Path, source: DataSource, task: Task, rows: Rows) -> None:
-    """Refuse a corpus whose copies are not of this source's training rows."""
+    """Check that a corpus was made from the training rows of this source."""
     entry = read_corpus(corpus).task(task.name)
     if digest_rows(sample_rows(rows, entry.source_rows)) != entry.source_digest:
         raise UserError(
@@ -214,8 +214,8 @@ def _check_origin(corpus: Path, source: DataSource, task: Task, rows: Rows) -> N
         )
 
 
-def _with_copies(train: Rows, copies: Rows) -> Rows:
-    """The training rows and those copies that are theirs; a copy of a candidate goes into its own group."""
+def _add_copies(train: Rows, copies: Rows) -> Rows:
+    """The training rows and their copies; copies of candidates form new groups, one per copy number."""
     parent_of = np.array([uid.rpartition("#")[0] for uid in copies.uids.to_pylist()])
     number = {uid: row for row, uid in enumerate(train.uids.to_pylist())}
     row_of = np.array([number.get(uid, -1) for uid in parent_of])
@@ -228,16 +228,16 @@ def _with_copies(train: Rows, copies: Rows) -> Rows:
 
 
 def check_mask(corpus: Path, models: Mapping[str, MultiTaskModel | None]) -> None:
-    """Refuse a corpus whose mask token means nothing to a model.
+    """Check that the mask token of a corpus is that of the models.
 
     Args:
-        models: who reads it ("teacher", "student") -> the model.
+        models: role ("teacher", "student") -> model.
     """
     token = read_corpus(corpus).settings.get("mask_token")
-    for who, model in models.items():
+    for role, model in models.items():
         if model and token is not None and model.tokeniser.mask_token != token:
             raise UserError(
-                f"the corpus {corpus} masks words by {token!r}, the {who}'s mask token is "
+                f"the corpus {corpus} masks words with {token!r}, but the mask token of the {role} is "
                 f"{model.tokeniser.mask_token!r}",
                 hint=f"make the corpus with `mask_token={model.tokeniser.mask_token}`",
             )

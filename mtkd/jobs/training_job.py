@@ -1,4 +1,4 @@
-"""The skeleton of every training job: open, validate, prepare, train, score, save, finish."""
+"""The base class of training jobs: open, validate, prepare, train, score, save, finish."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tasks.task import Task
 Warn = Callable[[str], None]
 
 
-def no_warning(text: str) -> None:
-    """What is called with each warning by default: nothing happens."""
+def ignore_warning(text: str) -> None:
+    """Ignore a warning; the default for `warn`."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What training gave.
+    """The result of `TrainingJob.train`.
 
     Attributes:
-        scores: "task/split" -> scores, as they are recorded.
-        training: how training went, as it is recorded.
-        facts: what else to record.
+        scores: "task/split" -> scores, as recorded in run.json.
+        training: the training history, as recorded in run.json.
+        facts: further values to record.
     """
 
     model: MultiTaskModel
@@ -43,18 +43,18 @@ class Trained:
 
 @dataclass(kw_only=True)
 class TrainingJob(ABC):
-    """A training job. A job says what it reads, prepares and trains; `run` does all that they share.
+    """A training job. Subclasses define `inputs`, `prepare` and `train`; `run` does everything else.
 
-    Everything is validated in `inputs` and `prepare`; nothing is written before both are done.
+    `inputs` and `prepare` validate everything; nothing is written before both are done.
 
     Attributes:
         name: "refine", "distill" or "finetune".
-        settings: of the job, with a `train`.
-        sources: what the run learns from, by the names in its identity.
-        callbacks: called as training goes on.
-        warn: called with each warning, before training starts.
+        settings: the settings of the job, which include `train`.
+        sources: teacher, corpus and so on, by their names in the run's identity.
+        callbacks: called during training.
+        warn: called with each warning before training starts.
         rows: the rows of the run; None before `inputs`, and for plain text.
-        warnings: what the user should know before trusting the result.
+        warnings: warnings to show and to record.
     """
 
     name: ClassVar[str]
@@ -69,27 +69,27 @@ class TrainingJob(ABC):
 
     @abstractmethod
     def inputs(self) -> dict[str, Any]:
-        """Read the rows; the digests of all that goes into the run."""
+        """Read the rows; returns the digests of all inputs of the run."""
 
     @abstractmethod
     def prepare(self) -> MultiTaskModel:
-        """Load and validate all that is left, and get ready to train; the model that is trained."""
+        """Load and validate everything else; returns the model to train."""
 
     @abstractmethod
     def train(self) -> Trained:
-        """Train and score."""
+        """Train and score the model."""
 
-    def clean_up(self) -> None:  # noqa: B027 (most jobs have nothing to drop)
-        """Drop what only an unfinished run needs."""
+    def clean_up(self) -> None:  # noqa: B027 (most jobs have nothing to delete)
+        """Delete files that only an unfinished run needs."""
 
     def run(self) -> RunDirectory:
-        """Run the job, or resume it, or find it finished.
+        """Run or resume the job; does nothing if it is already finished.
 
         Returns:
-            the finished run.
+            The finished run.
 
         Raises:
-            UserError: anything wrong with the request, before anything is written.
+            UserError: the request is invalid; raised before anything is written.
             Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
         """
         run = self.request.open_run(self.name, self.settings, self.tasks, **self.sources)
@@ -106,7 +106,7 @@ class TrainingJob(ABC):
                 self.warn(text)
             rows = {"rows": self.rows.data.summary()} if self.rows else {}
             facts = inputs | rows | {"warnings": self.warnings}
-            self.accelerator.wait_for_everyone()  # every process has looked at the directory
+            self.accelerator.wait_for_everyone()  # all processes must inspect the directory before it changes
             if main:
                 run.begin(**facts, parameters=count_parameters(model).to_json())
             self.accelerator.wait_for_everyone()

@@ -1,4 +1,4 @@
-"""Recipes: one TOML file each, data and not code; `--set` changes single settings."""
+"""Recipes: one TOML file each, containing only settings, which `--set` can override."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from tasks.errors import UserError, unknown
 
 
 def recipe_names(stage: str = "distill") -> list[str]:
-    """The recipes that ship with mtkd for one stage, in alphabetical order."""
+    """The built-in recipes of one stage, in alphabetical order."""
     return sorted(name for name in _files() if _read(name)["stage"] == stage)
 
 
 def recipe_text(name: str) -> str:
-    """The recipe's TOML as it stands in the package.
+    """The text of a recipe's TOML file.
 
     Raises:
-        UserError: no recipe of that name.
+        UserError: unknown recipe.
     """
     if name not in _files():
-        raise unknown("recipe", name, _files(), hint="mtkd recipes lists them all")
+        raise unknown("recipe", name, _files(), hint="`mtkd recipes` lists all recipes")
     return (resources.files("mtkd.recipes") / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def recipe_stage(name: str) -> str:
-    """Which stage a recipe is for."""
+    """The stage of a recipe: "distill", "refine" or "finetune"."""
     return _read(name)["stage"]
 
 
 def recipe_summary(name: str) -> str:
-    """What a recipe says of itself, in one line; torch is not imported."""
+    """The one-line summary of a recipe; does not import torch."""
     return _read(name)["summary"]
 
 
 def load_settings(name: str, stage: str, overrides: Mapping[str, Any], task: str = "") -> Any:
-    """A recipe with overrides applied and everything checked.
+    """Load a recipe, apply overrides, and validate the settings.
 
     Args:
         name: the recipe.
         stage: "distill", "refine" or "finetune".
-        overrides: dotted key -> value, as `parse_set` makes them. A `train.*` holds in every stage, unless
-            the stage has an override of its own.
-        task: what the recipe is for; if it is a single task for which the recipe has settings, these hold.
+        overrides: dotted key -> value, as returned by `parse_set`. `train.*` applies to every stage of the
+            recipe that has no override of its own.
+        task: the task or tasks to train on; for a single task, the recipe's settings for this task apply.
 
     Raises:
-        UserError: unknown recipe or key (the nearest one is offered), or a value out of range.
+        UserError: unknown recipe or key (the most similar one is suggested), or a value out of range.
     """
     names = recipe_names(stage)
     if name not in names:
-        raise unknown(f"{stage} recipe", name, names, hint="mtkd recipes lists them all")
+        raise unknown(f"{stage} recipe", name, names, hint="`mtkd recipes` lists all recipes")
     if stage == "finetune" and "train.lr" in overrides:
         raise UserError(
-            f"`train.lr={overrides['train.lr']}`: fine-tuning tries every rate of learning_rates",
-            hint=f"`learning_rates=[{overrides['train.lr']}]`",
+            f"`train.lr={overrides['train.lr']}` has no effect: fine-tuning tries all learning_rates",
+            hint=f"set `learning_rates=[{overrides['train.lr']}]`",
         )
     values = _read(name)
     values.pop("stage")
@@ -65,19 +65,19 @@ def load_settings(name: str, stage: str, overrides: Mapping[str, Any], task: str
     if overrides.get("train.epochs") and "train.steps" not in overrides:
         overrides = {"train.steps": None, **overrides}
     for key in overrides:
-        section, _, name_of = key.partition(".")
-        for place in values.get("stages", {}).values() if section == "train" else ():
-            place.get("train", {}).pop(name_of, None)
+        section, _, setting = key.partition(".")
+        for table in values.get("stages", {}).values() if section == "train" else ():
+            table.get("train", {}).pop(setting, None)
     for key, value in overrides.items():
         _assign(values, key, value)
     return validate(STAGES[stage], values)
 
 
 def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
-    """`--set a.b=v` options as dotted key -> value; v is read as TOML, else taken as a string.
+    """Parse `--set a.b=v` options to dotted key -> value; v is parsed as TOML if possible, else a string.
 
     Raises:
-        UserError: there is no "=".
+        UserError: an option has no "=".
     """
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -102,26 +102,26 @@ def _files() -> list[str]:
 
 
 def _read(name: str) -> dict[str, Any]:
-    """A recipe's values, those of the recipe that it extends beneath them."""
+    """The values of a recipe, merged over those of the recipe that it extends."""
     values = tomllib.loads((resources.files("mtkd.recipes") / f"{name}.toml").read_text(encoding="utf-8"))
-    below = values.pop("extends", None)
-    return _over(_read(below), values) if below else values
+    base = values.pop("extends", None)
+    return _merge(_read(base), values) if base else values
 
 
-def _over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """One table over another: tables are merged, anything else is replaced."""
-    merged = dict(below)
-    for key, value in above.items():
+def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two tables recursively; values that are not tables are replaced."""
+    merged = dict(base)
+    for key, value in changes.items():
         old = merged.get(key)
-        merged[key] = _over(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
     return merged
 
 
 def _assign(values: dict[str, Any], key: str, value: Any) -> None:
     *path, last = key.split(".")
-    place = values
+    table = values
     for part in path:
-        place = place.setdefault(part, {})
-        if not isinstance(place, dict):
-            raise UserError(f"the setting {key}: {part!r} holds a value, not a table of settings")
-    place[last] = value
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise UserError(f"the setting {key} does not exist: {part!r} is a value, not a table of settings")
+    table[last] = value

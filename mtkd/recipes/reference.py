@@ -1,4 +1,4 @@
-"""Every setting with what is allowed and what it means, read from the settings classes themselves."""
+"""The reference of all settings, generated from the settings classes and their docstrings."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from pydantic.fields import FieldInfo
 
 from mtkd.settings import STAGES
 
-# What a field of this name means in any class whose docstring does not say.
+# Descriptions of fields that the docstring of their class does not describe.
 _SHARED = {
-    "loss": "which loss the term computes",
-    "layers": "which layer of the student is compared with which of the teacher",
-    "projection": "of the student's vectors to the teacher's width",
-    "temperature": "divides logits before the softmax; a number, or points over the steps",
-    "vector": "which vector stands for a row",
-    "precision": "bf16 runs under autocast",
-    "max_length": "tokens that a row is cut to, special tokens included",
-    "stride": "tokens that neighbouring windows of a long context share (span tasks)",
-    "head_hidden": "width of the task heads' hidden layer; 0 = a single linear layer",
-    "dropout": "share of units that are dropped in the task heads while training",
-    "kind": "which encoder",
-    "embeddings": "how the word embeddings start",
+    "loss": "the loss that the term computes",
+    "layers": "which student layers are compared with which teacher layers",
+    "projection": "projection of the student's vectors to the teacher's width",
+    "temperature": "divides the logits before the softmax; a number, or a schedule of points over the steps",
+    "vector": "the vector that represents a row",
+    "precision": "number format of the computation; bf16 uses autocast",
+    "max_length": "maximum number of tokens per row, special tokens included",
+    "stride": "number of tokens that neighbouring windows of a long context share (span tasks)",
+    "head_hidden": "width of the hidden layer of task heads; 0 = a single linear layer",
+    "dropout": "dropout probability in the task heads during training",
+    "kind": "the kind of encoder",
+    "embeddings": "how the word embeddings are initialised",
     "vocabulary": "the teacher's word pieces, or whole words of the training text",
-    "vocabulary_size": "at most so many words (vocabulary = word)",
+    "vocabulary_size": "maximum number of words (vocabulary = word)",
 }
-_DESCRIBING = ("name", "summary", "source")  # of a recipe; nothing to set
+_DESCRIBING = ("name", "summary", "source")  # fields that describe a recipe and are not settings
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _NAMES: dict[Any, str] = {
     bool: "true | false",
@@ -49,9 +49,9 @@ class SettingInfo:
     """One setting.
 
     Attributes:
-        key: dotted, as `--set` takes it.
-        value: as `--set` takes it: the value in a recipe, or the default; "" = none.
-        allowed: the values that are accepted, in words.
+        key: dotted name, as in `--set`.
+        value: the value in a recipe or the default, in the syntax of `--set`; "" if the setting is required.
+        allowed: a description of the accepted values.
         description: one line.
     """
 
@@ -62,7 +62,7 @@ class SettingInfo:
 
 
 def settings_in_use(settings: BaseModel, prefix: str = "") -> list[SettingInfo]:
-    """Every setting of a recipe, with its value there."""
+    """All settings of a recipe, with their values."""
     found = []
     for name, field in type(settings).model_fields.items():
         key, value = f"{prefix}{name}", getattr(settings, name)
@@ -78,12 +78,12 @@ def settings_in_use(settings: BaseModel, prefix: str = "") -> list[SettingInfo]:
 
 @dataclass(frozen=True)
 class Section:
-    """The settings of one class, without those of the classes in it.
+    """The settings of one class, without nested classes.
 
     Attributes:
-        title: where they are set: "distill", "train", "terms.NAME, loss = relation".
-        summary: the first sentence of the class's docstring.
-        stages: the commands that read them.
+        title: the section of the settings, such as "distill", "train" or "terms.NAME, loss = relation".
+        summary: the first paragraph of the class's docstring.
+        stages: the commands that use the settings.
     """
 
     title: str
@@ -93,7 +93,7 @@ class Section:
 
 
 def sections() -> list[Section]:
-    """All settings of all commands, each class once."""
+    """The settings of all commands, each class once."""
     found: dict[tuple[str, type[BaseModel], type[BaseModel]], list[str]] = {}
     for stage, model in STAGES.items():
         for place in _classes(stage, "", model, BaseModel):
@@ -106,16 +106,16 @@ def sections() -> list[Section]:
 
 
 def markdown() -> str:
-    """docs/settings.md."""
+    """The content of docs/settings.md."""
     lines = [
         "# Settings",
         "",
-        "Every setting of `mtkd distill`, `refine` and `finetune`: ``KEY=VALUE`` changes one line of a",
-        "recipe. The defaults are those of a recipe that does not set the key; `mtkd recipes show NAME",
-        "`all` prints those of a recipe. Made by `mtkd recipes settings --markdown > docs/settings.md`.",
+        "All settings of `mtkd distill`, `refine` and `finetune`. `--set KEY=VALUE` overrides a setting of a",
+        "recipe. The default applies if a recipe does not set the key; `mtkd recipes show NAME --all` prints",
+        "the settings of a recipe. Generated by `mtkd recipes settings --markdown > docs/settings.md`.",
     ]
     for section in sections():
-        note = "Read by" if section.settings else "It has no settings of its own. Read by"
+        note = "Used by" if section.settings else "It has no further settings. Used by"
         lines += ["", f"## {section.title}", "", f"{section.summary} {note} {_commands(section.stages)}."]
         if section.settings:
             lines += ["", "| setting | default | allowed | meaning |", "| --- | --- | --- | --- |"]
@@ -134,7 +134,7 @@ def _escaped(text: str) -> str:
 
 
 def _prefix(title: str) -> str:
-    """The start of a section's keys, given its title."""
+    """The prefix of the keys of a section, from its title."""
     key = title.partition(",")[0]
     return "" if key in STAGES else f"{key}."
 
@@ -142,9 +142,9 @@ def _prefix(title: str) -> str:
 def _classes(
     title: str, prefix: str, model: type[BaseModel], base: type[BaseModel]
 ) -> Iterator[tuple[str, type[BaseModel], type[BaseModel]]]:
-    """Title and class of a settings class and of those in it, each with the class whose settings it repeats.
+    """Yield the title, class and documented base of a settings class and its nested classes.
 
-    Where there is a choice of classes, the settings that they inherit from a common one come once, first.
+    If a setting allows several classes, the settings of their common base come first, and only once.
     """
     yield title, model, base
     for name, field in model.model_fields.items():
@@ -160,7 +160,7 @@ def _classes(
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The settings classes that an annotation names."""
+    """The settings classes in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
         return
@@ -173,19 +173,19 @@ def _within(annotation: Any, kind: type) -> bool:
 
 
 def _variant(model: type[BaseModel]) -> str:
-    """What chooses this class of several: the field that allows one value only."""
+    """How to choose this class among several: the field that allows only one value."""
     chosen = ((name, _only(field)) for name, field in model.model_fields.items())
     return next((f"{name} = {value}" for name, value in chosen if value is not None), model.__name__)
 
 
 def _only(field: FieldInfo) -> Any:
-    """The only value that a setting may have; None where it may have others."""
+    """The only value that a setting allows; None if it allows several."""
     values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     return values[0] if len(values) == 1 else None
 
 
 def _leaves(model: type[BaseModel], base: type[BaseModel], prefix: str) -> list[SettingInfo]:
-    """The settings of a class that hold a value, but those of `base` and the one that chooses the class."""
+    """The settings of a class that hold values, except those of `base` and the one that chooses the class."""
     return [
         _info(model, name, field, prefix + name, _default(field))
         for name, field in model.model_fields.items()
@@ -204,7 +204,7 @@ def _info(model: type[BaseModel], name: str, field: FieldInfo, key: str, value: 
 
 
 def _written(value: Any) -> str:
-    """A value as `--set` takes it."""
+    """A value in the syntax of `--set`."""
     if value is inspect.Parameter.empty:
         return ""
     return "none" if value is None else value if isinstance(value, str) else _toml(value)
@@ -219,7 +219,7 @@ def _toml(value: Any) -> str:
 
 
 def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """The values of a type in words; a validator's docstring, if there is one, says it better."""
+    """Describe the values of a type, by the docstring of a validator if there is one."""
     for item in metadata:
         function = getattr(item, "func", None)
         if function is not None and function.__doc__:
@@ -254,7 +254,7 @@ def _paragraph(model: type[BaseModel]) -> str:
 
 
 def _documented(model: type[BaseModel]) -> dict[str, str]:
-    """Field -> description, from the Attributes sections of a class and the classes that it extends."""
+    """Field -> description, from the Attributes sections of a class and its base classes."""
     found: dict[str, str] = {}
     for part in reversed(model.__mro__):
         if not issubclass(part, BaseModel) or part is BaseModel:

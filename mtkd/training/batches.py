@@ -1,4 +1,4 @@
-"""The training loop's batches: drawn by a source, cut into micro-batches, collated and counted."""
+"""Batches for the training loop: drawn from a source, split into micro-batches, collated and counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.batching import Batch, Collator, Encoded
 from tasks.sampler import BatchIndices, TaskSampler, shard_indices
 from tasks.task import Task
 
-AHEAD = 64  # batches
+AHEAD = 64  # batches between announcing rows and drawing them
 
 
 def _nothing() -> None:
@@ -32,10 +32,10 @@ class DrawnRows:
 
     Attributes:
         rows: encoded rows of the task.
-        indices: (b,) int64 which of them.
-        cursor: where the source stands after this draw, beyond epoch and batch, as plain JSON; {} where
-            these say all.
-        before: called in the training thread before the step is run.
+        indices: (b,) int64 positions of the step's rows in `rows`.
+        cursor: the position of the source after this draw as plain JSON, if epoch and batch number do not
+            determine it; else {}.
+        before: called in the training thread before the step runs.
     """
 
     rows: Encoded
@@ -45,11 +45,11 @@ class DrawnRows:
 
 
 class BatchSource(Protocol):
-    """Draws rows of one task each, in an order that a stopped run can resume.
+    """Draws the rows of each step, all of one task, in an order that a stopped run can resume.
 
     Attributes:
         tasks: name -> Task.
-        collate: how rows become a batch.
+        collate: turns rows into a batch.
     """
 
     tasks: Mapping[str, Task]
@@ -60,10 +60,10 @@ class BatchSource(Protocol):
         ...
 
     def epoch(self, number: int, start: int, cursor: Mapping[str, Any]) -> Iterator[DrawnRows]:
-        """The draws of an epoch from its batch `start` on.
+        """The draws of an epoch, starting at batch `start`.
 
         Args:
-            cursor: that of the draw before; {} at the start of a run.
+            cursor: the cursor of the previous draw; {} at the start of a run.
         """
         ...
 
@@ -73,7 +73,7 @@ class TaskBatches:
 
     Args:
         blocks: shuffle rows block by block (see `TaskSampler`).
-        ahead: told of rows some time before they are drawn, so that they can be read from the disk.
+        ahead: called with (task, indices) some time before rows are drawn, to read them from disk in advance.
     """
 
     def __init__(
@@ -106,24 +106,24 @@ class TaskBatches:
         return len(self._sampler)
 
     def epoch(self, number: int, start: int, cursor: Mapping[str, Any]) -> Iterator[DrawnRows]:
-        """The draws of an epoch from its batch `start` on; no cursor is needed."""
+        """The draws of an epoch, starting at batch `start`; the cursor is not used."""
         draws = self._sampler.epoch(number)[start:]
         for n, draw in enumerate(draws):
             before = _nothing
             if self._ahead and n + AHEAD < len(draws):
-                coming = draws[n + AHEAD]
-                before = partial(self._ahead, coming.task, coming.indices)
+                upcoming = draws[n + AHEAD]
+                before = partial(self._ahead, upcoming.task, upcoming.indices)
             yield DrawnRows(self._data[draw.task], draw.indices, before=before)
 
 
 @dataclass(frozen=True, eq=False)
 class StepBatches:
-    """What one process runs for one optimiser step.
+    """The micro-batches of one process for one optimiser step.
 
     Attributes:
         batches: the micro-batches, on the CPU.
-        weights: of each: 1, or 0 for a row that is run only to take part in the exchange between processes.
-        num_items: for each term of the objective, its items in all micro-batches of this process.
+        weights: the weight of each micro-batch: 1, or 0 if it runs only to take part in gradient reduction.
+        num_items: the number of items of each loss term in all micro-batches of this process.
         drawn: the rows of all processes.
     """
 
@@ -135,12 +135,12 @@ class StepBatches:
 
 
 class MicroBatches:
-    """A source's draws as micro-batches, collated and counted ahead of their use.
+    """Splits the draws of a source into micro-batches, and collates and counts them ahead of use.
 
     Args:
-        objective: whose items are counted.
-        micro_batch: rows per micro-batch; None = all of a process's share at once.
-        rank, world: this process and the number of processes.
+        objective: counts the items of each loss term.
+        micro_batch: rows per micro-batch; None = the whole shard of a process.
+        rank, world: index of this process, and number of processes.
     """
 
     def __init__(
@@ -158,22 +158,22 @@ class MicroBatches:
     def epoch(
         self, number: int, start: int, cursor: Mapping[str, Any], limit: int | None = None
     ) -> Iterator[Iterator[StepBatches]]:
-        """The steps of an epoch from its batch `start` on, prepared on a thread that ends with the block.
+        """The steps of an epoch from batch `start`, prepared by a thread that ends with the `with` block.
 
         Args:
             cursor: see `BatchSource.epoch`.
-            limit: at most so many steps.
+            limit: maximum number of steps.
         """
         draws = islice(self.source.epoch(number, start, cursor), limit)
         with prefetched(map(self.step, draws)) as steps:
             yield steps
 
     def step(self, drawn: DrawnRows) -> StepBatches:
-        """This process's share of a draw."""
+        """Prepare this process's shard of a draw."""
         task = self.source.tasks[drawn.rows.task]
-        shares = self._shares(drawn)
-        batches = tuple(self.source.collate(drawn.rows, indices) for indices, _ in shares)
-        weights = tuple(weight for _, weight in shares)
+        shards = self._shards(drawn)
+        batches = tuple(self.source.collate(drawn.rows, indices) for indices, _ in shards)
+        weights = tuple(weight for _, weight in shards)
         counted = [
             self._objective.num_items(task, batch)
             for batch, weight in zip(batches, weights, strict=True)
@@ -182,13 +182,13 @@ class MicroBatches:
         num_items = [sum(counts) for counts in zip(*counted, strict=True)]
         return StepBatches(task, batches, weights, num_items or [0] * len(self._objective.terms), drawn)
 
-    def _shares(self, drawn: DrawnRows) -> list[tuple[np.ndarray, float]]:
-        """This process's rows of a draw, in micro-batches, each with weight 1; where a process has no row
-        left it runs one row with weight 0, so that all processes take part in every exchange.
+    def _shards(self, drawn: DrawnRows) -> list[tuple[np.ndarray, float]]:
+        """This process's rows of a draw as micro-batches of weight 1. A process with too few rows runs one
+        row with weight 0, so that all processes run the same number of micro-batches.
         """
         task, groups, micro = drawn.rows.task, drawn.rows.groups, self._micro
         own = shard_indices(BatchIndices(task, drawn.indices), self._rank, self._world, groups)
         count = math.ceil(math.ceil(len(drawn.indices) / self._world) / micro) if micro else 1
         parts = [shard_indices(BatchIndices(task, own), part, count, groups) for part in range(count)]
-        shares = [(part, 1.0) for part in parts if len(part)]
-        return shares + [(drawn.indices[:1], 0.0)] * (count - len(shares))
+        shards = [(part, 1.0) for part in parts if len(part)]
+        return shards + [(drawn.indices[:1], 0.0)] * (count - len(shards))

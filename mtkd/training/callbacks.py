@@ -1,4 +1,4 @@
-"""Callbacks: code that is called as training goes on. The logs and the progress bar are callbacks too."""
+"""Callbacks, which are called during training. The logs and the progress bar are callbacks too."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ LOG_STEPS = 20
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Where training stands.
+    """The state of training.
 
     Attributes:
-        label: what is being trained, in a word or two ("distilling (layers)").
+        label: what is being trained, such as "distilling (layers)".
         step: optimiser steps done.
         total_steps: steps of the whole run, unless it stops early.
         epoch: epochs done.
         task: the task of the last step; None before the first.
-        loss: the objective's value in the last step.
-        terms: each loss term's own value in the last step, before weighting; terms that had no items in it
-            are left out.
+        loss: the value of the objective in the last step.
+        terms: the value of each loss term in the last step, before weighting; terms without items are left
+            out.
         lr: the learning rate of the last step.
-        metric: name of the watched metric (`train.metric`), and `value` its last value.
+        metric: name of the watched metric (`train.metric`).
+        value: the last value of the watched metric.
         scores: the last validation scores, "task/split" -> score.
-        stopped: True once training has stopped before its last step.
+        stopped: True once training has stopped early.
     """
 
     label: str
@@ -52,24 +53,24 @@ class TrainingState:
 
 @dataclass
 class TrainingControl:
-    """What a callback may ask for.
+    """Lets callbacks control training.
 
     Attributes:
-        should_training_stop: set it to True to end training: the model is evaluated a last time, and the
-            weights to keep are chosen as usual.
+        should_training_stop: set to True to end training. The model is evaluated once more, and the weights
+            to keep are chosen as usual.
     """
 
     should_training_stop: bool = False
 
 
 class Callback:
-    """Base class of callbacks; override what you need. With several processes only the main one calls them.
+    """Base class of callbacks; override the methods you need. Only the main process calls callbacks.
 
-    A recipe of several stages trains once per stage, each from `on_train_begin` to `on_end`.
+    A recipe with several stages calls `on_train_begin` to `on_end` once per stage.
     """
 
     def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
-        """Before the first step, or the first one after a resume (`state.step` is not 0 then)."""
+        """Before the first step; when a run is resumed, `state.step` is not 0."""
 
     def on_step(self, state: TrainingState, control: TrainingControl) -> None:
         """After every optimiser step."""
@@ -81,15 +82,15 @@ class Callback:
         """After a checkpoint has been written."""
 
     def on_end(self, state: TrainingState, control: TrainingControl) -> None:
-        """After the last step, and where training ends by an error or Ctrl-C."""
+        """After the last step, or when training ends by an error or Ctrl-C."""
 
 
 class MetricLog(Callback):
-    """Writes means over the last steps, after the first, every 20 and at every checkpoint, and scores.
+    """Base class of logs. Writes a record after the first step, every 20 steps, and at every checkpoint.
 
-    What is written: `loss` and each term's `loss/<term>`, means over the steps since the last record;
-    `loss/<task>`, the mean over the steps of that task; `lr`; after an evaluation `score/<task>/<split>`
-    and `watched`, the value of `train.metric`.
+    A record holds means over the steps since the last record: `loss`, `loss/<term>` for each loss term and
+    `loss/<task>` for each task; and the current `lr`. After an evaluation a record with
+    `score/<task>/<split>` and `watched`, the value of `train.metric`, is written.
     """
 
     def __init__(self) -> None:
@@ -101,8 +102,8 @@ class MetricLog(Callback):
 
     def on_step(self, state: TrainingState, control: TrainingControl) -> None:
         """Collect the step's values."""
-        found = {"loss": state.loss, **{f"loss/{name}": value for name, value in state.terms.items()}}
-        for name, value in (found | {f"loss/{state.task}": state.loss}).items():
+        losses = {"loss": state.loss, **{f"loss/{name}": value for name, value in state.terms.items()}}
+        for name, value in (losses | {f"loss/{state.task}": state.loss}).items():
             if value is not None:
                 self._values[name].append(value)
         if state.step == 1 or state.step % LOG_STEPS == 0:
@@ -116,11 +117,11 @@ class MetricLog(Callback):
         self.write(state.step, {"epoch": state.epoch, **watched, **scores})
 
     def on_checkpoint(self, state: TrainingState, control: TrainingControl) -> None:
-        """Write what is left, so that a resumed run writes the same records."""
+        """Write the remaining values, so that a resumed run writes the same records."""
         self._flush(state)
 
     def on_end(self, state: TrainingState, control: TrainingControl) -> None:
-        """Write what is left."""
+        """Write the remaining values."""
         self._flush(state)
 
     def _flush(self, state: TrainingState) -> None:
@@ -131,9 +132,9 @@ class MetricLog(Callback):
 
 
 class JsonLinesLog(MetricLog):
-    """log.jsonl in a directory, one record per line; it can be followed while the run goes on.
+    """Writes `log.jsonl` in a directory, one record per line, during the run.
 
-    On resuming, records from after the checkpoint are dropped.
+    When a run is resumed, records after the checkpoint are dropped.
     """
 
     def __init__(self, directory: Path):
@@ -162,7 +163,7 @@ class JsonLinesLog(MetricLog):
 
 
 class TensorBoardLog(MetricLog):
-    """The same records for TensorBoard, in tensorboard/ of a directory."""
+    """Writes the same records for TensorBoard to `tensorboard/` in a directory."""
 
     def __init__(self, directory: Path):
         super().__init__()
@@ -170,7 +171,7 @@ class TensorBoardLog(MetricLog):
         self._board: Any = None
 
     def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
-        """Open the log; records from after the checkpoint are dropped."""
+        """Open the log; records after the checkpoint are dropped."""
         from torch.utils.tensorboard import SummaryWriter
 
         self._board = SummaryWriter(str(self._directory), purge_step=state.step + 1)
@@ -188,7 +189,7 @@ class TensorBoardLog(MetricLog):
 
 
 class ProgressBar(Callback):
-    """A progress bar on standard error, with the scores of every epoch; silent after `--quiet`."""
+    """Shows a progress bar on standard error, and prints the scores of every epoch; silent with `--quiet`."""
 
     def __init__(self) -> None:
         self._open = contextlib.ExitStack()
@@ -218,7 +219,7 @@ class ProgressBar(Callback):
 
 
 def _step_of(line: str) -> int:
-    """The step of a log line; a line cut short by a kill counts as too late to keep."""
+    """The step of a log line; the largest integer for an incomplete line, so that it is dropped."""
     try:
         return int(json.loads(line)["step"])
     except (json.JSONDecodeError, KeyError):

@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and JSON in one directory, whole or absent."""
+"""Checkpoints: one directory of safetensors and JSON files each, written atomically."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _KEEP = 2
 
 @dataclass
 class Position:
-    """Where a run stands; all that the loop needs beside weights and optimiser.
+    """The progress of a run: everything the loop needs besides weights and optimiser state.
 
-    Randomness needs no state: order, dropout and masking are drawn from (seed, epoch or step).
+    No random state is needed: order, dropout and masking are functions of the seed and the epoch or step.
 
     Attributes:
-        step: optimiser steps done in all.
+        step: number of finished optimiser steps.
         epoch, batch: the next batch to run.
-        best: the best value so far of the metric that is watched; None before the first evaluation.
-        bad_epochs: evaluations since then.
-        history: one record an epoch.
-        stopped: True once training has ended (early or not).
-        seconds: time spent training so far.
-        batch_source: see `mtkd.training.batches.BatchSource.cursor`.
+        best: the best value of the watched metric so far; None before the first evaluation.
+        bad_epochs: number of evaluations since the best value.
+        history: one record per epoch.
+        stopped: True once training has ended, early or not.
+        seconds: training time so far.
+        batch_source: the last `mtkd.training.batches.DrawnRows.cursor`.
     """
 
     step: int = 0
@@ -48,44 +48,44 @@ class Position:
 def save_checkpoint(
     directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer, position: Position
 ) -> None:
-    """Write `directory/step-N`, then drop all but the newest two.
+    """Write `directory/step-N` and delete all but the newest two checkpoints.
 
     Args:
-        module: model and objective (unwrapped).
+        module: model and objective, not wrapped by accelerate.
     """
     state, names = module.state_dict(), _saved_names(module)
     weights = {name: state[name].cpu().contiguous() for name, saved in names.items() if name == saved}
-    with atomic_directory(directory / f"step-{position.step:09d}") as place:
-        save_file(weights, place / "weights.safetensors")
-        save_file(optimizer_tensors(module, optimizer), place / "optimizer.safetensors")
-        write_json(place / "position.json", asdict(position))
-    for old in _all(directory)[:-_KEEP]:
+    with atomic_directory(directory / f"step-{position.step:09d}") as path:
+        save_file(weights, path / "weights.safetensors")
+        save_file(optimizer_tensors(module, optimizer), path / "optimizer.safetensors")
+        write_json(path / "position.json", asdict(position))
+    for old in _checkpoints(directory)[:-_KEEP]:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def restore_checkpoint(
     directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Position | None:
-    """Put the newest checkpoint back; None if there is none."""
-    found = _all(directory)
-    if not found:
+    """Restore the newest checkpoint; returns None if there is none."""
+    checkpoints = _checkpoints(directory)
+    if not checkpoints:
         return None
-    place = found[-1]
-    weights = load_file(place / "weights.safetensors")
+    newest = checkpoints[-1]
+    weights = load_file(newest / "weights.safetensors")
     tied = {name: weights[saved] for name, saved in _saved_names(module).items() if saved in weights}
     module.load_state_dict(weights | tied)
-    restore_optimizer(module, optimizer, load_file(place / "optimizer.safetensors"))
-    return Position(**read_json(place / "position.json"))
+    restore_optimizer(module, optimizer, load_file(newest / "optimizer.safetensors"))
+    return Position(**read_json(newest / "position.json"))
 
 
 def _saved_names(module: nn.Module) -> dict[str, str]:
-    """The name that each tensor is saved under; tied weights have several names and are saved once."""
+    """The name under which each tensor is saved; tied weights have several names but are saved once."""
     first: dict[int, str] = {}
     state = module.state_dict(keep_vars=True)
     return {name: first.setdefault(id(value), name) for name, value in state.items()}
 
 
-def _all(directory: Path) -> list[Path]:
+def _checkpoints(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []
     return sorted(p for p in directory.iterdir() if re.fullmatch(r"step-\d+", p.name))

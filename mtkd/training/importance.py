@@ -1,4 +1,4 @@
-"""How important the parts of a fine-tuned teacher are for its tasks."""
+"""Measuring the importance of the parts of a fine-tuned teacher for its tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tasks.errors import UserError
 from tasks.progress import progress
 from tasks.task import Task
 
-_ROWS = 1024  # of each task
+_ROWS = 1024  # rows per task
 
 
 def measure_importance(
@@ -26,10 +26,10 @@ def measure_importance(
     """First-order importance of layers, heads and feed-forward units, from the loss on labels (ROSITA).
 
     Args:
-        data: task -> training rows as the teacher reads them; up to 1,024 labelled ones of each are used.
+        data: task -> training rows as the teacher reads them; up to 1,024 labelled rows per task are used.
 
     Raises:
-        UserError: no row has a label, or the teacher's layers cannot be told apart.
+        UserError: no row has a label, or the layers of the teacher cannot be identified.
     """
     encoder = teacher.encoder
     if not isinstance(encoder, TransformerEncoder):
@@ -42,7 +42,7 @@ def measure_importance(
     labelled = {name: np.flatnonzero(rows.labelled) for name, rows in data.items()}
     chosen = {name: random.permutation(rows)[:_ROWS] for name, rows in labelled.items()}
     if not any(map(len, chosen.values())):
-        raise UserError("a student is cut out of its teacher by the loss on labels, and no row has a label")
+        raise UserError("pruning the teacher into a student needs labelled rows, and no row has a label")
     device = next(teacher.parameters()).device
     teacher.eval().requires_grad_(True)
     with progress("importance", sum(map(len, chosen.values()))) as advance:
@@ -53,19 +53,19 @@ def measure_importance(
                 loss, _ = objective(tasks[name], batch, signal, None, objective.num_items(tasks[name], batch))
                 teacher.zero_grad(set_to_none=True)
                 loss.backward()
-                for layer, found in zip(parts, sums, strict=True):
+                for layer, total in zip(parts, sums, strict=True):
                     heads = _change(layer["output"][1]).view(encoder.shape.heads, -1).sum(1)
                     units = _change(layer["down"][1])
-                    found["heads"] = found["heads"] + heads.abs().cpu()
-                    found["units"] = found["units"] + units.abs().cpu()
-                    found["layer"] = found["layer"] + (heads.sum() + units.sum()).abs().cpu()
+                    total["heads"] = total["heads"] + heads.abs().cpu()
+                    total["units"] = total["units"] + units.abs().cpu()
+                    total["layer"] = total["layer"] + (heads.sum() + units.sum()).abs().cpu()
                 advance(len(batch))
     teacher.zero_grad(set_to_none=True)
     teacher.requires_grad_(False)
-    return Importance(*(torch.stack([found[kind] for found in sums]) for kind in ("layer", "heads", "units")))
+    return Importance(*(torch.stack([total[kind] for total in sums]) for kind in ("layer", "heads", "units")))
 
 
 def _change(linear: nn.Linear) -> Tensor:
-    """(n_in,) the sum of w dL/dw over what each input of a linear map feeds."""
-    assert linear.weight.grad is not None, "every layer has a part in the loss"
+    """(n_in,) the sum of w dL/dw over the outputs, for each input of a linear layer."""
+    assert linear.weight.grad is not None, "every layer contributes to the loss"
     return (linear.weight * linear.weight.grad).detach().sum(0)

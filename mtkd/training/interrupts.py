@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a checkpoint is written before the run ends."""
+"""Handling Ctrl-C and SIGTERM, so that a checkpoint is written before the run ends."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(Exception):
-    """Ctrl-C or SIGTERM. A checkpoint has been written, from which the same call resumes.
+    """Raised after Ctrl-C or SIGTERM. A checkpoint has been written, from which the same call resumes.
 
     Attributes:
-        exit_code: what a command that ends for it should exit with, 128 + the signal's number.
+        exit_code: the exit code for a command, 128 + the number of the signal.
     """
 
     def __init__(self, number: int = signal.SIGINT):
@@ -24,10 +24,10 @@ class Interrupted(Exception):
 
 
 class SignalWatch:
-    """Remembers the signal that came.
+    """Remembers whether Ctrl-C or SIGTERM was received.
 
     Attributes:
-        number: of the signal; 0 = none so far.
+        number: number of the last signal; 0 if there was none.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class SignalWatch:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Watch for Ctrl-C and SIGTERM inside the block; does nothing outside the main thread."""
+        """Catch Ctrl-C and SIGTERM inside the block; does nothing outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,4 @@
-"""Optimisers, the learning rate by step, and the optimiser's state by parameter name."""
+"""Optimisers, learning rate schedules, and saving the state of an optimiser."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from mtkd.settings import TrainSettings
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": lambda params, **given: torch.optim.Adam(params, fused=True, **given),
-    "adamw": lambda params, **given: torch.optim.AdamW(params, fused=True, **given),
-    "adadelta": lambda params, **given: torch.optim.Adadelta(params, rho=0.95, **given),
+    "adam": lambda params, **options: torch.optim.Adam(params, fused=True, **options),
+    "adamw": lambda params, **options: torch.optim.AdamW(params, fused=True, **options),
+    "adadelta": lambda params, **options: torch.optim.Adadelta(params, rho=0.95, **options),
     "adafactor": torch.optim.Adafactor,
 }
 
 
 def build_optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
-    """The optimiser of a run; biases and norms (vectors) are not decayed."""
+    """Build the optimiser of a run; biases and norms (vectors) get no weight decay."""
     params = [p for p in module.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in params if p.ndim > 1], "weight_decay": settings.weight_decay},
@@ -30,13 +30,13 @@ def build_optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.O
 def learning_rate(settings: TrainSettings, step: int, total: int, hold: float = 0.0) -> float:
     """The learning rate of one step.
 
-    It rises linearly from 0 over the first `warmup * total` steps, then stays (`constant`) or falls
-    linearly to 0 at `total` (`linear`), from `hold * total` on.
+    It rises linearly from 0 over the first `warmup * total` steps. Then it stays constant (`constant`), or
+    falls linearly to 0 at step `total` (`linear`), starting at step `hold * total`.
 
     Args:
-        step: from 0.
+        step: the step, counted from 0.
         total: steps of the whole run.
-        hold: share of the steps before which it does not fall.
+        hold: share of the steps before which the rate does not fall.
     """
     warm = int(settings.warmup * total)
     top = total if settings.schedule == "constant" else max(warm, round(hold * total))
@@ -51,13 +51,13 @@ def linear_rate(highest: float, step: int, total: int, warm: int, top: int) -> f
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the rate of every parameter group."""
+    """Set the learning rate of every parameter group."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state as named tensors ("parameter|slot"), for safetensors."""
+    """The state of an optimiser as named tensors ("parameter|slot"), for safetensors."""
     return {
         f"{name}|{slot}": torch.as_tensor(value).detach().cpu()
         for name, param in module.named_parameters()
@@ -68,7 +68,7 @@ def optimizer_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> di
 def restore_optimizer(
     module: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 ) -> None:
-    """Put back what `optimizer_tensors` gave."""
+    """Restore a state returned by `optimizer_tensors`."""
     params = dict(module.named_parameters())
     for key, value in tensors.items():
         name, _, slot = key.rpartition("|")

@@ -1,4 +1,4 @@
-"""Preparing the next items of an iterator on a thread while the current one is used."""
+"""Preparing the next items of an iterator in a thread while the current item is in use."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 Item = TypeVar("Item")
-DEPTH = 4  # items
+DEPTH = 4  # items in the queue
 
 
 @contextlib.contextmanager
 def prefetched(items: Iterator[Item], depth: int = DEPTH) -> Iterator[Iterator[Item]]:
-    """The same items in the same order, made on a thread that ends with the `with` block.
+    """The same items in the same order, computed by a thread that ends with the `with` block.
 
     Args:
-        depth: how many items may wait to be used.
+        depth: maximum number of items to prepare in advance.
 
     Raises:
-        Exception: whatever `items` raises, at the place where its next item would have come.
+        Exception: any exception of `items`, at the position of the failed item.
     """
     ready: queue.Queue[tuple[bool, Item | BaseException | None]] = queue.Queue(depth)
     stopped = threading.Event()

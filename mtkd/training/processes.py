@@ -1,4 +1,4 @@
-"""The accelerator of a run, and sums over its processes."""
+"""Creating the accelerator of a run, and sums over its processes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Number = TypeVar("Number", int, float)
 
 
 def make_accelerator(device: str | None = None) -> Accelerator:
-    """The accelerator of a run: device and processes. Heads that idle in a step are allowed for.
+    """Create the accelerator of a run, which handles device and processes. Heads may be unused in a step.
 
-    It is the same for every precision, so that one process can run jobs of several: training step and
-    evaluation use autocast themselves.
+    It does not depend on the precision, so that one process can run jobs of several precisions; the training
+    step and evaluation use autocast themselves.
 
     Args:
-        device: "cpu", "cuda", "cuda:1", "mps"; None = the GPU if there is one, one for each process.
+        device: "cpu", "cuda", "cuda:1" or "mps"; None = a GPU per process if available.
 
     Raises:
-        UserError: there is no such device, several processes would share it, or this process has trained on
-            another one before.
+        UserError: the device does not exist, several processes would share it, or this process has already
+            used another device.
     """
     wanted = None if device is None else find_device(device)
     if wanted is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
-            f"`device={device}` with several processes: each takes a device of its own",
+            f"`device={device}` cannot be used with several processes, since each uses its own device",
             hint="leave `device` out, or choose the GPUs with CUDA_VISIBLE_DEVICES",
         )
     with _environment(wanted):
@@ -44,7 +44,7 @@ def make_accelerator(device: str | None = None) -> Accelerator:
         )
     if wanted is not None and accelerator.device.type != wanted.type:
         raise UserError(
-            f"this process trains on {accelerator.device} already and cannot change to {device}",
+            f"this process already uses {accelerator.device} and cannot change to {device}",
             hint="start a new process, or leave `device` out",
         )
     return accelerator
@@ -52,7 +52,7 @@ def make_accelerator(device: str | None = None) -> Accelerator:
 
 @contextlib.contextmanager
 def _environment(device: torch.device | None) -> Iterator[None]:
-    """What accelerate chooses its device by, inside the block."""
+    """Set the environment variable from which accelerate reads its device, inside the block."""
     key = "ACCELERATE_TORCH_DEVICE"
     before = os.environ.get(key)
     if device is not None:
@@ -66,7 +66,7 @@ def _environment(device: torch.device | None) -> Iterator[None]:
 
 
 def sum_over_processes(accelerator: Accelerator, numbers: list[Number]) -> list[Number]:
-    """Each number's sum over all processes; every process has to call it."""
+    """Sum each number over all processes; every process must call this."""
     if accelerator.num_processes == 1:
         return numbers
     own = torch.tensor(numbers, device=accelerator.device)

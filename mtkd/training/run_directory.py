@@ -1,4 +1,4 @@
-"""The directory of a run: what it holds, and who may write there."""
+"""The directory of a run: its record, and the rules for resuming and overwriting it."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ _PACKAGES = (
 
 
 class RunDirectory:
-    """A run's directory: run.json, log.jsonl, tensorboard/, checkpoints/, model/.
+    """The directory of a run: run.json, log.jsonl, tensorboard/, checkpoints/, model/.
 
-    Nothing is written before `begin`, so that a request that is refused leaves nothing behind.
+    Nothing is written before `begin`, so an invalid request leaves no files behind.
 
     Attributes:
         path: the directory.
-        identity: all that decides the result (stage, settings, data, teacher, ...); two runs with the
+        identity: everything that determines the result (stage, settings, data, teacher, ...). Runs with the
             same identity are the same run.
-        resuming: True if the directory holds this very run.
+        resuming: True if the directory already holds this run.
     """
 
     def __init__(
         self, path: Path, identity: dict[str, Any], *, resume: bool = False, overwrite: bool = False
     ):
-        """Look at the directory and decide what to do with what is there.
+        """Inspect the directory; nothing is written.
 
         Args:
-            resume: go on with the run that is there, which must be the same run.
-            overwrite: drop the run that is there.
+            resume: require that the directory holds this run, to resume it.
+            overwrite: replace the run in the directory.
 
         Raises:
-            UserError: another run is there, or files that are no run.
+            UserError: the directory holds another run, or files that are not a run.
         """
         self.path = path
         self.identity = json.loads(json.dumps(identity))
@@ -63,7 +63,7 @@ class RunDirectory:
             self._refuse_another(resume)
         elif path.is_dir() and any(not is_temporary(file) for file in path.iterdir()):
             raise UserError(
-                f"{path} is not empty and holds no run of mtkd",
+                f"{path} is not empty and is not an mtkd run",
                 hint="choose another `out`, or empty it yourself",
             )
         elif resume:
@@ -74,22 +74,25 @@ class RunDirectory:
         if self._before is None or self._before["identity"] == self.identity:
             return
         differs = ", ".join(_differences(self._before["identity"], self.identity))
-        problem = f"{self.path} holds another run: it differs in {differs}"
+        problem = f"{self.path} holds another run, which differs in {differs}"
         if resume:
-            raise UserError(problem, hint="`resume=True` needs the same settings; use them, or another `out`")
+            raise UserError(
+                problem, hint="`resume=True` needs the settings of that run; or choose another `out`"
+            )
         raise UserError(
             problem,
-            hint="`resume=True` with that run's settings, `overwrite=True` to delete it, or another `out`",
+            hint="resume it with its own settings (`resume=True`), replace it with `overwrite=True`, "
+            "or choose another `out`",
         )
 
     @property
     def finished(self) -> bool:
-        """True if this very run is here and complete."""
+        """True if this run is complete."""
         return self._before is not None and self._before["status"] == "finished"
 
     @property
     def record(self) -> dict[str, Any]:
-        """What run.json says now."""
+        """The current content of run.json."""
         return read_json(self.path / RUN_FILE)
 
     @property
@@ -103,10 +106,10 @@ class RunDirectory:
         return MultiTaskModel.load(self.path)
 
     def check_inputs(self, **inputs: Any) -> None:
-        """See that what went into the run that is here (data, teacher, ...) is what it was.
+        """If the run is resumed, check that its inputs (data, teacher, ...) have not changed.
 
         Args:
-            inputs: name -> digests, as they will be recorded by `begin`.
+            inputs: name -> digests, as recorded by `begin`.
 
         Raises:
             UserError: an input has changed.
@@ -114,15 +117,15 @@ class RunDirectory:
         for name, digest in (inputs if self._before else {}).items():
             if self._before is not None and self._before.get(name) != digest:
                 raise UserError(
-                    f"the {name} changed since the run in {self.path} began",
-                    hint="put it back, or start anew with `overwrite=True`",
+                    f"the {name} has changed since the run in {self.path} started",
+                    hint="restore it, or start over with `overwrite=True`",
                 )
 
     def begin(self, **facts: Any) -> None:
-        """Make the directory and write run.json; from here on it holds this run.
+        """Create the directory and write run.json.
 
         Args:
-            facts: what else to record (digests of what goes in, parameters, warnings, ...).
+            facts: further values to record (digests of inputs, parameters, warnings, ...).
         """
         if self._before is None and self.path.is_dir():
             drop_directory(self.path)
@@ -138,11 +141,11 @@ class RunDirectory:
         )
 
     def note(self, **facts: Any) -> None:
-        """Add facts to run.json."""
+        """Add values to run.json."""
         write_json(self.path / RUN_FILE, {**self.record, **facts})
 
     def finish(self, **facts: Any) -> None:
-        """Mark the run as complete, drop its checkpoints, and add the last facts."""
+        """Mark the run as complete, add final values, and delete its checkpoints."""
         self.note(status="finished", **facts)
         shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
 

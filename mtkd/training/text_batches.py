@@ -1,4 +1,4 @@
-"""Training on plain text: batches that are streamed, and the loss on texts that were held out."""
+"""Training on plain text: streamed batches, and the loss on held-out texts."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tasks.task import Task
 EPOCH_STEPS = 1000
 _HELD_OUT_EVERY = 64
 _START = {"passes": 0, "texts": 0, "batch": 0}
-_STREAM = 0x7E87  # tells this source's random numbers from others of the same seed
+_STREAM = 0x7E87  # separates the random numbers of this source from others with the same seed
 
 
 class TextBatches:
-    """Batches of pieces of texts, pass after pass over the files, in memory that does not grow with them.
+    """Batches of text, pass after pass over the files, with memory use independent of their size.
 
-    Texts are read in chunks; those of a chunk are cut into pieces of at most the reader's max_length, put
-    into batches of about equal length, and the batches are shuffled. So texts are mixed within a chunk,
-    not across the corpus. One text in 64 is held out while there are fewer than `held_out`.
+    Texts are read in chunks. The texts of a chunk are cut into sequences of up to the reader's max_length,
+    grouped into batches by length, and the batches are shuffled. So texts are shuffled within a chunk, not
+    across the corpus. Every 64th text is held out until there are `held_out` of them.
 
-    The cursor of a draw is the pass, the chunk's first text, and the next batch of the chunk.
+    The cursor of a draw is the pass, the first text of the chunk, and the next batch of the chunk.
     """
 
     def __init__(self, files: TextFiles, collate: Collator, settings: TrainSettings, held_out: int = 512):
@@ -52,7 +52,7 @@ class TextBatches:
         return min(self._settings.steps_per_epoch or EPOCH_STEPS, steps)
 
     def epoch(self, number: int, start: int, cursor: Mapping[str, Any]) -> Iterator[DrawnRows]:
-        """The next draws of the stream, from the cursor on."""
+        """The next draws of the stream, starting at the cursor."""
         if self._stream is None or self._cursor != cursor:
             self._stream = self._draws(**(cursor or _START))
         for drawn in islice(self._stream, len(self) - start):
@@ -72,7 +72,7 @@ class TextBatches:
             passes, texts = passes + 1, 0
 
     def _batches(self, pool: Encoded, passes: int, texts: int) -> list[np.ndarray]:
-        """Pieces of about equal length together, the batches in random order."""
+        """The rows of each batch: rows of similar length, batches in random order."""
         random = np.random.default_rng((self._settings.seed, _STREAM, passes, texts))
         order = random.permutation(len(pool))
         if self._settings.bucket:
@@ -82,24 +82,24 @@ class TextBatches:
         return [batches[i] for i in random.permutation(len(batches))]
 
     def _held_out(self, first: int, count: int) -> np.ndarray:
-        """(count,) bool: which of the texts from number `first` on are held out."""
+        """(count,) bool, True for the texts from number `first` on that are held out."""
         numbers = np.arange(first, first + count)
         return (numbers % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1) & (numbers < self._limit)
 
     def held_out(self) -> Encoded:
-        """The pieces of the texts that no batch holds."""
-        found: list[str] = []
+        """The encoded held-out texts."""
+        texts: list[str] = []
         first = 0
         for chunk in self._files.chunks():
-            found += chunk.filter(pa.array(self._held_out(first, len(chunk)))).to_pylist()
+            texts += chunk.filter(pa.array(self._held_out(first, len(chunk)))).to_pylist()
             first += len(chunk)
             if first >= self._limit:
                 break
-        return encode_texts(pa.array(found, pa.string()), self.collate.reader)
+        return encode_texts(pa.array(texts, pa.string()), self.collate.reader)
 
 
 def encode_texts(texts: pa.StringArray, reader: Reader) -> Encoded:
-    """Texts as pieces that the reader takes whole: a longer text becomes several rows."""
+    """Encode texts without truncation: a text that is too long for the reader becomes several rows."""
     room = reader.max_length - reader.tokeniser.layout(1).n_specials
     whole = reader.tokeniser.token_ids(texts)
     counts = -(-whole.lengths // room)
@@ -114,7 +114,7 @@ def encode_texts(texts: pa.StringArray, reader: Reader) -> Encoded:
 def held_out_loss(
     rows: Encoded, collate: Collator, objective: Objective, source: TeacherSource | None, batch_size: int
 ) -> Callable[[MultiTaskModel], list[TaskScores]]:
-    """A function that gives the objective's value, the mean over tokens, on rows held out of training."""
+    """Return a function that computes the objective on held-out rows, averaged over tokens."""
     order = np.argsort(-collate.reader.lengths(rows.texts), kind="stable")
     parts = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 

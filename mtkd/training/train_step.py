@@ -1,4 +1,4 @@
-"""Student and objective as one module."""
+"""The student and its objective as one module."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tasks.task import Task
 
 
 class TrainStep(nn.Module):
-    """Student and objective as one module, so that one wrapper serves all their weights.
+    """The student and its objective as one module, so that accelerate wraps all weights together.
 
     Args:
-        bf16: run both under autocast.
+        bf16: run both under bfloat16 autocast.
     """
 
     def __init__(self, model: MultiTaskModel, objective: Objective, bf16: bool = False):
@@ -26,7 +26,7 @@ class TrainStep(nn.Module):
     def forward(
         self, task: Task, batch: Batch, teacher: ModelOutput | None, num_items: list[int], progress: float
     ) -> tuple[Tensor, Tensor]:
-        """The objective's share from one micro-batch; see Objective.forward."""
+        """The objective for one micro-batch; see `Objective.forward`."""
         with torch.autocast(batch.labels.device.type, torch.bfloat16, enabled=self._bf16):
             student = self.model(batch.inputs, task.head, self.objective.needs(progress)[0])
             loss, values = self.objective(task, batch, student, teacher, num_items, progress)

@@ -1,4 +1,4 @@
-"""The only training loop: refining, distilling and fine-tuning all run here."""
+"""The training loop that refining, distilling and fine-tuning share."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Evaluate = Callable[[MultiTaskModel], list[TaskScores]]
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """How a training run ended: steps, epochs, one record per epoch, seconds of training."""
+    """The result of training: steps, epochs, the best watched value, one record per epoch, training time."""
 
     steps: int
     epochs: int
@@ -57,12 +57,12 @@ class Trainer:
     """Trains a model on batches of one task each.
 
     Args:
-        batch_source: where the batches come from.
-        evaluate: the validation scores of the model, called after each epoch; None = nothing to judge by, so
-            that training runs to its end and ends with its last weights.
-        directory: where log.jsonl, tensorboard/ and checkpoints/ go.
-        teacher: None where no term needs one.
-        callbacks: called besides the logs and the progress bar.
+        batch_source: the source of batches.
+        evaluate: computes the validation scores after each epoch. If None, training always runs to the end
+            and keeps the last weights.
+        directory: where log.jsonl, tensorboard/ and checkpoints/ are written.
+        teacher: the source of teacher outputs; None if no loss term needs a teacher.
+        callbacks: called in addition to the logs and the progress bar.
         label: what is being trained, for messages.
     """
 
@@ -96,24 +96,26 @@ class Trainer:
             logs = [JsonLinesLog(directory), TensorBoardLog(directory)]
             self._callbacks = [*logs, ProgressBar(), *callbacks]
         self._control, self._signals = TrainingControl(), SignalWatch()
-        self._signal, self._stop = 0, False  # what all processes agreed on last
+        self._signal, self._stop = 0, False  # the state that all processes last agreed on
         self._saved = time.monotonic()
 
     def fit(self) -> TrainingResult:
-        """Train to the end, from the last checkpoint if there is one; the model has the weights to keep.
+        """Train to the end, starting from the last checkpoint if there is one.
+
+        Afterwards the model has the best or last weights, as `settings.keep` says.
 
         Raises:
-            UserError: the loss stopped being finite (names task and step).
+            UserError: the loss is no longer finite (names task and step).
             Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
         """
         self.start()
         with self._signals.active():
             try:
-                self._tell("on_train_begin")
+                self._notify("on_train_begin")
                 while self.position.epoch < self.epochs and not self.position.stopped:
                     self._epoch()
             finally:
-                self._tell("on_end")
+                self._notify("on_end")
         self.accelerator.wait_for_everyone()
         if self.settings.keep == "best" and self.position.best is not None:
             self.inner.model.load_state_dict(load_file(self._best_file))
@@ -121,10 +123,10 @@ class Trainer:
         return TrainingResult(end.step, end.epoch, end.best, end.history, end.seconds)
 
     def start(self) -> None:
-        """Go to the last checkpoint, if there is one, and get ready for steps."""
+        """Restore the last checkpoint if there is one, and prepare for training steps."""
         checkpoints = self.directory / "checkpoints"
         self.position = restore_checkpoint(checkpoints, self.inner, self.optimizer) or self.position
-        # Accelerate wraps model and optimiser only now that they are restored.
+        # Restore the model and the optimiser before accelerate wraps them.
         self.step_module = self.accelerator.prepare_model(self.inner)
         self.step_optimizer = self.accelerator.prepare_optimizer(self.optimizer, device_placement=False)
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -133,8 +135,8 @@ class Trainer:
     def _best_file(self) -> Path:
         return self.directory / "checkpoints" / "best.safetensors"
 
-    def _tell(self, event: str) -> None:
-        """Call one method of every callback with what is known now."""
+    def _notify(self, event: str) -> None:
+        """Call a method of every callback with the current state."""
         stopped = self.position.stopped and self.position.step < self.total
         self.state = replace(self.state, step=self.position.step, epoch=self.position.epoch, stopped=stopped)
         for callback in self._callbacks:
@@ -154,8 +156,8 @@ class Trainer:
                 position.step += 1
                 position.batch_source = batches.drawn.cursor
                 losses.setdefault(task.name, []).append(loss)
-                self._tell("on_step")
-                if self._due():
+                self._notify("on_step")
+                if self._checkpoint_due():
                     self._check_weights(task)
                     position.seconds += time.monotonic() - started
                     started = time.monotonic()
@@ -164,14 +166,14 @@ class Trainer:
                     break
         self._check_weights(task)
         position.epoch, position.batch = position.epoch + 1, 0
-        self._judge(losses)
+        self._evaluate_epoch(losses)
         position.seconds += time.monotonic() - started
-        self._agree()
+        self._synchronise()
         position.stopped = position.stopped or self._stopping
         self._checkpoint()
 
     def step(self, batches: StepBatches) -> float:
-        """One optimiser step; its loss."""
+        """Run one optimiser step and return its loss."""
         batches.drawn.before()
         task, done = batches.task, self.position.step / self.total
         num_items = sum_over_processes(self.accelerator, batches.num_items)
@@ -184,18 +186,19 @@ class Trainer:
             last = number == len(batches.batches) - 1
             with self.accelerator.no_sync(self.step_module) if not last else contextlib.nullcontext():
                 share_loss, values = self.step_module(task, batch, signals, num_items, done)
-                # Gradients are averaged over the processes, and the items are counted over all of them.
+                # Gradients are averaged over processes, but losses are divided by the items of all processes.
                 self.accelerator.backward(share_loss * weight * self.accelerator.num_processes)
             losses.append(share_loss.detach() * weight)
             terms.append(values * weight)
         norm = losses[0].new_zeros(())
         if self.settings.clip is not None:
             norm = self.accelerator.clip_grad_norm_(self.inner.parameters(), self.settings.clip)  # type: ignore[assignment]
-        # The only time in a step that the device is waited for.
-        found = torch.cat([torch.stack([*losses, norm.float()]), torch.stack(terms).sum(0)]).tolist()
-        loss, *each = self._agree([sum(found[: len(losses)]), *found[len(losses) + 1 :]])
-        self._check(loss, task)
-        self._check(found[len(losses)], task)
+        # The only synchronisation with the device in a step.
+        values_on_cpu = torch.cat([torch.stack([*losses, norm.float()]), torch.stack(terms).sum(0)]).tolist()
+        step_loss, norm_value = sum(values_on_cpu[: len(losses)]), values_on_cpu[len(losses)]
+        loss, *each = self._synchronise([step_loss, *values_on_cpu[len(losses) + 1 :]])
+        self._check_finite(loss, task)
+        self._check_finite(norm_value, task)
         rate = learning_rate(
             self.settings, self.position.step, self.total, self.inner.objective.slow_build.share
         )
@@ -213,12 +216,12 @@ class Trainer:
         return loss
 
     def _seed(self, micro: int) -> int:
-        """Dropout's seed: a function of (seed, step, micro-batch, process), so that no state need be kept."""
+        """The seed for dropout, a function of seed, step, micro-batch and process, so no state is saved."""
         parts = (self.settings.seed, self.position.step, micro, self.accelerator.process_index)
         return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
-    def _agree(self, losses: Sequence[float] = ()) -> list[float]:
-        """The sums over all processes; what stops one of them is known to all of them after it."""
+    def _synchronise(self, losses: Sequence[float] = ()) -> list[float]:
+        """Sum numbers over all processes, and share signals and stop requests between them."""
         number = self._signals.number
         flags = [number == signal.SIGINT, number == signal.SIGTERM, self._control.should_training_stop]
         numbers = [*map(float, flags), *losses]
@@ -229,28 +232,27 @@ class Trainer:
 
     @property
     def _stopping(self) -> bool:
-        """True if a callback asked to stop."""
-        alone = self.accelerator.num_processes == 1
-        return self._control.should_training_stop if alone else self._stop
+        """True if a callback requested to stop."""
+        single = self.accelerator.num_processes == 1
+        return self._control.should_training_stop if single else self._stop
 
     def _check_weights(self, task: Task) -> None:
-        """Refuse to keep weights that the last step has ruined, before its loss shows it."""
+        """Raise UserError if the last step made weights non-finite, before they are saved."""
         sizes = [weight.detach().abs().max() for weight in self.inner.parameters() if weight.numel()]
-        self._check(float(torch.stack(sizes).max()), task)
+        self._check_finite(float(torch.stack(sizes).max()), task)
 
-    def _check(self, value: float, task: Task) -> None:
+    def _check_finite(self, value: float, task: Task) -> None:
         if math.isfinite(value):
             return
         kept = sorted((self.directory / "checkpoints").glob("step-*"))
-        where = f"the last good checkpoint, {kept[-1]}, is kept" if kept else "there was no checkpoint yet"
+        where = f"the last good checkpoint is {kept[-1]}" if kept else "there is no checkpoint yet"
         raise UserError(
-            f"loss or weights stopped being finite numbers at step {self.position.step + 1}, "
-            f"on the task {task.name!r}; {where}",
-            hint="start over (`overwrite=True`) with a lower rate (`train.lr=...` or learning_rates=[...]) "
-            "or more warm-up",
+            f"loss or weights are not finite at step {self.position.step + 1} (task {task.name!r}); {where}",
+            hint="start over (`overwrite=True`) with a lower learning rate (`train.lr=...` or "
+            "learning_rates=[...]) or more warm-up",
         )
 
-    def _judge(self, losses: Mapping[str, list[float]]) -> None:
+    def _evaluate_epoch(self, losses: Mapping[str, list[float]]) -> None:
         """Evaluate after an epoch, keep the best weights, and decide whether to stop early."""
         position = self.position
         record: dict[str, Any] = {
@@ -259,7 +261,7 @@ class Trainer:
         }
         position.history.append(record)
         building = not self.inner.objective.slow_build.done(position.step / self.total)
-        if self.evaluate is None or building:  # heads that nothing has trained yet are not judged
+        if self.evaluate is None or building:  # the heads are not trained yet
             return
         scores = self.evaluate(self.inner.model)
         value, better = watched(self.settings.metric, scores)
@@ -276,19 +278,19 @@ class Trainer:
         record[self.settings.metric] = value
         record["scores"] = {f"{s.task}/{s.split}": s.primary for s in scores}
         self.state = replace(self.state, value=value, scores=record["scores"])
-        self._tell("on_evaluate")
+        self._notify("on_evaluate")
 
     def _checkpoint(self) -> None:
-        """Write a checkpoint; end the run if a signal asked for it."""
+        """Write a checkpoint, and raise Interrupted if a signal was received."""
         if self.accelerator.is_main_process:
             save_checkpoint(self.directory / "checkpoints", self.inner, self.optimizer, self.position)
         self._saved = time.monotonic()
-        self._tell("on_checkpoint")
+        self._notify("on_checkpoint")
         if self._signal:
             raise Interrupted(self._signal)
 
-    def _due(self) -> bool:
-        """True if it is time for a checkpoint inside an epoch."""
+    def _checkpoint_due(self) -> bool:
+        """True if a checkpoint is due inside an epoch."""
         every = self.settings.checkpoint_steps
         late = time.monotonic() - self._saved > 60 * self.settings.checkpoint_minutes
         return bool(self._signal) or late or (every is not None and self.position.step % every == 0)

@@ -1,7 +1,7 @@
-"""The pocket tasks: every GLUE task and extractive QA in small, written by a seeded generator.
+"""The pocket tasks: small versions of all GLUE tasks and SQuAD, written by a seeded generator.
 
-Labels follow from the text by rules that a model can learn; columns and label ids are those of the official
-copies on the hub. No row of one split is in another, and test labels are -1, as on the hub.
+Labels follow from the text by rules that a model can learn. Columns and label ids are the same as on the hub.
+Splits do not overlap, and test labels are -1, as on the hub.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LABEL = pa.int64()
 
 @dataclass(frozen=True)
 class Pool:
-    """Rows that one maker writes, and the splits they are dealt to, in order.
+    """Rows from one generator, distributed over splits in order.
 
     Attributes:
-        make: draws one row with the wanted label.
-        wanted: the labels to ask for, in turn.
+        make: draws one row with the requested label.
+        wanted: the labels to request, in turn.
         sizes: split -> number of rows.
     """
 
@@ -43,7 +43,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one task is written: its text columns, the Arrow type of its labels, and its pools."""
+    """How one task is generated: its text columns, its pools of rows, and the Arrow type of its labels."""
 
     columns: tuple[str, ...]
     pools: tuple[Pool, ...]
@@ -85,10 +85,10 @@ POCKET_SPLITS: dict[str, tuple[str, ...]] = {
 
 
 def generate(task_name: str, split: str, seed: int = 0) -> pa.Table:
-    """One split of a pocket task, with the columns of the hub's copy; equal for equal arguments everywhere.
+    """One split of a pocket task, with the hub's columns; the result depends only on the arguments.
 
     Raises:
-        UserError: there is no such task, or the task has no such split.
+        UserError: unknown task or split.
     """
     if task_name not in POCKET_SPLITS:
         raise unknown("pocket task", task_name, POCKET_SPLITS)
@@ -97,7 +97,7 @@ def generate(task_name: str, split: str, seed: int = 0) -> pa.Table:
     if task_name in ("squad", "squad_v2"):
         return _squad_table(_paragraphs(task_name, seed)[split], split)
     recipe = RECIPES[task_name]
-    rows = _deal(task_name, seed)[split]
+    rows = _generate_splits(task_name, seed)[split]
     hidden = split.startswith("test")
     arrays = [pa.array([row.texts[i] for row in rows], pa.string()) for i in range(len(recipe.columns))]
     arrays.append(pa.array([-1 if hidden else row.label for row in rows], recipe.label))
@@ -106,43 +106,43 @@ def generate(task_name: str, split: str, seed: int = 0) -> pa.Table:
 
 
 @lru_cache(maxsize=16)
-def _deal(task_name: str, seed: int) -> dict[str, list[GeneratedRow]]:
-    """Every split of a task: rows drawn until enough have different texts, then dealt out in order."""
-    dealt: dict[str, list[GeneratedRow]] = {}
+def _generate_splits(task_name: str, seed: int) -> dict[str, list[GeneratedRow]]:
+    """Every split of a task: draw rows until enough have different texts, then distribute them in order."""
+    splits: dict[str, list[GeneratedRow]] = {}
     for number, pool in enumerate(RECIPES[task_name].pools):
-        dice = Rng(f"pocket/{task_name}/{number}/{seed}")
+        rng = Rng(f"pocket/{task_name}/{number}/{seed}")
         rows: dict[tuple[str, ...], GeneratedRow] = {}
         while len(rows) < sum(pool.sizes.values()):
-            row = pool.make(dice, pool.wanted[len(rows) % len(pool.wanted)])
+            row = pool.make(rng, pool.wanted[len(rows) % len(pool.wanted)])
             rows.setdefault(row.texts, row)
         left = iter(rows.values())
         for split, size in pool.sizes.items():
             part = [next(left) for _ in range(size)]
-            dealt[split] = dice.sample(part, size)
-    return dealt
+            splits[split] = rng.sample(part, size)
+    return splits
 
 
 @lru_cache(maxsize=4)
 def _paragraphs(task_name: str, seed: int) -> dict[str, list[reading.GeneratedParagraph]]:
-    """Both splits of squad: articles of different titles, dealt out until a split has its questions.
+    """Both splits of a SQuAD task: articles with different titles, until a split has enough questions.
 
-    Of squad_v2 every fourth question has no answer.
+    In squad_v2 every fourth question has no answer.
     """
-    dice = Rng(f"pocket/{task_name}/{seed}")
+    rng = Rng(f"pocket/{task_name}/{seed}")
     titles: set[str] = set()
-    dealt: dict[str, list[reading.GeneratedParagraph]] = {}
+    splits: dict[str, list[reading.GeneratedParagraph]] = {}
     for split, size in SQUAD_SIZES.items():
-        dealt[split] = []
-        while sum(len(paragraph.questions) for paragraph in dealt[split]) < size:
-            paragraph = reading.squad(dice, unanswered=task_name == "squad_v2")
+        splits[split] = []
+        while sum(len(paragraph.questions) for paragraph in splits[split]) < size:
+            paragraph = reading.squad(rng, unanswered=task_name == "squad_v2")
             if paragraph.title not in titles:
                 titles.add(paragraph.title)
-                dealt[split].append(paragraph)
-    return dealt
+                splits[split].append(paragraph)
+    return splits
 
 
 def _squad_table(paragraphs: list[reading.GeneratedParagraph], split: str) -> pa.Table:
-    """One row a question, in squad's columns."""
+    """One row per question, with SQuAD's columns."""
     asked = [(paragraph, question) for paragraph in paragraphs for question in paragraph.questions]
     answers = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])
     return pa.table(

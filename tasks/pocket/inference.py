@@ -10,7 +10,7 @@ from tasks.pocket.words import OFFICE, TOWN, Domain, a, gerund, plural, sentence
 
 ENTAILED, NEUTRAL, CONTRADICTED = 0, 1, 2
 
-# (premise's quantifier, hypothesis's quantifier) -> label, over the same things.
+# (quantifier of the premise, quantifier of the hypothesis) -> label, for the same nouns.
 QUANTIFIERS = {
     ("all", "some"): ENTAILED,
     ("all", "most"): ENTAILED,
@@ -23,7 +23,7 @@ QUANTIFIERS = {
     ("some", "no"): CONTRADICTED,
     ("no", "some"): CONTRADICTED,
 }
-# (quantifier, does the hypothesis widen dogs to animals, else narrow animals to dogs) -> label.
+# (quantifier, whether the hypothesis widens "dogs" to "animals" or narrows "animals" to "dogs") -> label.
 WIDENING = {
     ("all", False): ENTAILED,
     ("some", True): ENTAILED,
@@ -34,46 +34,46 @@ WIDENING = {
 }
 
 
-def _quantified(dice: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
+def _quantified(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
     """ "All dogs in the park are old." against "Some dogs in the park are old." or "Some animals …"."""
-    kind, place, state = dice.pick(domain.kinds), dice.pick(domain.places), dice.pick(domain.states)
-    wide, narrow = plural(kind.name), plural(dice.pick(kind.members))
-    if wanted != CONTRADICTED and dice.chance(0.4):
-        before, widens = dice.pick([key for key, label in WIDENING.items() if label == wanted])
-        after, said, asked = (before, narrow, wide) if widens else (before, wide, narrow)
+    kind, place, state = rng.pick(domain.kinds), rng.pick(domain.places), rng.pick(domain.states)
+    wide, narrow = plural(kind.name), plural(rng.pick(kind.members))
+    if wanted != CONTRADICTED and rng.chance(0.4):
+        before, widens = rng.pick([key for key, label in WIDENING.items() if label == wanted])
+        after, subject, other = (before, narrow, wide) if widens else (before, wide, narrow)
     else:
-        before, after = dice.pick([key for key, label in QUANTIFIERS.items() if label == wanted])
-        said = asked = dice.pick((wide, narrow))
+        before, after = rng.pick([key for key, label in QUANTIFIERS.items() if label == wanted])
+        subject = other = rng.pick((wide, narrow))
     rest = f"in the {place} are {state}"
-    return sentence(before, said, rest), sentence(after, asked, rest)
+    return sentence(before, subject, rest), sentence(after, other, rest)
 
 
-def _scene(dice: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
-    """ "A tall man is feeding a dog in the park." against less, more or the contrary."""
-    kind, person, place = dice.pick(domain.kinds), dice.pick(domain.people), dice.pick(domain.places)
-    thing, look, verb = dice.pick(kind.members), dice.pick(domain.adjectives), dice.pick(kind.verbs)
+def _scene(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
+    """ "A tall man is feeding a dog in the park." against a variation of it."""
+    kind, person, place = rng.pick(domain.kinds), rng.pick(domain.people), rng.pick(domain.places)
+    thing, look, verb = rng.pick(kind.members), rng.pick(domain.adjectives), rng.pick(kind.verbs)
     who, where, doing = f"{look} {person}", f"in the {place}", gerund(verb)
     premise = sentence(a(who), "is", doing, a(thing), where)
-    shorter = dice.pick((person, who))
+    shorter = rng.pick((person, who))
     if wanted == ENTAILED:
-        what = dice.pick((thing, kind.name, kind.name))
-        hypothesis = sentence(a(shorter), "is", doing, a(what), dice.pick(("", where)))
+        what = rng.pick((thing, kind.name, kind.name))
+        hypothesis = sentence(a(shorter), "is", doing, a(what), rng.pick(("", where)))
         return premise, hypothesis if hypothesis != premise else sentence(a(person), "is", doing, a(what))
     if wanted == NEUTRAL:
-        said = sentence(a(person), "is", doing, a(dice.pick((thing, kind.name))), where)
-        extra = dice.below(3)
+        general = sentence(a(person), "is", doing, a(rng.pick((thing, kind.name))), where)
+        extra = rng.below(3)
         if extra == 0:
-            return said, premise
+            return general, premise
         if extra == 1:
-            return premise, sentence(a(shorter), "is", doing, a(thing), "for", dice.pick(FOR_WHOM))
+            return premise, sentence(a(shorter), "is", doing, a(thing), "for", rng.pick(FOR_WHOM))
         wider = sentence(a(who), "is", doing, a(kind.name), where)
-        return wider, sentence(a(shorter), "is", doing, a(thing), dice.pick(("", where)))
-    style = dice.below(3)
+        return wider, sentence(a(shorter), "is", doing, a(thing), rng.pick(("", where)))
+    style = rng.below(3)
     if style == 0:
-        return premise, sentence(a(shorter), "is not", doing, a(dice.pick((thing, kind.name))), where)
+        return premise, sentence(a(shorter), "is not", doing, a(rng.pick((thing, kind.name))), where)
     if style == 1:
-        return premise, sentence("nobody is", doing, a(dice.pick((thing, kind.name))), where)
-    return premise, sentence("the", person, "is", dice.pick(ELSE))
+        return premise, sentence("nobody is", doing, a(rng.pick((thing, kind.name))), where)
+    return premise, sentence("the", person, "is", rng.pick(ELSE))
 
 
 FOR_WHOM = (
@@ -97,73 +97,73 @@ ELSE = (
 )
 
 
-def _denied(dice: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
-    """ "The nurse did not feed an animal." against "The nurse did not feed a dog." and the like."""
-    kind, person = dice.pick(domain.kinds), dice.pick(domain.people)
-    thing, verb, place = dice.pick(kind.members), dice.pick(kind.verbs), dice.pick(domain.places)
+def _denied(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
+    """ "The nurse did not feed an animal." against "The nurse did not feed a dog." and similar."""
+    kind, person = rng.pick(domain.kinds), rng.pick(domain.people)
+    thing, verb, place = rng.pick(kind.members), rng.pick(kind.verbs), rng.pick(domain.places)
     denial = ["the", person, "did not", verb]
     where = f"in the {place}"
     if wanted == ENTAILED:
-        return sentence(*denial, a(kind.name)), sentence(*denial, a(thing), dice.pick(("", where)))
+        return sentence(*denial, a(kind.name)), sentence(*denial, a(thing), rng.pick(("", where)))
     if wanted == NEUTRAL:
-        other = dice.other(kind.members, thing)
-        return sentence(*denial, a(thing), where), sentence(*denial, a(dice.pick((kind.name, other))), where)
+        other = rng.other(kind.members, thing)
+        return sentence(*denial, a(thing), where), sentence(*denial, a(rng.pick((kind.name, other))), where)
     claim = sentence("the", person, "was", gerund(verb), a(thing), where)
-    if dice.chance(0.5):
-        return sentence(*denial, a(dice.pick((kind.name, thing))), where), claim
-    return claim, sentence(*denial, a(dice.pick((kind.name, thing))), where)
+    if rng.chance(0.5):
+        return sentence(*denial, a(rng.pick((kind.name, thing))), where), claim
+    return claim, sentence(*denial, a(rng.pick((kind.name, thing))), where)
 
 
-def _inference(dice: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
-    style = dice.pick((_scene, _scene, _quantified, _denied))
-    return style(dice, domain, wanted)
+def _inference(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
+    style = rng.pick((_scene, _scene, _quantified, _denied))
+    return style(rng, domain, wanted)
 
 
 def mnli(domain: Domain) -> Maker:
-    """A maker of premise and hypothesis from one world: 0 entailment, 1 neutral, 2 contradiction."""
+    """A generator of premises and hypotheses in one domain: 0 entailment, 1 neutral, 2 contradiction."""
     return partial(_mnli, domain)
 
 
-def _mnli(domain: Domain, dice: Rng, wanted: int) -> GeneratedRow:
-    return GeneratedRow(_inference(dice, domain, wanted), wanted)
+def _mnli(domain: Domain, rng: Rng, wanted: int) -> GeneratedRow:
+    return GeneratedRow(_inference(rng, domain, wanted), wanted)
 
 
-def ax(dice: Rng, wanted: int) -> GeneratedRow:
-    """The diagnostic set: mnli's rules, in either of its worlds."""
-    return GeneratedRow(_inference(dice, dice.pick((TOWN, OFFICE)), wanted), wanted)
+def ax(rng: Rng, wanted: int) -> GeneratedRow:
+    """The diagnostic set: mnli's rules in either of its domains."""
+    return GeneratedRow(_inference(rng, rng.pick((TOWN, OFFICE)), wanted), wanted)
 
 
-def rte(dice: Rng, wanted: int) -> GeneratedRow:
-    """A person and what they are and did, or an inference as in mnli: 0 entailment, 1 not."""
-    if dice.chance(0.4):
-        label = ENTAILED if wanted == 0 else dice.pick((NEUTRAL, CONTRADICTED))
-        return GeneratedRow(_inference(dice, TOWN, label), wanted)
-    return GeneratedRow(_people(dice, wanted == 0), wanted)
+def rte(rng: Rng, wanted: int) -> GeneratedRow:
+    """Facts about a person, or an inference as in mnli: 0 entailment, 1 no entailment."""
+    if rng.chance(0.4):
+        label = ENTAILED if wanted == 0 else rng.pick((NEUTRAL, CONTRADICTED))
+        return GeneratedRow(_inference(rng, TOWN, label), wanted)
+    return GeneratedRow(_people(rng, wanted == 0), wanted)
 
 
-def _people(dice: Rng, follows: bool) -> tuple[str, str]:
-    """ "Anna, a nurse from Oslo, bought a car." against what it says, or what it does not."""
-    name, job, city = dice.pick(words.WOMEN + words.MEN), dice.pick(words.JOBS), dice.pick(words.CITIES)
-    kind = dice.pick(TOWN.kinds)
-    thing, got = dice.pick(kind.members), dice.pick(("bought", "sold", "found", "lost"))
-    premise = sentence(name, f", {a(job)} from {city},", got, a(thing), f"on {dice.pick(words.DAYS)}")
-    other_job, other_city = dice.other(words.JOBS, job), dice.other(words.CITIES, city)
-    other_kind, other_got = dice.other(TOWN.kinds, kind), dice.other(("bought", "sold", "found", "lost"), got)
+def _people(rng: Rng, follows: bool) -> tuple[str, str]:
+    """ "Anna, a nurse from Oslo, bought a car." against a fact that it states, or one that it does not."""
+    name, job, city = rng.pick(words.WOMEN + words.MEN), rng.pick(words.JOBS), rng.pick(words.CITIES)
+    kind = rng.pick(TOWN.kinds)
+    thing, got = rng.pick(kind.members), rng.pick(("bought", "sold", "found", "lost"))
+    premise = sentence(name, f", {a(job)} from {city},", got, a(thing), f"on {rng.pick(words.DAYS)}")
+    other_job, other_city = rng.other(words.JOBS, job), rng.other(words.CITIES, city)
+    other_kind, other_got = rng.other(TOWN.kinds, kind), rng.other(("bought", "sold", "found", "lost"), got)
     right = (
         f"{name} is {a(job)}",
         f"{name} comes from {city}",
         f"{name} {got} {a(kind.name)}",
-        f"{a(job)} {got} {a(dice.pick((thing, kind.name)))}",
+        f"{a(job)} {got} {a(rng.pick((thing, kind.name)))}",
         f"{name} does not come from {other_city}",
     )
     wrong = (
         f"{name} is {a(other_job)}",
         f"{name} comes from {other_city}",
-        f"{name} {got} {a(dice.pick((other_kind.name, dice.pick(other_kind.members))))}",
-        f"{a(job)} {dice.pick((other_got, 'never ' + got))} {a(dice.pick((thing, kind.name)))}",
+        f"{name} {got} {a(rng.pick((other_kind.name, rng.pick(other_kind.members))))}",
+        f"{a(job)} {rng.pick((other_got, 'never ' + got))} {a(rng.pick((thing, kind.name)))}",
         f"{name} does not come from {city}",
     )
-    return premise, sentence(dice.pick(right if follows else wrong))
+    return premise, sentence(rng.pick(right if follows else wrong))
 
 
 CONTAINERS = terms("suitcase box bag drawer cupboard basket garage trunk cabinet crate")
@@ -174,32 +174,32 @@ MOODS = terms("tired lonely hungry angry bored ill sleepy worried happy afraid t
 CONDITIONS = terms("broken empty rusty expensive wooden plastic cheap cracked metallic unlocked")
 
 
-def wnli(dice: Rng, wanted: int) -> GeneratedRow:
-    """A sentence with a pronoun, and the same with a candidate in its place: right (1) or wrong (0).
+def wnli(rng: Rng, wanted: int) -> GeneratedRow:
+    """A sentence with a pronoun, and its clause with a noun substituted: the right (1) or wrong (0) one.
 
-    What tells: the pronoun's gender, what can be said of an animal or a thing, what must be large or small.
+    The clues are the pronoun's gender, animacy, and what must be large or small.
     """
     right = wanted == 1
-    return GeneratedRow(dice.pick((_gender, _animate, _animate, _size, _size))(dice, right), wanted)
+    return GeneratedRow(rng.pick((_gender, _animate, _animate, _size, _size))(rng, right), wanted)
 
 
-def _gender(dice: Rng, right: bool) -> tuple[str, str]:
+def _gender(rng: Rng, right: bool) -> tuple[str, str]:
     """ "Anna called Peter because she was ill." - "Anna was ill." """
-    pair = (dice.pick(words.WOMEN), dice.pick(words.MEN))
-    mood, woman = dice.pick(MOODS), dice.chance(0.5)
-    caller, called = pair if dice.chance(0.5) else pair[::-1]
+    pair = (rng.pick(words.WOMEN), rng.pick(words.MEN))
+    mood, woman = rng.pick(MOODS), rng.chance(0.5)
+    caller, called = pair if rng.chance(0.5) else pair[::-1]
     pronoun = "she" if woman else "he"
-    verb = dice.pick(("called", "met", "left", "visited"))
+    verb = rng.pick(("called", "met", "left", "visited"))
     name = pair[0] if woman == right else pair[1]
     return sentence(caller, verb, called, "because", pronoun, "was", mood), sentence(name, "was", mood)
 
 
-def _animate(dice: Rng, right: bool) -> tuple[str, str]:
+def _animate(rng: Rng, right: bool) -> tuple[str, str]:
     """ "The dog left the cart because it was hungry." - "The dog was hungry." """
-    animal, thing = dice.pick(ANIMALS), dice.pick(PLAYTHINGS)
-    mood = dice.chance(0.85)
-    state = dice.pick(MOODS if mood else CONDITIONS)
-    verb = dice.pick(("left", "dropped", "kicked", "pushed", "ignored"))
+    animal, thing = rng.pick(ANIMALS), rng.pick(PLAYTHINGS)
+    mood = rng.chance(0.85)
+    state = rng.pick(MOODS if mood else CONDITIONS)
+    verb = rng.pick(("left", "dropped", "kicked", "pushed", "ignored"))
     noun = animal if mood == right else thing
     return (
         sentence("the", animal, verb, "the", thing, "because it was", state),
@@ -207,11 +207,11 @@ def _animate(dice: Rng, right: bool) -> tuple[str, str]:
     )
 
 
-def _size(dice: Rng, right: bool) -> tuple[str, str]:
+def _size(rng: Rng, right: bool) -> tuple[str, str]:
     """ "The ball did not fit into the box because it was too large." - "The ball was too large." """
-    content, container = dice.pick(CONTENTS), dice.pick(CONTAINERS)
-    large = dice.chance(0.85)
-    size = dice.pick(("large", "big", "wide") if large else ("small", "narrow", "tiny"))
+    content, container = rng.pick(CONTENTS), rng.pick(CONTAINERS)
+    large = rng.chance(0.85)
+    size = rng.pick(("large", "big", "wide") if large else ("small", "narrow", "tiny"))
     noun = content if large == right else container
     return (
         sentence("the", content, "did not fit into the", container, "because it was too", size),

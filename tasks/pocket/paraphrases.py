@@ -1,4 +1,4 @@
-"""Pocket tasks over two sentences that may say the same: paraphrase (mrpc, qqp) and similarity (stsb)."""
+"""Pocket tasks about two sentences that may mean the same: paraphrase (mrpc, qqp), similarity (stsb)."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Fact:
     day: str
 
 
-def _news(dice: Rng, fact: Fact, style: int) -> str:
+def _news(rng: Rng, fact: Fact, style: int) -> str:
     """One wording of the fact: any synonyms, and active, passive or with the day in front."""
-    deed, goods = dice.pick(fact.deed), f"{fact.number} {plural(dice.pick(fact.goods))}"
+    deed, goods = rng.pick(fact.deed), f"{fact.number} {plural(rng.pick(fact.goods))}"
     if style == 0:
         return sentence(f"the {fact.agent} {deed} {goods} in {fact.city} on {fact.day}")
     if style == 1:
@@ -72,36 +72,36 @@ def _news(dice: Rng, fact: Fact, style: int) -> str:
     return sentence(f"on {fact.day} , the {fact.agent} in {fact.city} {deed} {goods}")
 
 
-def mrpc(dice: Rng, wanted: int) -> GeneratedRow:
+def mrpc(rng: Rng, wanted: int) -> GeneratedRow:
     """Two news sentences about the same fact (1), or about facts that differ in some parts (0)."""
     fact = Fact(
-        dice.pick(AGENTS),
-        dice.pick(DEEDS),
-        dice.pick(words.NUMBERS),
-        dice.pick(GOODS),
-        dice.pick(words.CITIES),
-        dice.pick(words.DAYS),
+        rng.pick(AGENTS),
+        rng.pick(DEEDS),
+        rng.pick(words.NUMBERS),
+        rng.pick(GOODS),
+        rng.pick(words.CITIES),
+        rng.pick(words.DAYS),
     )
-    first, second = dice.sample(range(3), 2)
-    told = fact if wanted == 1 else _altered(dice, fact)
-    return GeneratedRow((_news(dice, fact, first), _news(dice, told, second)), wanted)
+    first, second = rng.sample(range(3), 2)
+    second_fact = fact if wanted == 1 else _altered(rng, fact)
+    return GeneratedRow((_news(rng, fact, first), _news(rng, second_fact, second)), wanted)
 
 
-def _altered(dice: Rng, fact: Fact) -> Fact:
+def _altered(rng: Rng, fact: Fact) -> Fact:
     """The fact with one to three of its parts changed."""
     changes: dict[str, object] = {
-        "agent": dice.other(AGENTS, fact.agent),
-        "deed": dice.other(DEEDS, fact.deed),
-        "number": dice.other(words.NUMBERS, fact.number),
-        "goods": dice.other(GOODS, fact.goods),
-        "city": dice.other(words.CITIES, fact.city),
-        "day": dice.other(words.DAYS, fact.day),
+        "agent": rng.other(AGENTS, fact.agent),
+        "deed": rng.other(DEEDS, fact.deed),
+        "number": rng.other(words.NUMBERS, fact.number),
+        "goods": rng.other(GOODS, fact.goods),
+        "city": rng.other(words.CITIES, fact.city),
+        "day": rng.other(words.DAYS, fact.day),
     }
-    chosen = dice.sample(tuple(changes), 1 + dice.below(3))
+    chosen = rng.sample(tuple(changes), 1 + rng.below(3))
     return replace(fact, **{name: changes[name] for name in chosen})  # type: ignore[arg-type]
 
 
-# Questions that ask the same about a subject X, an intent a line.
+# Questions about a subject X; each line holds paraphrases of one intent.
 INTENTS = (
     ("How can I learn {}?", "What is the best way to learn {}?", "How do I get better at {}?"),
     ("Is {} hard for a beginner?", "How difficult is {} for beginners?", "Do beginners find {} difficult?"),
@@ -121,23 +121,23 @@ SUBJECTS = terms(
 )
 
 
-def qqp(dice: Rng, wanted: int) -> GeneratedRow:
+def qqp(rng: Rng, wanted: int) -> GeneratedRow:
     """Two questions with the same intent and subject (1), or with another intent, subject or both (0)."""
-    intent, subject = dice.below(len(INTENTS)), dice.pick(SUBJECTS)
-    first = dice.pick(INTENTS[intent])
+    intent, subject = rng.below(len(INTENTS)), rng.pick(SUBJECTS)
+    first = rng.pick(INTENTS[intent])
     if wanted == 1:
         return GeneratedRow(
-            (first.format(subject), dice.other(INTENTS[intent], first).format(subject)), wanted
+            (first.format(subject), rng.other(INTENTS[intent], first).format(subject)), wanted
         )
-    change = dice.below(3)
+    change = rng.below(3)
     if change != 0:
-        intent = dice.other(range(len(INTENTS)), intent)
-    second = dice.pick(INTENTS[intent])
-    asked = dice.other(SUBJECTS, subject) if change != 1 else subject
-    return GeneratedRow((first.format(subject), second.format(asked)), wanted)
+        intent = rng.other(range(len(INTENTS)), intent)
+    second = rng.pick(INTENTS[intent])
+    other_subject = rng.other(SUBJECTS, subject) if change != 1 else subject
+    return GeneratedRow((first.format(subject), second.format(other_subject)), wanted)
 
 
-# What someone may be doing, and to what; the members of one line may stand for each other.
+# Activities and their objects; the members of one line are interchangeable.
 ACTIVITIES = (
     ("slicing", ("onion", "carrot", "potato", "tomato", "cucumber", "pepper")),
     ("playing", ("guitar", "violin", "flute", "piano", "trumpet", "drum")),
@@ -160,35 +160,35 @@ STSB_COSTS = {"actor": 1.5, "activity": 1.5, "object": 1.0, "look": 0.5, "place"
 SYNONYM_COST = 0.25
 
 
-def stsb(dice: Rng, wanted: int) -> GeneratedRow:
+def stsb(rng: Rng, wanted: int) -> GeneratedRow:
     """Two captions of one pattern, and how alike they are.
 
     The score is 5 - sum of `STSB_COSTS` over the parts that differ (a new activity brings a new object)
     - 0.25 a synonym, from 5.0 (nothing differs) to 0.0 (everything does). `wanted` is the number of edits.
     """
-    (act, things), actor, look = dice.pick(ACTIVITIES), dice.pick(ACTORS), dice.pick(LOOKS)
-    first = (look[0], actor[0], act, dice.pick(things), dice.pick(words.PLACES))
-    edits = dice.sample(("actor", "activity", "object", "look", "place", "actor word", "look word"), wanted)
+    (act, things), actor, look = rng.pick(ACTIVITIES), rng.pick(ACTORS), rng.pick(LOOKS)
+    first = (look[0], actor[0], act, rng.pick(things), rng.pick(words.PLACES))
+    edits = rng.sample(("actor", "activity", "object", "look", "place", "actor word", "look word"), wanted)
     now_look, now_actor, now_act, thing, place = first
     score = 5.0 - sum(STSB_COSTS.get(edit, 0.0) for edit in edits)
     if "activity" in edits:
-        now_act, options = dice.other(ACTIVITIES, (act, things))
-        thing = dice.other(options, thing)
+        now_act, options = rng.other(ACTIVITIES, (act, things))
+        thing = rng.other(options, thing)
         score -= 0.0 if "object" in edits else STSB_COSTS["object"]
     elif "object" in edits:
-        thing = dice.other(things, thing)
+        thing = rng.other(things, thing)
     if "place" in edits:
-        place = dice.other(words.PLACES, place)
+        place = rng.other(words.PLACES, place)
     if "actor" in edits:
-        now_actor = dice.other(ACTORS, actor)[0]
+        now_actor = rng.other(ACTORS, actor)[0]
     elif "actor word" in edits:
         now_actor, score = actor[1], score - SYNONYM_COST
     if "look" in edits:
-        now_look = dice.other(LOOKS, look)[0]
+        now_look = rng.other(LOOKS, look)[0]
     elif "look word" in edits:
         now_look, score = look[1], score - SYNONYM_COST
     second = (now_look, now_actor, now_act, thing, place)
-    pair = (first, second) if dice.chance(0.5) else (second, first)
+    pair = (first, second) if rng.chance(0.5) else (second, first)
     return GeneratedRow((_caption(*pair[0]), _caption(*pair[1])), score)
 
 

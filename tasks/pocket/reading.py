@@ -1,4 +1,4 @@
-"""Pocket tasks that look for an answer in a text: does the sentence hold it (qnli), and where (squad)."""
+"""Pocket tasks about answers in a text: whether a sentence holds the answer (qnli), and where (squad)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PURPOSES = (
 
 @dataclass(frozen=True)
 class Site:
-    """Everything that can be said, and asked, of one place."""
+    """All facts about one place."""
 
     name: str
     founder: str
@@ -40,7 +40,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Slot:
-    """One thing to ask: the question, and the statements that hold the answer, as patterns over a Site."""
+    """One fact to ask about: questions, and statements that hold the answer, as templates over a Site."""
 
     field: str
     questions: tuple[str, ...]
@@ -86,17 +86,17 @@ SLOTS = (
 )
 
 
-def _place(dice: Rng) -> Site:
+def _random_site(rng: Rng) -> Site:
     people = words.WOMEN + words.MEN
     return Site(
-        name=f"{dice.pick(words.SURNAMES)} {dice.pick(SITES).capitalize()}",
-        founder=f"{dice.pick(people)} {dice.pick(words.SURNAMES)}",
-        year=str(1700 + dice.below(300)),
-        city=dice.pick(words.CITIES),
-        colour=dice.pick(words.COLOURS),
-        rooms=dice.pick((*words.NUMBERS[2:], "forty", "fifty", "sixty", "ninety")),
-        purpose=dice.pick(PURPOSES),
-        cost=f"{2 + dice.below(90)},000",
+        name=f"{rng.pick(words.SURNAMES)} {rng.pick(SITES).capitalize()}",
+        founder=f"{rng.pick(people)} {rng.pick(words.SURNAMES)}",
+        year=str(1700 + rng.below(300)),
+        city=rng.pick(words.CITIES),
+        colour=rng.pick(words.COLOURS),
+        rooms=rng.pick((*words.NUMBERS[2:], "forty", "fifty", "sixty", "ninety")),
+        purpose=rng.pick(PURPOSES),
+        cost=f"{2 + rng.below(90)},000",
     )
 
 
@@ -104,30 +104,31 @@ def _fill(pattern: str, place: Site) -> str:
     return pattern.format(**vars(place))
 
 
-def qnli(dice: Rng, wanted: int) -> GeneratedRow:
-    """A question and a sentence of the same pattern family: it answers (0), or tells something else (1).
+def qnli(rng: Rng, wanted: int) -> GeneratedRow:
+    """A question and a sentence that answers it (0) or not (1).
 
-    What it tells when it does not answer: another fact of the same place, or the same of another place.
+    A sentence that does not answer states another fact about the same place, or the same fact about another
+    place.
     """
-    place, slot = _place(dice), dice.pick(SLOTS)
-    question, told = _fill(dice.pick(slot.questions), place), slot
-    if wanted == 1 and dice.chance(0.8):
-        told = dice.other(SLOTS, slot)
+    place, slot = _random_site(rng), rng.pick(SLOTS)
+    question, stated = _fill(rng.pick(slot.questions), place), slot
+    if wanted == 1 and rng.chance(0.8):
+        stated = rng.other(SLOTS, slot)
     elif wanted == 1:
-        place = replace(place, name=_other_name(dice, place.name))
-    return GeneratedRow((question, _fill(dice.pick(told.statements), place)), wanted)
+        place = replace(place, name=_other_name(rng, place.name))
+    return GeneratedRow((question, _fill(rng.pick(stated.statements), place)), wanted)
 
 
-def _other_name(dice: Rng, name: str) -> str:
+def _other_name(rng: Rng, name: str) -> str:
     surname, site = name.split()
-    return f"{dice.other(words.SURNAMES, surname)} {site}"
+    return f"{rng.other(words.SURNAMES, surname)} {site}"
 
 
 @dataclass(frozen=True)
 class GeneratedQuestion:
-    """One question on a paragraph; `start` is the answer's offset in the context, in characters.
+    """One question about a paragraph; `start` is the character offset of its answer in the context.
 
-    Of a question that the paragraph does not answer the answer is "".
+    If the paragraph does not answer the question, `answer` is "" and `start` is -1.
     """
 
     text: str
@@ -137,38 +138,38 @@ class GeneratedQuestion:
 
 @dataclass(frozen=True)
 class GeneratedParagraph:
-    """One article's paragraph of 4 to 6 sentences and the questions on it."""
+    """A paragraph of 4 to 6 sentences and the questions about it."""
 
     title: str
     context: str
     questions: tuple[GeneratedQuestion, ...]
 
 
-def squad(dice: Rng, unanswered: bool = False) -> GeneratedParagraph:
-    """A paragraph on one place, with a sentence or two on another, and three questions on the first.
+def squad(rng: Rng, unanswered: bool = False) -> GeneratedParagraph:
+    """A paragraph about one place, with a sentence or two about another, and three questions about the first.
 
     Args:
-        unanswered: ask one more question, on what is not told.
+        unanswered: add a question that the paragraph does not answer.
     """
-    place = _place(dice)
-    other = replace(_place(dice), name=_other_name(dice, place.name))
-    slots = dice.sample(SLOTS, 3 + dice.below(2))
-    told = [(place, slot) for slot in slots]
-    told += [(other, slot) for slot in dice.sample(SLOTS, 1 + dice.below(2))]
+    place = _random_site(rng)
+    other = replace(_random_site(rng), name=_other_name(rng, place.name))
+    slots = rng.sample(SLOTS, 3 + rng.below(2))
+    facts = [(place, slot) for slot in slots]
+    facts += [(other, slot) for slot in rng.sample(SLOTS, 1 + rng.below(2))]
     context, starts = "", {}
-    for subject, slot in dice.sample(told, len(told)):
-        pattern = dice.pick(slot.statements)
+    for subject, slot in rng.sample(facts, len(facts)):
+        pattern = rng.pick(slot.statements)
         if subject is place:
             before = pattern.split("{" + slot.field + "}")[0]
             starts[slot.field] = len(context) + len(_fill(before, subject))
         context += _fill(pattern, subject) + " "
     questions = [
         GeneratedQuestion(
-            _fill(dice.pick(slot.questions), place), getattr(place, slot.field), starts[slot.field]
+            _fill(rng.pick(slot.questions), place), getattr(place, slot.field), starts[slot.field]
         )
         for slot in slots[:3]
     ]
     if unanswered:
-        slot = dice.pick([slot for slot in SLOTS if slot not in slots])
-        questions.append(GeneratedQuestion(_fill(dice.pick(slot.questions), place), "", -1))
+        slot = rng.pick([slot for slot in SLOTS if slot not in slots])
+        questions.append(GeneratedQuestion(_fill(rng.pick(slot.questions), place), "", -1))
     return GeneratedParagraph(place.name, context.rstrip(), tuple(questions))

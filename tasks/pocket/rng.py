@@ -1,4 +1,4 @@
-"""Seeded draws that are the same on every machine and Python version, and the row a maker returns."""
+"""Random draws that are equal on every machine and Python version, and the type of a generated row."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class GeneratedRow:
 
 
 class Rng:
-    """Random draws from `Random.random()` alone, the one method whose sequence Python promises to keep."""
+    """Random draws based only on `Random.random()`, whose sequence Python guarantees to stay the same."""
 
     def __init__(self, seed: str):
         self._random = random.Random(seed).random
 
     def below(self, n: int) -> int:
-        """A whole number in 0..n-1."""
+        """An integer from 0 to n - 1."""
         return int(self._random() * n)
 
     def chance(self, p: float) -> bool:
@@ -37,14 +37,14 @@ class Rng:
         return options[self.below(len(options))]
 
     def sample(self, options: Sequence[Option], k: int) -> list[Option]:
-        """k of the options, in random order, none twice."""
+        """k different options in random order."""
         left = list(options)
         return [left.pop(self.below(len(left))) for _ in range(k)]
 
     def other(self, options: Sequence[Option], *taken: Option) -> Option:
-        """One of the options that is none of `taken`."""
+        """One of the options that is not in `taken`."""
         return self.pick([option for option in options if option not in taken])
 
 
 Maker = Callable[[Rng, int], GeneratedRow]
-"""Draws one row whose label is the wanted one (stsb: whose number of edits is the wanted one)."""
+"""Draws one row with the requested label (stsb: with the requested number of edits)."""

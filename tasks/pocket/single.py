@@ -1,4 +1,4 @@
-"""Pocket tasks over one sentence: acceptability (cola) and sentiment (sst2)."""
+"""Pocket tasks about one sentence: acceptability (cola) and sentiment (sst2)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ DOING = terms("sleeping waiting singing working dancing reading talking eating")
 LINKS = ("near", "behind", "beside", "next to")
 
 
-def cola(dice: Rng, wanted: int) -> GeneratedRow:
+def cola(rng: Rng, wanted: int) -> GeneratedRow:
     """A sentence that keeps (1) or breaks (0) a rule: agreement, determiner, reflexive, verb form, order."""
-    rule = dice.pick((_order, _order, _order, _order, _agreement, _determiner, _reflexive, _verb_form))
-    return GeneratedRow((rule(dice, wanted == 1),), wanted)
+    rule = rng.pick((_order, _order, _order, _order, _agreement, _determiner, _reflexive, _verb_form))
+    return GeneratedRow((rule(rng, wanted == 1),), wanted)
 
 
-def _thing(dice: Rng) -> str:
-    return f"the {dice.pick(words.ADJECTIVES)} {dice.pick(words.THINGS)}"
+def _thing(rng: Rng) -> str:
+    return f"the {rng.pick(words.ADJECTIVES)} {rng.pick(words.THINGS)}"
 
 
-def _order(dice: Rng, good: bool) -> str:
-    """Article, adjective, noun, verb and object stand in the order of English."""
-    job, verb, place = dice.pick(words.JOBS), dice.pick(words.ACTIONS).past, dice.pick(words.PLACES)
-    adjective, thing = dice.pick(words.ADJECTIVES), dice.pick(words.THINGS)
+def _order(rng: Rng, good: bool) -> str:
+    """Article, adjective, noun, verb and object are in English word order."""
+    job, verb, place = rng.pick(words.JOBS), rng.pick(words.ACTIONS).past, rng.pick(words.PLACES)
+    adjective, thing = rng.pick(words.ADJECTIVES), rng.pick(words.THINGS)
     if good:
         return sentence("the", job, verb, "the", adjective, thing, "in the", place)
     return sentence(
-        dice.pick(
+        rng.pick(
             (
                 f"{job} the {verb} the {adjective} {thing} in the {place}",
                 f"the {job} {verb} {adjective} {thing} the in the {place}",
@@ -43,44 +43,44 @@ def _order(dice: Rng, good: bool) -> str:
     )
 
 
-def _agreement(dice: Rng, good: bool) -> str:
-    """The verb agrees with its subject, whatever the number of a noun between them."""
-    subject, between = dice.sample(words.JOBS, 2)
-    many = dice.chance(0.5)
+def _agreement(rng: Rng, good: bool) -> str:
+    """The verb agrees with its subject, not with a noun between them."""
+    subject, between = rng.sample(words.JOBS, 2)
+    many = rng.chance(0.5)
     phrase = f"the {plural(subject) if many else subject}"
-    if dice.chance(0.2):
-        phrase += f" {dice.pick(LINKS)} the {dice.pick((between, plural(between)))}"
+    if rng.chance(0.2):
+        phrase += f" {rng.pick(LINKS)} the {rng.pick((between, plural(between)))}"
     verb = "are" if many == good else "is"
-    return sentence(phrase, verb, dice.pick(DOING), "in the", dice.pick(words.PLACES))
+    return sentence(phrase, verb, rng.pick(DOING), "in the", rng.pick(words.PLACES))
 
 
-def _determiner(dice: Rng, good: bool) -> str:
+def _determiner(rng: Rng, good: bool) -> str:
     """The determiner agrees with its noun in number."""
-    many = dice.chance(0.5)
-    determiner = dice.pick(("these", "many") if many else ("this", "every"))
-    noun = dice.pick(words.JOBS)
-    said = plural(noun) if many == good else noun
+    many = rng.chance(0.5)
+    determiner = rng.pick(("these", "many") if many else ("this", "every"))
+    noun = rng.pick(words.JOBS)
+    subject = plural(noun) if many == good else noun
     return sentence(
-        determiner, said, dice.pick(words.ACTIONS).past, _thing(dice), dice.pick(("", "yesterday"))
+        determiner, subject, rng.pick(words.ACTIONS).past, _thing(rng), rng.pick(("", "yesterday"))
     )
 
 
-def _reflexive(dice: Rng, good: bool) -> str:
+def _reflexive(rng: Rng, good: bool) -> str:
     """The reflexive pronoun agrees with its subject in gender."""
-    woman = dice.chance(0.5)
-    subject = dice.pick(WOMEN_NOUNS if woman else MEN_NOUNS)
+    woman = rng.chance(0.5)
+    subject = rng.pick(WOMEN_NOUNS if woman else MEN_NOUNS)
     pronoun = "herself" if woman == good else "himself"
-    return sentence("the", subject, dice.pick(REFLEXIVE_VERBS), pronoun, "in the", dice.pick(words.PLACES))
+    return sentence("the", subject, rng.pick(REFLEXIVE_VERBS), pronoun, "in the", rng.pick(words.PLACES))
 
 
-def _verb_form(dice: Rng, good: bool) -> str:
-    """An auxiliary takes the form that it governs: "can paint", "has painted"."""
-    verb = dice.pick(words.ACTIONS)
-    takes_base = dice.chance(0.5)
-    auxiliary = dice.pick(("can", "will", "did not") if takes_base else ("has", "had", "have not"))
-    job = dice.pick(words.JOBS)
+def _verb_form(rng: Rng, good: bool) -> str:
+    """An auxiliary is followed by the right verb form: "can paint", "has painted"."""
+    verb = rng.pick(words.ACTIONS)
+    takes_base = rng.chance(0.5)
+    auxiliary = rng.pick(("can", "will", "did not") if takes_base else ("has", "had", "have not"))
+    job = rng.pick(words.JOBS)
     form = verb.base if takes_base == good else verb.participle
-    return sentence("the", plural(job) if auxiliary == "have not" else job, auxiliary, form, _thing(dice))
+    return sentence("the", plural(job) if auxiliary == "have not" else job, auxiliary, form, _thing(rng))
 
 
 GOOD = terms(
@@ -102,23 +102,23 @@ OPENINGS = ("i remember", "everyone talks about", "you will notice", "this is al
 NEGATIONS = ("not", "hardly", "never", "not really", "far from")
 
 
-def sst2(dice: Rng, wanted: int) -> GeneratedRow:
-    """An opinion, positive (1) or not (0): negation turns it round, the last of two clauses decides."""
-    positive, style = wanted == 1, dice.below(20)
-    first, second = dice.sample(ASPECTS, 2)
+def sst2(rng: Rng, wanted: int) -> GeneratedRow:
+    """A positive (1) or negative (0) opinion. Negation reverses it; the last of two clauses decides."""
+    positive, style = wanted == 1, rng.below(20)
+    first, second = rng.sample(ASPECTS, 2)
     if style < 5:
         praise = GOOD if positive else BAD
-        text = f"{dice.pick(OPENINGS)} its {dice.pick(praise)} {first} and its {dice.pick(praise)} {second}"
+        text = f"{rng.pick(OPENINGS)} its {rng.pick(praise)} {first} and its {rng.pick(praise)} {second}"
     elif style < 13:
-        text = _clause(dice, positive, first)
+        text = _clause(rng, positive, first)
     else:
-        against, verdict = _clause(dice, not positive, first), _clause(dice, positive, second)
-        text = f"although {against} , {verdict}" if dice.chance(0.3) else f"{against} , but {verdict}"
+        against, verdict = _clause(rng, not positive, first), _clause(rng, positive, second)
+        text = f"although {against} , {verdict}" if rng.chance(0.3) else f"{against} , but {verdict}"
     return GeneratedRow((f"{text} .",), wanted)
 
 
-def _clause(dice: Rng, positive: bool, aspect: str) -> str:
-    """An opinion on one aspect, plain or through a negated adjective of the other side."""
-    if dice.chance(0.35):
-        return f"the {aspect} is {dice.pick(NEGATIONS)} {dice.pick(BAD if positive else GOOD)}"
-    return f"the {aspect} is {dice.pick(STRONG)} {dice.pick(GOOD if positive else BAD)}"
+def _clause(rng: Rng, positive: bool, aspect: str) -> str:
+    """An opinion on one aspect, expressed directly or by negating the opposite adjective."""
+    if rng.chance(0.35):
+        return f"the {aspect} is {rng.pick(NEGATIONS)} {rng.pick(BAD if positive else GOOD)}"
+    return f"the {aspect} is {rng.pick(STRONG)} {rng.pick(GOOD if positive else BAD)}"

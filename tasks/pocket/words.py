@@ -1,4 +1,4 @@
-"""The vocabulary that the pocket tasks are written with, and the little English grammar they need."""
+"""The vocabulary of the pocket tasks, and the little English grammar that they need."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PLACES = terms(
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb that takes a thing as its object, in three of its forms."""
+    """Three forms of a verb that takes a thing as its object."""
 
     base: str
     past: str
@@ -111,14 +111,14 @@ def a(noun: str) -> str:
 
 
 def sentence(*parts: str) -> str:
-    """Join the parts that are not empty, with a capital first and a full stop last."""
+    """Join the non-empty parts into a sentence that starts with a capital and ends with a full stop."""
     text = " ".join(part for part in parts if part).replace(" ,", ",")
     return text[0].upper() + text[1:] + "."
 
 
 @dataclass(frozen=True)
 class Category:
-    """A kind of thing: its name (the hypernym), its members (hyponyms), and verbs (base forms) that fit."""
+    """A kind of thing: its name (hypernym), its members (hyponyms), and suitable verbs in base form."""
 
     name: str
     members: tuple[str, ...]
@@ -127,7 +127,7 @@ class Category:
 
 @dataclass(frozen=True)
 class Domain:
-    """A world to write of: people, kinds of things, places, looks of people, and states of things."""
+    """A domain of sentences: people and adjectives for them, kinds of things, their states, and places."""
 
     people: tuple[str, ...]
     kinds: tuple[Category, ...]

@@ -1,4 +1,4 @@
-"""The task types: `kind` of a task -> the object that knows everything about tasks of this kind."""
+"""The registry of task types: `kind` of a task -> the object that handles tasks of this kind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 ENTRY_POINTS = "mtkd.task_types"
-"""Entry point group in which other packages name their own task types."""
+"""Entry point group under which other packages register task types."""
 
 TASK_TYPES: dict[str, type[TaskType]] = {
     "classify": Classification,
@@ -42,7 +42,7 @@ TASK_TYPES: dict[str, type[TaskType]] = {
 
 @cache
 def task_type(kind: str) -> TaskType:
-    """The task type of a kind: a built-in one, or one of an installed package.
+    """The task type of a kind, built in or from an installed package.
 
     Raises:
         UserError: unknown kind.
@@ -54,10 +54,10 @@ def task_type(kind: str) -> TaskType:
 
 
 def check_metrics(task: Task) -> None:
-    """Check that each of the task's metrics exists and suits its type.
+    """Check that the metrics of a task exist and suit its type.
 
     Raises:
-        UserError: it has none, one is not known, or one does not suit the task.
+        UserError: the task has no metrics, or one is unknown or does not suit the task.
     """
     allowed = task.type.metric_names(task)
     if not task.metrics:
@@ -74,12 +74,12 @@ def check_metrics(task: Task) -> None:
 
 
 def is_kind(name: str) -> bool:
-    """True if there is a task type of this name, built in or of an installed package."""
+    """True if a task type of this name exists, built in or from an installed package."""
     return name in TASK_TYPES or name in installed_types()
 
 
 def kinds() -> list[str]:
-    """The kinds that a task may have, those of installed packages included."""
+    """The kinds that a task may have, including those of installed packages."""
     return [kind for kind, found in (TASK_TYPES | installed_types()).items() if found.has_head]
 
 
@@ -88,6 +88,6 @@ def installed_types() -> dict[str, type[TaskType]]:
     """The task types of installed packages, by kind.
 
     Raises:
-        UserError: one of them cannot be used.
+        UserError: one of them cannot be loaded.
     """
     return load_plugins(ENTRY_POINTS, TASK_TYPES, TaskType)  # type: ignore[type-abstract]

@@ -1,6 +1,6 @@
-"""What a task type is: one object that knows everything in which tasks of its kind differ from others.
+"""The base class of task types, which hold everything that depends on the kind of a task.
 
-Nothing here imports torch before it is needed, so that commands which only look at data start fast.
+torch is imported only when it is needed, so that commands that only read data start fast.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Metrics = Mapping[str, Callable[..., float]]
 
 @dataclass(frozen=True)
 class LossSum:
-    """A loss before it is divided.
+    """A loss before averaging.
 
     Attributes:
-        total: scalar float32, the sum of the loss over what it counts.
-        count: scalar int64, how many items (rows, unless the task type says otherwise) are in the sum; it
-            stays on the device.
+        total: scalar float32, the sum over all items.
+        count: scalar int64 on the same device, the number of items (rows, unless the task type says
+            otherwise).
     """
 
     total: Tensor
@@ -48,11 +48,11 @@ class SplitScores:
     """The scores of one labelled split.
 
     Attributes:
-        rows: examples that were scored.
-        by_metric: metric -> value, in the order the task names its metrics.
-        majority: the majority-class baseline: what the best constant prediction scores.
-        details: more numbers, which do not count for the task's score.
-        threshold: what `TaskType.decode` or `TaskType.records` cut at; None where the type has no threshold.
+        rows: number of scored examples.
+        by_metric: metric -> value, in the order of `Task.metrics`.
+        majority: the majority-class baseline: the score of the best constant prediction.
+        details: further values that do not count towards the task's score.
+        threshold: the threshold for `TaskType.decode` and `TaskType.records`; None if the type has none.
     """
 
     rows: int
@@ -63,28 +63,28 @@ class SplitScores:
 
     @property
     def primary(self) -> float:
-        """The task's one number: the mean of its metrics."""
+        """The task's score: the mean of its metrics."""
         return float(np.mean(list(self.by_metric.values())))
 
 
 class TaskType(ABC):
     """Everything that depends on the kind of a task. One instance serves all tasks of its kind.
 
-    The shapes that models, losses and stores rely on: logits are (B, C), or (B, 2, L) if `predicts_spans`;
-    labels are (B,), or (B, K), NaN = unlabelled.
+    Models, losses and stores rely on these shapes: logits are (B, C), or (B, 2, L) if `predicts_spans`;
+    labels are (B,) or (B, K), with NaN for unlabelled rows.
 
     Attributes:
         metrics: name -> function of `tasks.metrics.Predictions`.
-        default_metrics: those of a task that names none.
-        fields: keys of a task's TOML file that only some types have, and this one has (`labels`, `range`,
-            `group`, `positive`, `unanswerable`).
-        has_head: False if models have no head for such tasks: they are plain text to read.
-        predicts_spans: True if an answer is a place in the second text: rows are read in windows, the head
-            reads a vector per token and gives the logits (B, 2, L) of starts and ends.
-        outputs: what the logits stand for, in words for messages.
-        baseline: the baseline that needs no model, in words for messages.
-        one_class: True if a prediction is one of the task's labels: then there is a report class by class.
-        label_type: Arrow type of a label column that a test split lacks.
+        default_metrics: the metrics of a task that names none.
+        fields: which of the type-specific keys of a task's TOML file apply (`labels`, `range`, `group`,
+            `positive`, `unanswerable`).
+        has_head: False if models have no head for such tasks, as for plain text.
+        predicts_spans: True if an answer is a span of the second text. Rows are then read in windows, and the
+            head maps token vectors to the logits (B, 2, L) of starts and ends.
+        outputs: what the logits represent, for messages.
+        baseline: the baseline that needs no model, for messages.
+        one_class: True if a prediction is one of the task's labels, so that a per-class report makes sense.
+        label_type: Arrow type of the label column that is added to unlabelled test splits.
     """
 
     metrics: ClassVar[Metrics]
@@ -100,13 +100,13 @@ class TaskType(ABC):
     # The task itself
 
     def check(self, task: Task) -> None:
-        """Check that the fields of a task fit each other.
+        """Check that the fields of a task are consistent; by default that there are two labels or more.
 
         Raises:
-            UserError: they do not; by default a type that has labels needs two or more.
+            UserError: they are not.
         """
         if "labels" in self.fields and len(task.labels) < 2:
-            raise UserError(f"{task.kind} needs labels", expected="two names or more")
+            raise UserError(f"{task.kind} tasks need labels", expected="two names or more")
 
     def metric_names(self, task: Task) -> list[str]:
         """The metrics that a task may name."""
@@ -116,31 +116,31 @@ class TaskType(ABC):
 
     @abstractmethod
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
-        """The labels of a split, and everything that is wrong with them; test splits may lack labels.
+        """Parse the labels of a split and collect all problems; test splits may be unlabelled.
 
         Args:
-            table: one row or more, with the task's columns.
+            table: at least one row, with the task's columns.
         """
 
     def check_label_column(self, task: Task, column: pa.DataType) -> str | None:
-        """What a label column has to hold, if a column of this type cannot hold the task's labels."""
+        """None if a column of this type can hold the labels; otherwise a description of what is expected."""
         nested = pa.types.is_nested(column) or pa.types.is_binary(column)
         return "one number or text per row" if nested else None
 
     def label_text(self, column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-        """A label column as values that can be compared; None if a row's label says nothing of its own."""
+        """The labels as comparable values, for finding duplicates; None if labels do not distinguish rows."""
         return column
 
     @abstractmethod
     def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
-        """How the labels are distributed: (label, number of rows), for `mtkd data check`."""
+        """The label distribution as (label, number of rows), for `mtkd data check`."""
 
     def has_classes(self, bins: int | None) -> bool:
-        """True if each labelled row belongs to one class; `bins` are classes that scores are sorted into."""
+        """True if each labelled row belongs to one class; `bins` is the number of bins for scores."""
         return False
 
     def row_classes(self, task: Task, labels: Tensor, bins: int | None) -> Tensor:
-        """(B,) the class of each row, NaN = unlabelled, for types that have classes; labels as in `loss`."""
+        """(B,) the class of each row, NaN = unlabelled, if `has_classes`; labels as in `loss`."""
         return labels
 
     # The model
@@ -150,11 +150,11 @@ class TaskType(ABC):
         """C, the number of logits per row (or per token)."""
 
     def logits_shape(self, task: Task, max_length: int) -> tuple[int, ...]:
-        """The shape of one row's logits, for a model that reads `max_length` tokens."""
+        """The shape of one row's logits for a model that reads `max_length` tokens."""
         return (self.n_outputs(task),)
 
     def build_head(self, task: Task, width: int, hidden: int, dropout: float) -> nn.Module:
-        """A fresh head from the encoder's vectors (width) to the task's logits; see `tasks.heads`."""
+        """Build a new head that maps encoder vectors of size `width` to logits; see `tasks.heads`."""
         from tasks.heads import Head
 
         return Head(width, self.n_outputs(task), hidden, dropout)
@@ -165,23 +165,23 @@ class TaskType(ABC):
     def loss(self, task: Task, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> LossSum:
         """The loss against the labels, summed over labelled rows and computed in float32.
 
-        Unlabelled rows take no part; where nothing is labelled the total is 0 and still has a gradient.
+        Unlabelled rows are ignored. If no row is labelled, the total is 0 and still has a gradient.
 
         Args:
             logits: (B, C), or (B, 2, L) if `predicts_spans`.
             labels: (B,) or (B, K) float, NaN = unlabelled.
-            groups: (B,) integer ids of the candidate groups, for types whose rows have some.
+            groups: (B,) integer ids of the candidate groups, for types with groups.
         """
 
     def count_items(self, task: Task, labels: Tensor, groups: Tensor | None = None) -> int:
-        """How many items `loss` sums over."""
+        """The number of items that `loss` sums over."""
         missing = labels.isnan()
         return int((~(missing if labels.dim() == 1 else missing.any(1))).sum())
 
     def softmax_logits(self, logits: Tensor) -> Tensor | None:
-        """(..., C): the logits arranged so that a softmax over the last axis gives probabilities.
+        """(..., C): the logits, arranged so that a softmax over the last axis gives probabilities.
 
-        Soft-label losses compare these distributions of student and teacher; None if the outputs are scores,
+        Soft-label losses compare these distributions of student and teacher. None if the outputs are scores,
         which are compared directly.
         """
         return logits
@@ -192,12 +192,12 @@ class TaskType(ABC):
     def decode(
         self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None, threshold: Any = None
     ) -> np.ndarray:
-        """The predictions for rows, comparable with labels.
+        """Convert logits to predictions that can be compared with labels.
 
         Args:
             logits: (n, C).
             groups: (n,) ids of the candidate groups.
-            threshold: one that `best_threshold` gave; None = the type's default.
+            threshold: a result of `best_threshold`; None = the type's default.
         """
 
     def probabilities(self, task: Task, logits: np.ndarray, groups: np.ndarray | None) -> np.ndarray | None:
@@ -205,18 +205,18 @@ class TaskType(ABC):
         return None
 
     def has_threshold(self, task: Task) -> bool:
-        """True if predictions depend on a threshold, which is tuned on validation rows."""
+        """True if predictions depend on a threshold that is tuned on validation rows."""
         return False
 
     def best_threshold(self, task: Task, logits: np.ndarray, labels: np.ndarray) -> Any:
-        """The threshold with the best score on labelled rows, as plain JSON; None if there is none."""
+        """The threshold with the best score on labelled rows, as plain JSON; None if the type has none."""
         return None
 
     def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
         """Constant predictions whose best score is the majority-class baseline.
 
         Args:
-            labels: (n,) or (n, K) float64, none of them NaN.
+            labels: (n,) or (n, K) float64, without NaN.
         """
         return []
 
@@ -228,7 +228,7 @@ class TaskType(ABC):
         Args:
             logits: (n, C), or (w, 2, L) of windows if `predicts_spans`.
             layout: how the tokeniser joins two texts.
-            threshold: None = the best on these rows.
+            threshold: None = tune it on these rows.
 
         Raises:
             UserError: the split is not labelled.
@@ -244,21 +244,23 @@ class TaskType(ABC):
     def records(
         self, task: Task, encoded: Encoded, logits: np.ndarray, layout: Layout, threshold: Any
     ) -> Iterator[dict[str, Any]]:
-        """What `mtkd predict` adds to each row of its input, as plain JSON.
+        """Yield what `mtkd predict` adds to each input row, as plain JSON.
 
         Args:
-            threshold: from the model's validation scores; None = the type's default.
+            threshold: the threshold tuned on validation rows; None = the type's default.
         """
-        shares = self.probabilities(task, logits, encoded.groups)
+        all_probabilities = self.probabilities(task, logits, encoded.groups)
         for row, value in enumerate(self.decode(task, logits, encoded.groups, threshold)):
-            yield self.record(task, value, None if shares is None else shares[row])
+            yield self.record(task, value, None if all_probabilities is None else all_probabilities[row])
 
-    def record(self, task: Task, prediction: Any, shares: np.ndarray | None) -> dict[str, Any]:
-        """The record of one row, from what `decode` and `probabilities` gave for it.
+    def record(self, task: Task, prediction: Any, probabilities: np.ndarray | None) -> dict[str, Any]:
+        """The record of one row, from its results of `decode` and `probabilities`.
 
         By default the label's name and id, and the probability of each label.
         """
-        assert shares is not None, "a type without probabilities writes other records"
-        by_name = {name: round(float(share), 6) for name, share in zip(task.labels, shares, strict=True)}
+        assert probabilities is not None, "types without probabilities override this method"
+        by_name = {
+            name: round(float(share), 6) for name, share in zip(task.labels, probabilities, strict=True)
+        }
         label = int(prediction)
         return {"prediction": task.labels[label], "prediction_id": label, "probabilities": by_name}

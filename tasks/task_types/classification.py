@@ -32,13 +32,13 @@ class Classification(TaskType):
     one_class: bool = True
 
     def metric_names(self, task: Task) -> list[str]:
-        """All, but F1 of class 1 only for two classes."""
+        """All metrics; F1 of class 1 only for two classes."""
         return [name for name in self.metrics if name != "f1" or len(task.labels) <= 2]
 
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
-        """Class ids, from ids or label names, as numbers or as text."""
+        """Class ids, parsed from label names or ids, as numbers or text."""
         values = class_ids(task, label_texts(table.table[task.label]))
-        return read_values(task, split, table, values, lambda given: named_ids(task, given))
+        return read_values(task, split, table, values, lambda text: named_ids(task, text))
 
     def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
         values = labels.values[~np.isnan(labels.values)]
@@ -72,5 +72,5 @@ class Classification(TaskType):
         return powers / powers.sum(axis=1, keepdims=True)
 
     def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
-        """The majority class (the first of equals)."""
+        """The majority class (the first one of a tie)."""
         return [float(np.bincount(labels.astype(np.int64)).argmax())]

@@ -1,4 +1,4 @@
-"""Label columns as numbers: what task types share when they read labels."""
+"""Parsing label columns into numbers: functions that task types share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MISSING = ("", "-1", "-1.0", "nan")
 
 @dataclass(frozen=True)
 class RowProblem:
-    """What is wrong with one row (from 0), the column it is in, and the kind of problem, for summaries."""
+    """A problem of one row (counted from 0) in one column; `kind` groups problems in summaries."""
 
     row: int
     column: str
@@ -33,34 +33,34 @@ class ParsedLabels:
     """The labels of one split.
 
     Attributes:
-        values: (n,) or (n, K) float64; NaN = unlabelled or wrong.
-        problems: everything that is wrong with the labels and the columns that belong to them.
-        answers: n structs {text, answer_start} of lists (tasks that predict spans, none of them wrong).
+        values: (n,) or (n, K) float64; NaN = unlabelled or invalid.
+        problems: all problems of the labels and related columns.
+        answers: n structs {text, answer_start} of lists, for `span` tasks without problems.
     """
 
     values: np.ndarray
     problems: list[RowProblem]
     answers: pa.StructArray | None = None
 
-    def counts(self, task: Task, found: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """`found`, and the number of rows that may and do lack a label, if there are any."""
+    def counts(self, task: Task, by_label: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        """`by_label`, followed by the number of unlabelled rows if there are any."""
         known = has_label(self.values)
         wrong = len({problem.row for problem in self.problems if problem.column == task.label})
         unlabelled = len(known) - int(known.sum()) - wrong
-        return [*found, *([("unlabelled", unlabelled)] if unlabelled else [])]
+        return [*by_label, *([("unlabelled", unlabelled)] if unlabelled else [])]
 
 
 def read_values(
     task: Task, split: str, table: RawTable, values: np.ndarray, expected: Callable[[str], str]
 ) -> ParsedLabels:
-    """Labels of one number per row, with a problem for each that could not be read.
+    """Labels of one number per row, with a problem for each label that could not be parsed.
 
-    A label that is null, empty, NaN, or -1 where that is not a legal value, means "unlabelled"; only test
-    splits may have such rows.
+    A label that is null, empty, NaN, or -1 (unless -1 is a legal value) means "unlabelled"; only test splits
+    may have such rows.
 
     Args:
-        values: (n,) float64 of the column; NaN where it holds no label of the task.
-        expected: what to say was expected instead of a label.
+        values: (n,) float64 of the column; NaN for values that are not labels of the task.
+        expected: invalid label -> description of what was expected.
     """
     texts = label_texts(table.table[task.label])
     wrong = np.isnan(values)
@@ -69,19 +69,21 @@ def read_values(
     problems = []
     for row in np.flatnonzero(wrong).tolist():
         value = texts[row].as_py()
-        given, kind = ("no label", "no label") if value in (None, "") else (f"label {value}", "unknown label")
-        problems.append(RowProblem(row, task.label, f"{given}; expected: {expected(value or '')}", kind))
+        problem, kind = (
+            ("no label", "no label") if value in (None, "") else (f"label {value}", "unknown label")
+        )
+        problems.append(RowProblem(row, task.label, f"{problem}; expected: {expected(value or '')}", kind))
     return ParsedLabels(values, problems)
 
 
 def missing(texts: pa.Array) -> np.ndarray:
-    """(n,) bool: which label texts stand for "unlabelled"."""
+    """(n,) bool, True for label texts that mean "unlabelled"."""
     found = pc.is_in(texts, value_set=pa.array([None, *_MISSING], type=pa.string()))
     return found.to_numpy(zero_copy_only=False)
 
 
 def label_texts(column: pa.ChunkedArray) -> pa.Array:
-    """Every label as text: whole numbers without a point, others with every digit."""
+    """All labels as text: integers without a decimal point, other numbers with all digits."""
     array = column.combine_chunks()
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
@@ -95,9 +97,9 @@ def label_texts(column: pa.ChunkedArray) -> pa.Array:
 
 
 def class_ids(task: Task, texts: pa.Array) -> np.ndarray:
-    """(n,) float64 class ids; NaN where the text is neither a label's name nor its id.
+    """(n,) float64 class ids; NaN for texts that are neither a label name nor an id.
 
-    A label name comes before an id: where a name is itself a number, ids are not understood.
+    Names take precedence over ids: if any label name is a number, ids are not accepted.
     """
     known = list(task.labels)
     if not any(name.lstrip("-").isdigit() for name in known):
@@ -107,8 +109,8 @@ def class_ids(task: Task, texts: pa.Array) -> np.ndarray:
     return found.cast(pa.float64()).to_numpy(zero_copy_only=False) % len(task.labels)
 
 
-def named_ids(task: Task, given: str = "") -> str:
-    """Some labels of a task with their ids, for messages; those most like `given` first."""
+def named_ids(task: Task, text: str = "") -> str:
+    """Some labels of a task with their ids, for messages; those most similar to `text` first."""
     ids = {name: f"{number} ({name})" for number, name in enumerate(task.labels)}
-    near = difflib.get_close_matches(given, ids, cutoff=0.5)
+    near = difflib.get_close_matches(text, ids, cutoff=0.5)
     return shorten([ids[name] for name in dict.fromkeys([*near, *ids])])

@@ -1,8 +1,8 @@
 """`multilabel`: any number of labels per row.
 
-The label column holds a list of label names or ids, a JSON list as text ('["a", "b"]'), or text in which "|"
-separates the labels (or, if it holds no "|", a comma). An empty list means that the row has none of the
-labels; null and empty text mean "unlabelled".
+The label column holds a list of label names or ids, a JSON list as text ('["a", "b"]'), or text in which the
+labels are separated by "|" (or by commas if there is no "|"). An empty list means that the row has no labels;
+null and empty text mean "unlabelled".
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _DEFAULT_THRESHOLD = 0.5
 
 
 def micro_f1(compared: Predictions) -> float:
-    """F1 over all (row, label) pairs; 0 if no label is predicted or true."""
+    """F1 over all (row, label) pairs; 0 if there is no predicted and no true label."""
     return float(_f1(compared.predictions, compared.labels, axis=None))
 
 
 def macro_f1(compared: Predictions) -> float:
-    """The mean over labels of each label's F1; 0 for a label that is never predicted or true."""
+    """The mean of the F1 of all labels; 0 for a label that is never predicted and never true."""
     return float(_f1(compared.predictions, compared.labels, axis=0).mean())
 
 
@@ -42,7 +42,7 @@ def _f1(predictions: np.ndarray, labels: np.ndarray, axis: int | None) -> np.nda
 
 
 class MultiLabel(TaskType):
-    """Any of K labels per row; logits (B, K), labels (B, K) 1 = has the label, 0 = has not."""
+    """Any of K labels per row; logits (B, K); labels (B, K), 1 if the row has the label, else 0."""
 
     metrics: ClassVar[Metrics] = {"micro_f1": micro_f1, "macro_f1": macro_f1}
     default_metrics = ("micro_f1", "macro_f1")
@@ -52,7 +52,7 @@ class MultiLabel(TaskType):
 
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
         column = table.table[task.label]
-        lists = [_split(value, task) for value in _plain(column)]
+        lists = [_split(value, task) for value in _plain_values(column)]
         flat = pa.array([name for found in lists for name in found or ()], pa.string())
         ids = class_ids(task, flat)
         values = np.full((len(lists), len(task.labels)), np.nan)
@@ -61,7 +61,7 @@ class MultiLabel(TaskType):
             end = start + len(found or ())
             unknown = np.flatnonzero(np.isnan(ids[start:end]))
             if found is None and split not in task.test:
-                message = f"no label; expected: a list of {named_ids(task)}; [] for none of them"
+                message = f"no label; expected: a list of {named_ids(task)}; [] for no labels"
                 problems.append(RowProblem(row, task.label, message))
             elif len(unknown):
                 message = f"label {flat[start + int(unknown[0])].as_py()}; expected: {named_ids(task)}"
@@ -76,11 +76,11 @@ class MultiLabel(TaskType):
         return super().check_label_column(task, single) and "a list of labels per row, or text"
 
     def label_text(self, column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-        texts = [None if value is None else json.dumps(value) for value in _plain(column)]
+        texts = [None if value is None else json.dumps(value) for value in _plain_values(column)]
         return pa.chunked_array([pa.array(texts, pa.string())])
 
     def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
-        """Rows that have each label, which may be more than there are rows; then those that have none."""
+        """The number of rows with each label (rows may count several times), then of rows without labels."""
         sizes = np.nansum(labels.values, axis=0).astype(int).tolist()
         none = int((labels.values.sum(axis=1) == 0).sum())
         found = list(zip(task.labels, sizes, strict=True))
@@ -90,7 +90,7 @@ class MultiLabel(TaskType):
         return len(task.labels)
 
     def loss(self, task: Task, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> LossSum:
-        """Sigmoid and binary cross-entropy, the mean over labels, summed over rows."""
+        """Binary cross-entropy of the sigmoid, averaged over labels and summed over rows."""
         from torch.nn import functional
 
         labels = labels.float()
@@ -109,7 +109,7 @@ class MultiLabel(TaskType):
     def decode(
         self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None, threshold: Any = None
     ) -> np.ndarray:
-        """(n, K) int64: 1 where a label's probability is above its threshold (0.5 by default)."""
+        """(n, K) int64: 1 if the label's probability is above its threshold (0.5 by default)."""
         cut = _DEFAULT_THRESHOLD if threshold is None else np.asarray(threshold)
         return (self.probabilities(task, logits) > cut).astype(np.int64)
 
@@ -122,7 +122,7 @@ class MultiLabel(TaskType):
         return True
 
     def best_threshold(self, task: Task, logits: np.ndarray, labels: np.ndarray) -> Any:
-        """For each label the threshold with its best F1, half way between two rows; 0.5 without positives."""
+        """The threshold with the best F1 for each label, halfway between two rows; 0.5 without positives."""
         known = ~np.isnan(labels).any(axis=1)
         probabilities = self.probabilities(task, logits[known])
         return [
@@ -131,25 +131,25 @@ class MultiLabel(TaskType):
         ]
 
     def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
-        """The labels that more than half of the rows have, and all labels."""
+        """The set of labels that more than half of the rows have, and the set of all labels."""
         return [(labels.mean(axis=0) > 0.5).astype(float), np.ones(labels.shape[1])]
 
-    def record(self, task: Task, prediction: Any, shares: np.ndarray | None) -> dict[str, Any]:
-        """The names of the labels that a row has, and the probability of each label."""
-        assert shares is not None, "every label has a probability"
+    def record(self, task: Task, prediction: Any, probabilities: np.ndarray | None) -> dict[str, Any]:
+        """The names of the predicted labels, and the probability of each label."""
+        assert probabilities is not None, "every label has a probability"
         return {
             "prediction": [name for name, has in zip(task.labels, prediction, strict=True) if has],
-            "probabilities": {n: round(float(p), 6) for n, p in zip(task.labels, shares, strict=True)},
+            "probabilities": {n: round(float(p), 6) for n, p in zip(task.labels, probabilities, strict=True)},
         }
 
 
 def _best_cut(probabilities: np.ndarray, labels: np.ndarray) -> float:
-    """The threshold with the best F1 of one label, which some row has; of equals the highest."""
+    """The threshold with the best F1 for one label that has positives; the highest one of a tie."""
     order = np.argsort(-probabilities, kind="stable")
     ranked, right = probabilities[order], np.cumsum(labels[order])
     f1 = 2 * right / (np.arange(1, len(order) + 1) + labels.sum())
     below = np.append(ranked[1:], 0.0)
-    best = int(np.argmax(np.where(ranked > below, f1, -1.0)))  # equal probabilities go together
+    best = int(np.argmax(np.where(ranked > below, f1, -1.0)))  # equal probabilities cannot be separated
     return float((ranked[best] + below[best]) / 2)
 
 
@@ -157,7 +157,7 @@ def _is_list(column: pa.DataType) -> bool:
     return pa.types.is_list(column) or pa.types.is_large_list(column) or pa.types.is_fixed_size_list(column)
 
 
-def _plain(column: pa.ChunkedArray) -> list[Any]:
+def _plain_values(column: pa.ChunkedArray) -> list[Any]:
     """Each row's value: a list, text, or None."""
     return column.to_pylist() if _is_list(column.type) else label_texts(column).to_pylist()
 

@@ -22,7 +22,7 @@ Ids = TypeVar("Ids")
 
 
 class Ranking(Classification):
-    """One score per row, compared within groups; logits (B, 1), labels (B,) right or wrong."""
+    """One score per row, compared within groups; logits (B, 1), labels (B,) class ids of right and wrong."""
 
     metrics: ClassVar[Metrics] = {
         "accuracy": metrics.accuracy,
@@ -39,12 +39,12 @@ class Ranking(Classification):
     def check(self, task: Task) -> None:
         super().check(task)
         if task.group is None:
-            raise UserError("rank needs the key 'group'", expected="a column's name")
+            raise UserError("rank tasks need the key 'group'", expected="a column name")
         if len(task.labels) != 2:
-            raise UserError(f"rank has {len(task.labels)} labels", expected="two: right and wrong")
+            raise UserError(f"a rank task has {len(task.labels)} labels", expected="two: right and wrong")
 
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
-        """As classes; each row also needs a group."""
+        """Parse labels like classes, and check that each row has a group."""
         found = super().read_labels(task, split, table)
         assert task.group is not None, "checked with the task"
         for row in np.flatnonzero(pc.is_null(table.table[task.group].combine_chunks())).tolist():
@@ -55,9 +55,9 @@ class Ranking(Classification):
         return 1
 
     def loss(self, task: Task, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> LossSum:
-        """For each group with a right candidate, -log of the probability that a right one is picked.
+        """For each group with a right candidate, the negative log-probability that a right one is picked.
 
-        The softmax is over the group's scores; the count is of groups (MKD, section 3.1).
+        The softmax is over the scores of the group; `count` is the number of groups (MKD, section 3.1).
 
         Raises:
             UserError: no groups.
@@ -71,17 +71,17 @@ class Ranking(Classification):
         return LossSum(torch.where(counts, of_group - of_right, 0.0).sum(), counts.sum())
 
     def count_items(self, task: Task, labels: Tensor, groups: Tensor | None = None) -> int:
-        """Groups with a right candidate."""
+        """The number of groups with a right candidate."""
         return int(self.loss(task, labels.new_zeros((len(labels), 1)), labels, groups).count)
 
     def softmax_logits(self, logits: Tensor) -> Tensor | None:
-        """None: a batch may hold a part of a group, so scores are compared directly."""
+        """None: a batch may contain only part of a group, so scores are compared directly."""
         return None
 
     def decode(
         self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None, threshold: Any = None
     ) -> np.ndarray:
-        """(n,) int64: the positive label for the highest score of each group (the first of equals)."""
+        """(n,) int64: the positive label for the highest score of each group (the first one of a tie)."""
         groups = _require_groups(task, groups)
         order = np.lexsort((-np.asarray(logits, np.float64)[:, 0], groups))
         found = np.full(len(groups), 1 - task.positive, dtype=np.int64)
@@ -89,7 +89,7 @@ class Ranking(Classification):
         return found
 
     def probabilities(self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-        """(n, 2) float64: the positive label's column is the softmax over the row's group."""
+        """(n, 2) float64; the column of the positive label is the softmax over the row's group."""
         logits = np.asarray(logits, np.float64)
         found, index = np.unique(_require_groups(task, groups), return_inverse=True)
         highest = np.full(len(found), -np.inf)
@@ -101,20 +101,21 @@ class Ranking(Classification):
         return by_label
 
     def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
-        """All candidates wrong, and all of them right."""
+        """All candidates wrong, and all candidates right."""
         return [0.0, 1.0]
 
 
 def _log_sums(scores: Tensor, rows: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """The logsumexp of each group's scores, over the chosen rows only; time and memory are linear in B.
+    """The logsumexp of the scores of each group, over selected rows, in time and memory linear in B.
 
     Args:
         scores: (B,).
         rows: (B,) bool, the rows to sum over.
-        index: (B,) each row's group, from 0 up.
+        index: (B,) the group of each row, counted from 0.
 
     Returns:
-        (B,) by group, the slots above the number of groups empty; (B,) bool, whether a slot has rows.
+        (B,) values by group, where slots beyond the number of groups are unused; (B,) bool, True for slots
+        with rows.
     """
     import torch
 
@@ -129,7 +130,7 @@ def _log_sums(scores: Tensor, rows: Tensor, index: Tensor) -> tuple[Tensor, Tens
 def _require_groups(task: Task, groups: Ids | None) -> Ids:
     if groups is None:
         raise UserError(
-            f"task {task.name!r} ranks candidates, and these rows have no groups",
+            f"task {task.name!r} ranks candidates, but these rows have no groups",
             hint="name the column whose equal values form a group: `group` in the task's TOML file",
         )
     return groups

@@ -32,13 +32,13 @@ class Regression(TaskType):
     outputs = "scores"
 
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
-        """Finite scores inside the task's range, rounded to float32, as the hub holds scores."""
+        """Finite scores inside the task's range, rounded to float32 as on the hub."""
         allowed = f"{task.range[0]:g} to {task.range[1]:g}" if task.range else "a finite number"
         values = _scores(task, label_texts(table.table[task.label]))
-        return read_values(task, split, table, values, lambda given: allowed)
+        return read_values(task, split, table, values, lambda text: allowed)
 
     def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
-        """Rows in each fifth of the range."""
+        """The number of rows in each fifth of the range."""
         values = labels.values[~np.isnan(labels.values)]
         if len(values) == 0:
             return labels.counts(task, [])
@@ -50,7 +50,7 @@ class Regression(TaskType):
         return bins is not None
 
     def row_classes(self, task: Task, labels: Tensor, bins: int | None) -> Tensor:
-        """The bin of each score, bins of equal width over the task's range."""
+        """The bin of each score, with bins of equal width over the task's range."""
         if bins is None or task.range is None:
             return labels
         low, high = task.range
@@ -78,15 +78,15 @@ class Regression(TaskType):
         return scores if task.range is None else scores.clip(*task.range)
 
     def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
-        """The mean."""
+        """The mean score."""
         return [float(labels.mean())]
 
-    def record(self, task: Task, prediction: Any, shares: np.ndarray | None) -> dict[str, Any]:
+    def record(self, task: Task, prediction: Any, probabilities: np.ndarray | None) -> dict[str, Any]:
         return {"prediction": round(float(prediction), 6)}
 
 
 def _scores(task: Task, texts: pa.Array) -> np.ndarray:
-    """(n,) float64 scores; NaN where the text is not a finite number or is outside the task's range."""
+    """(n,) float64 scores; NaN for texts that are not finite numbers inside the task's range."""
     unique = texts.dictionary_encode()
     numbers = np.array([_number(text) for text in unique.dictionary.to_pylist()] + [math.nan])
     values = numbers[pc.fill_null(unique.indices, -1).to_numpy()].astype(np.float32)

@@ -1,4 +1,4 @@
-"""`span`: the answer to a question is a part of a context."""
+"""`span`: extractive question answering; the answer is a span of the context."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Span(TaskType):
     fields = ("unanswerable",)
     baseline = "always answering that there is no answer"
     predicts_spans = True
-    outputs = "places in a text"
+    outputs = "spans of a text"
     label_type = ANSWERS
 
     def check(self, task: Task) -> None:
         if len(task.columns) != 2:
-            raise UserError("span needs two columns", expected='["question", "context"], in this order')
+            raise UserError("span tasks need two columns", expected='["question", "context"], in this order')
 
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
-        """1 where there is an answer, 0 where there is none, and the answers themselves.
+        """Labels 1 for rows with an answer and 0 for rows without one, and the answers themselves.
 
-        Answers must be cut from the context at `answer_start`; ids must differ; a context has text.
+        Each answer must occur in the context at `answer_start`, ids must be unique, and contexts not empty.
         """
         column = table.table[task.label].combine_chunks()
         problems = [*_answer_problems(task, split, table), *_id_problems(table)]
@@ -55,7 +55,7 @@ class Span(TaskType):
         return None if {"text", "answer_start"} <= parts else "a struct of lists: text, answer_start"
 
     def label_text(self, column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-        """None: the same question on the same context is a duplicate, whatever its answers."""
+        """None: the same question about the same context is a duplicate, whatever its answers."""
         return None
 
     def balance(self, task: Task, labels: ParsedLabels) -> list[tuple[str, int]]:
@@ -63,7 +63,7 @@ class Span(TaskType):
         return [("answer", some), ("no answer", len(labels.values) - some)]
 
     def n_outputs(self, task: Task) -> int:
-        """Start and end."""
+        """Two: start and end."""
         return 2
 
     def logits_shape(self, task: Task, max_length: int) -> tuple[int, ...]:
@@ -75,7 +75,7 @@ class Span(TaskType):
         return SpanHead(width, hidden, dropout)
 
     def loss(self, task: Task, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> LossSum:
-        """Cross-entropy of the first and of the last token, their mean (BERT, section 4.2)."""
+        """The mean of the cross-entropies of the first and last token (BERT, section 4.2)."""
         import torch
         from torch.nn import functional
 
@@ -90,10 +90,10 @@ class Span(TaskType):
     def decode(
         self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None, threshold: Any = None
     ) -> np.ndarray:
-        raise UserError(f"task {task.name!r}: span tasks have answers for whole examples, not for rows")
+        raise UserError(f"task {task.name!r}: span tasks predict answers of whole examples, not of rows")
 
     def has_threshold(self, task: Task) -> bool:
-        """True if there may be no answer."""
+        """True if a question may have no answer."""
         return task.unanswerable
 
     def evaluate(
@@ -101,18 +101,18 @@ class Span(TaskType):
     ) -> SplitScores:
         from tasks.span_answers import decode_spans
 
-        assert encoded.windows is not None, "the windows have been taken apart"
+        assert encoded.windows is not None, "all windows are needed"
         examples = encoded.windows.examples
         if not examples.labelled or examples.answers is None:
             raise UserError(
-                f"split {split!r} of task {task.name!r} is not labelled: it cannot be scored",
-                hint="score a labelled split; `mtkd predict` answers unlabelled rows",
+                f"split {split!r} of task {task.name!r} is not labelled, so it cannot be scored",
+                hint="score a labelled split; use `mtkd predict` for unlabelled rows",
             )
         found = decode_spans(encoded, logits, layout)
         golds = gold_answers(examples.answers)
         if task.unanswerable and threshold is None:
-            given = zip(found.texts(None), golds, strict=True)
-            spans = np.array([exact_match(text, gold) + token_f1(text, gold) for text, gold in given])
+            pairs = zip(found.texts(None), golds, strict=True)
+            spans = np.array([exact_match(text, gold) + token_f1(text, gold) for text, gold in pairs])
             nulls = np.array([2.0 * (gold == [""]) for gold in golds])
             threshold = best_threshold(found.lead, spans, nulls)
         scores = score_texts(found.texts(threshold), golds, threshold)
@@ -123,7 +123,7 @@ class Span(TaskType):
     def records(
         self, task: Task, encoded: Encoded, logits: np.ndarray, layout: Layout, threshold: Any
     ) -> Iterator[dict[str, Any]]:
-        """The answer's text ("" = none), `start` (character), `score`, `no_answer_score`, and `n_best`."""
+        """The answer ("" = none), its `start` (character offset), `score`, `no_answer_score` and `n_best`."""
         from tasks.span_answers import decode_spans
 
         found = decode_spans(encoded, logits, layout, N_BEST)
@@ -160,7 +160,9 @@ def _id_problems(table: RawTable) -> Iterator[RowProblem]:
     first: dict[str, int] = {}
     for row, name in enumerate(table.table["id"].to_pylist()):
         if first.setdefault(name, row) != row:
-            yield RowProblem(row, "id", f"id {name!r} is also at {table.place(first[name])}", "repeated id")
+            yield RowProblem(
+                row, "id", f"id {name!r} is also at {table.location(first[name])}", "repeated id"
+            )
 
 
 def _answer_problem(context: str, answer: dict | None) -> str | None:
@@ -173,5 +175,5 @@ def _answer_problem(context: str, answer: dict | None) -> str | None:
         if text is not None and not text.strip():
             return f"blank answer {text!r}; a question without an answer has an empty list"
         if text is None or start is None or start < 0 or context[start : start + len(text)] != text:
-            return f"answer {text!r} is not in the context at {start}"
+            return f"the context does not contain the answer {text!r} at offset {start}"
     return None

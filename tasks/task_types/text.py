@@ -1,4 +1,4 @@
-"""`text`: rows of plain text, which have no labels; what task-agnostic recipes train on."""
+"""`text`: unlabelled rows of plain text, the training data of task-agnostic recipes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PlainText(TaskType):
-    """Text to read: no labels, no head, no predictions."""
+    """Plain text without labels, head or predictions."""
 
     metrics: ClassVar[Metrics] = {}
     default_metrics = ()
@@ -43,4 +43,4 @@ class PlainText(TaskType):
 
 
 def _no_labels(task: Task) -> UserError:
-    return UserError(f"task {task.name!r}: a task of kind {task.kind} has no labels", hint="leave it out")
+    return UserError(f"task {task.name!r} is of kind {task.kind}, which has no labels", hint="leave it out")

@@ -198,7 +198,7 @@ def test_the_main_job(
     refused(
         mtkd(*words, "--out", student, *TINY, *SMALL, "--seed", 5), "another run", "--overwrite", "--resume"
     )
-    refused(mtkd(*words, "--out", corpus, *TINY, *SMALL), "holds no run of mtkd")
+    refused(mtkd(*words, "--out", corpus, *TINY, *SMALL), "is not an mtkd run")
 
     fine = mtkd("finetune", "--model", student, "--task", "rte", *data, "--out", tuned, *TINY)
     assert fine.code == 0 and "learning rate" in fine.out
@@ -320,9 +320,9 @@ def test_changed_data_are_noticed_on_resuming(mtkd: Callable, tiny_encoder: Path
     record = json.loads((out / "run.json").read_text())
     (out / "run.json").write_text(json.dumps({**record, "status": "running"}))
     (data / "rte" / "train.jsonl").write_text("\n".join(lines[:-2]), encoding="utf-8")
-    refused(mtkd(*words), "the data changed")
+    refused(mtkd(*words), "the data has changed")
     (out / "run.json").write_text(json.dumps(record))
-    refused(mtkd(*words), "the data changed")
+    refused(mtkd(*words), "the data has changed")
     assert mtkd(*words, "--overwrite").code == 0
     shutil.rmtree(data)
     refused(mtkd(*words, "--overwrite", "--seed", 1), "does not exist")

@@ -153,7 +153,7 @@ def test_files_of_a_task_that_have_moved(own_task: tuple[Path, Path], tmp_path: 
     shutil.copytree(task, moved)
     hidden = task.rename(task.with_name("elsewhere"))
     try:
-        with pytest.raises(UserError, match=r"validation\.jsonl, which the model recorded .* has moved"):
+        with pytest.raises(UserError, match=r"validation\.jsonl, which the model recorded .* is missing"):
             evaluate(run, "pocket", "topics")
         assert evaluate(run, str(tmp_path / "data"), "topics").scores == before
     finally:

@@ -76,7 +76,7 @@ def test_tasks_source_and_teacher_as_objects_give_the_same_student(
     assert distill(request, settings_of(), teacher).finished, "the same objects are the same run"
     with torch.no_grad():
         next(iter(teacher.parameters())).add_(1.0)
-    with pytest.raises(UserError, match="the teacher changed"):
+    with pytest.raises(UserError, match="the teacher has changed"):
         distill(request, settings_of(), teacher)
 
 
@@ -85,7 +85,7 @@ def test_losses_as_objects_are_those_of_the_recipe(tiny_teacher: Path, tmp_path:
     request = Request("pocket", TASKS, tmp_path / "given", 40, 16)
     given = distill(request, settings_of(), str(tiny_teacher), losses={"logits": LogitsMSE()})
     assert_same(named.model(), given.model())
-    with pytest.raises(UserError, match="holds another run: it differs in losses"):
+    with pytest.raises(UserError, match="holds another run, which differs in losses"):
         distill(request, settings_of(), str(tiny_teacher), losses=[SoftLabels(2.0)])
 
 
@@ -137,9 +137,9 @@ class CountingSource(PocketSource):
     def __init__(self) -> None:
         self.read: list[str] = []
 
-    def sheet(self, task, split):  # type: ignore[no-untyped-def]
+    def raw_table(self, task, split):  # type: ignore[no-untyped-def]
         self.read.append(f"{task.name}/{split}")
-        return super().sheet(task, split)
+        return super().raw_table(task, split)
 
 
 def test_rows_that_a_corpus_was_made_from_are_read_once(mtkd, tmp_path: Path) -> None:

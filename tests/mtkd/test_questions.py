@@ -76,5 +76,5 @@ def test_questions_of_another_task_are_refused(
 ) -> None:
     words = ("distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte", "--corpus", corpus)
     done = mtkd(*words, "--teacher", tiny_teacher, "--out", tmp_path / "run")
-    assert done.code == 2 and "holds questions of squad_v2, and the run is on rte" in done.err
+    assert done.code == 2 and "has questions for squad_v2, but the run trains on rte" in done.err
     assert not (tmp_path / "run").exists()

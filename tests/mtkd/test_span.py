@@ -116,7 +116,7 @@ def test_a_student_is_fine_tuned_on_spans(span_teacher: Path, tmp_path: Path) ->
     assert set(run.record["scores"]) == {"squad/validation"}, "a task that it did not know"
     bilstm = load_settings("mkd-lstm", "distill", {"train.epochs": 1, "student.max_length": 32}, "rte")
     distill(Request("pocket", "rte", tmp_path / "lstm", 16, 16), bilstm, str(span_teacher))
-    with pytest.raises(UserError, match="reads texts apart"):
+    with pytest.raises(UserError, match="reads texts separately"):
         finetune(Request("pocket", "squad", tmp_path / "not"), settings, tmp_path / "lstm")
     assert not (tmp_path / "not").exists()
 
@@ -124,7 +124,7 @@ def test_a_student_is_fine_tuned_on_spans(span_teacher: Path, tmp_path: Path) ->
 def test_contrasts_of_classes_are_not_for_spans(span_teacher: Path, tmp_path: Path) -> None:
     sets = {**STUDENT, "student.transformer.layers": 2, "terms.sc.kinds": None}
     settings = load_settings("mlkd-bert-4", "distill", sets, "squad_v2")
-    with pytest.raises(UserError, match="contrasts classes, and 'squad_v2' has places in a text"):
+    with pytest.raises(UserError, match="contrasts classes, and 'squad_v2' has spans of a text"):
         distill(Request("pocket", "squad_v2", tmp_path / "run"), settings, str(span_teacher))
 
 
@@ -144,7 +144,7 @@ def test_answers_that_no_window_holds_are_said(tiny_encoder: Path, tmp_path: Pat
     request = Request(str(tmp_path), "squad", tmp_path / "run")
     refine(request, settings, str(tiny_encoder), warn=said.append)
     assert len(said) == 2 and "is not distinguishable" in said[1]
-    assert "1 answers of squad are in no window of 48 tokens whole" in said[0]
+    assert "1 answers of squad are in no window of 48 tokens" in said[0]
     assert "squad/train/0" in said[0] and "max_length" in said[0]
 
 
@@ -196,7 +196,10 @@ def test_a_model_without_spans_is_no_answerer(tiny_teacher: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"answers": {"text": ["red"], "answer_start": [1]}}, "answer 'red' is not in the context at 1"),
+        (
+            {"answers": {"text": ["red"], "answer_start": [1]}},
+            "the context does not contain the answer 'red' at offset 1",
+        ),
         ({"answers": {"text": [" "], "answer_start": [3]}}, "blank answer ' '"),
         ({"context": "  "}, "empty context"),
         ({"id": "1"}, "id '1' is also at"),

@@ -259,7 +259,7 @@ def test_a_pass_over_text_sees_every_piece_once(corpus: Path, tiny_encoder: Path
     ("recipe", "changes", "complaint"),
     [
         ("mkd-lstm", {"train.steps": 2}, r"logits \(logits_mse\) of mkd-lstm needs a task"),
-        ("minilmv2-6x384", {"train.steps": None}, "text is read by steps"),
+        ("minilmv2-6x384", {"train.steps": None}, "text is measured in steps"),
         ("minilmv2-6x384", {"terms.relation.splits": 5}, "5 relation heads"),
         ("minilmv2-6x384", {"supervision": "labels"}, "plain text has no labels"),
     ],

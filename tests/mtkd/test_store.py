@@ -354,19 +354,19 @@ def test_a_repair_needs_the_same_teacher(
     model = MultiTaskModel.load(teacher)
     next(iter(model.heads.parameters())).data += 1
     model.save(teacher / "model")
-    with pytest.raises(UserError, match=r"cannot be repaired: its teacher is .*digest \w{12}.*the one here"):
+    with pytest.raises(UserError, match=r"cannot be repaired: its teacher is .*digest \w{12}.*, not"):
         repair_store(mine)
 
 
 @pytest.mark.parametrize(
     ("changes", "options", "complaint"),
     [
-        ({"student.max_length": 32}, {}, "built with at most 24 tokens a row, this student reads 32"),
+        ({"student.max_length": 32}, {}, "built with at most 24 tokens per row, but this student reads 32"),
         ({"terms.hidden.tokens": 9}, {}, "lacks what hsk-tinybert-4 needs.*9 tokens by att-last-no-sep"),
         ({"terms.hidden.depth": 3}, {}, "selected hidden states of layer 0"),
         ({"terms.hidden.width": 0.6}, {}, "0.6 of the width"),
         ({"terms.hidden.by": "left"}, {}, "4 tokens by left"),
-        ({"terms.hidden.tokens": 25}, {}, "25 tokens cannot be kept of rows of at most 24"),
+        ({"terms.hidden.tokens": 25}, {}, "cannot keep 25 tokens of rows of at most 24"),
         ({}, {"tasks": "sst2"}, "unknown task of this store 'sst2'"),
         (
             {},
@@ -410,7 +410,7 @@ def test_directories_that_cannot_take_a_store(
 ) -> None:
     with pytest.raises(UserError, match="holds another knowledge store: its rte rows have the digest"):
         built(store, tiny_teacher, limit=20)
-    with pytest.raises(UserError, match="holds another knowledge store: it keeps other knowledge"):
+    with pytest.raises(UserError, match="holds another knowledge store: it holds other knowledge"):
         built(store, tiny_teacher, dtype="int8")
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"do not belong to a knowledge store: notes\.txt"):
@@ -425,7 +425,7 @@ def test_directories_that_cannot_take_a_store(
     with pytest.raises(UserError, match="knowledge store of format 99"):
         read_store_manifest(tmp_path / "newer")
     monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=10))
-    with pytest.raises(UserError, match=r"the store needs [\d,]+ bytes, and .* has 10 free"):
+    with pytest.raises(UserError, match=r"the store needs [\d,]+ bytes, but .* has only 10 free"):
         built(tmp_path / "large", tiny_teacher)
 
 

@@ -204,7 +204,7 @@ def test_many_rows_with_one_problem_are_one_line(tmp_path: Path) -> None:
     assert first.message.endswith(" and 69 more") and len(first.message) < 200
     lines = [line for level, line in summarise(report.all_problems) if level == "error"]
     assert len(lines) == 4 + 2
-    assert "column 'label': unknown label: 9 rows, the first of them:" in lines[0]
+    assert "column 'label': unknown label: 9 rows, the first are:" in lines[0]
     assert [line.endswith("null instead of text") for line in lines] == [False] * 4 + [True] * 2
     with pytest.raises(UserError, match=r"11 problem\(s\)") as caught:
         load_rows(open_data(str(tmp_path)), task, "train")

@@ -59,8 +59,8 @@ def test_the_digest_follows_the_content(tmp_path: Path) -> None:
             r"a.jsonl, line 2: not a JSON object with the key 'text'",
         ),
         ("a.jsonl", b'{"body": "x"}', r"line 1: .*key 'text'"),
-        ("a.parquet", b"PAR?", "a.parquet is no parquet file"),
-        ("a.doc", b"x", "holds no text that can be read"),
+        ("a.parquet", b"PAR?", "a.parquet is not a parquet file"),
+        ("a.doc", b"x", "contains no readable text files"),
     ],
 )
 def test_text_that_cannot_be_read(name: str, content: bytes, complaint: str, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_own_task_mixes_with_names(tmp_path):
     [
         ("rt", ["unknown task 'rt'", "did you mean 'rte'"]),
         ("rte,paraphrases", ["'paraphrases'", "did you mean 'paraphrase'"]),
-        (" , ", ["no task is named", "cola"]),
+        (" , ", ["names no task", "cola"]),
         ("nowhere/mine.toml", ["nowhere/mine.toml"]),
     ],
 )

@@ -128,7 +128,7 @@ def test_mrpc_own_files_are_parted_by_the_dev_ids(tmp_path: Path) -> None:
     ]
     assert content(load_rows(source, task, "validation")) == [("mrpc/validation/0", "c", "d", 0)]
     assert source.table(task, "train")["idx"].to_pylist() == [0, 2]
-    assert source.sheet(task, "train").place(1).endswith("msr_paraphrase_train.txt:4")
+    assert source.raw_table(task, "train").location(1).endswith("msr_paraphrase_train.txt:4")
     assert load_rows(source, task, "test").labels.tolist() == [1, 0, 1]
 
 
@@ -170,7 +170,7 @@ def test_other_releases_rename_their_columns_and_read_words(tmp_path: Path) -> N
         [("qqp/train/0", "p", "q", 1)],
         [("ax/test/0", "p", "q", None)],
     ]
-    assert [bad.line for bad in source.sheet(TASKS["qqp"], "train").bad_lines] == [3, 4]
+    assert [bad.line for bad in source.raw_table(TASKS["qqp"], "train").bad_lines] == [3, 4]
 
 
 @needs_shared
@@ -249,14 +249,14 @@ def test_unreachable_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", no_name)
-    from tasks.hub_data import _answers
+    from tasks.hub_data import _hub_responds
 
-    _answers.cache_clear()
+    _hub_responds.cache_clear()
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
     with pytest.raises(UserError, match="hub cannot be reached") as caught:
         load_rows(open_data("hub"), TASKS["rte"], "train")
-    _answers.cache_clear()
+    _hub_responds.cache_clear()
     assert "`data=DIR`" in str(caught.value) and "pocket" in str(caught.value)
     assert not slept  # no retries
 
@@ -275,7 +275,7 @@ def test_hub_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         return datasets.Dataset.from_dict({"sentence": ["a", "b"], "label": [1, -1]}, features=features)
 
-    monkeypatch.setattr(hubdata, "_answers", lambda dataset: True)
+    monkeypatch.setattr(hubdata, "_hub_responds", lambda dataset: True)
     monkeypatch.setattr(datasets, "load_dataset", load)
     rows = load_rows(open_data("hub"), TASKS["sst2"], "test")
     assert content(rows) == [("sst2/test/0", "a", 1), ("sst2/test/1", "b", None)]
@@ -355,7 +355,7 @@ HEAD = "one,two,label\n"
 @pytest.mark.parametrize(
     ("file", "text", "said"),
     [
-        ("train.csv", HEAD + "a,b,1\na,b\n", "train.csv:3: 2 fields, the header has 3"),
+        ("train.csv", HEAD + "a,b,1\na,b\n", "train.csv:3: 2 fields, but the header has 3"),
         ("train.csv", HEAD + '"a\nb",b,1\na,b,1,x\n', "train.csv:4: 4 fields"),
         ("train.csv", HEAD + 'a,b,1\n"a,b,1\n', "train.csv:3: not CSV"),
         ("train.csv", "one,two,two\na,b,1\n", "'two' twice"),

@@ -77,7 +77,7 @@ def test_windows_cover_the_context_and_places_are_exact_on_any_text(
     reader = Reader(tokeniser, "joined", length, stride)
     assert (reader.lengths(encoded.texts) <= length).all()
     batch = Collator(reader)(encoded, np.arange(len(rows)))
-    starts, ends = encoded.places or ()
+    starts, ends = encoded.char_offsets or ()
     for window, (first, last) in enumerate(encoded.labels):
         if np.isnan(first) or not first:
             continue
@@ -131,7 +131,7 @@ def test_long_questions_leave_room_for_the_context(minilm: Tokeniser) -> None:
 
 
 def test_bilstm_readers_are_refused(minilm: Tokeniser) -> None:
-    with pytest.raises(UserError, match="reads texts apart"):
+    with pytest.raises(UserError, match="reads texts separately"):
         Reader(minilm, "texts", 32).rows(examples(("q", "c", "c", 0)))
 
 
@@ -154,7 +154,7 @@ def test_decoding_finds_what_a_naive_search_finds(minilm: Tokeniser) -> None:
     mask, ends = batch.inputs.joined.mask.numpy(), batch.inputs.joined.ends.numpy()
     logits = np.random.default_rng(0).normal(size=(len(rows), 2, mask.shape[1])).astype(np.float32)
     found = decode_spans(encoded, logits, minilm.layout(2), n_best=5)
-    starts, stops = encoded.places or ()
+    starts, stops = encoded.char_offsets or ()
     for example in range(2):
         pool = {}
         for window in np.flatnonzero(rows.windows.row == example):

@@ -76,23 +76,23 @@ def test_extends_changes_a_builtin_task(tmp_path: Path) -> None:
     [
         (GOOD + 'lables = ["a"]\n', "unknown key in .*'lables' .did you mean 'labels'"),
         (GOOD.replace("own", "rte"), "built-in task"),
-        (GOOD.replace("own", "my own"), "name = 'my own' cannot be"),
-        (GOOD.replace("classify", "clasify"), "kind = 'clasify' cannot be"),
+        (GOOD.replace("own", "my own"), "name = 'my own' is not valid"),
+        (GOOD.replace("classify", "clasify"), "kind = 'clasify' is not valid"),
         (GOOD.replace('["a", "b"]', '["a", "b", "c"]'), "columns"),
         (GOOD.replace('["a", "b"]', '["a", "a"]'), "columns"),
-        (GOOD.replace('["no", "yes"]', '["no"]'), "needs labels"),
+        (GOOD.replace('["no", "yes"]', '["no"]'), "classify tasks need labels"),
         (GOOD.replace("columns", "# columns"), "lacks the key 'columns'"),
-        (GOOD + "copies = -1\n", "copies = -1 cannot be"),
-        (GOOD + "copies = true\n", "copies = True cannot be"),
-        (GOOD + "range = [0, 1]\n", "'range' is not for classify"),
-        (GOOD + 'label = "a"\n', "one column has two parts"),
-        (GOOD.replace("classify", "rank"), "needs the key 'group'"),
+        (GOOD + "copies = -1\n", "copies = -1 is not valid"),
+        (GOOD + "copies = true\n", "copies = True is not valid"),
+        (GOOD + "range = [0, 1]\n", "classify tasks have no key 'range'"),
+        (GOOD + 'label = "a"\n', "one column has two roles"),
+        (GOOD.replace("classify", "rank"), "need the key 'group'"),
         (GOOD.replace("classify", "rank") + 'group = "g"\npositive = "yess"\n', "did you mean 'yes'"),
-        (GOOD + '[files]\ndev = "x.csv"\n', "files = .* cannot be"),
-        (GOOD + "[files]\ntrain = 3\n", "files = .* cannot be"),
+        (GOOD + '[files]\ndev = "x.csv"\n', "files = .* is not valid"),
+        (GOOD + "[files]\ntrain = 3\n", "files = .* is not valid"),
         ('extends = "qnly"\n', "did you mean 'qnli'"),
         ("name = \n", "not valid TOML"),
-        ('name = "r"\nkind = "regress"\ncolumns = ["a"]\nrange = [1, 1]\n', r"range = \[1, 1\] cannot be"),
+        ('name = "r"\nkind = "regress"\ncolumns = ["a"]\nrange = [1, 1]\n', r"range = \[1, 1\] is not valid"),
     ],
 )
 def test_mistakes(tmp_path: Path, text: str, said: str) -> None:
@@ -127,7 +127,7 @@ def test_spans_may_have_no_answer(tmp_path: Path) -> None:
     task = load(tmp_path, text + "unanswerable = true\n")
     assert (task.unanswerable, task.metrics) == (True, ("exact_match", "f1"))
     assert not load(tmp_path, text).unanswerable
-    with pytest.raises(UserError, match="span needs two columns"):
+    with pytest.raises(UserError, match="span tasks need two columns"):
         load(tmp_path, text.replace('"question", ', ""))
-    with pytest.raises(UserError, match="'unanswerable' is not for classify"):
+    with pytest.raises(UserError, match="classify tasks have no key 'unanswerable'"):
         load(tmp_path, GOOD + "unanswerable = true\n")

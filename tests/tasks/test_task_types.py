@@ -144,7 +144,7 @@ def test_span_loss_is_the_mean_of_start_and_end_over_labelled_windows():
 
 
 def test_missing_groups_are_user_errors():
-    with pytest.raises(UserError, match="'pick' ranks candidates, and these rows have no groups"):
+    with pytest.raises(UserError, match="'pick' ranks candidates, but these rows have no groups"):
         decode(RANK, np.zeros((2, 1)))
 
 

@@ -150,10 +150,10 @@ def test_a_sequence_beyond_the_maximum_length_makes_no_noise(
 def test_layout_is_what_the_model_expects(minilm: Tokeniser, roberta: Tokeniser) -> None:
     pair = minilm.layout(2)
     assert pair.specials == ((101,), (102,), (102,))
-    assert pair.special_segments == ((0,), (0,), (1,)) and pair.text_segments == (0, 1)
+    assert pair.special_type_ids == ((0,), (0,), (1,)) and pair.text_type_ids == (0, 1)
     assert roberta.layout(1).specials == ((0,), (2,))
     assert roberta.layout(2).specials == ((0,), (2, 2), (2,)) and roberta.layout(2).n_specials == 4
-    assert roberta.layout(2).text_segments == (0, 0)
+    assert roberta.layout(2).text_type_ids == (0, 0)
 
 
 def test_word_level_keeps_the_most_frequent_words() -> None:
