@@ -21,17 +21,20 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class TermInput:
-    """All that a term may look at for one batch. `teacher` is None where nothing needs one.
+    """Everything that a loss term can read for one micro-batch.
 
     Attributes:
-        progress: share of the steps that are done, 0 to 1.
-        on: the student's layers that are switched on (slow build); None = all.
+        teacher: None if no term needs the teacher.
+        num_items: the term's own `LossTerm.num_items` for this micro-batch, counted on the CPU.
+        progress: the fraction of the training steps already done, 0 to 1.
+        on: the student layers that are switched on (slow build); None = all.
     """
 
     task: Task
     batch: Batch
     student: ModelOutput
     teacher: ModelOutput | None
+    num_items: int
     progress: float = 0.0
     on: frozenset[int] | None = None
 

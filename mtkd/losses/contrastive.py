@@ -108,7 +108,7 @@ class SampleContrastive(SampleTerm):
         labels = given.task.type.row_classes(given.task, given.batch.labels, self._bins)
         projected = self.projection(student, 0)
         loss = sample_contrastive(projected, teacher, labels, self._temperature, self._normalize)
-        return loss * self.num_items(given.task, given.batch)
+        return loss * given.num_items
 
 
 def _require_classes(name: str, task: Task, bins: int | None) -> None:

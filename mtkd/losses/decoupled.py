@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from mtkd.losses.base import LossTerm, TermInput, full_precision
+from mtkd.losses.base import LossTerm, ModelPair, TermInput, full_precision
 from mtkd.losses.logits import both_logits, logits_mse
 from mtkd.losses.term_settings import Points, Temperature, TermSettings, value_at
 from mtkd.outputs import LOGITS
+from tasks.errors import UserError
+from tasks.task import Task
 
 
 @full_precision
@@ -76,6 +80,13 @@ class DecoupledLogits(LossTerm):
         super().__init__()
         self._alpha, self._beta, self._temperature = alpha, beta, temperature
 
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
+        for task in models.tasks:
+            if settings.kinds is None or task.kind in settings.kinds:
+                _require_target_class(name, task)
+        return super().from_settings(name, settings, models)
+
     def forward(self, given: TermInput) -> Tensor:
         student, teacher = both_logits(given)
         if given.task.type.softmax_logits(student) is None:
@@ -84,3 +95,15 @@ class DecoupledLogits(LossTerm):
         target = torch.where(labels.isnan(), teacher.argmax(-1), labels.nan_to_num().long())
         temperature = value_at(self._temperature, given.progress)
         return decoupled_kl(student, teacher, target, self._alpha, self._beta, temperature) * len(student)
+
+
+def _require_target_class(name: str, task: Task) -> None:
+    """Refuse a task whose probabilities have no single target class, such as one with several labels per row."""
+    is_score = task.type.softmax_logits(torch.zeros(1, task.type.n_outputs(task))) is None
+    if task.type.has_head and not (is_score or task.type.predicts_spans or task.type.has_classes(None)):
+        raise UserError(
+            f"the term {name!r} needs one target class per row, and {task.name!r} has {task.type.outputs}",
+            expected="tasks with one class per row, with scores or with spans",
+            hint=f"use `terms.{name}.loss=soft_labels`, or leave such tasks out of the term with "
+            f'`terms.{name}.kinds=["classify"]`',
+        )

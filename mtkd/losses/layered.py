@@ -64,16 +64,15 @@ class LayeredTerm(TokenTerm, ABC):
         """The sum over items and pairs."""
         pairs = self.pairs if self._flow else self.pairs_on(given.on)
         losses = torch.stack([self.pair_loss(given, *pair) for pair in pairs])
-        num_items = self.num_items(given.task, given.batch)
         if not self._flow:
-            return losses.sum() * num_items
+            return losses.sum() * given.num_items
         cost = losses.view(len(self.student_weights), len(self.teacher_weights))
         flow = emd(cost.detach(), self.student_weights, self.teacher_weights).to(cost.device)
         if self.training:
             student_weights, teacher_weights = emd_weights(cost.detach(), flow)
             self.student_weights.copy_(student_weights)
             self.teacher_weights.copy_(teacher_weights)
-        return (flow * cost).sum() / flow.sum() * num_items
+        return (flow * cost).sum() / flow.sum() * given.num_items
 
 
 def spec_of(kinds: Iterable[str], layers: frozenset[int]) -> OutputSpec:

@@ -73,21 +73,26 @@ class Objective(nn.Module):
         teacher: ModelOutput | None,
         num_items: list[int],
         progress: float = 0.0,
+        batch_items: list[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The objective's share from one micro-batch.
+        """Compute what one micro-batch contributes to the objective.
 
         Args:
             num_items: for each term, the number of items in the whole step.
-            progress: share of the steps that are done, 0 to 1, for weights and temperatures that change.
+            progress: the fraction of the training steps already done, 0 to 1; weights and temperatures can
+                change with it.
+            batch_items: for each term, the number of items in this micro-batch; None = count them here, which
+                on a GPU waits for the device.
 
         Returns:
-            the loss (scalar), and each term's own value before weighting (n_terms,), detached.
+            the loss (scalar), and the value of each term before weighting, (n_terms,), detached.
         """
         on = None if self.slow_build.done(progress) else self.slow_build.on(progress)
-        given = TermInput(task, batch, student, teacher, progress, on)
         loss = _nothing(student)
         values = []
-        for (_, term), count in zip(self._terms(), num_items, strict=True):
+        counts = self.num_items(task, batch) if batch_items is None else batch_items
+        for (_, term), count, own_count in zip(self._terms(), num_items, counts, strict=True):
+            given = TermInput(task, batch, student, teacher, own_count, progress, on)
             weight = value_at(term.weight, progress)
             live = on is None or term.pairs_on(on)
             value = term(given) / count if count and weight and live else loss.new_zeros(())

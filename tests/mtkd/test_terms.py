@@ -278,4 +278,4 @@ def test_an_lstm_can_learn_relations_between_rows() -> None:
     loss, values = found(RTE, BATCH, student, signal(TEACHER, BATCH, 2), found.num_items(RTE, BATCH))
     loss.backward()
     assert (values > 0).all() and student.pooled is not None and student.pooled.grad is not None
-    assert TermInput(RTE, BATCH, student, None).progress == 0.0
+    assert TermInput(RTE, BATCH, student, None, num_items=3).progress == 0.0
