@@ -92,10 +92,10 @@ class Objective(nn.Module):
         values = []
         counts = self.num_items(task, batch) if batch_items is None else batch_items
         for (_, term), count, own_count in zip(self._terms(), num_items, counts, strict=True):
-            given = TermInput(task, batch, student, teacher, own_count, progress, on)
+            inputs = TermInput(task, batch, student, teacher, own_count, progress, on)
             weight = value_at(term.weight, progress)
             live = on is None or term.pairs_on(on)
-            value = term(given) / count if count and weight and live else loss.new_zeros(())
+            value = term(inputs) / count if count and weight and live else loss.new_zeros(())
             values.append(value.detach().float())
             loss = loss + weight * value
         return loss, torch.stack(values)

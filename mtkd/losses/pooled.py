@@ -127,11 +127,11 @@ class PooledHiddenMSE(PooledTerm):
         projection = projections_of(name, settings.projection, pairs, hidden_widths(models, pairs))
         return cls(pairs, models.student.stride, projection, settings.layers == "emd")
 
-    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
+    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over windows for one pair of layers."""
-        projected = self.projection(given.student.hidden[layer_s], layer_s)
-        hidden = given.teacher_signal.hidden[layer_t]
-        return pooled_hidden_mse(projected, hidden, mask_of(given), self._stride)
+        projected = self.projection(inputs.student.hidden[layer_s], layer_s)
+        hidden = inputs.teacher_signal.hidden[layer_t]
+        return pooled_hidden_mse(projected, hidden, mask_of(inputs), self._stride)
 
 
 class PooledScoreMSE(PooledTerm):
@@ -151,7 +151,7 @@ class PooledScoreMSE(PooledTerm):
         require_same_heads(name, models)
         return cls(pairs, models.student.stride, settings.layers == "emd")
 
-    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
+    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over windows for one pair of layers."""
-        scores = given.teacher_signal.scores[layer_t]
-        return pooled_score_mse(given.student.scores[layer_s], scores, mask_of(given), self._stride)
+        scores = inputs.teacher_signal.scores[layer_t]
+        return pooled_score_mse(inputs.student.scores[layer_s], scores, mask_of(inputs), self._stride)

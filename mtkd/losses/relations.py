@@ -115,8 +115,8 @@ def _by_piece(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: li
     scratch = total.new_empty(4, step * splits * length**2)
     for start in range(0, batch, step):
         rows = slice(start, start + step)
-        given, valid = mask[rows], mask[rows].repeat_interleave(splits, 0)
-        clean = [x[rows].masked_fill(~given.unsqueeze(-1), 0.0) for x in operands]
+        real, valid = mask[rows], mask[rows].repeat_interleave(splits, 0)
+        clean = [x[rows].masked_fill(~real.unsqueeze(-1), 0.0) for x in operands]
         views = [_heads(x, splits).flatten(0, 1) for x in clean]
         value, found = _piece(views, valid, scratch, len(grads))
         total += value
@@ -224,14 +224,14 @@ class Relation(LayeredTerm):
         _require_divisible(name, set("".join(s.pairs)) - {"-"}, splits, s.heads != "concat-split", models)
         return cls(pairs, s.pairs, splits, s.heads, models.teacher.heads, s.layers == "emd")
 
-    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
+    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The sum over pairs of vectors."""
         kinds = {kind for pair in self._of for kind in pair}
-        student = {kind: getattr(given.student, kind)[layer_s] for kind in kinds}
-        teacher = {kind: self._regroup(getattr(given.teacher_signal, kind)[layer_t]) for kind in kinds}
+        student = {kind: getattr(inputs.student, kind)[layer_s] for kind in kinds}
+        teacher = {kind: self._regroup(getattr(inputs.teacher_signal, kind)[layer_t]) for kind in kinds}
         return torch.stack(
             [
-                relation_kl(student[a], student[b], teacher[a], teacher[b], mask_of(given), self._splits)
+                relation_kl(student[a], student[b], teacher[a], teacher[b], mask_of(inputs), self._splits)
                 for a, b in self._of
             ]
         ).sum()
@@ -288,9 +288,9 @@ class TokenSimilarity(TokenTerm):
         pairs_of(name, [(0, 0)], models)
         return cls()
 
-    def forward(self, given: TermInput) -> Tensor:
-        mask = mask_of(given)
-        student, teacher = given.student.hidden[0], given.teacher_signal.hidden[0]
+    def forward(self, inputs: TermInput) -> Tensor:
+        mask = mask_of(inputs)
+        student, teacher = inputs.student.hidden[0], inputs.teacher_signal.hidden[0]
         return token_similarity_kl(student, teacher, mask) * mask.sum()
 
 
@@ -312,6 +312,6 @@ class SampleSimilarity(SampleTerm):
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         return cls(settings.vector, *vector_layers(name, settings.vector, models))
 
-    def forward(self, given: TermInput) -> Tensor:
-        student, teacher = self.vectors(given)
+    def forward(self, inputs: TermInput) -> Tensor:
+        student, teacher = self.vectors(inputs)
         return sample_similarity_kl(student, teacher) * len(student)

@@ -141,7 +141,7 @@ def built(*tasks: Task, **term: object) -> DecoupledLogits:
 
 def test_rows_with_several_labels_have_no_target_class() -> None:
     topics = Task("topics", "multilabel", ("text",), ("fruit", "animal", "tool"))
-    with pytest.raises(UserError, match="one target class per row, and 'topics' has sets of labels"):
+    with pytest.raises(UserError, match="one target class per row, but 'topics' has sets of labels"):
         built(TASKS["rte"], topics)
     assert built(TASKS["rte"], topics, kinds=["classify"]).kinds == ["classify"]
 
