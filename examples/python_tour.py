@@ -54,7 +54,9 @@ class Cosine(mtkd.LossTerm):
     student_need = teacher_need = mtkd.LOGITS
 
     def forward(self, inputs: mtkd.TermInput) -> torch.Tensor:
-        similarity = torch.nn.functional.cosine_similarity(inputs.student.logits, inputs.teacher_signal.logits)
+        similarity = torch.nn.functional.cosine_similarity(
+            inputs.student.logits, inputs.teacher_signal.logits
+        )
         return (1 - similarity).sum()
 
 

@@ -139,7 +139,7 @@ def built(*tasks: Task, **term: object) -> DecoupledLogits:
     return found
 
 
-def test_rows_with_several_labels_have_no_target_class() -> None:
+def test_tasks_with_several_labels_per_row_are_refused() -> None:
     topics = Task("topics", "multilabel", ("text",), ("fruit", "animal", "tool"))
     with pytest.raises(UserError, match="one target class per row, but 'topics' has sets of labels"):
         built(TASKS["rte"], topics)

@@ -124,7 +124,7 @@ def test_a_student_is_fine_tuned_on_spans(span_teacher: Path, tmp_path: Path) ->
 def test_contrasts_of_classes_are_not_for_spans(span_teacher: Path, tmp_path: Path) -> None:
     sets = {**STUDENT, "student.transformer.layers": 2, "terms.sc.kinds": None}
     settings = load_settings("mlkd-bert-4", "distill", sets, "squad_v2")
-    with pytest.raises(UserError, match="contrasts classes, and 'squad_v2' has places in a text"):
+    with pytest.raises(UserError, match="contrasts classes, but 'squad_v2' has places in a text"):
         distill(Request("pocket", "squad_v2", tmp_path / "run"), settings, str(span_teacher))
 
 
