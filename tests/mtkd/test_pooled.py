@@ -159,10 +159,10 @@ def test_terms_are_sums_over_layers_and_windows_with_one_projection() -> None:
         ({"loss": "sample_similarity"}, "stands for 4 tokens"),
         (
             {"loss": "pooled_hidden_mse", "layers": [[0, 0]]},
-            r"layer 0 \(the embeddings\) has one state per token",
+            r"layer 0 \(the embeddings\) has one state",
         ),
-        ({"loss": "pooled_hidden_mse", "projection": "none"}, r"of 6 \(student\) and 4 \(teacher\)"),
-        ({"loss": "hidden_mse", "layers": [[0, 0]], "projection": "none"}, r"of 3 \(student\) and 4"),
+        ({"loss": "pooled_hidden_mse", "projection": "none"}, r"width 6 \(student\) and 4 \(teacher\)"),
+        ({"loss": "hidden_mse", "layers": [[0, 0]], "projection": "none"}, r"width 3 \(student\) and 4"),
     ],
 )
 def test_terms_that_do_not_fit_its_states_are_refused(term: dict, complaint: str) -> None:
@@ -173,7 +173,7 @@ def test_terms_that_do_not_fit_its_states_are_refused(term: dict, complaint: str
 def test_other_heads_and_such_a_teacher_are_refused() -> None:
     with pytest.raises(UserError, match="the student has 2 heads and the teacher 4") as refused:
         objective(bert(12, 4), t={"loss": "pooled_score_mse"})
-    assert any("--set student.waldorf.heads=4" in line for line in refused.value.lines())
+    assert any("`student.waldorf.heads=4`" in line for line in refused.value.lines())
     with pytest.raises(UserError, match=r"the teacher \(waldorf\) stands for 4 tokens"):
         objective(STUDENT, bert(8), t={"loss": "hidden_mse"})
     with pytest.raises(UserError, match=r"the teacher \(waldorf\) stands for 4 tokens"):

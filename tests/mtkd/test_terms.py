@@ -95,7 +95,7 @@ def test_a_map_of_layers_that_are_not_there(spec: object, complaint: str) -> Non
             STUDENT,
             RTE,
             {"loss": "relation", "splits": 3, "heads": "average"},
-            "teacher has 4 attention heads",
+            "has 4 attention heads",
         ),
         (STUDENT, RTE, {"loss": "score_mse"}, "the student has 2 heads and the teacher 4"),
         (STUDENT, RTE, {"loss": "cls_mse"}, r"vectors of width 12 \(student\) and 24 \(teacher\)"),
