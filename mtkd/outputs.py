@@ -95,7 +95,8 @@ class OutputSpec:
             missing += _of_layers(words, getattr(self, kind) - getattr(offers, kind))
         missing += _of_layers("selected hidden states", self.selected - offers.selected)
         if self.selection and offers.selection and not offers.selection.covers(self.selection):
-            missing.append(f"{self.selection.describe()} of hidden states ({offers.selection.describe()})")
+            offered = offers.selection.describe()
+            missing.append(f"{self.selection.describe()} of hidden states (not only {offered})")
         return missing
 
 

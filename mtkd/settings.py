@@ -40,8 +40,8 @@ class TrainSettings(Strict):
         clip: the maximum gradient norm; None = no clipping.
         precision: "bf16" runs the student under autocast.
         mixing: how often each task is drawn: all its rows once per epoch (`all`), in proportion to its number
-            of rows n (`proportional`) or to sqrt(n) (`sqrt`), equally often (`uniform`), or in proportion to n
-            at first and n**0.2 at the end (`annealed`).
+            of rows n (`proportional`) or to sqrt(n) (`sqrt`), equally often (`uniform`), or in proportion to
+            n at first and n**0.2 at the end (`annealed`).
         bucket: whether to put rows of similar length into the same batch.
         shuffle: which rows are shuffled: all rows (`rows`), or the order of blocks of 4,096 rows and the rows
             within each block (`blocks`, which reads a knowledge store in order); `auto` uses `blocks` for a
@@ -282,7 +282,7 @@ def _explain(model: type[BaseModel], values: Mapping[str, Any], error: Validatio
         from mtkd.losses.registry import loss_classes
 
         return unknown(f"loss of {key}", first["input"]["loss"], loss_classes())
-    return UserError(f"setting {key} = {first.get('input')!r}: {first['msg']}", hint=f"set it with `{key}=...`")
+    return UserError(f"setting {key} = {first.get('input')!r}: {first['msg']}", hint=f"set `{key}=...`")
 
 
 _NOT_SET = ("name", "summary", "source")
