@@ -79,7 +79,9 @@ def is_zero(schedule: float | Points) -> bool:
 
 
 class TermSettings(Strict):
-    """The settings that every loss has; a loss with further settings defines a subclass called `Settings`.
+    """The settings that every term has.
+
+    A loss with further settings defines a subclass called `Settings`.
 
     Attributes:
         weight: the factor of the term in the objective, or points over the steps.

@@ -189,7 +189,7 @@ def test_predictions_of_a_file_and_an_answerer_agree(
 
 
 def test_a_model_without_spans_is_no_answerer(tiny_teacher: Path) -> None:
-    with pytest.raises(UserError, match="answers no questions"):
+    with pytest.raises(UserError, match="cannot answer questions"):
         SpanAnswerer.load(tiny_teacher)
 
 

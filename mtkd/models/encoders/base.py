@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 class StudentSettings(Strict):
-    """The `[student]` table of a recipe: the settings of students of every kind.
+    """The settings that students of every kind have.
 
-    A subclass narrows `kind` and adds one field: the table with the settings of that kind.
+    They form the `[student]` table of a recipe. A subclass narrows `kind` and adds one field: the table with
+    the settings of that kind.
 
     Attributes:
         kind: the kind of encoder (see `mtkd.models.encoders.registry`).
