@@ -53,6 +53,9 @@ def both_logits(inputs: TermInput) -> tuple[Tensor, Tensor]:
 class LogitsMSE(LossTerm):
     """`logits_mse`: the MSE of student and teacher logits (MKD Eq. 6-7). Item: a row."""
 
+    class Settings(TermSettings):
+        """MSE of student and teacher logits (MKD)."""
+
     student_need = teacher_need = LOGITS
 
     def forward(self, inputs: TermInput) -> Tensor:
@@ -86,6 +89,9 @@ class SoftLabels(LossTerm):
 
 class Labels(LossTerm):
     """`labels`: the task's own loss on labels, without a teacher. Item: a labelled row."""
+
+    class Settings(TermSettings):
+        """The task's own loss on labels."""
 
     needs_labels: ClassVar[bool] = True
     student_need = LOGITS

@@ -285,6 +285,9 @@ def regroup_heads(vectors: Tensor, heads: int, splits: int, how: str) -> Tensor:
 class TokenSimilarity(TokenTerm):
     """`token_similarity`: KL of token similarities in the embedding layer (MLKD-BERT). Item: a real token."""
 
+    class Settings(TermSettings):
+        """KL divergence of the similarities between tokens in the embedding layer (MLKD-BERT)."""
+
     with_strides: ClassVar[bool | dict[str, Any]] = True
     student_need = teacher_need = OutputSpec(hidden=frozenset({0}))
     compared = ((0, 0),)

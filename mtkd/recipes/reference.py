@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from mtkd.losses.term_settings import TermSettings
+from mtkd.models.encoders.base import StudentSettings
 from mtkd.settings import STAGES
 
 # The descriptions of fields that the docstring of their class does not describe.
@@ -139,19 +141,28 @@ def _classes(
 ) -> Iterator[tuple[str, type[BaseModel], type[BaseModel]]]:
     """Title and class of a settings class and of those in it, each with the class whose settings it repeats.
 
-    Where there is a choice of classes, the settings that they inherit from a common one come once, first.
+    The settings that all losses or all kinds of students have come once, before those of each loss or kind.
     """
     yield title, model, base
     for name, field in model.model_fields.items():
-        inner = list(_models(field.annotation))
         key = f"{prefix}{name}.NAME" if _within(field.annotation, dict) else f"{prefix}{name}"
-        if len(inner) == 1:
-            yield from _classes(key, f"{key}.", inner[0], BaseModel)
-        elif inner:
-            common = next(c for c in inner[0].__mro__ if all(issubclass(part, c) for part in inner))
-            yield key, common, BaseModel
-            for part in inner:
-                yield from _classes(f"{key}, {_variant(part)}", f"{key}.", part, common)
+        for inner in _models(field.annotation):
+            yield from _classes(key, f"{key}.", inner, BaseModel)
+            for variant, part in _variants(inner):
+                yield from _classes(f"{key}{variant}", f"{key}.", part, inner)
+
+
+def _variants(model: type[BaseModel]) -> list[tuple[str, type[BaseModel]]]:
+    """What to add to the title, and the settings class, of each loss or kind of student."""
+    if model is TermSettings:
+        from mtkd.losses.registry import loss_classes
+
+        return [(f", loss = {name}", loss.Settings) for name, loss in loss_classes().items()]
+    if model is StudentSettings:
+        from mtkd.models.encoders.registry import encoder_classes
+
+        return [("", encoder.Settings) for encoder in dict.fromkeys(encoder_classes().values())]
+    return []
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -165,12 +176,6 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _within(annotation: Any, kind: type) -> bool:
     return get_origin(annotation) is kind or any(_within(part, kind) for part in get_args(annotation))
-
-
-def _variant(model: type[BaseModel]) -> str:
-    """What chooses this class of several: the field that allows one value only."""
-    chosen = ((name, _only(field)) for name, field in model.model_fields.items())
-    return next((f"{name} = {value}" for name, value in chosen if value is not None), model.__name__)
 
 
 def _only(field: FieldInfo) -> Any:

@@ -30,7 +30,8 @@ class StudentSettings(Strict):
     the settings of that kind.
 
     Attributes:
-        kind: the kind of encoder (see `mtkd.models.encoders.registry`).
+        kind: the kind of encoder: `bilstm-biattention`, `bilstm`, `static`, `transformer`, `waldorf`, or one
+            that an installed package adds.
         vocabulary: "wordpiece" uses the teacher's tokeniser; "word" builds a vocabulary of at most
             `vocabulary_size` words from the training texts.
         vocabulary_size: the maximum number of words of a "word" vocabulary.

@@ -55,12 +55,12 @@ class TransformerSettings(Strict):
             directory in the format of transformers or an mtkd run.
         take: which layers of that encoder to copy: "first", "last", "uniform", "skip", a list of layer
             numbers from 1, or "importance" (only with `prune`).
-        prune: whether to prune the teacher into the student, keeping the most important heads and
-            feed-forward units of each layer and reducing the embeddings to rank `embedding_size` by SVD
+        prune: whether to prune the teacher into the student, which keeps the most important heads and
+            feed-forward units of each layer and reduces the embeddings to rank `embedding_size` by SVD
             (ROSITA); this needs init = "teacher".
         dropout: the dropout probability of attention and hidden states inside the encoder.
-        pooling: the vector of a row: the last layer's first token ("cls"), the mean over real tokens ("mean"),
-            or the mean of the first token over all layers ("cls-of-layers", MKD).
+        pooling: the vector of a row: the last layer's first token ("cls"), the mean over real tokens
+            ("mean"), or the mean of the first token over all layers ("cls-of-layers", MKD).
     """
 
     layers: int | None = Field(None, gt=0)

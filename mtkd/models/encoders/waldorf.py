@@ -255,7 +255,7 @@ class _Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, states: Tensor, mask: Tensor, scored: bool) -> tuple[Tensor, Tensor | None]:
-        """Compute the next states (B, L, d); if `scored`, also the scores (B, heads, L, L) before the softmax."""
+        """Compute the next states (B, L, d), and the scores (B, heads, L, L) before the softmax or None."""
         query, key, value = self.attend(states).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         scores = query @ key.mT * query.shape[-1] ** -0.5 if scored else None
         dropped = self.dropped if self.training else 0.0
