@@ -22,17 +22,17 @@ Points = list[tuple[float, float]]
 
 
 def _weight(value: float | Points) -> float | Points:
-    """a number of 0 or more, or points [share of the steps, value]"""
+    """a number of 0 or more, or points [fraction of the steps, value]"""
     points = [(0.0, value)] if isinstance(value, int | float) else value
     if not points or any(y < 0 for _, y in points):
-        raise ValueError("a number of 0 or more, or points [share of the steps, value]")
+        raise ValueError("a number of 0 or more, or points [fraction of the steps, value]")
     if any(not 0 <= x <= 1 for x, _ in points) or any(a > b for (a, _), (b, _) in pairwise(points)):
-        raise ValueError("points are [share of the steps, value], the shares rising from 0 to 1")
+        raise ValueError("points are [fraction of the steps, value], with fractions rising from 0 to 1")
     return value
 
 
 def _temperature(value: float | Points) -> float | Points:
-    """a number above 0, or points [share of the steps, value]"""
+    """a number above 0, or points [fraction of the steps, value]"""
     if value == 0 or (not isinstance(value, int | float) and any(y == 0 for _, y in value)):
         raise ValueError("a temperature must be above 0")
     return _weight(value)

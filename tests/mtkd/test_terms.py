@@ -269,7 +269,7 @@ def test_weights_and_temperatures_change_over_the_steps() -> None:
     cooling = objective(k={"loss": "soft_labels", "temperature": [(0.0, 8.0), (1.0, 1.0)]})
     assert value_of(cooling, BATCH, progress=1.0).item() == pytest.approx(value_of(plain, BATCH).item())
     assert value_of(cooling, BATCH).item() != pytest.approx(value_of(plain, BATCH).item())
-    with pytest.raises(UserError, match="shares rising"):
+    with pytest.raises(UserError, match="fractions rising"):
         objective(k={"loss": "soft_labels", "weight": [(0.5, 1.0), (0.2, 1.0)]})
 
 
