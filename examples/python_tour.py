@@ -54,8 +54,10 @@ class Cosine(mtkd.LossTerm):
 
     student_need = teacher_need = mtkd.LOGITS
 
-    def forward(self, given: mtkd.TermInput) -> torch.Tensor:
-        similarity = torch.nn.functional.cosine_similarity(given.student.logits, given.teacher_signal.logits)
+    def forward(self, inputs: mtkd.TermInput) -> torch.Tensor:
+        similarity = torch.nn.functional.cosine_similarity(
+            inputs.student.logits, inputs.teacher_signal.logits
+        )
         return (1 - similarity).sum()
 
 

@@ -1,4 +1,4 @@
-"""The records that models, teachers and losses exchange."""
+"""What models, teachers and losses exchange: output specifications, outputs and encoder sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mtkd.selection import Selection
 
-# What can be asked of single layers, and how it is named in messages.
+# The outputs that exist per layer, and their names in messages.
 BY_LAYER = {
     "cls": "first-token vectors",
     "hidden": "hidden states",
@@ -26,22 +26,22 @@ NO_LAYERS: frozenset[int] = frozenset()
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """What a loss term needs of a model, or what a model or teacher offers.
+    """The outputs that a loss term needs of a model, or that a model or teacher offers.
 
-    The fields of BY_LAYER are sets of layers: 0 is the embedding layer's output (hidden, cls), layers count
-    from 1.
+    The fields named in BY_LAYER are sets of layers. Layers count from 1; layer 0 is the output of the
+    embedding layer (`hidden` and `cls` only).
 
     Attributes:
-        logits: the task head's logits.
-        pooled: the vector of a row that the heads read.
-        sequence: the vector of each token that the heads of `span` tasks read.
-        cls: the first token's hidden state.
-        hidden: hidden states of every token.
-        query, key, value: those of all attention heads, side by side.
-        context: what the attention heads give, side by side, before the output projection.
+        logits: the logits of the task head.
+        pooled: one vector per row, which the task heads read.
+        sequence: one vector per token, which the heads of `span` tasks read.
+        cls: the hidden state of the first token.
+        hidden: the hidden states of all tokens.
+        query, key, value: queries, keys and values, with the attention heads concatenated.
+        context: the outputs of the attention heads, concatenated, before the output projection.
         scores: scaled products of queries and keys, before the softmax.
-        selected: layers of which a part of the hidden states is wanted; which part says `selection`. Only
-            a teacher is asked for it.
+        selected: layers of which only the part of the hidden states given by `selection` is needed; only
+            teachers offer it.
     """
 
     logits: bool = False
@@ -60,12 +60,12 @@ class OutputSpec:
     def __or__(self, other: OutputSpec) -> OutputSpec:
         names = [f.name for f in fields(OutputSpec) if f.name != "selection"]
         joined = {name: getattr(self, name) | getattr(other, name) for name in names}
-        mine, its = self.selection, other.selection
-        return OutputSpec(**joined, selection=mine.joined(its) if mine and its else mine or its)
+        first, second = self.selection, other.selection
+        return OutputSpec(**joined, selection=first.joined(second) if first and second else first or second)
 
     @property
     def raw(self) -> OutputSpec:
-        """What an encoder has to give for it: of a selection all of what it is taken from."""
+        """The encoder outputs behind this need: a selection needs the full states that it is taken from."""
         if self.selection is None:
             return self
         ranking = frozenset(of for _, of in self.selection.scored)
@@ -73,13 +73,13 @@ class OutputSpec:
         return replace(self, selected=NO_LAYERS, selection=None) | whole
 
     def within(self, layers: frozenset[int]) -> OutputSpec:
-        """The same, and of what is by layer only these layers."""
+        """A copy that is restricted to these layers in all fields that are sets of layers."""
         kept = {kind: getattr(self, kind) & layers for kind in (*BY_LAYER, "selected")}
         return replace(self, **kept)
 
     @property
     def tokens(self) -> bool:
-        """True if something is wanted of every token: teacher and student must then read alike."""
+        """True if an output per token is needed, so that teacher and student need the same tokenisation."""
         return (
             self.sequence
             or bool(self.selected)
@@ -87,15 +87,16 @@ class OutputSpec:
         )
 
     def missing_from(self, offers: OutputSpec) -> list[str]:
-        """What of this need `offers` does not cover, in words; empty if all is covered."""
+        """Describe the parts of this need that `offers` does not cover; empty if it covers everything."""
         missing = ["logits"] if self.logits and not offers.logits else []
-        missing += ["the row's vector"] if self.pooled and not offers.pooled else []
-        missing += ["a vector of each token"] if self.sequence and not offers.sequence else []
+        missing += ["a vector per row"] if self.pooled and not offers.pooled else []
+        missing += ["a vector per token"] if self.sequence and not offers.sequence else []
         for kind, words in BY_LAYER.items():
             missing += _of_layers(words, getattr(self, kind) - getattr(offers, kind))
         missing += _of_layers("selected hidden states", self.selected - offers.selected)
         if self.selection and offers.selection and not offers.selection.covers(self.selection):
-            missing.append(f"{self.selection.describe()} of hidden states (of {offers.selection.describe()})")
+            offered = offers.selection.describe()
+            missing.append(f"{self.selection.describe()} of hidden states (not only {offered})")
         return missing
 
 
@@ -109,15 +110,15 @@ LOGITS = OutputSpec(logits=True)
 
 @dataclass(frozen=True)
 class EncoderOutput:
-    """What an encoder was asked for and nothing else; the mappings are by layer.
+    """The outputs that were requested from an encoder; the mappings are layer -> tensor.
 
     Attributes:
-        pooled: (B, D) one vector a row, what the task heads read.
-        sequence: (B, L, D) one vector a token, what the heads of `span` tasks read.
+        pooled: (B, D) one vector per row, which the task heads read.
+        sequence: (B, L, D) one vector per token, which the heads of `span` tasks read.
         cls: (B, d).
-        hidden, query, key, value, context: (B, L, d); from layer 1 on ceil(L / `EncoderSpec.stride`) states.
-        scores: (B, heads, L, L); as many as there are states.
-        mask: (B, L) bool, True = real token; None for a model that reads texts apart.
+        hidden, query, key, value, context: (B, L, d); from layer 1 on (B, ceil(L / `EncoderSpec.stride`), d).
+        scores: (B, heads, L, L), with L shortened likewise.
+        mask: (B, L) bool, True = real token; None for a model that reads the texts of a row separately.
     """
 
     pooled: Tensor | None = None
@@ -137,9 +138,9 @@ class Selected:
     """The part of one layer's hidden states that a selection keeps.
 
     Attributes:
-        positions: (B, n) int64, where the kept tokens stand, the most important first.
-        valid: (B, n) bool, False where a row has fewer tokens.
-        values: (B, n, d); 0 where an activation is not kept.
+        positions: (B, n) int64, the positions of the kept tokens, the most important first.
+        valid: (B, n) bool, False for the missing tokens of rows with fewer than n.
+        values: (B, n, d) the states; 0 where an activation is not kept.
         units: (B, n, d) bool, True = kept.
     """
 
@@ -149,24 +150,24 @@ class Selected:
     units: Tensor
 
     def to(self, device: torch.device | str) -> Selected:
-        """The same on another device."""
+        """A copy on another device."""
         return Selected(*(part.to(device) for part in vars(self).values()))
 
 
 @dataclass(frozen=True)
 class ModelOutput(EncoderOutput):
-    """What a teacher or a student says about one batch: its encoder's output, and logits.
+    """The outputs of a teacher or student for one batch: those of its encoder, and the logits.
 
     Attributes:
-        logits: (B, C) of the batch's task; None if they were not asked for.
-        selected: by layer, the part of its hidden states that was asked for.
+        logits: (B, C) for the task of the batch, (B, 2, L) for `span` tasks; None if not requested.
+        selected: layer -> the requested part of its hidden states.
     """
 
     logits: Tensor | None = None
     selected: Mapping[int, Selected] = field(default_factory=dict)
 
     def to(self, device: torch.device | str) -> ModelOutput:
-        """The same on another device."""
+        """A copy on another device."""
         moved: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, Mapping):
@@ -178,19 +179,19 @@ class ModelOutput(EncoderOutput):
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """An encoder's sizes, which are known before any weight is loaded.
+    """The sizes of an encoder, which are known before any weight is loaded.
 
     Attributes:
-        family: what it is, in words for messages ("bert", "bilstm").
-        layers: 0 for an encoder without Transformer layers.
-        width: of hidden states.
-        attention: of queries, keys, values and context vectors: all heads side by side.
-        heads: attention heads a layer.
-        pooled: width of the row's vector.
-        offers: what can be asked of it.
-        stride: tokens that a state of layer 1 and above stands for.
-        embedding: width of layer 0 where it is not `width`.
-        table: the table of a recipe in which a student's sizes are set: `student.<table>`.
+        family: the name of the encoder family in messages ("bert", "bilstm").
+        layers: the number of Transformer layers; 0 for an encoder without any.
+        width: the width of hidden states.
+        attention: the width of queries, keys, values and context vectors, with the heads concatenated.
+        heads: attention heads per layer.
+        pooled: the width of the vector per row.
+        offers: the outputs that can be requested.
+        stride: how many tokens each state of layer 1 and above stands for.
+        embedding: the width of layer 0, if it is not `width`.
+        table: the table `student.<table>` of a recipe, in which a student's sizes are set.
     """
 
     family: str
@@ -205,5 +206,5 @@ class EncoderSpec:
     table: str = "transformer"
 
     def width_of(self, layer: int) -> int:
-        """Width of a layer's hidden states."""
+        """The width of a layer's hidden states."""
         return self.width if layer or self.embedding is None else self.embedding

@@ -1,4 +1,4 @@
-"""Which part of a teacher's hidden states is kept."""
+"""Which part of a teacher's hidden states is kept for a student to learn from."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ UnitRule = Literal["magnitude", "uniform", "random"]
 
 @dataclass(frozen=True)
 class Selection:
-    """Which part of hidden states is kept (Liu et al. 2021, section 4).
+    """Which part of the hidden states is kept (Liu et al. 2021, section 4).
 
     Attributes:
-        tokens: N_L, the most tokens kept of a row; None = all.
-        by: which: the first (`left`), or those that [CLS] attends to most, [SEP] among them (`att`) or not.
-        width: N_W, the share of the activations kept, 0 < N_W <= 1.
-        units: which: the largest of each vector (`magnitude`), or the same of all vectors.
-        scored: (layer, layer whose attention ranks its tokens) where attention does.
+        tokens: N_L, how many tokens are kept per row at most; None = all.
+        by: which tokens are kept: the first (`left`), or those that [CLS] attends to most, including [SEP]
+            (`att`) or excluding it (the other rules).
+        width: N_W, the fraction of the activations kept, 0 < N_W <= 1.
+        units: which activations are kept: the largest of each vector (`magnitude`), or the same ones in all
+            vectors (`uniform`, `random`).
+        scored: (layer, layer whose attention ranks its tokens) pairs, for rules that use attention.
     """
 
     tokens: int | None = None
@@ -31,7 +33,7 @@ class Selection:
 
     @property
     def ranked(self) -> bool:
-        """True if attention says which tokens are kept."""
+        """True if attention decides which tokens are kept."""
         return self.tokens is not None and self.by != "left"
 
     @property
@@ -40,11 +42,11 @@ class Selection:
         return self.ranked and self.by != "att"
 
     def kept_units(self, width: int) -> int:
-        """How many activations are kept of a vector of `width`; one or more."""
+        """How many activations of a vector of `width` are kept; at least one."""
         return max(1, min(width, round(self.width * width)))
 
     def covers(self, other: Selection) -> bool:
-        """True if `other` can be taken out of what is kept here."""
+        """True if everything that `other` keeps is also kept by this selection."""
         if other.tokens is None:
             tokens = self.tokens is None
         elif not other.ranked:
@@ -58,20 +60,20 @@ class Selection:
         return tokens and (self.width == 1 or (same and narrower))
 
     def joined(self, other: Selection) -> Selection:
-        """One selection for what two terms ask for.
+        """Combine the selections of two terms.
 
         Raises:
-            UserError: they differ in more than the layers they rank by.
+            UserError: they differ in more than the layers whose attention ranks the tokens.
         """
         if replace(self, scored=()) != replace(other, scored=()):
             raise UserError(
                 "two terms keep different parts of the teacher's hidden states: "
                 f"{self.describe()}, and {other.describe()}",
-                hint="give their tokens, by, width and units the same values",
+                hint="set tokens, by, width and units of both terms to the same values",
             )
         return replace(self, scored=tuple(sorted({*self.scored, *other.scored})))
 
     def describe(self) -> str:
-        """In words, for messages."""
+        """Describe the selection in words, for messages."""
         tokens = "all tokens" if self.tokens is None else f"{self.tokens} tokens by {self.by}"
         return f"{tokens}, {self.width:g} of the width" + ("" if self.width == 1 else f" by {self.units}")

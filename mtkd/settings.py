@@ -1,6 +1,6 @@
-"""Settings of a run: what there is to set, its defaults, and what is allowed.
+"""The settings of recipes: their names, defaults and allowed values.
 
-Longer than other files: all that a recipe may say is read together.
+This file is longer than others so that everything that a recipe can set is in one place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mtkd.models.encoders.registry import settings_class, student_settings
 from tasks.errors import UserError, unknown
 from tasks.sampler import Mixing
 
-# Settings of the student's kind, chosen by `student.kind`.
+# The settings class of the student, chosen by `student.kind`.
 Student = SerializeAsAny[Annotated[StudentSettings, BeforeValidator(student_settings)]]
 
 
@@ -27,30 +27,35 @@ class TrainSettings(Strict):
     """How the training loop runs.
 
     Attributes:
-        epochs: passes over the training rows.
-        steps: optimiser steps in all, instead of `epochs`; None = by epochs.
-        batch_size: rows per step, over all processes.
-        micro_batch: rows that go through the model at once on each process; None = all of its share.
-        eval_batch_size: rows at once when scoring.
-        optimizer: as in torch.optim.
-        lr: the highest learning rate.
-        weight_decay: of all weights but biases and norms.
-        schedule: of the learning rate after warm-up: constant, or linear down to 0.
-        warmup: share of the steps in which the learning rate rises from 0.
-        clip: gradient norm limit; None = none.
+        epochs: the number of passes over the training rows.
+        steps: the total number of optimiser steps, instead of `epochs`; None = use `epochs`.
+        batch_size: rows per optimiser step, over all processes.
+        micro_batch: rows that go through the model at once on each process; None = all rows of the process.
+        eval_batch_size: rows that go through the model at once during evaluation.
+        optimizer: the optimiser, as in torch.optim.
+        lr: the peak learning rate.
+        weight_decay: the weight decay of all weights except biases and normalisation layers.
+        schedule: the learning rate after warm-up: `constant`, or `linear` decay to 0.
+        warmup: the fraction of the steps during which the learning rate rises from 0.
+        clip: the maximum gradient norm; None = no clipping.
         precision: "bf16" runs the student under autocast.
-        mixing: how tasks share the steps: each passed over once per epoch (`all`), or drawn in proportion to
-            n rows, sqrt(n), 1, or first n and in the end n**0.2 (`annealed`).
-        bucket: batch rows of similar length.
-        shuffle: which rows are shuffled together: all (`rows`), or blocks of 4,096 and the rows in each
-            (`blocks`), which reads a knowledge store in order; `auto` is `blocks` for a store over 1 GiB.
-        patience: epochs without a better `metric` before stopping; None = never.
-        metric: "score" (mean of the tasks' scores), "loss", or "task/metric" such as "rte/accuracy".
-        keep: "best" ends with the epoch that was best by `metric`, "last" with the last one.
-        checkpoint_minutes: a checkpoint is written when the last one is so old, and after each epoch.
-        checkpoint_steps: also write one every so many steps.
-        steps_per_epoch: steps that count as an epoch; None = as many as the rows make.
-        seed: of weights, order and dropout.
+        mixing: how often each task is drawn: all its rows once per epoch (`all`), in proportion to its number
+            of rows n (`proportional`) or to sqrt(n) (`sqrt`), equally often (`uniform`), or in proportion to
+            n at first and n**0.2 at the end (`annealed`).
+        bucket: whether to put rows of similar length into the same batch.
+        shuffle: which rows are shuffled: all rows (`rows`), or the order of blocks of 4,096 rows and the rows
+            within each block (`blocks`, which reads a knowledge store in order); `auto` uses `blocks` for a
+            store over 1 GiB.
+        patience: stop after this many epochs without a better `metric`; None = never.
+        metric: the metric to watch: "score" (mean of the tasks' scores), "loss", or "task/metric" such as
+            "rte/accuracy".
+        keep: which weights to keep: those of the epoch that was best by `metric` ("best"), or the last ones
+            ("last").
+        checkpoint_minutes: how many minutes may pass before another checkpoint is written; one is always
+            written after each epoch.
+        checkpoint_steps: also write a checkpoint every this many steps.
+        steps_per_epoch: the number of steps that count as an epoch; None = one pass over the rows.
+        seed: the random seed of weights, row order and dropout.
     """
 
     epochs: int = Field(3, gt=0)
@@ -78,11 +83,11 @@ class TrainSettings(Strict):
 
 
 class TeacherSettings(Strict):
-    """How the teacher answers.
+    """How the teacher is run.
 
     Attributes:
         precision: "bf16" runs the teacher under autocast.
-        cache_logits: compute its logits once and keep them.
+        cache_logits: whether to compute the teacher's logits once and keep them.
     """
 
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -93,8 +98,8 @@ class StageSettings(Strict):
     """One stage of a distillation.
 
     Attributes:
-        terms: names of the recipe's terms that it trains on.
-        train: what differs from the recipe's `train`.
+        terms: the names of the recipe's terms that the stage trains on.
+        train: settings that replace those of the recipe's `train` table.
     """
 
     terms: list[str] = Field(min_length=1)
@@ -103,18 +108,18 @@ class StageSettings(Strict):
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage with everything settled; `name` is "" where a recipe has only one."""
+    """A stage with all its settings resolved; `name` is "" if a recipe has only one stage."""
 
     name: str
     terms: dict[str, TermSettings]
     train: TrainSettings
 
 
-def _of_its_loss(given: Any) -> Any:
-    """The settings of a term, validated by its loss."""
-    if not isinstance(given, dict) or not isinstance(given.get("loss"), str):
-        return given if isinstance(given, TermSettings) else TermSettings.model_validate(given)
-    return _loss_settings(given["loss"]).model_validate(given)
+def _term_settings(value: Any) -> Any:
+    """Validate the settings of a term with the settings class of its loss."""
+    if not isinstance(value, dict) or not isinstance(value.get("loss"), str):
+        return value if isinstance(value, TermSettings) else TermSettings.model_validate(value)
+    return _loss_settings(value["loss"]).model_validate(value)
 
 
 def _loss_settings(loss: str) -> type[TermSettings]:
@@ -126,24 +131,25 @@ def _loss_settings(loss: str) -> type[TermSettings]:
     return found.Settings
 
 
-AnyTermSettings = Annotated[SerializeAsAny[TermSettings], BeforeValidator(_of_its_loss)]
+AnyTermSettings = Annotated[SerializeAsAny[TermSettings], BeforeValidator(_term_settings)]
 
 
 class DistillSettings(Strict):
     """A distillation recipe.
 
     Attributes:
-        supervision: "labels" trains the same student on labels alone, without any teacher or corpus.
-        student: which student, and its sizes.
-        terms: name -> loss term; a term of weight 0 is left out.
-        stages: name -> stage, in order; none = one stage of all terms.
-        one_stage: run the terms of all stages at once, for as many epochs as the stages have together, else
-            as the last stage says.
+        supervision: what the student learns from: the "teacher", or "labels" only, without any teacher or
+            additional text.
+        student: the kind of student and its sizes.
+        terms: name -> loss term; a term with weight 0 is dropped.
+        stages: name -> stage, in the order in which they run; without any, all terms form one stage.
+        one_stage: whether to merge all stages into one, with all their terms and the sum of their epochs; the
+            other training settings are those of the last stage.
         run_stages: run only these stages; empty = all.
-        slow_build: share of a stage's steps in which the layers that its terms compare are switched on one
-            after the other, from the lowest; the other terms start when it is over, and a linear learning
-            rate falls from there on (WaLDORf). 0 = all at once.
-        per_task: task -> dotted setting -> value; holds where that task is trained alone.
+        slow_build: the fraction of a stage's steps during which the compared layers are switched on one after
+            another, from the lowest (WaLDORf); the other terms and the linear decay of the learning rate
+            start afterwards, and 0 switches everything on at once.
+        per_task: task -> dotted setting -> value, for runs that train on that task alone.
     """
 
     name: str
@@ -161,10 +167,10 @@ class DistillSettings(Strict):
     per_task: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
     def resolved_stages(self) -> list[Stage]:
-        """The stages to run, in order, each with its terms and training settings.
+        """Resolve the stages to run, in order, each with its terms and training settings.
 
         Raises:
-            UserError: a stage names a term that is not there, or no stage is left.
+            UserError: a stage names a term that does not exist, or no stage is left.
         """
         used = {name: term for name, term in self.terms.items() if not is_zero(term.weight)}
         if self.supervision == "labels":
@@ -189,8 +195,8 @@ class DistillSettings(Strict):
             found = [Stage("", every, found[-1].train.model_copy(update={"epochs": epochs}))]
         if not found or not all(stage.terms for stage in found):
             raise UserError(
-                f"no term of {self.name} is left to train on",
-                hint="give one a weight above 0, or another stage",
+                f"{self.name} has no term left to train on",
+                hint="give a term a weight above 0, or run another stage",
             )
         return found
 
@@ -205,8 +211,9 @@ class RefineSettings(Strict):
     """How the multi-task teacher is trained.
 
     Attributes:
-        pooling: the row's vector; "auto" is what the encoder's directory declares, else cls.
-        layers: keep only the encoder's first layers; None = all.
+        pooling: how the vector of a row is computed; "auto" uses what the encoder's directory declares, or
+            else "cls".
+        layers: keep only this many of the encoder's first layers; None = all.
     """
 
     name: str
@@ -222,10 +229,10 @@ class RefineSettings(Strict):
 
 
 class FinetuneSettings(Strict):
-    """How a model is fine-tuned on one task: one run per learning rate, the best by validation loss.
+    """How a model is fine-tuned on one task: one run per learning rate, keeping the best by validation loss.
 
     Attributes:
-        learning_rates: the rates that are tried, instead of `train.lr`.
+        learning_rates: the learning rates to try, instead of `train.lr`.
     """
 
     name: str
@@ -246,7 +253,8 @@ def validate(model: type[Strict], values: Mapping[str, Any]) -> Any:
     """Build settings from plain values.
 
     Raises:
-        UserError: the first thing wrong, with the key, the value and what is allowed.
+        UserError: a key or value is invalid; the message names the first such key, its value and what is
+            allowed.
     """
     try:
         return model.model_validate(values)
@@ -254,53 +262,53 @@ def validate(model: type[Strict], values: Mapping[str, Any]) -> Any:
         raise _explain(model, values, error) from error
 
 
-def _explain(model: type[BaseModel], given: Mapping[str, Any], error: ValidationError) -> UserError:
+def _explain(model: type[BaseModel], values: Mapping[str, Any], error: ValidationError) -> UserError:
     first = error.errors()[0]
-    # An error in a value that may be of several types also names the type ("float", "list[...]").
+    # For a setting with several allowed types, the location also contains the type ("float", "list[...]").
     where = [str(p) for p in first["loc"] if p not in ("float", "str") and "[" not in str(p)]
     key = ".".join(where)
     if first["type"] == "extra_forbidden":
         section = ".".join(where[:-1])
         if where[0] == "terms" and len(where) == 3:
-            fields = _loss_settings(given["terms"][where[1]]["loss"]).model_fields
+            fields = _loss_settings(values["terms"][where[1]]["loss"]).model_fields
             return unknown("setting", key, [f"{section}.{field}" for field in fields])
-        known = [name for name in _keys(model, given) if name not in _NOT_SET]
+        known = [name for name in _keys(model, values) if name not in _NOT_SET]
         beside = [name for name in known if name.startswith(f"{section}.")] if section else known
         near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known
-        return unknown("setting", key, near, hint="mtkd recipes show NAME --all prints the settings")
+        return unknown("setting", key, near, hint="mtkd recipes show NAME --all lists all settings")
     if first["type"] == "missing":
         return UserError(f"the setting {key!r} is missing", hint=f"add `{key}=...`")
     if first["type"] == "unknown_loss":
         from mtkd.losses.registry import loss_classes
 
         return unknown(f"loss of {key}", first["input"]["loss"], loss_classes())
-    return UserError(f"setting {key} = {first.get('input')!r}: {first['msg']}", hint=f"`{key}=...`")
+    return UserError(f"setting {key} = {first.get('input')!r}: {first['msg']}", hint=f"set `{key}=...`")
 
 
 _NOT_SET = ("name", "summary", "source")
 
 
-def _keys(model: type[BaseModel], given: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Every dotted key of a settings model; those of `student` by the kind that was given."""
-    found = []
+def _keys(model: type[BaseModel], values: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Every dotted key of a settings model; the keys of `student` depend on its kind in `values`."""
+    keys = []
     for name, item in model.model_fields.items():
-        inner = settings_class(given.get(name)) if name == "student" else item.annotation
+        inner = settings_class(values.get(name)) if name == "student" else item.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            found += _keys(inner, {}, f"{prefix}{name}.")
+            keys += _keys(inner, {}, f"{prefix}{name}.")
         elif name == "terms":
-            found += [f"terms.NAME.{field}" for field in _term_keys()]
+            keys += [f"terms.NAME.{field}" for field in _term_keys()]
         elif name == "stages":
-            found += [
+            keys += [
                 "stages.NAME.terms",
                 *(f"stages.NAME.train.{key}" for key in TrainSettings.model_fields),
             ]
         else:
-            found.append(prefix + name)
-    return found
+            keys.append(prefix + name)
+    return keys
 
 
 def _term_keys() -> list[str]:
-    """The settings of all losses."""
+    """The names of the settings of all losses."""
     from mtkd.losses.registry import loss_classes
 
     return list(dict.fromkeys(key for loss in loss_classes().values() for key in loss.Settings.model_fields))

@@ -1,4 +1,4 @@
-"""Whether a score says more than the answer that needs no model."""
+"""Compare scores with the baseline that needs no model, such as always predicting the majority class."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Iterable, Mapping
 from mtkd.evaluation.scoring import TaskScores
 from tasks.task import Task
 
-_Z = 1.96  # of a two-sided 95% interval
+_Z = 1.96  # for a two-sided 95% interval
 _CORRELATIONS = ("matthews", "pearson", "spearman")
 
 
 def margin_of_error(scores: TaskScores) -> float:
-    """Half the width of the 95% interval around the baseline's score p on n rows.
+    """Half the width of the 95% confidence interval around the baseline's score p on n rows.
 
-    1.96 sqrt(p (1 - p) / n) where the metrics are shares of rows, 1.96 / sqrt(n) where one is a correlation.
+    This is 1.96 sqrt(p (1 - p) / n) for metrics that are fractions of rows, and 1.96 / sqrt(n) if one of the
+    metrics is a correlation.
     """
     if any(name in _CORRELATIONS for name in scores.metrics):
         return _Z / math.sqrt(scores.rows)
@@ -24,19 +25,19 @@ def margin_of_error(scores: TaskScores) -> float:
 
 
 def baseline_warnings(tasks: Mapping[str, Task], scores: Iterable[TaskScores]) -> list[str]:
-    """A warning for each score that is not above the baseline's by more than the margin of error.
+    """Warn about each score that does not exceed the baseline by more than the margin of error.
 
     Args:
         tasks: name -> task.
     """
-    found = []
-    for of_split in scores:
-        margin = margin_of_error(of_split)
-        if of_split.primary - of_split.majority > margin:
+    warnings = []
+    for score in scores:
+        margin = margin_of_error(score)
+        if score.primary - score.majority > margin:
             continue
-        found.append(
-            f"{of_split.task}/{of_split.split}: the score {of_split.primary:.3f} is not distinguishable from "
-            f"{tasks[of_split.task].type.baseline} ({of_split.majority:.3f}, margin of error {margin:.3f} "
-            f"on {of_split.rows:,} rows)."
+        warnings.append(
+            f"{score.task}/{score.split}: the score {score.primary:.3f} is not distinguishable from "
+            f"{tasks[score.task].type.baseline} ({score.majority:.3f}, margin of error {margin:.3f} "
+            f"on {score.rows:,} rows)."
         )
-    return found
+    return warnings

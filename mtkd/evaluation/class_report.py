@@ -1,4 +1,4 @@
-"""How a model does on each class of a task: precision, recall, F1, and which classes it confuses."""
+"""Scores of a model on each class of a task (precision, recall, F1), and which classes it confuses."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tasks.task import Task
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Scores of one class.
+    """The scores of one class.
 
     Attributes:
-        precision: share of the rows predicted as this class that are of it; 0 if none is predicted.
-        recall: share of the rows of this class that are predicted as it; 0 if there is none.
-        f1: harmonic mean of the two; 0 if both are 0.
-        support: rows of this class.
+        precision: the fraction of the rows predicted as this class that belong to it; 0 if there are none.
+        recall: the fraction of the rows of this class that are predicted as it; 0 if there are none.
+        f1: the harmonic mean of precision and recall; 0 if both are 0.
+        support: the number of rows of this class.
     """
 
     label: str
@@ -30,22 +30,22 @@ class ClassScores:
 
 @dataclass(frozen=True, eq=False)
 class ClassReport:
-    """Scores of every class of a `classify` task.
+    """The scores of all classes of a `classify` task.
 
     Attributes:
-        classes: in label-id order.
-        confusion: (C, C) int64, the rows of class i (first axis) that are predicted as class j.
+        classes: the scores of each class, in the order of the label ids.
+        confusion: (C, C) int64, the number of rows of class i (first axis) that are predicted as class j.
     """
 
     classes: tuple[ClassScores, ...]
     confusion: np.ndarray
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Convert to plain JSON values."""
         return {"classes": [asdict(scores) for scores in self.classes], "confusion": self.confusion.tolist()}
 
     def confused_with(self, index: int) -> str:
-        """What class `index` is most often mistaken for, with the number of rows; "-" if it never is."""
+        """The class that class `index` is most often mistaken for, with the number of rows, or "-"."""
         wrong = self.confusion[index].copy()
         wrong[index] = 0
         most = int(wrong.argmax())
@@ -57,15 +57,15 @@ def class_report(task: Task, predictions: np.ndarray, labels: np.ndarray) -> Cla
 
     Args:
         predictions: (n,) class ids.
-        labels: (n,) class ids, none of them NaN.
+        labels: (n,) class ids, without NaN.
     """
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
     ids = np.arange(len(task.labels))
-    given, predicted = labels.astype(np.int64), predictions.astype(np.int64)
-    columns = precision_recall_fscore_support(given, predicted, labels=ids, zero_division=0.0)
+    actual, predicted = labels.astype(np.int64), predictions.astype(np.int64)
+    columns = precision_recall_fscore_support(actual, predicted, labels=ids, zero_division=0.0)
     classes = tuple(
         ClassScores(name, float(precision), float(recall), float(f1), int(support))
         for name, precision, recall, f1, support in zip(task.labels, *columns, strict=True)
     )
-    return ClassReport(classes, confusion_matrix(given, predicted, labels=ids))
+    return ClassReport(classes, confusion_matrix(actual, predicted, labels=ids))

@@ -1,4 +1,4 @@
-"""How fast models answer and what they cost: several models in turn, on the same machine in the same run."""
+"""Benchmark the speed, size and memory of several models on the same machine in the same run."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from tasks.errors import UserError, unknown
 from tasks.progress import progress
 
 Precision = Literal["fp32", "bf16"]
-STATUS = Path("/proc/self/status")  # Linux: the memory of this process
+STATUS = Path("/proc/self/status")  # on Linux, the memory use of this process
 
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """What is timed.
+    """What to time.
 
     Attributes:
-        seq_len: tokens a row in all, every one real; a row's texts share them evenly in models that
-            read texts apart.
-        batch: rows a batch.
-        rounds: timed batches of each model.
-        warmup: batches of each model before the clock starts.
+        seq_len: tokens per row, without padding; models that read texts separately divide them evenly between
+            the texts of a row.
+        batch: rows per batch.
+        rounds: timed batches per model.
+        warmup: batches per model before timing starts.
         precision: `fp32`, or `bf16` for automatic mixed precision.
-        device: where to run, as torch names it.
-        task: whose head answers; None = the first that all models have, tasks of two texts first.
-        texts_len: tokens a text where texts are read apart; None = an even share of seq_len.
+        device: the torch device to run on.
+        task: the task whose head is used; None = the first that all models have, preferring tasks with two
+            texts.
+        texts_len: tokens per text, for models that read texts separately; None = an even share of `seq_len`.
     """
 
     seq_len: int = 128
@@ -53,17 +54,17 @@ class BenchSettings:
 
 @dataclass(frozen=True)
 class InferenceResult:
-    """What one model took.
+    """The measurements of one model.
 
     Attributes:
-        name: of the model.
-        ms: median milliseconds a batch; `fastest` and `slowest` are the extremes.
-        rows_per_second: at the median.
-        speed: how many times as fast as the first model, the median of the rounds' own ratios.
-        parameters: how many weights.
-        disk_bytes: size of the weights file.
-        peak_bytes: weights, and on top of them what running a batch took at its peak, measured in a
-            process of its own; None where the system does not tell.
+        name: the name of the model.
+        ms: the median time per batch in milliseconds; `fastest` and `slowest` are the extremes.
+        rows_per_second: the throughput at the median time.
+        speed: the speed relative to the first model, as the median of the ratios of each round.
+        parameters: the number of weights.
+        disk_bytes: the size of the weights on disk.
+        peak_bytes: the size of the weights plus the peak memory of running a batch, measured in a separate
+            process; None if the system does not report it.
     """
 
     name: str
@@ -77,20 +78,19 @@ class InferenceResult:
     peak_bytes: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Convert to plain JSON values."""
         return {**asdict(self), "parameters": self.parameters.to_json()}
 
 
 def bench_inference(models: Mapping[str, Path], settings: BenchSettings) -> list[InferenceResult]:
-    """Time models in turn, round by round, on random ids at full length.
+    """Time models in turn, round by round, on random token ids without padding.
 
     Args:
-        models: name -> directory that `MultiTaskModel.load` reads; the first is what the others are
-            compared with.
+        models: name -> directory for `MultiTaskModel.load`; the others are compared with the first one.
 
     Raises:
-        UserError: no model there, no task that all of them know, more tokens than one can read, or the
-            device is not there.
+        UserError: a directory contains no model, the models have no task in common, `seq_len` is too long for
+            one of them, or the device does not exist.
     """
     find_device(settings.device)
     loaded = {name: MultiTaskModel.load(place) for name, place in models.items()}
@@ -126,11 +126,11 @@ def time_in_turn(
     warmup: int,
     wait: Callable[[], object] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Seconds of each run in each round; a round runs all of them, so that all meet the same machine.
+    """Measure the seconds of each function in each round; every round calls all of them in turn.
 
     Args:
-        runs: name -> what to time.
-        wait: called before the clock is read, for devices that work on after a call returns.
+        runs: name -> function to time.
+        wait: called before the clock is read, for devices on which calls return early.
     """
     times: dict[str, list[float]] = {name: [] for name in runs}
     with progress("timing", rounds, unit="rounds") as advance, torch.inference_mode():
@@ -149,10 +149,10 @@ def time_in_turn(
 
 
 def common_head(models: Mapping[str, MultiTaskModel], task: str | None) -> str:
-    """The head that answers: `task`, or the first that all models have, tasks of two texts first.
+    """The head to use: `task`, or the first that all models have, preferring tasks with two texts.
 
     Raises:
-        UserError: not all models have it, or they have none in common.
+        UserError: not all models have that head, or they have none in common.
     """
     first, *others = models.values()
     shared = [name for name in first.tasks if all(name in model.tasks for model in others)]
@@ -162,12 +162,12 @@ def common_head(models: Mapping[str, MultiTaskModel], task: str | None) -> str:
         return task
     if not shared:
         has = "; ".join(f"{name}: {', '.join(model.tasks)}" for name, model in models.items())
-        raise UserError(f"these models have no task in common ({has})", hint="compare models of one task")
+        raise UserError(f"the models have no task in common ({has})", hint="compare models of one task")
     return max(shared, key=lambda name: len(first.tasks[name].columns))
 
 
 def batch_runner(model: MultiTaskModel, head: str, settings: BenchSettings) -> Callable[[], Tensor | None]:
-    """A function that runs one batch of random ids, the same each time, and gives the logits (B, C)."""
+    """A function that runs one batch of random token ids, the same in each call, and returns its logits."""
     inputs = random_inputs(model, head, settings)
     kind, automatic = torch.device(settings.device).type, settings.precision == "bf16"
 
@@ -179,7 +179,7 @@ def batch_runner(model: MultiTaskModel, head: str, settings: BenchSettings) -> C
 
 
 def random_inputs(model: MultiTaskModel, head: str, settings: BenchSettings) -> ModelInputs:
-    """A batch of random ids without padding: (batch, seq_len), or a share of it for each text."""
+    """A batch of random token ids without padding: (batch, seq_len), or a part of it for each text."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(length: int) -> Tokens:
@@ -195,13 +195,13 @@ def random_inputs(model: MultiTaskModel, head: str, settings: BenchSettings) -> 
 
 
 def _check_length(name: str, model: MultiTaskModel, settings: BenchSettings) -> None:
-    """Refuse more tokens than the encoder has positions, if it has any."""
+    """Refuse more tokens than the encoder's maximum sequence length, if it has one."""
     positions = model.encoder.positions or settings.seq_len
     if settings.seq_len > positions:
         raise UserError(
             f"{name} cannot read {settings.seq_len} tokens",
             expected=f"{positions} or fewer",
-            hint="lower seq-len",
+            hint=f"use `seq_len={positions}`",
         )
 
 
@@ -210,16 +210,16 @@ def _wait_for(device: str) -> Callable[[], object]:
 
 
 def _peak_apart(place: Path, head: str, settings: BenchSettings) -> int | None:
-    """`_peak` in a fresh process, which nothing else has used memory of."""
+    """Run `_peak` in a new process, whose memory nothing else has used."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
         return fresh.submit(_peak, place, head, settings, torch.get_num_threads()).result()
 
 
 @torch.inference_mode()
 def _peak(place: Path, head: str, settings: BenchSettings, threads: int) -> int | None:
-    """Bytes of the weights and, on top, of running a batch, at the peak.
+    """Measure the size of the weights plus the peak memory of running a batch, in bytes.
 
-    The peak that `getrusage` gives is no use here: a child starts with its parent's.
+    The peak that `getrusage` reports cannot be used, because a child process inherits its parent's.
     """
     torch.set_num_threads(threads)
     model = MultiTaskModel.load(place).to(settings.device)
@@ -229,7 +229,7 @@ def _peak(place: Path, head: str, settings: BenchSettings, threads: int) -> int 
         run()
         return torch.cuda.max_memory_allocated(settings.device)
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak, which loading has raised
         before = _status_bytes("VmRSS")
         run()
         weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
@@ -239,6 +239,6 @@ def _peak(place: Path, head: str, settings: BenchSettings, threads: int) -> int 
 
 
 def _status_bytes(key: str) -> int:
-    """A size in this process's status, such as VmRSS (now) or VmHWM (at its peak)."""
+    """A memory size from this process's status, such as VmRSS (current) or VmHWM (peak)."""
     lines = [line for line in STATUS.read_text().splitlines() if line.startswith(f"{key}:")]
     return int(lines[0].split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""Score against the amount of hidden-state knowledge (AHSK), as Liu et al. 2021 plot it in figures 3 to 9."""
+"""Plot scores against the amount of hidden-state knowledge (AHSK), as in Liu et al. 2021, figures 3 to 9."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _LOSS = "hidden_knowledge"
 
 @dataclass(frozen=True)
 class Point:
-    """One score of one run.
+    """The score of one run on one task.
 
     Attributes:
-        model: the student, by recipe and layers.
-        depth, tokens, width: what was kept; depth 0 = predictions alone.
-        full: layers (embeddings included) and tokens of the full set.
+        model: the student, named by its recipe and number of layers.
+        depth, tokens, width: how much was kept; depth 0 = a run without hidden states.
+        full: the number of layers (including the embeddings) and of tokens if everything is kept.
         top: L_top; None = the teacher's last layer.
         by, units: how tokens and activations were chosen.
-        score: of the task, 0 to 1.
+        score: the score on the task, 0 to 1.
     """
 
     run: str
@@ -44,39 +44,39 @@ class Point:
 
     @property
     def units_kept(self) -> float:
-        """AHSK, in units of one vector."""
+        """The AHSK, in units of one vector."""
         return amount(self.depth, self.tokens, self.width)
 
     @property
     def share(self) -> float:
-        """AHSK as a share of the full set."""
+        """The AHSK as a fraction of the full set."""
         return self.units_kept / (self.full[0] * self.full[1])
 
     @property
     def whole(self) -> tuple[bool, bool, bool]:
-        """Whether all of depth, length and width is kept."""
+        """Whether the full depth, length and width are kept."""
         return self.depth == self.full[0], self.tokens == self.full[1], self.width == 1
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Convert to plain JSON values."""
         return asdict(self) | {"units_kept": self.units_kept, "share": self.share}
 
 
 def gather(places: Iterable[Path]) -> list[Point]:
-    """The points of all finished runs in some directories, at any depth.
+    """Collect the scores of all finished runs below some directories.
 
     Raises:
-        UserError: there is none with a term on hidden-state knowledge, or with predictions alone.
+        UserError: no run has a recipe with a `hidden_knowledge` term.
     """
-    listed = list(places)
-    files = sorted({file for place in listed for file in place.rglob(RUN_FILE)})
-    found = [point for file in files for point in _points(file)]
-    if not found:
+    directories = list(places)
+    files = sorted({file for directory in directories for file in directory.rglob(RUN_FILE)})
+    points = [point for file in files for point in _points(file)]
+    if not points:
         raise UserError(
-            f"no finished run with hidden-state knowledge in {', '.join(map(str, listed))}",
-            expected="directories of runs of hsk-tinybert-4 or hsk-rosita-6, such as a grid's",
+            f"no finished run with hidden-state knowledge in {', '.join(map(str, directories))}",
+            expected="directories with runs of hsk-tinybert-4 or hsk-rosita-6, such as those of a grid",
         )
-    return found
+    return points
 
 
 def _points(file: Path) -> list[Point]:
@@ -117,10 +117,10 @@ def _stages(settings: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def curve(points: Sequence[Point], along: str) -> list[tuple[float, float, float, int]]:
-    """(x, mean score, best score, runs) by rising x, for the points that share it.
+    """Group points by their value x: (x, mean score, best score, number of runs), in ascending order of x.
 
     Args:
-        along: a field or property of Point.
+        along: the field or property of Point that is x.
     """
     at: dict[float, list[float]] = {}
     for point in points:
@@ -128,25 +128,27 @@ def curve(points: Sequence[Point], along: str) -> list[tuple[float, float, float
     return [(x, statistics.fmean(s), max(s), len(s)) for x, s in sorted(at.items())]
 
 
-# figure -> what is on its axis, what its curves differ in, and which dimension may be less than whole.
+# figure -> field on the x axis, field in which the curves differ, dimension that varies, axis label
 FIGURES = {
     "depth": ("depth", "top", 0, "layers kept"),
     "length": ("tokens", "by", 1, "tokens kept"),
-    "width": ("width", "units", 2, "share of the width kept"),
+    "width": ("width", "units", 2, "fraction of the width kept"),
 }
 
 
 def draw(points: Sequence[Point], out: Path) -> list[Path]:
-    """Draw score against AHSK (`joint.png`) and against each dimension with the others whole; a panel a task.
+    """Plot scores against the AHSK (`joint.png`) and against each dimension, with one panel per task.
+
+    In the plot of one dimension, the other two are kept whole.
 
     Returns:
-        the files written; a dimension along which nothing varies has none.
+        the files written; there is none for a dimension that does not vary.
     """
     files = [_joint(points, out / "joint.png")]
     for name, (along, differ, free, label) in FIGURES.items():
-        mine = [p for p in points if p.depth and all(p.whole[i] for i in range(3) if i != free)]
-        if len({getattr(p, along) for p in mine}) > 1:
-            files.append(_dimension(mine, along, differ, label, out / f"{name}.png"))
+        shown = [p for p in points if p.depth and all(p.whole[i] for i in range(3) if i != free)]
+        if len({getattr(p, along) for p in shown}) > 1:
+            files.append(_dimension(shown, along, differ, label, out / f"{name}.png"))
     return files
 
 
@@ -168,12 +170,12 @@ def _panels(points: Sequence[Point]) -> tuple[Any, dict[tuple[str, str], Any]]:
 def _joint(points: Sequence[Point], path: Path) -> Path:
     figure, panels = _panels(points)
     for (model, task), axis in panels.items():
-        mine = [p for p in points if (p.model, p.task) == (model, task)]
-        kept, alone = [p for p in mine if p.depth], [p for p in mine if not p.depth]
-        found = curve(kept, "share")
+        panel = [p for p in points if (p.model, p.task) == (model, task)]
+        kept, alone = [p for p in panel if p.depth], [p for p in panel if not p.depth]
+        means = curve(kept, "share")
         axis.scatter([p.share for p in kept], [100 * p.score for p in kept], s=8, color="0.7")
-        axis.plot([x for x, *_ in found], [100 * y for _, y, *_ in found], "o-", ms=3, label="mean")
-        axis.plot([x for x, *_ in found], [100 * best for _, _, best, _ in found], "^-", ms=3, label="best")
+        axis.plot([x for x, *_ in means], [100 * y for _, y, *_ in means], "o-", ms=3, label="mean")
+        axis.plot([x for x, *_ in means], [100 * best for _, _, best, _ in means], "^-", ms=3, label="best")
         if alone:
             level = 100 * statistics.fmean(p.score for p in alone)
             axis.axhline(level, color="0.4", ls="--", label="predictions alone")
@@ -181,7 +183,7 @@ def _joint(points: Sequence[Point], path: Path) -> Path:
         if whole:
             axis.plot([1], [100 * statistics.fmean(whole)], "r*", ms=9, label="all hidden states")
         axis.set_xscale("log")
-        axis.set_xlabel("AHSK, share of the full set")
+        axis.set_xlabel("AHSK as a fraction of the full set")
         axis.set_ylabel("score")
         axis.legend(fontsize=7)
     return _save(figure, path)
@@ -190,11 +192,11 @@ def _joint(points: Sequence[Point], path: Path) -> Path:
 def _dimension(points: Sequence[Point], along: str, differ: str, label: str, path: Path) -> Path:
     figure, panels = _panels(points)
     for (model, task), axis in panels.items():
-        mine = [p for p in points if (p.model, p.task) == (model, task)]
-        for value in dict.fromkeys(getattr(p, differ) for p in mine):
-            found = curve([p for p in mine if getattr(p, differ) == value], along)
+        panel = [p for p in points if (p.model, p.task) == (model, task)]
+        for value in dict.fromkeys(getattr(p, differ) for p in panel):
+            means = curve([p for p in panel if getattr(p, differ) == value], along)
             axis.plot(
-                [x for x, *_ in found], [100 * y for _, y, *_ in found], "o-", ms=3, label=f"{differ} {value}"
+                [x for x, *_ in means], [100 * y for _, y, *_ in means], "o-", ms=3, label=f"{differ} {value}"
             )
         axis.set_xlabel(label)
         axis.set_ylabel("score")

@@ -1,4 +1,4 @@
-"""Answers for unlabelled rows: a JSON-lines file in and out, and GLUE's submission folder."""
+"""Predictions for unlabelled rows: JSON-lines files, and the submission folder for GLUE."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tasks.rows import Rows
 from tasks.sources import DataSource, load_file, load_rows
 from tasks.task import Task
 
-# GLUE's site wants a file for every test set, of exactly so many rows.
+# The GLUE website requires one file per test set, with exactly this many rows.
 SUBMISSION_ROWS = {
     "CoLA.tsv": 1063,
     "SST-2.tsv": 1821,
@@ -40,7 +40,11 @@ _NAMED = ("mnli", "qnli", "rte", "ax")  # submitted as label names; the other ta
 
 @dataclass(frozen=True)
 class SubmissionFile:
-    """One file of a submission: its rows, and whether a model answered them or a constant fills it."""
+    """One file of a submission.
+
+    Attributes:
+        filled: None if a model predicted the rows, else why the file is invalid or holds a constant.
+    """
 
     file: str
     task: str
@@ -116,14 +120,14 @@ def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, bat
 def glue_submission(
     models: list[MultiTaskModel], data: DataSource, out: Path, batch_size: int = 64
 ) -> list[SubmissionFile]:
-    """Write a complete GLUE submission folder: eleven TSV files, index and prediction.
+    """Write a complete GLUE submission folder: eleven TSV files with the columns index and prediction.
 
-    A task that no model knows, or whose test rows are not in `data`, is filled with a constant answer, so
-    that the folder is complete; the result says which.
+    If no model knows a task, or `data` does not contain its test rows, its file is filled with a constant
+    prediction so that the folder is complete. The result says which files these are.
 
     Args:
-        models: each task is answered by the first that knows it.
-        data: where the test splits come from.
+        models: each task is predicted by the first model that knows it.
+        data: the source of the test splits.
     """
     found = []
     with atomic_directory(out) as place:

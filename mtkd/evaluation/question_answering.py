@@ -1,4 +1,4 @@
-"""Answers of a model that was trained on a `span` task: where in a context the answer to a question lies."""
+"""Answer questions with a model that was trained on a `span` task, which finds the answer in a context."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def answer_spans(
     n_best: int = 1,
     label: str = "",
 ) -> SpanAnswers:
-    """What a model answers for whole rows of a span task.
+    """Predict the answers for the rows of a span task.
 
     Args:
-        label: names the job where its progress is to be shown.
+        label: the label of the progress bar; without one, no progress is shown.
 
     Raises:
         UserError: the model has no head for the task.
@@ -47,10 +47,10 @@ def answer_spans(
 
 
 class SpanAnswerer:
-    """A model that answers questions, a list at a time (`tasks.answers.Answerer`).
+    """A model that answers lists of questions (see `tasks.answers.Answerer`).
 
     Attributes:
-        digest: SHA-256 of its files (weights, tokeniser, settings) and the precision.
+        digest: the SHA-256 of the model's files (weights, tokeniser, settings) and the precision.
     """
 
     def __init__(self, model: MultiTaskModel, task: Task, digest: str, precision: str = "fp32"):
@@ -58,29 +58,29 @@ class SpanAnswerer:
 
     @classmethod
     def load(cls, directory: Path, precision: str = "fp32") -> SpanAnswerer:
-        """A saved model as an answerer, on the best device there is.
+        """Load a saved model on the best device available.
 
         Args:
-            precision: "bf16" runs it under autocast.
+            precision: "bf16" runs the model under autocast.
 
         Raises:
-            UserError: there is no model, or it was trained on no span task.
+            UserError: there is no model, or it was not trained on a span task.
         """
         model = MultiTaskModel.load(directory).to(best_device())
         spans = [task for task in model.tasks.values() if task.type.predicts_spans]
         if not spans:
             raise UserError(
-                f"the model {directory} answers no questions: it was trained on {', '.join(model.tasks)}",
+                f"the model {directory} cannot answer questions: it was trained on {', '.join(model.tasks)}",
                 expected="a model trained on squad, squad_v2 or another span task",
-                hint="mtkd refine --tasks squad ...",
+                hint="train one with: mtkd refine --tasks squad ...",
             )
-        # One that has learnt to give no answer comes first.
+        # Prefer a task with unanswerable questions, from which the model has learnt to give no answer.
         task = max(spans, key=lambda task: task.unanswerable)
         files = sorted(path for path in model_directory(directory).iterdir() if path.is_file())
         return cls(model, task, digest_bytes(*map(digest_file, files), precision), precision)
 
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answer]:
-        """The best span of each context for its question, and the score of "no answer"."""
+        """Find the best span of each context for its question, and the score of "no answer"."""
         count = len(questions)
         if not count:
             return []

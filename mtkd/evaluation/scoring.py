@@ -1,4 +1,4 @@
-"""Scores of a model on labelled rows."""
+"""Score a model on labelled rows."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tasks.task import Task
 
 @dataclass(frozen=True)
 class TaskScores:
-    """What a model scores on one split of one task.
+    """The scores of a model on one split of one task.
 
     Attributes:
-        metrics: by name, as fractions.
+        metrics: metric name -> value, as fractions.
         primary: the mean of the task's metrics.
-        majority: the majority-class baseline: what the best constant prediction scores.
-        loss: the task's own loss, mean over rows (`span`: over windows).
-        details: more numbers, which do not count for `primary`.
-        threshold: what predictions are cut at (`TaskType.best_threshold`), where the task has one.
+        majority: the majority-class baseline, which is the score of the best constant prediction.
+        loss: the task's own loss, averaged over rows (for `span` tasks, over windows).
+        details: further numbers that are not part of `primary`.
+        threshold: the decision threshold (`TaskType.best_threshold`), for tasks that have one.
     """
 
     task: str
@@ -38,7 +38,7 @@ class TaskScores:
     threshold: Any = None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Convert to plain JSON values."""
         return asdict(self)
 
 
@@ -50,14 +50,14 @@ def score_logits(
     reader: Reader,
     threshold: Any = None,
 ) -> TaskScores:
-    """The scores of logits (n, C), or (n, 2, L) of windows, against the rows' labels.
+    """Score logits (n, C), or (n, 2, L) of windows, against the labels of the rows.
 
     Args:
-        reader: of the model that gave the logits.
-        threshold: what predictions are cut at; None = the best on these rows.
+        reader: the reader of the model that computed the logits.
+        threshold: the decision threshold; None = the best one on these rows.
 
     Raises:
-        UserError: the split is not labelled.
+        UserError: the split has no labels.
     """
     layout = reader.tokeniser.layout(len(task.columns))
     found = task.type.evaluate(task, split, encoded, logits, layout, threshold)
@@ -81,14 +81,14 @@ def _mean_loss(task: Task, encoded: Encoded, logits: np.ndarray) -> float:
 
 
 def watched(metric: str, scores: list[TaskScores]) -> tuple[float, Callable[[float, float], bool]]:
-    """The value of the metric that a run watches, and how to tell a better one.
+    """The value of the metric that a run watches, and a function (new, old) that says if `new` is better.
 
     Args:
-        metric: "score", "loss" or "task/metric". Splits of one task (MNLI has two) are averaged first.
+        metric: "score", "loss" or "task/metric". The splits of a task (MNLI has two) are averaged first.
     """
     by_task: dict[str, list[TaskScores]] = {}
-    for found in scores:
-        by_task.setdefault(found.task, []).append(found)
+    for score in scores:
+        by_task.setdefault(score.task, []).append(score)
     if metric == "loss":
         return _mean(_mean(s.loss for s in splits) for splits in by_task.values()), lambda new, old: new < old
     if metric == "score":

@@ -1,4 +1,4 @@
-"""Losses on self-attention scores and values: pure functions, then the terms that a recipe names."""
+"""Losses on self-attention scores and values: pure functions, then the loss terms that recipes use."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mtkd.losses.term_settings import LayerMap, TermSettings
 
 @full_precision
 def score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
-    """The mean over heads, valid queries and their valid keys of (A_S - A_T)² (TinyBERT Eq. 7).
+    """Mean of (A_S - A_T)² over heads, valid queries and their valid keys (TinyBERT Eq. 7).
 
-    A is the score before the softmax. Each query weighs the same, however many keys it has. The reference
-    implementation sets padded scores to 0 and averages over them too; here padding takes no part. 0 if no
-    token is valid.
+    A is the attention score before the softmax. Every query has the same weight, however many keys it has.
+    Padding is excluded; the reference implementation sets padded scores to 0 and includes them in the mean.
+    Returns 0 if no token is valid.
 
     Args:
-        scores_s, scores_t: (B, H, L, L) scores [example, head, query, key]; the teacher's are constants.
+        scores_s, scores_t: (B, H, L, L) scores [example, head, query, key], no gradient to the teacher's.
         mask: (B, L) bool, True = real token.
     """
     pairs = _pairs(mask)
@@ -35,16 +35,16 @@ def score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
 
 @full_precision
 def attention_kl(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
-    """KL(softmax(A_T) || softmax(A_S)) over valid keys, the mean over valid queries and heads (MiniLM Eq. 2).
+    """KL(softmax(A_T) || softmax(A_S)) over valid keys, averaged over valid queries and heads (MiniLM Eq. 2).
 
-    0 if no token is valid.
+    Returns 0 if no token is valid.
 
     Args:
-        scores_s, scores_t: (B, H, L, L) scores before the softmax; the teacher's are constants.
+        scores_s, scores_t: (B, H, L, L) scores before the softmax; no gradient flows to the teacher's.
         mask: (B, L) bool, True = real token.
     """
     pairs = _pairs(mask)
-    # Low rather than -inf: no NaN in the rows of padded queries, which are left out below.
+    # The lowest finite number, unlike -inf, gives no NaN in the rows of padded queries (zeroed below).
     student, teacher = (
         scores.masked_fill(~pairs, torch.finfo(scores.dtype).min).log_softmax(-1)
         for scores in (scores_s, scores_t.detach())
@@ -54,23 +54,23 @@ def attention_kl(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
 
 
 def value_relation_kl(v_s: Tensor, v_t: Tensor, mask: Tensor, heads: int) -> Tensor:
-    """KL between softmax(V Vᵀ / sqrt(d/heads)) of each head, the mean over heads and tokens (MiniLM Eq. 3-4).
+    """KL between softmax(V Vᵀ / sqrt(d/heads)) of each head, averaged over heads and tokens (MiniLM Eq. 3-4).
 
     Args:
-        v_s, v_t: (B, L, d_s), (B, L, d_t) values of all heads side by side; v_t is a constant.
+        v_s, v_t: (B, L, d_s), (B, L, d_t) values with the heads concatenated; no gradient flows to v_t.
         mask: (B, L) bool, True = real token.
-        heads: of student and teacher alike; divides both widths.
+        heads: the number of heads of both models; it must divide both widths.
     """
     return relation_kl(v_s, v_s, v_t, v_t, mask, heads)
 
 
 def _pairs(mask: Tensor) -> Tensor:
-    """(B, 1, L, L) bool: query and key are both real tokens."""
+    """(B, 1, L, L) bool, True where query and key are both real tokens."""
     return (mask.unsqueeze(1) & mask.unsqueeze(2)).unsqueeze(1)
 
 
 class ScoreTerm(LayeredTerm):
-    """A term on attention scores of models with the same number of heads; item: a real token."""
+    """Base class of terms on attention scores, for models with equally many heads. Item: a real token."""
 
     def __init__(self, layers: Pairs, flow: bool = False):
         super().__init__(layers, ["scores"], flow)
@@ -83,28 +83,30 @@ class ScoreTerm(LayeredTerm):
 
 
 class ScoreMSE(ScoreTerm):
-    """`score_mse`: MSE of attention scores, summed over layers."""
+    """`score_mse`: the MSE of attention scores, summed over layer pairs."""
 
     class Settings(TermSettings):
-        """MSE of attention scores before the softmax (TinyBERT); equal numbers of heads."""
+        """MSE of attention scores before the softmax (TinyBERT); both models need equally many heads."""
 
         layers: LayerMap = "uniform"
 
-    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
+    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
-        return score_mse(given.student.scores[layer_s], given.teacher_signal.scores[layer_t], mask_of(given))
+        return score_mse(
+            inputs.student.scores[layer_s], inputs.teacher_signal.scores[layer_t], mask_of(inputs)
+        )
 
 
 class AttentionKL(ScoreTerm):
-    """`attention_kl`: KL of attention distributions, summed over layers."""
+    """`attention_kl`: the KL divergence of attention distributions, summed over layer pairs."""
 
     class Settings(TermSettings):
-        """KL of attention distributions (MiniLM); equal numbers of heads."""
+        """KL divergence of attention distributions (MiniLM); both models need equally many heads."""
 
         layers: LayerMap = "auto"
 
-    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
+    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
         return attention_kl(
-            given.student.scores[layer_s], given.teacher_signal.scores[layer_t], mask_of(given)
+            inputs.student.scores[layer_s], inputs.teacher_signal.scores[layer_t], mask_of(inputs)
         )

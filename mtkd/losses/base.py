@@ -1,4 +1,4 @@
-"""The loss term: what every loss is a subclass of."""
+"""The base class of all loss terms, and what a term receives."""
 
 from __future__ import annotations
 
@@ -21,30 +21,33 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class TermInput:
-    """All that a term may look at for one batch. `teacher` is None where nothing needs one.
+    """Everything that a loss term can read for one micro-batch.
 
     Attributes:
-        progress: share of the steps that are done, 0 to 1.
-        on: the student's layers that are switched on (slow build); None = all.
+        teacher: None if no term needs the teacher.
+        num_items: the term's own `LossTerm.num_items` for this micro-batch, counted on the CPU.
+        progress: the fraction of the training steps already done, 0 to 1.
+        on: the student layers that are switched on (slow build); None = all.
     """
 
     task: Task
     batch: Batch
     student: ModelOutput
     teacher: ModelOutput | None
+    num_items: int
     progress: float = 0.0
     on: frozenset[int] | None = None
 
     @property
     def teacher_signal(self) -> ModelOutput:
-        """The teacher's signal, for terms that stated a teacher_need."""
+        """The teacher's outputs, for terms that declare a `teacher_need`."""
         assert self.teacher is not None, "a term without a teacher_need asked for the teacher"
         return self.teacher
 
 
 @dataclass(frozen=True)
 class ModelPair:
-    """The sizes of student and teacher, and the tasks that they are trained on."""
+    """The sizes of student and teacher, and the tasks of the training run."""
 
     student: EncoderSpec
     teacher: EncoderSpec
@@ -52,24 +55,25 @@ class ModelPair:
 
 
 class LossTerm(nn.Module):
-    """One term of the objective.
+    """Base class of the terms of the objective.
 
-    It states what it needs of student and teacher, owns its projections (which are never exported),
-    says over how many items (rows, tokens) of a batch it sums, and returns that sum:
-    `forward(given: TermInput) -> Tensor` (scalar). The objective divides.
+    A term declares which outputs of student and teacher it needs, owns its projections (which are never
+    exported), counts the items (rows or tokens) of a batch, and returns the sum of its loss over these items
+    from `forward(inputs: TermInput) -> Tensor` (a scalar). The objective divides this sum by the item count.
 
     Attributes:
-        Settings: what a recipe can set; loss classes with settings of their own have a subclass here.
-        student_need, teacher_need: the outputs it needs of each model. Layers may be set in `__init__`, but
-            logits must be stated by the class: whether a teacher needs task heads is known from the class.
-        needs_labels: True if it has no value for rows without labels.
-        without_layers: whether it works for models without Transformer layers, such as a BiLSTM; a dict
-            holds the settings with which it does. Error messages list the losses by this.
-        with_strides: the same for students whose states stand for several tokens, such as WaLDORf.
-        compared: (student layer, teacher layer) pairs that are switched on one after the other by slow
-            build; a term without pairs starts after all of them.
-        weight: its factor in the objective, or points over the steps (`mtkd/losses/term_settings.py`).
-        kinds: the kinds of task that it applies to; None = all.
+        Settings: the settings that a recipe can change; a loss with settings of its own defines a subclass.
+        student_need, teacher_need: the outputs that the term needs of each model. Layers can be set in
+            `__init__`, but logits must be declared by the class, because the class alone decides whether the
+            teacher needs task heads.
+        needs_labels: True if the loss is undefined for rows without labels.
+        without_layers: whether the loss works for models without Transformer layers, such as a BiLSTM; a dict
+            holds the settings with which it does. Error messages use this to suggest losses.
+        with_strides: the same for students whose hidden states cover several tokens, such as WaLDORf.
+        compared: the (student layer, teacher layer) pairs that slow build switches on one after another; a
+            term without pairs starts after all of them.
+        weight: the factor in the objective, or points over the steps (`mtkd/losses/term_settings.py`).
+        kinds: the kinds of task that the term applies to; None = all.
     """
 
     Settings: ClassVar[type[TermSettings]] = TermSettings
@@ -85,12 +89,12 @@ class LossTerm(nn.Module):
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
-        """Build the term; what can be checked from sizes is checked here, before any weight is loaded.
+        """Build the term from a recipe's settings, and check that it fits before any weight is loaded.
 
         By default, the settings that are not common to all losses are passed to `__init__` by name.
 
         Args:
-            name: of the term, for error messages.
+            name: the name of the term, for error messages.
             settings: an instance of `cls.Settings`.
 
         Raises:
@@ -101,15 +105,15 @@ class LossTerm(nn.Module):
 
     @classmethod
     def needs_task(cls) -> bool:
-        """True if it cannot be used on plain text, which has neither task heads nor labels."""
+        """True if the loss needs task heads or labels, and so cannot be used on plain text."""
         return cls.needs_labels or cls.student_need.logits or cls.teacher_need.logits
 
     def pairs_on(self, on: frozenset[int] | None) -> list[tuple[int, int]]:
-        """The compared pairs whose student layer is in `on`; None = all pairs."""
+        """Return the compared pairs whose student layer is in `on`; None = all pairs."""
         return [pair for pair in self.compared if on is None or pair[0] in on]
 
     def needs(self, on: frozenset[int]) -> tuple[OutputSpec, OutputSpec]:
-        """What it needs of student and teacher while only these of the student's layers are on."""
+        """What the term needs of student and teacher while only the student layers in `on` are used."""
         pairs = self.pairs_on(on)
         if not pairs:
             return OutputSpec(), OutputSpec()
@@ -117,17 +121,20 @@ class LossTerm(nn.Module):
         return self.student_need.within(student_layers), self.teacher_need.within(teacher_layers)
 
     def num_items(self, task: Task, batch: Batch) -> int:
-        """The number of items that the term sums over; rows unless a subclass says otherwise."""
+        """Count the items of a batch that the term sums over; rows, unless a subclass overrides this."""
         return len(batch)
 
 
 def wide(values: Tensor) -> Tensor:
-    """The same values in float32, or as they are if they are wider: losses are not computed in less."""
+    """Convert to float32, or keep float64: losses are never computed in lower precision."""
     return values if values.dtype == torch.float64 else values.float()
 
 
 def full_precision(loss: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """The function computed in float32 or wider, also under autocast; what is given twice is widened once."""
+    """Decorator: compute the loss in float32 or float64, even under autocast.
+
+    A tensor that is passed twice is converted once, so the function still sees one object.
+    """
 
     @functools.wraps(loss)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -140,8 +147,8 @@ def full_precision(loss: Callable[Arguments, Result]) -> Callable[Arguments, Res
                 widened[id(value)] = wide(value)
             return widened[id(value)]
 
-        given = [*args, *kwargs.values()]
-        device = next((value.device.type for value in given if isinstance(value, Tensor)), "cpu")
+        values = [*args, *kwargs.values()]
+        device = next((value.device.type for value in values if isinstance(value, Tensor)), "cpu")
         with torch.autocast(device, enabled=False):
             return loss(*map(widen, args), **{name: widen(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
 

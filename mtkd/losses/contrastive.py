@@ -1,4 +1,4 @@
-"""Contrastive losses: pure functions, then the terms that a recipe names."""
+"""Contrastive loss between rows: first the pure function, then the loss term that recipes use."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from tasks.task import Task
 def sample_contrastive(
     g_s: Tensor, g_t: Tensor, labels: Tensor, temperature: float = 0.07, normalize: bool = True
 ) -> Tensor:
-    """Supervised contrast of student and teacher rows (MLKD-BERT Eq. 16-17, Khosla et al. 2020).
+    """Supervised contrastive loss on student and teacher rows (MLKD-BERT Eq. 16-17, Khosla et al. 2020).
 
-    With H = [G_S; G_T], the mean over anchors i, and for each over the other rows p of its label, of
-    -log(exp(h_i·h_p / ρ) / sum_a exp(h_i·h_a / ρ)), a being all other rows. (The paper prints the division by
-    ρ outside exp, where it would cancel.) Anchors without a positive are left out; 0 if nothing is left.
+    With H = [G_S; G_T], this is the mean over anchors i, and over the other rows p with the label of i, of
+    -log(exp(h_i·h_p / ρ) / sum_a exp(h_i·h_a / ρ)), where a runs over all rows but i. (The paper prints the
+    division by ρ outside exp, where it would cancel.) Anchors without a positive are skipped. Returns 0 if
+    none is left.
 
     Args:
-        g_s, g_t: (B, d) vectors of one width, a row each; g_t is a constant.
-        labels: (B,) classes; NaN = none, and the row is left out altogether.
+        g_s, g_t: (B, d) one vector per row, of the same width; no gradient flows to g_t.
+        labels: (B,) classes; rows with NaN have no label and are skipped.
         temperature: ρ > 0.
-        normalize: h has length 1.
+        normalize: True scales the vectors h to length 1.
     """
     known = ~labels.isnan()
     h = torch.cat([g_s[known], g_t[known].detach()])
@@ -48,21 +49,26 @@ def sample_contrastive(
 
 
 class SampleContrastive(SampleTerm):
-    """`sample_contrastive`: rows of one class together, others apart (MLKD-BERT); item: a labelled row.
+    """`sample_contrastive`: draw rows of one class together and push others apart (MLKD-BERT).
+
+    Item: a labelled row.
 
     Args:
         vector, layer_s, layer_t: see SampleTerm.
-        projection: from student to teacher width (W_g).
-        bins: classes that scores are sorted into; None for tasks with classes.
+        projection: the map from student to teacher width (W_g).
+        bins: the number of classes that scores are sorted into; None for tasks with classes.
     """
 
     class Settings(TermSettings):
-        """Supervised contrast between rows of student and teacher (MLKD-BERT).
+        """Supervised contrastive loss between rows of student and teacher (MLKD-BERT).
 
         Attributes:
-            vector: a row's vector: the last layer's first token (`cls`), or what the heads read (`pooled`).
-            normalize: False keeps the vectors' lengths.
-            bins: classes that the scores of a `regress` task are sorted into; None refuses such tasks.
+            vector: the vector of a row: the last layer's first token (`cls`), or the vector that the task
+                heads read (`pooled`).
+            temperature: the number that dot products are divided by before the softmax.
+            normalize: whether to scale the vectors to length 1.
+            bins: the number of classes that the scores of a `regress` task are sorted into; None refuses such
+                tasks.
         """
 
         vector: RowVector = "cls"
@@ -99,24 +105,24 @@ class SampleContrastive(SampleTerm):
         return cls(s.vector, *layers, projection, s.temperature, s.normalize, s.bins)
 
     def num_items(self, task: Task, batch: Batch) -> int:
-        """Labelled rows, if there are two or more."""
+        """Count the labelled rows; 0 if there are fewer than two."""
         labelled = int((~batch.labels.isnan()).sum())
         return labelled if super().num_items(task, batch) and labelled > 1 else 0
 
-    def forward(self, given: TermInput) -> Tensor:
-        student, teacher = self.vectors(given)
-        labels = given.task.type.row_classes(given.task, given.batch.labels, self._bins)
+    def forward(self, inputs: TermInput) -> Tensor:
+        student, teacher = self.vectors(inputs)
+        labels = inputs.task.type.row_classes(inputs.task, inputs.batch.labels, self._bins)
         projected = self.projection(student, 0)
         loss = sample_contrastive(projected, teacher, labels, self._temperature, self._normalize)
-        return loss * self.num_items(given.task, given.batch)
+        return loss * inputs.num_items
 
 
 def _require_classes(name: str, task: Task, bins: int | None) -> None:
-    """Refuse a task whose labels are not classes and are not sorted into any."""
+    """Refuse a task whose labels are neither classes nor scores to be sorted into classes."""
     if not task.type.has_classes(bins):
-        binned = f"--set terms.{name}.bins=5 sorts the scores into classes; "
+        binned = f"`terms.{name}.bins=5` sorts the scores into classes; "
         raise UserError(
-            f"the term {name!r} contrasts classes, and {task.name!r} has {task.type.outputs}",
+            f"the term {name!r} contrasts classes, but {task.name!r} has {task.type.outputs}",
             hint=(binned if task.type.has_classes(5) else "")
             + f'`terms.{name}.kinds=["classify", "rank"]` leaves such tasks out of the term',
         )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from mtkd.losses.base import LossTerm, TermInput, full_precision
+from mtkd.losses.base import LossTerm, ModelPair, TermInput, full_precision
 from mtkd.losses.logits import both_logits, logits_mse
 from mtkd.losses.term_settings import Points, Temperature, TermSettings, value_at
 from mtkd.outputs import LOGITS
+from tasks.errors import UserError
+from tasks.task import Task
 
 
 @full_precision
@@ -21,16 +25,18 @@ def decoupled_kl(
     beta: float | Tensor = 8.0,
     temperature: float = 4.0,
 ) -> Tensor:
-    """T² (alpha TCKD + beta NCKD), the mean over rows (Zhao et al. 2022, Eq. 7).
+    """T² (alpha TCKD + beta NCKD), averaged over rows (Zhao et al. 2022, Eq. 7).
 
-    With p = softmax(z/T) and the target class t, TCKD = KL([p_t, 1 - p_t] of the teacher || of the student),
-    and NCKD = KL of the softmax over all classes but t. With alpha = 1 and beta = 1 - p_t of the teacher this
-    is the KL over all classes, T² KL(p_T || p_S) (Eq. 6). With two classes NCKD is 0.
+    With p = softmax(z/T) and the target class t, TCKD is the KL divergence of [p_t, 1 - p_t] between teacher
+    and student, and NCKD that of the softmax over all classes except t. With alpha = 1 and beta = 1 - p_t of
+    the teacher, the sum is the KL divergence over all classes, T² KL(p_T || p_S) (Eq. 6). With two classes
+    NCKD is 0.
 
     Args:
-        z_s, z_t: (B, C), or (B, 2, L): then the mean of starts and ends; the teacher's are constants. C > 1.
+        z_s, z_t: (B, C) logits with C > 1, or (B, 2, L) for the mean over starts and ends; no gradient flows
+            to the teacher's.
         target: (B,) or (B, 2) int64, the target class of each row.
-        beta: a number, or one for each row (B,).
+        beta: one number, or (B,) one per row.
         temperature: T > 0.
     """
     chosen = torch.zeros_like(z_s.flatten(0, -2), dtype=torch.bool).scatter_(1, target.reshape(-1, 1), True)
@@ -47,23 +53,24 @@ def decoupled_kl(
 
 
 def _kl(log_s: Tensor, log_t: Tensor) -> Tensor:
-    """The summands of KL(teacher || student)."""
+    """The summands of KL(teacher || student), given log-probabilities."""
     return log_t.exp() * (log_t - log_s)
 
 
 class DecoupledLogits(LossTerm):
     """`decoupled_logits`: `decoupled_kl` with the label as the target class; item: a row.
 
-    Rows without a label take the teacher's most probable class as the target class. For tasks with one output
-    per row (`regress`, `rank`) it is the MSE of the outputs, as in `soft_labels`.
+    For rows without a label, the target class is the teacher's most probable class. For tasks with one output
+    per row (`regress`, `rank`) the loss is the MSE of the outputs, as in `soft_labels`. Tasks with several
+    labels per row (`multilabel`) are refused.
     """
 
     class Settings(TermSettings):
-        """T² KL of softened probabilities, in two parts with a weight each (Zhao et al. 2022).
+        """T² KL divergence of softened probabilities, split into two weighted parts (Zhao et al. 2022).
 
         Attributes:
-            alpha: weight of the part on the target class against all others.
-            beta: weight of the part among the other classes; 8 on CIFAR-100 and 0.5 on ImageNet in the paper.
+            alpha: weight of the part that compares the target class with all others.
+            beta: weight of the part among the other classes; the paper uses 8 (CIFAR-100) or 0.5 (ImageNet).
         """
 
         alpha: NonNegativeFloat = 1.0
@@ -76,11 +83,30 @@ class DecoupledLogits(LossTerm):
         super().__init__()
         self._alpha, self._beta, self._temperature = alpha, beta, temperature
 
-    def forward(self, given: TermInput) -> Tensor:
-        student, teacher = both_logits(given)
-        if given.task.type.softmax_logits(student) is None:
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
+        for task in models.tasks:
+            if settings.kinds is None or task.kind in settings.kinds:
+                _require_target_class(name, task)
+        return super().from_settings(name, settings, models)
+
+    def forward(self, inputs: TermInput) -> Tensor:
+        student, teacher = both_logits(inputs)
+        if inputs.task.type.softmax_logits(student) is None:
             return logits_mse(student, teacher) * len(student)
-        labels = given.batch.labels
+        labels = inputs.batch.labels
         target = torch.where(labels.isnan(), teacher.argmax(-1), labels.nan_to_num().long())
-        temperature = value_at(self._temperature, given.progress)
+        temperature = value_at(self._temperature, inputs.progress)
         return decoupled_kl(student, teacher, target, self._alpha, self._beta, temperature) * len(student)
+
+
+def _require_target_class(name: str, task: Task) -> None:
+    """Refuse a task whose rows do not have one target class, such as `multilabel` tasks."""
+    is_score = task.type.softmax_logits(torch.zeros(1, task.type.n_outputs(task))) is None
+    if task.type.has_head and not (is_score or task.type.predicts_spans or task.type.has_classes(None)):
+        raise UserError(
+            f"the term {name!r} needs one target class per row, but {task.name!r} has {task.type.outputs}",
+            expected="tasks with one class per row, with scores or with spans",
+            hint=f"use `terms.{name}.loss=soft_labels`, or leave such tasks out of the term with "
+            f'`terms.{name}.kinds=["classify"]`',
+        )

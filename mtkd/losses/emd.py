@@ -1,4 +1,4 @@
-"""Many-to-many maps of layers by earth mover's distance: pure functions."""
+"""Many-to-many layer maps by earth mover's distance (BERT-EMD): pure functions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from torch import Tensor
 
 
 def emd(cost: Tensor, student_weights: Tensor | None = None, teacher_weights: Tensor | None = None) -> Tensor:
-    """The flow F that moves the students' weights to the teacher's at least cost (BERT-EMD, Li et al. 2020).
+    """Find the cheapest flow F from the student layers to the teacher layers (BERT-EMD, Li et al. 2020).
 
-    F >= 0 minimises sum_nm F_nm C_nm where the rows of F sum to the student's weights and the columns to the
-    teacher's; the distance, and the loss, is (F * cost).sum(). A cost that is not finite gives the flow in
-    proportion to both weights, so that the loss shows it.
+    F >= 0 minimises sum_nm F_nm C_nm, where the rows of F sum to the student weights and the columns to the
+    teacher weights. The distance, which is the loss, is (F * cost).sum(). If a cost is not finite, F is the
+    product of both weights, so that the loss is not finite either.
 
     Args:
-        cost: (N, M) of a unit moved from student layer n to teacher layer m; no gradient flows through F.
-        student_weights, teacher_weights: (N,), (M,) >= 0, scaled to sum 1; None = uniform.
+        cost: (N, M) the cost of moving one unit from student layer n to teacher layer m; no gradient flows
+            through F.
+        student_weights, teacher_weights: (N,) and (M,), >= 0, rescaled to sum to 1; None = uniform.
 
     Returns:
         (N, M) float32, on the device of `cost`.
@@ -29,7 +30,7 @@ def emd(cost: Tensor, student_weights: Tensor | None = None, teacher_weights: Te
     flow = torch.outer(supply, demand)
     if costs.isfinite().all() and costs.any():
         sums = np.concatenate([np.kron(np.eye(n), np.ones(m)), np.kron(np.ones(n), np.eye(m))])
-        # The solver's tolerances are absolute, so the costs are brought to 1.
+        # The solver's tolerances are absolute, so the costs are scaled to at most 1.
         scaled = (costs / costs.abs().max()).flatten().numpy()
         solved = linprog(scaled, A_eq=sums, b_eq=torch.cat([supply, demand]).numpy(), method="highs")
         if not solved.success:
@@ -39,18 +40,18 @@ def emd(cost: Tensor, student_weights: Tensor | None = None, teacher_weights: Te
 
 
 def emd_weights(cost: Tensor, flow: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """New weights of the layers: what is cheap to move weighs more (BERT-EMD's cost attention).
+    """Compute new layer weights, larger for layers that are cheap to move (BERT-EMD's cost attention).
 
-    c_n = sum_m F_nm C_nm / sum_m F_nm is the average transfer cost of student layer n, and its new weight
-    softmax_n(r_n / ρ) with r_n = (1/c_n) / sum_k (1/c_k); the teacher's likewise by columns. (The paper's
-    softmax over the authors' normalised shares; their code stops at r.)
+    c_n = sum_m F_nm C_nm / sum_m F_nm is the average transfer cost of student layer n. Its new weight is
+    softmax_n(r_n / ρ) with r_n = (1/c_n) / sum_k (1/c_k); the teacher weights are computed likewise from the
+    columns. (The softmax is the paper's, the normalised r the authors' code, which has no softmax.)
 
     Args:
-        cost, flow: (N, M) what `emd` was given and gave; both constants.
-        temperature: ρ > 0; the larger, the nearer to each other are the weights.
+        cost, flow: (N, M) the input and the result of `emd`; no gradient flows to either.
+        temperature: ρ > 0; larger values make the weights more equal.
 
     Returns:
-        (N,) and (M,) float32 weights of student and teacher layers, each of sum 1.
+        (N,) and (M,) float32 weights of the student and teacher layers, each summing to 1.
     """
     spent, moved = (cost * flow).detach().double(), flow.detach().double()
     student, teacher = (_attention(spent.sum(axis), moved.sum(axis), temperature) for axis in (1, 0))
@@ -58,13 +59,13 @@ def emd_weights(cost: Tensor, flow: Tensor, temperature: float = 1.0) -> tuple[T
 
 
 def _shares(weights: Tensor | None, count: int) -> Tensor:
-    """(count,) float64 weights of sum 1."""
-    given = torch.ones(count, dtype=torch.float64) if weights is None else weights.detach().double().cpu()
-    return given / given.sum()
+    """(count,) float64 weights that sum to 1."""
+    raw = torch.ones(count, dtype=torch.float64) if weights is None else weights.detach().double().cpu()
+    return raw / raw.sum()
 
 
 def _attention(spent: Tensor, moved: Tensor, temperature: float) -> Tensor:
-    """Weights by the inverse of each layer's average cost; never NaN where nothing moves or costs."""
+    """Weights from the inverse of each layer's average cost; finite even where nothing moves or costs."""
     tiny = torch.finfo(torch.float32).tiny
     inverse = (spent / moved.clamp(min=tiny)).clamp(min=tiny).reciprocal()
     return (inverse / inverse.sum() / temperature).softmax(0).float()

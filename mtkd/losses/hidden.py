@@ -1,4 +1,4 @@
-"""Losses on hidden states: pure functions, then the terms that a recipe names."""
+"""Losses on hidden states: first the pure functions, then the loss terms that recipes use."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tasks.errors import UserError
 
 @full_precision
 def masked_mse(h_s: Tensor, h_t: Tensor, mask: Tensor) -> Tensor:
-    """The mean over valid tokens and width of (H_S - H_T)²; 0 if no token is valid.
+    """Mean of (H_S - H_T)² over valid tokens and the width; 0 if no token is valid.
 
     Args:
-        h_s, h_t: (B, L, d) hidden states of one width; h_t is a constant.
+        h_s, h_t: (B, L, d) hidden states of the same width; no gradient flows to h_t.
         mask: (B, L) bool, True = real token.
     """
     difference = (h_s - h_t.detach()).masked_fill(~mask.unsqueeze(-1), 0.0)
@@ -30,10 +30,10 @@ def masked_mse(h_s: Tensor, h_t: Tensor, mask: Tensor) -> Tensor:
 
 @full_precision
 def cosine(h_s: Tensor, h_t: Tensor, mask: Tensor) -> Tensor:
-    """The mean over valid tokens of 1 - cos(H_S, H_T) (DistilBERT, Sanh et al. 2019); 0 if no token is valid.
+    """Mean of 1 - cos(H_S, H_T) over valid tokens (DistilBERT, Sanh et al. 2019); 0 if no token is valid.
 
     Args:
-        h_s, h_t: (B, L, d) hidden states of one width; h_t is a constant.
+        h_s, h_t: (B, L, d) hidden states of the same width; no gradient flows to h_t.
         mask: (B, L) bool, True = real token.
     """
     student, teacher = (unit(h.masked_fill(~mask.unsqueeze(-1), 0.0)) for h in (h_s, h_t.detach()))
@@ -43,35 +43,38 @@ def cosine(h_s: Tensor, h_t: Tensor, mask: Tensor) -> Tensor:
 
 @full_precision
 def patient_cls_mse(h_s: Tensor, h_t: Tensor) -> Tensor:
-    """The mean over rows and layers of |h_S / |h_S| - h_T / |h_T||² (BERT-PKD Eq. 7, which sums).
+    """Mean of |h_S / |h_S| - h_T / |h_T||² over rows and layers (BERT-PKD Eq. 7, which is a sum).
 
     Args:
-        h_s, h_t: (B, n, d) [CLS] states of n pairs of layers, of one width; h_t is a constant.
+        h_s, h_t: (B, n, d) [CLS] states of n layer pairs, of the same width; no gradient flows to h_t.
     """
     return (unit(h_s) - unit(h_t.detach())).square().sum(-1).mean()
 
 
 def unit(x: Tensor) -> Tensor:
-    """The vectors x (..., d) at length 1; zero vectors stay as they are, with a finite gradient."""
+    """Scale the vectors x (..., d) to length 1; zero vectors stay zero and have a finite gradient."""
     squared = x.square().sum(-1, keepdim=True)
     return x * squared.masked_fill(squared == 0, 1.0).rsqrt()
 
 
 class HiddenMSE(LayeredTerm):
-    """`hidden_mse`: MSE(H_S W, H_T), summed over layers; item: a real token (MLKD-BERT Eq. 11, TinyBERT 8-9).
+    """`hidden_mse`: MSE(H_S W, H_T), summed over layer pairs (MLKD-BERT Eq. 11, TinyBERT Eq. 8-9).
+
+    Item: a real token.
 
     Args:
-        layers: (student layer, teacher layer).
-        of: "hidden" states or "context" vectors.
+        layers: (student layer, teacher layer) pairs.
+        of: "hidden" for hidden states, "context" for context vectors.
         projection: W, without bias.
     """
 
     class Settings(TermSettings):
-        """MSE of hidden states, summed over the map's layers (TinyBERT, MLKD-BERT, BERT-EMD).
+        """MSE of hidden states, summed over the layer pairs (TinyBERT, MLKD-BERT, BERT-EMD).
 
         Attributes:
-            of: `hidden` states, or the attention heads' `context` vectors.
-            projection: one matrix for all layers (`shared`), one each (`per-layer`), or `none`.
+            of: which vectors to compare: `hidden` states, or the attention heads' `context` vectors.
+            projection: whether all layers share one matrix (`shared`), each student layer has its own
+                (`per-layer`), or there is none (`none`, for equal widths).
         """
 
         of: Literal["hidden", "context"] = "hidden"
@@ -90,17 +93,17 @@ class HiddenMSE(LayeredTerm):
         widths = widths_of(models, "attention") if s.of == "context" else hidden_widths(models, pairs)
         return cls(pairs, s.of, projections_of(name, s.projection, pairs, widths), s.layers == "emd")
 
-    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
+    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
-        projected = self.projection(getattr(given.student, self._of)[layer_s], layer_s)
-        return masked_mse(projected, getattr(given.teacher_signal, self._of)[layer_t], mask_of(given))
+        projected = self.projection(getattr(inputs.student, self._of)[layer_s], layer_s)
+        return masked_mse(projected, getattr(inputs.teacher_signal, self._of)[layer_t], mask_of(inputs))
 
 
 class HiddenCosine(LayeredTerm):
-    """`hidden_cosine`: 1 - cosine of hidden states, summed over layers (DistilBERT); item: a real token."""
+    """`hidden_cosine`: 1 - cosine of hidden states, summed over layer pairs. Item: a real token."""
 
     class Settings(TermSettings):
-        """1 - cosine of hidden states, summed over the map's layers (DistilBERT)."""
+        """1 - cosine similarity of hidden states, summed over the layer pairs (DistilBERT)."""
 
         layers: LayerMap = "auto"
         projection: Projection = "none"
@@ -117,20 +120,20 @@ class HiddenCosine(LayeredTerm):
         projection = projections_of(name, settings.projection, pairs, hidden_widths(models, pairs))
         return cls(pairs, projection, settings.layers == "emd")
 
-    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
+    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
-        projected = self.projection(given.student.hidden[layer_s], layer_s)
-        return cosine(projected, given.teacher_signal.hidden[layer_t], mask_of(given))
+        projected = self.projection(inputs.student.hidden[layer_s], layer_s)
+        return cosine(projected, inputs.teacher_signal.hidden[layer_t], mask_of(inputs))
 
 
 class ClsMSE(LossTerm):
-    """`cls_mse`: MSE of normalised [CLS] vectors, the mean over layers (BERT-PKD Eq. 7); item: a row."""
+    """`cls_mse`: MSE of normalised [CLS] vectors, averaged over layer pairs (BERT-PKD Eq. 7). Item: a row."""
 
     class Settings(TermSettings):
-        """MSE of normalised first-token vectors (BERT-PKD).
+        """MSE of normalised first-token vectors, averaged over the layer pairs (BERT-PKD).
 
         Attributes:
-            include_last: False leaves the student's last layer out, as the paper does.
+            include_last: whether to include the student's last layer; the paper excludes it.
         """
 
         layers: LayerMap = "skip"
@@ -151,20 +154,20 @@ class ClsMSE(LossTerm):
         if settings.layers == "emd":
             raise UserError(
                 f"the term {name!r} (cls_mse) cannot weigh layers by the earth mover's distance",
-                expected="uniform, skip, last, first, top:L, auto, or pairs",
+                expected="uniform, skip, last, first, top:L, auto, or pairs such as [[1, 3], [2, 6]]",
             )
         pairs = pairs_of(name, settings.layers, models)
         if not settings.include_last:
             pairs = [pair for pair in pairs if pair[0] != models.student.layers]
         if not pairs:
             raise UserError(
-                f"the term {name!r} leaves out the student's last layer, and it has no other",
-                hint=f"--set terms.{name}.include_last=true, or a deeper student",
+                f"the term {name!r} leaves out the student's last layer, but the student has no other",
+                hint=f"use `terms.{name}.include_last=true`, or a deeper student",
             )
         return cls(pairs, projections_of(name, settings.projection, pairs, widths_of(models, "width")))
 
-    def forward(self, given: TermInput) -> Tensor:
-        pairs = self.pairs_on(given.on)
-        student = torch.stack([self.projection(given.student.cls[layer], layer) for layer, _ in pairs], 1)
-        teacher = torch.stack([given.teacher_signal.cls[layer] for _, layer in pairs], 1)
+    def forward(self, inputs: TermInput) -> Tensor:
+        pairs = self.pairs_on(inputs.on)
+        student = torch.stack([self.projection(inputs.student.cls[layer], layer) for layer, _ in pairs], 1)
+        teacher = torch.stack([inputs.teacher_signal.cls[layer] for _, layer in pairs], 1)
         return patient_cls_mse(student, teacher) * len(student)

@@ -1,4 +1,4 @@
-"""Loss on the part of the teacher's hidden states that is kept (Liu et al. 2021)."""
+"""Loss on a selected part of the teacher's hidden states (Liu et al. 2021)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tasks.task import Task
 
 @full_precision
 def selected_mse(h_s: Tensor, h_t: Tensor, units: Tensor, valid: Tensor) -> Tensor:
-    """MSE(M * H_S, M * H_T) over what is kept: the mean over kept tokens of the mean over their kept units.
+    """MSE(M * H_S, M * H_T) over the kept activations: their mean per token, averaged over the kept tokens.
 
     Args:
-        h_s, h_t: (B, n, d) the kept tokens' states, of one width; h_t is a constant.
-        units: (B, n, d) bool, True = this activation is kept.
+        h_s, h_t: (B, n, d) states of the kept tokens, of the same width; no gradient flows to h_t.
+        units: (B, n, d) bool, True = the activation is kept.
         valid: (B, n) bool, True = a kept token.
     """
     kept = units & valid.unsqueeze(-1)
@@ -37,27 +37,28 @@ def selected_mse(h_s: Tensor, h_t: Tensor, units: Tensor, valid: Tensor) -> Tens
 
 
 class HiddenKnowledge(LayeredTerm):
-    """`hidden_knowledge`: `selected_mse` of H_S W, summed over layers; item: a kept token.
+    """`hidden_knowledge`: `selected_mse` of H_S W and H_T, summed over layer pairs. Item: a kept token.
 
     Args:
-        pairs: (student layer, teacher layer).
-        selection: what is kept of the teacher's.
+        pairs: (student layer, teacher layer) pairs.
+        selection: which part of the teacher's hidden states is kept.
         projection: W, without bias.
     """
 
     class Settings(TermSettings):
-        """MSE of the part of the teacher's hidden states that is kept (Liu et al. 2021), summed over layers.
+        """MSE on a selected part of the teacher's hidden states, summed over layer pairs (Liu et al. 2021).
 
         Attributes:
-            top: L_top, the teacher layer that the student's last looks at; None = the last. The others are
-                spread evenly below it, the embeddings look at the embeddings.
-            depth: N_D, how many of these pairs are kept, from the top; None = all.
-            tokens: N_L, the most tokens kept of a row; None = all.
-            by: which tokens: the first (`left`), or those that [CLS] attends to most: at the pair's own
-                teacher layer (`att`, and `att-no-sep` without [SEP]), or as if `top` were the last layer
-                (`att-last-no-sep`).
-            width: N_W, the share of the activations kept.
-            units: which: the largest of each vector (`magnitude`), or the same of all (`uniform`, `random`).
+            top: L_top, the teacher layer paired with the student's last layer (None = the last); the other
+                layers are spread evenly below it, and embeddings are paired with embeddings.
+            depth: N_D, how many of these layer pairs to keep, counted from the top; None = all.
+            tokens: N_L, how many tokens to keep per row at most; None = all.
+            by: which tokens to keep: the first (`left`), or those that [CLS] attends to most, either at the
+                pair's own teacher layer (`att`, or `att-no-sep` without [SEP]), or as if `top` were the last
+                layer (`att-last-no-sep`).
+            width: N_W, the fraction of each vector's activations to keep.
+            units: which activations to keep: the largest of each vector (`magnitude`), or the same ones in
+                all vectors (`uniform`, `random`).
         """
 
         top: PositiveInt | None = None
@@ -82,28 +83,28 @@ class HiddenKnowledge(LayeredTerm):
         for key, value, least, most in (("top", top, n, last), ("depth", depth, 1, n + 1)):
             if not least <= value <= most:
                 raise UserError(
-                    f"terms.{name}.{key} = {value}, with {n} student layers and {last} teacher layers",
+                    f"terms.{name}.{key} = {value} does not fit {n} student layers and {last} teacher layers",
                     expected=f"{least} to {most}",
-                    hint=f"--set terms.{name}.{key}=N",
+                    hint=f"use `terms.{name}.{key}=N`",
                 )
         pairs = pairs_of(name, [(0, 0), *spread(f"top:{top}", n, last)][n + 1 - depth :], models)
         scored: list[tuple[int, int]] = []
         if s.tokens is not None and s.by != "left":
             ranking = dict([(0, 0), *spread(f"top:{last if s.by == 'att-last-no-sep' else top}", n, last)])
-            # The embedding layer has no attention: the first layer's stands in for it.
+            # The embedding layer has no attention, so the attention of the first layer is used for it.
             scored = [(layer_t, max(1, ranking[layer_s])) for layer_s, layer_t in pairs]
         selection = Selection(s.tokens, s.by, s.width, s.units, tuple(scored))
         return cls(pairs, selection, projections_of(name, s.projection, pairs, hidden_widths(models, pairs)))
 
     def num_items(self, task: Task, batch: Batch) -> int:
-        """Kept tokens of the batch."""
+        """Count the kept tokens of the batch."""
         assert batch.inputs.joined is not None, "token-aligned students read jointly"
         return int(kept_counts(batch.inputs.joined, self.selection).sum())
 
-    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
+    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over kept tokens for one pair of layers."""
-        kept = given.teacher_signal.selected[layer_t]
-        hidden = given.student.hidden[layer_s]
+        kept = inputs.teacher_signal.selected[layer_t]
+        hidden = inputs.student.hidden[layer_s]
         where = kept.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
         projected = self.projection(torch.gather(hidden, 1, where), layer_s)
         return selected_mse(projected, kept.values, kept.units, kept.valid)

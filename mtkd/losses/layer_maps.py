@@ -1,4 +1,4 @@
-"""Which layer of the teacher each layer of the student looks at."""
+"""Layer maps: which teacher layer each student layer is compared with."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tasks.errors import UserError
 Pairs = list[tuple[int, int]]
 NAMES = ("uniform", "skip", "last", "first", "top:L", "auto", "emd")
 
-# MiniLMv2 section 3.2: for 24 layers an upper middle one is best, and which one depends on the family.
+# MiniLMv2 section 3.2: for 24 layers an upper middle layer is best; which one depends on the family.
 _AUTO_OF_24 = {"bert": 21, "roberta": 19, "xlm-roberta": 19}
 
 
 def spread(name: str, student: int, teacher: int) -> Pairs:
-    """A named layer map: for each student layer n = 1 .. N its teacher layer of 1 .. M.
+    """Build a named layer map: for each student layer n = 1 .. N, a teacher layer from 1 .. M.
 
-    `uniform`: n M / N, halves up (TinyBERT, MLKD-BERT). `top:L`: n L / N, halves up (L below M leaves the
-    last layers out). `skip`: n floor(M / N) (BERT-PKD). `last`: M - N + n. `first`: n.
+    `uniform`: n M / N, rounded half up (TinyBERT, MLKD-BERT). `top:L`: n L / N, rounded half up (with L below
+    M, the last teacher layers are unused). `skip`: n floor(M / N) (BERT-PKD). `last`: M - N + n. `first`: n.
 
     Raises:
-        UserError: no map of that name, or not enough teacher layers for it.
+        UserError: there is no map of that name, or the teacher has too few layers for it.
     """
     kind, _, top = name.partition(":")
     if kind in ("uniform", "top"):
@@ -34,15 +34,15 @@ def spread(name: str, student: int, teacher: int) -> Pairs:
 
 
 def layer_pairs(spec: str | Pairs, student: EncoderSpec, teacher: EncoderSpec) -> Pairs:
-    """The (student layer, teacher layer) pairs of a map.
+    """Resolve a layer map to (student layer, teacher layer) pairs.
 
     Args:
-        spec: a name of `spread`; `auto`: the student's last layer with the teacher's that MiniLMv2 found
-            best (the last; of 24 layers the 21st, in the RoBERTa family the 19th); `emd`: all pairs; or the
-            pairs themselves, 0 being the embedding layer.
+        spec: a name that `spread` knows; `auto`: the student's last layer with the teacher layer that
+            MiniLMv2 found best (the last one; of 24 layers the 21st, or the 19th in the RoBERTa family);
+            `emd`: all pairs; or a list of pairs, in which 0 is the embedding layer.
 
     Raises:
-        UserError: a layer that is not there.
+        UserError: a layer does not exist.
     """
     if not isinstance(spec, str):
         for pair in spec:

@@ -1,4 +1,4 @@
-"""Base classes of loss terms: on tokens, on pairs of layers, on rows; projections."""
+"""Base classes of loss terms on tokens, on pairs of layers and on rows; and the terms' projections."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from tasks.task import Task
 
 
 class TokenTerm(LossTerm):
-    """A term whose items are real tokens."""
+    """Base class of terms whose items are real tokens."""
 
     without_layers: ClassVar[bool | dict[str, Any]] = False
     with_strides: ClassVar[bool | dict[str, Any]] = False
 
     def num_items(self, task: Task, batch: Batch) -> int:
-        """Real tokens of the batch."""
+        """Count the real tokens of the batch."""
         assert batch.inputs.joined is not None, "token-aligned students read jointly"
         return int(batch.inputs.joined.mask.sum())
 
 
 class LayeredTerm(TokenTerm, ABC):
-    """A term that compares pairs of layers: `pair_loss` is the mean over tokens (or rows) of one pair.
+    """Base class of terms that compare pairs of layers; `pair_loss` is the mean over the items of one pair.
 
-    The pairs are summed; with the map `emd` all pairs are weighed by the earth mover's flow between the
-    layers, whose weights follow the cost of the batches (BERT-EMD); the weights are part of a checkpoint.
-    Such a term is of all layers at once, and is not built slowly.
+    The losses of the pairs are summed. With the layer map `emd`, all pairs are weighted by the earth mover's
+    flow between the layers (BERT-EMD). The layer weights of this flow are updated from the costs of each
+    training batch and saved in checkpoints. Slow build does not apply to such a term.
 
     Args:
-        pairs: (student layer, teacher layer).
+        pairs: (student layer, teacher layer) pairs.
         kinds: fields of OutputSpec that each pair needs of both models.
-        flow: True for the map `emd`; then `pairs` are all pairs, the student's layers outermost.
+        flow: True for the layer map `emd`; `pairs` are then all pairs, ordered by student layer.
     """
 
     student_weights: Tensor
@@ -57,36 +57,35 @@ class LayeredTerm(TokenTerm, ABC):
                 self.register_buffer(name, torch.full((len(layers),), 1 / len(layers)))
 
     @abstractmethod
-    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
-        """The loss of student layer `layer_s` against teacher layer `layer_t`."""
+    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
+        """Compute the mean loss between student layer `layer_s` and teacher layer `layer_t`."""
 
-    def forward(self, given: TermInput) -> Tensor:
-        """The sum over items and pairs."""
-        pairs = self.pairs if self._flow else self.pairs_on(given.on)
-        losses = torch.stack([self.pair_loss(given, *pair) for pair in pairs])
-        num_items = self.num_items(given.task, given.batch)
+    def forward(self, inputs: TermInput) -> Tensor:
+        """Compute the sum of the loss over items and pairs."""
+        pairs = self.pairs if self._flow else self.pairs_on(inputs.on)
+        losses = torch.stack([self.pair_loss(inputs, *pair) for pair in pairs])
         if not self._flow:
-            return losses.sum() * num_items
+            return losses.sum() * inputs.num_items
         cost = losses.view(len(self.student_weights), len(self.teacher_weights))
         flow = emd(cost.detach(), self.student_weights, self.teacher_weights).to(cost.device)
         if self.training:
             student_weights, teacher_weights = emd_weights(cost.detach(), flow)
             self.student_weights.copy_(student_weights)
             self.teacher_weights.copy_(teacher_weights)
-        return (flow * cost).sum() / flow.sum() * num_items
+        return (flow * cost).sum() / flow.sum() * inputs.num_items
 
 
 def spec_of(kinds: Iterable[str], layers: frozenset[int]) -> OutputSpec:
-    """The need of some kinds of knowledge (fields of OutputSpec) of some layers."""
-    wanted: dict[str, Any] = dict.fromkeys(kinds, layers)
-    return OutputSpec(**wanted)
+    """The OutputSpec that asks for the fields `kinds` of the given layers."""
+    by_kind: dict[str, Any] = dict.fromkeys(kinds, layers)
+    return OutputSpec(**by_kind)
 
 
 class Projections(nn.Module):
     """Linear maps from student to teacher width, owned by a term and never exported.
 
     Args:
-        kind: `shared` by all pairs, `per-layer`: one for each student layer, or `none`.
+        kind: `shared` = one map for all pairs, `per-layer` = one map for each student layer, or `none`.
     """
 
     def __init__(self, kind: str, pairs: Pairs, student: int, teacher: int):
@@ -96,28 +95,30 @@ class Projections(nn.Module):
         self.maps = nn.ModuleDict({n: nn.Linear(student, teacher, bias=False) for n in sorted(names)})
 
     def forward(self, values: Tensor, layer: int) -> Tensor:
-        """(..., d_T) of a student layer's (..., d_S)."""
+        """Project the vectors (..., d_S) of a student layer to (..., d_T)."""
         if self._kind == "none":
             return values
         projected: Tensor = self.maps["all" if self._kind == "shared" else str(layer)](values)
         return projected
 
 
-def mask_of(given: TermInput) -> Tensor:
-    """(B, L) the batch's mask, which comes with whatever is compared token by token."""
-    assert given.student.mask is not None, "token-aligned students read jointly"
-    return given.student.mask
+def mask_of(inputs: TermInput) -> Tensor:
+    """The mask (B, L) of the batch, which encoders return with every output per token."""
+    assert inputs.student.mask is not None, "token-aligned students read jointly"
+    return inputs.student.mask
 
 
 RowVector = Literal["cls", "pooled"]
 
 
 class SampleTerm(LossTerm):
-    """A term on relations between the rows of a batch (of a micro-batch or a process's share, if there are).
+    """Base class of terms on relations between the rows of a batch.
+
+    Only rows that are computed together are related: those of one micro-batch on one process.
 
     Args:
-        vector: `cls`: the first token of a layer; `pooled`: what the heads read.
-        layer_s, layer_t: the layers of `cls`, of student and teacher.
+        vector: `cls` = the first token of a layer, `pooled` = the vector that the task heads read.
+        layer_s, layer_t: the student and teacher layers of `cls`.
     """
 
     without_layers: ClassVar[bool | dict[str, Any]] = {"vector": "pooled"}
@@ -126,7 +127,7 @@ class SampleTerm(LossTerm):
 
     def __init__(self, vector: str, layer_s: int, layer_t: int):
         super().__init__()
-        self._vector, self._layers, self._said = vector, (layer_s, layer_t), False
+        self._vector, self._layers, self._warned = vector, (layer_s, layer_t), False
         if vector == "pooled":
             self.student_need = self.teacher_need = OutputSpec(pooled=True)
         else:
@@ -135,21 +136,19 @@ class SampleTerm(LossTerm):
             )
 
     def num_items(self, task: Task, batch: Batch) -> int:
-        """Rows; none in a batch of one, which has no relations: said once."""
+        """Count the rows; 0 for a batch of one row, which has no relations (a warning says so once)."""
         if len(batch) > 1:
             return len(batch)
-        if not self._said:
-            logging.getLogger(__name__).warning("a batch of one row has no %s: it is left out", self.what)
-            self._said = True
+        if not self._warned:
+            logging.getLogger(__name__).warning("a batch of one row has no %s and is skipped", self.what)
+            self._warned = True
         return 0
 
-    def vectors(self, given: TermInput) -> tuple[Tensor, Tensor]:
-        """(B, d_S), (B, d_T) of student and teacher."""
-        student, teacher = given.student, given.teacher_signal
+    def vectors(self, inputs: TermInput) -> tuple[Tensor, Tensor]:
+        """The row vectors of student (B, d_S) and teacher (B, d_T)."""
+        student, teacher = inputs.student, inputs.teacher_signal
         if self._vector == "pooled":
-            assert student.pooled is not None and teacher.pooled is not None, (
-                "stated as needed, so always there"
-            )
+            assert student.pooled is not None and teacher.pooled is not None, "declared in the needs above"
             return student.pooled, teacher.pooled
         layer_s, layer_t = self._layers
         return student.cls[layer_s], teacher.cls[layer_t]

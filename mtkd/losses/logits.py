@@ -1,4 +1,4 @@
-"""Losses on logits: pure functions, then the terms that a recipe names."""
+"""Losses on logits: first the pure functions, then the loss terms that recipes use."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from tasks.task import Task
 
 @full_precision
 def logits_mse(z_s: Tensor, z_t: Tensor, mask: Tensor | None = None) -> Tensor:
-    """MSE(z_T, z_S), the mean over rows and outputs (MKD Eq. 6; the paper writes the squared norm).
+    """MSE(z_T, z_S), averaged over rows and outputs (MKD Eq. 6; the paper writes the squared norm).
 
     Args:
-        z_s, z_t: (B, C), or (B, 2, L) of starts and ends; the teacher's are constants.
-        mask: (B, L) bool, True = real token; of spans the mean is over each row's real tokens, then rows.
+        z_s, z_t: (B, C) logits, or (B, 2, L) of starts and ends; no gradient flows to the teacher's.
+        mask: (B, L) bool, True = real token; for spans, the mean is taken over the real tokens of each row,
+            then over rows.
     """
     if mask is None:
         return functional.mse_loss(z_s, z_t.detach())
@@ -31,40 +32,43 @@ def logits_mse(z_s: Tensor, z_t: Tensor, mask: Tensor | None = None) -> Tensor:
 
 @full_precision
 def soft_label_kl(z_s: Tensor, z_t: Tensor, temperature: float = 1.0) -> Tensor:
-    """T² KL(softmax(z_T/T) || softmax(z_S/T)), the mean over distributions (Hinton et al. 2015).
+    """T² KL(softmax(z_T/T) || softmax(z_S/T)), averaged over distributions (Hinton et al. 2015).
 
     Args:
-        z_s, z_t: (..., C), one distribution per last axis: (B, C), or (B, 2, L) for the mean of starts and
-            ends; the teacher's are constants.
+        z_s, z_t: (..., C) logits with one distribution along the last axis: (B, C), or (B, 2, L) for the mean
+            over starts and ends; no gradient flows to the teacher's.
         temperature: T > 0.
     """
     student, teacher = (log_softmax(z.flatten(0, -2) / temperature, dim=-1) for z in (z_s, z_t.detach()))
     return functional.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
 
 
-def both_logits(given: TermInput) -> tuple[Tensor, Tensor]:
-    """The logits of student and teacher, for terms that stated both as needed."""
-    student, teacher = given.student.logits, given.teacher_signal.logits
-    assert student is not None and teacher is not None, "stated as needed, so always there"
+def both_logits(inputs: TermInput) -> tuple[Tensor, Tensor]:
+    """The logits of student and teacher, for terms that declare both as needed."""
+    student, teacher = inputs.student.logits, inputs.teacher_signal.logits
+    assert student is not None and teacher is not None, "the term declares both as needed"
     return student, teacher
 
 
 class LogitsMSE(LossTerm):
-    """`logits_mse`: the student's logits go to the teacher's (MKD Eq. 6-7)."""
+    """`logits_mse`: the MSE of student and teacher logits (MKD Eq. 6-7). Item: a row."""
+
+    class Settings(TermSettings):
+        """MSE of student and teacher logits (MKD)."""
 
     student_need = teacher_need = LOGITS
 
-    def forward(self, given: TermInput) -> Tensor:
-        student, teacher = both_logits(given)
-        mask = given.student.mask if given.task.type.predicts_spans else None
+    def forward(self, inputs: TermInput) -> Tensor:
+        student, teacher = both_logits(inputs)
+        mask = inputs.student.mask if inputs.task.type.predicts_spans else None
         return logits_mse(student, teacher, mask) * len(student)
 
 
 class SoftLabels(LossTerm):
-    """`soft_labels`: KL with the teacher's softened probabilities; MSE where the task is a score."""
+    """`soft_labels`: KL divergence from the teacher's softened probabilities; MSE for scores. Item: a row."""
 
     class Settings(TermSettings):
-        """T² KL of softened probabilities; MSE where the task is a score."""
+        """T² KL divergence of softened probabilities; MSE for tasks whose outputs are scores."""
 
         temperature: Temperature = 1.0
 
@@ -74,17 +78,20 @@ class SoftLabels(LossTerm):
         super().__init__()
         self._temperature = temperature
 
-    def forward(self, given: TermInput) -> Tensor:
-        student, teacher = both_logits(given)
-        arranged = given.task.type.softmax_logits
-        z_s, z_t = arranged(student), arranged(teacher)
+    def forward(self, inputs: TermInput) -> Tensor:
+        student, teacher = both_logits(inputs)
+        softmax_logits = inputs.task.type.softmax_logits
+        z_s, z_t = softmax_logits(student), softmax_logits(teacher)
         if z_s is None or z_t is None:
             return logits_mse(student, teacher) * len(student)
-        return soft_label_kl(z_s, z_t, value_at(self._temperature, given.progress)) * len(student)
+        return soft_label_kl(z_s, z_t, value_at(self._temperature, inputs.progress)) * len(student)
 
 
 class Labels(LossTerm):
-    """`labels`: the task's own loss on rows that have a label (no teacher)."""
+    """`labels`: the task's own loss on labels, without a teacher. Item: a labelled row."""
+
+    class Settings(TermSettings):
+        """The task's own loss on labels."""
 
     needs_labels: ClassVar[bool] = True
     student_need = LOGITS
@@ -92,7 +99,7 @@ class Labels(LossTerm):
     def num_items(self, task: Task, batch: Batch) -> int:
         return task.type.count_items(task, batch.labels, batch.groups)
 
-    def forward(self, given: TermInput) -> Tensor:
-        assert given.student.logits is not None, "stated as needed, so always there"
-        task, batch = given.task, given.batch
-        return task.type.loss(task, given.student.logits, batch.labels, batch.groups).total
+    def forward(self, inputs: TermInput) -> Tensor:
+        assert inputs.student.logits is not None, "the term declares them as needed"
+        task, batch = inputs.task, inputs.batch
+        return task.type.loss(task, inputs.student.logits, batch.labels, batch.groups).total

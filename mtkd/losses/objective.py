@@ -1,4 +1,4 @@
-"""The weighted sum of loss terms: built from settings or ready-made terms; only here sums are divided."""
+"""The objective: a weighted sum of loss terms, built from settings or from ready-made terms."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tasks.task import Task
 class Objective(nn.Module):
     """L = sum over terms of weight * (sum over items) / (number of items).
 
-    The number of num_items is taken over the whole step (all micro-batches, all processes), so that
-    splitting a batch changes nothing.
+    The items are counted over the whole step (all micro-batches of all processes), so splitting a batch does
+    not change the result.
 
     Args:
-        terms: name -> term, which has its weight and the kinds of task that it applies to.
-        slow_build: share of the steps in which layers are switched on one after the other.
+        terms: name -> term; each term holds its weight and the kinds of task that it applies to.
+        slow_build: the fraction of the steps during which layers are switched on one after another.
     """
 
     def __init__(self, terms: Mapping[str, LossTerm], slow_build: float = 0.0):
@@ -42,16 +42,16 @@ class Objective(nn.Module):
 
     @property
     def student_need(self) -> OutputSpec:
-        """All that the terms need of the student."""
+        """Everything that the terms need of the student."""
         return reduce(or_, (term.student_need for _, term in self._terms()), OutputSpec())
 
     @property
     def teacher_need(self) -> OutputSpec:
-        """All that the terms need of the teacher."""
+        """Everything that the terms need of the teacher."""
         return reduce(or_, (term.teacher_need for _, term in self._terms()), OutputSpec())
 
     def needs(self, progress: float) -> tuple[OutputSpec, OutputSpec]:
-        """What is needed of student and teacher in a step; less than in all while layers are built."""
+        """What the terms need of student and teacher at this point; slow build can reduce it."""
         if self.slow_build.done(progress):
             return self.student_need, self.teacher_need
         on = self.slow_build.on(progress)
@@ -59,7 +59,7 @@ class Objective(nn.Module):
         return reduce(or_, student, OutputSpec()), reduce(or_, teacher, OutputSpec())
 
     def num_items(self, task: Task, batch: Batch) -> list[int]:
-        """How many items each term sums over in this batch; 0 for a term that is not for this task."""
+        """Count the items of this batch for each term; 0 for terms that do not apply to the task."""
         return [
             term.num_items(task, batch) if term.kinds is None or task.kind in term.kinds else 0
             for _, term in self._terms()
@@ -73,37 +73,42 @@ class Objective(nn.Module):
         teacher: ModelOutput | None,
         num_items: list[int],
         progress: float = 0.0,
+        batch_items: list[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The objective's share from one micro-batch.
+        """Compute what one micro-batch contributes to the objective.
 
         Args:
             num_items: for each term, the number of items in the whole step.
-            progress: share of the steps that are done, 0 to 1, for weights and temperatures that change.
+            progress: the fraction of the training steps already done, 0 to 1; weights and temperatures can
+                change with it.
+            batch_items: for each term, the number of items in this micro-batch; None = count them here, which
+                on a GPU waits for the device.
 
         Returns:
-            the loss (scalar), and each term's own value before weighting (n_terms,), detached.
+            the loss (scalar), and the value of each term before weighting, (n_terms,), detached.
         """
         on = None if self.slow_build.done(progress) else self.slow_build.on(progress)
-        given = TermInput(task, batch, student, teacher, progress, on)
-        loss = _nothing(student)
+        loss = _zero_loss(student)
         values = []
-        for (_, term), count in zip(self._terms(), num_items, strict=True):
+        counts = self.num_items(task, batch) if batch_items is None else batch_items
+        for (_, term), count, own_count in zip(self._terms(), num_items, counts, strict=True):
+            inputs = TermInput(task, batch, student, teacher, own_count, progress, on)
             weight = value_at(term.weight, progress)
             live = on is None or term.pairs_on(on)
-            value = term(given) / count if count and weight and live else loss.new_zeros(())
+            value = term(inputs) / count if count and weight and live else loss.new_zeros(())
             values.append(value.detach().float())
             loss = loss + weight * value
         return loss, torch.stack(values)
 
 
-def _nothing(student: ModelOutput) -> Tensor:
-    """A zero that hangs on the student, for a step in which no term has anything to say."""
+def _zero_loss(student: ModelOutput) -> Tensor:
+    """A zero that depends on the student's outputs, so that a step without any active term has a gradient."""
     if student.logits is not None or student.pooled is not None:
-        found = student.pooled if student.logits is None else student.logits
+        output = student.pooled if student.logits is None else student.logits
     else:
-        found = next(tensor for kind in BY_LAYER for tensor in getattr(student, kind).values())
-    assert found is not None
-    return found.float().flatten()[:1].sum() * 0.0
+        output = next(tensor for kind in BY_LAYER for tensor in getattr(student, kind).values())
+    assert output is not None
+    return output.float().flatten()[:1].sum() * 0.0
 
 
 def build_objective(
@@ -113,17 +118,20 @@ def build_objective(
     tasks: Iterable[Task],
     slow_build: float = 0.0,
 ) -> Objective:
-    """The objective of a stage; projections are drawn in the order of the terms, the caller seeds torch.
+    """Build the objective of a stage.
+
+    The projections are initialised in the order of the terms; the caller seeds torch.
 
     Args:
-        terms: name -> settings of a term or a ready-made term; or ready-made terms, named by their class.
-        teacher: None where there is none.
-        tasks: all that the stage trains on.
+        terms: name -> the settings of a term or a ready-made term; or a list of ready-made terms, which are
+            named by their class.
+        teacher: None for training without a teacher.
+        tasks: all tasks of the stage.
         slow_build: see DistillSettings.
 
     Raises:
-        UserError: there is no term, or one does not fit the sizes of student and teacher, or needs an output
-            that one of them does not have.
+        UserError: there is no term, or a term does not fit the sizes of student and teacher, or needs an
+            output that one of them does not have.
     """
     models = ModelPair(student, teacher or _NO_TEACHER, tuple(tasks))
     named = terms if isinstance(terms, Mapping) else named_losses(terms)
@@ -136,18 +144,18 @@ def build_objective(
 
 
 def named_losses(losses: Sequence[LossTerm]) -> dict[str, LossTerm]:
-    """Ready-made terms by the name of their class; a second one of a class is `NAME-2`, and so on."""
+    """Name ready-made terms by their class; the second term of a class is called `NAME-2`, and so on."""
     seen: Counter[str] = Counter()
-    found = {}
+    named = {}
     for term in losses:
         name = type(term).__name__
         seen[name] += 1
-        found[name if seen[name] == 1 else f"{name}-{seen[name]}"] = term
-    return found
+        named[name if seen[name] == 1 else f"{name}-{seen[name]}"] = term
+    return named
 
 
 def labels_objective() -> Objective:
-    """The tasks' own losses on labels, and nothing else."""
+    """An objective with only the tasks' own losses on labels."""
     return Objective({"labels": Labels()})
 
 
@@ -163,16 +171,16 @@ def _build(name: str, term: TermSettings | LossTerm, models: ModelPair) -> LossT
 
 
 def _require_offered(name: str, term: LossTerm, models: ModelPair) -> None:
-    """Refuse a term that needs an output that a model does not have."""
+    """Refuse a term that needs an output that its student or teacher does not offer."""
     for who, need, model in (
         ("student", term.student_need, models.student),
         ("teacher", term.teacher_need, models.teacher),
     ):
-        # Logits come from task heads, which are checked where they are known.
+        # Logits come from the task heads, which are checked elsewhere.
         missing = need.raw.missing_from(model.offers | OutputSpec(logits=True))
         if missing:
             raise UserError(
                 f"the term {name!r} needs {', '.join(missing)} of the {who} ({model.family}), "
-                "which it does not give",
+                "which it does not provide",
                 hint=f"drop the term with `terms.{name}.weight=0`, or choose another {who}",
             )

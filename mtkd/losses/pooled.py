@@ -1,4 +1,4 @@
-"""Losses for students whose states stand for several tokens each: pure functions, then the terms."""
+"""Losses for students whose states each cover several tokens: pure functions, then the loss terms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.task import Task
 
 
 def pool_mask(mask: Tensor, stride: int) -> Tensor:
-    """(B, ceil(L / stride)) bool: a window is real if one of its tokens is.
+    """(B, ceil(L / stride)) bool: True for windows with at least one real token.
 
     Args:
         mask: (B, L) bool, True = real token.
@@ -28,7 +28,7 @@ def pool_mask(mask: Tensor, stride: int) -> Tensor:
 
 
 def pool_average(hidden: Tensor, mask: Tensor, stride: int) -> Tensor:
-    """(B, ceil(L / stride), d) the mean over the real tokens of each window; 0 where there is none.
+    """(B, ceil(L / stride), d) the mean over the real tokens of each window; 0 for windows without one.
 
     Args:
         hidden: (B, L, d).
@@ -41,9 +41,9 @@ def pool_average(hidden: Tensor, mask: Tensor, stride: int) -> Tensor:
 
 
 def pool_maximum(scores: Tensor, mask: Tensor, stride: int) -> Tensor:
-    """(B, H, K, K), K = ceil(L / stride): the largest score of real queries and keys of each window.
+    """(B, H, K, K) with K = ceil(L / stride): the largest score of real queries and keys in each window.
 
-    Where a window has none it is the lowest number there is.
+    The value is the lowest finite number for windows without real tokens.
 
     Args:
         scores: (B, H, L, L) [example, head, query, key].
@@ -57,30 +57,31 @@ def pool_maximum(scores: Tensor, mask: Tensor, stride: int) -> Tensor:
 
 @full_precision
 def pooled_hidden_mse(h_s: Tensor, h_t: Tensor, mask: Tensor, stride: int) -> Tensor:
-    """MSE(H_S, AvgPool(H_T)), the mean over real windows and width (WaLDORf Eq. 2); 0 if no token is real.
+    """MSE(H_S, AvgPool(H_T)), averaged over real windows and the width (WaLDORf Eq. 2).
 
-    A window is averaged over its real tokens alone.
+    Each window is averaged over its real tokens only. Returns 0 if no token is real.
 
     Args:
-        h_s: (B, ceil(L / stride), d) the student's states, brought to the teacher's width.
-        h_t: (B, L, d) the teacher's; a constant.
+        h_s: (B, ceil(L / stride), d) the student's states, projected to the teacher's width.
+        h_t: (B, L, d) the teacher's states; no gradient flows to them.
         mask: (B, L) bool, True = real token.
-        stride: tokens of a window.
+        stride: tokens per window.
     """
     return masked_mse(h_s, pool_average(h_t.detach(), mask, stride), pool_mask(mask, stride))
 
 
 @full_precision
 def pooled_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor, stride: int) -> Tensor:
-    """MSE(A_S, MaxPool(A_T)) of attention scores before the softmax (WaLDORf Eq. 3); 0 if no token is real.
+    """MSE(A_S, MaxPool(A_T)) of attention scores before the softmax (WaLDORf Eq. 3).
 
-    The mean over heads, real query windows and their real key windows; padding takes no part in the pool.
+    It is averaged over heads, real query windows and their real key windows; the pooling ignores padding.
+    Returns 0 if no token is real.
 
     Args:
-        scores_s: (B, H, K, K), K = ceil(L / stride), the student's [example, head, query, key].
-        scores_t: (B, H, L, L) the teacher's; constants.
+        scores_s: (B, H, K, K) with K = ceil(L / stride), the student's scores [example, head, query, key].
+        scores_t: (B, H, L, L) the teacher's scores; no gradient flows to them.
         mask: (B, L) bool, True = real token.
-        stride: tokens of a window, of queries and of keys.
+        stride: tokens per window, for queries and keys alike.
     """
     windows = pool_mask(mask, stride)
     pairs = (windows.unsqueeze(1) & windows.unsqueeze(2)).unsqueeze(1)
@@ -90,7 +91,7 @@ def pooled_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor, stride: i
 
 
 class PooledTerm(LayeredTerm):
-    """A term on windows of `stride` tokens; item: a window with a real token."""
+    """Base class of terms on windows of `stride` tokens. Item: a window with a real token."""
 
     with_strides: ClassVar[bool | dict[str, Any]] = True
 
@@ -99,20 +100,20 @@ class PooledTerm(LayeredTerm):
         self._stride = stride
 
     def num_items(self, task: Task, batch: Batch) -> int:
-        """Windows of the batch that have a real token."""
+        """Count the windows of the batch that have a real token."""
         assert batch.inputs.joined is not None, "token-aligned students read jointly"
         return int(pool_mask(batch.inputs.joined.mask, self._stride).sum())
 
 
 class PooledHiddenMSE(PooledTerm):
-    """`pooled_hidden_mse`: H_S W against the teacher's averaged states, summed over layers.
+    """`pooled_hidden_mse`: MSE of H_S W and the teacher's averaged states, summed over layer pairs.
 
     Args:
         projection: W, without bias.
     """
 
     class Settings(TermSettings):
-        """MSE with the mean of the teacher's hidden states over the tokens of a window (WaLDORf)."""
+        """MSE with the teacher's hidden states averaged over the tokens of each window (WaLDORf)."""
 
         layers: LayerMap = "uniform"
         projection: Projection = "shared"
@@ -127,18 +128,18 @@ class PooledHiddenMSE(PooledTerm):
         projection = projections_of(name, settings.projection, pairs, hidden_widths(models, pairs))
         return cls(pairs, models.student.stride, projection, settings.layers == "emd")
 
-    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
+    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over windows for one pair of layers."""
-        projected = self.projection(given.student.hidden[layer_s], layer_s)
-        hidden = given.teacher_signal.hidden[layer_t]
-        return pooled_hidden_mse(projected, hidden, mask_of(given), self._stride)
+        projected = self.projection(inputs.student.hidden[layer_s], layer_s)
+        hidden = inputs.teacher_signal.hidden[layer_t]
+        return pooled_hidden_mse(projected, hidden, mask_of(inputs), self._stride)
 
 
 class PooledScoreMSE(PooledTerm):
-    """`pooled_score_mse`: the student's scores against the teacher's largest, summed over layers."""
+    """`pooled_score_mse`: MSE with the teacher's largest score per window, summed over layer pairs."""
 
     class Settings(TermSettings):
-        """MSE with the teacher's largest attention score of a window (WaLDORf); equal numbers of heads."""
+        """MSE with the teacher's largest attention score per window (WaLDORf), for equally many heads."""
 
         layers: LayerMap = "uniform"
 
@@ -151,7 +152,7 @@ class PooledScoreMSE(PooledTerm):
         require_same_heads(name, models)
         return cls(pairs, models.student.stride, settings.layers == "emd")
 
-    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
+    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over windows for one pair of layers."""
-        scores = given.teacher_signal.scores[layer_t]
-        return pooled_score_mse(given.student.scores[layer_s], scores, mask_of(given), self._stride)
+        scores = inputs.teacher_signal.scores[layer_t]
+        return pooled_score_mse(inputs.student.scores[layer_s], scores, mask_of(inputs), self._stride)

@@ -1,4 +1,4 @@
-"""The losses by name: those of mtkd, and those of installed plugins."""
+"""All losses by name: those of mtkd and those of installed plugins."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tasks.plugins import load_plugins
 
 PLUGINS = "mtkd.losses"  # the entry point group
 
-# The name that recipes use, and the file of this package and the class that it stands for. A file is imported
-# when a loss of it is used: loss files import this one to list in an error message what else could be used.
+# The name that recipes use -> the file in this package and the class. A file is imported only when one of its
+# losses is used, because the loss files import this file to suggest other losses in error messages.
 BUILT_IN = {
     "attention_kl": "attention.AttentionKL",
     "cls_mse": "hidden.ClsMSE",
@@ -36,10 +36,10 @@ BUILT_IN = {
 
 
 def find_loss(name: str) -> type[LossTerm] | None:
-    """The class of a loss; None if there is none of that name.
+    """The class of a loss, or None if there is no loss of that name.
 
     Raises:
-        UserError: it is not one of mtkd's, and an installed plugin cannot be loaded.
+        UserError: the loss is not one of mtkd's, and an installed plugin cannot be loaded.
     """
     if name in BUILT_IN:
         file, _, loss = BUILT_IN[name].partition(".")
@@ -70,7 +70,7 @@ def loss_classes() -> dict[str, type[LossTerm]]:
 
 
 def losses_for(fact: Literal["without_layers", "with_strides"]) -> str:
-    """The losses for which a fact of LossTerm holds, for an error message."""
+    """List the losses for which an attribute of LossTerm holds, for error messages."""
     names = []
     for name, loss in loss_classes().items():
         holds = getattr(loss, fact)

@@ -1,4 +1,4 @@
-"""Losses on self-attention relations and other similarities: the rows of softmax(A Bᵀ)."""
+"""Losses on self-attention relations and other similarities, which are rows of softmax(A Bᵀ)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from mtkd.losses.term_settings import LayerMap, TermSettings
 from mtkd.outputs import OutputSpec
 from tasks.errors import UserError
 
-# Elements of one (heads, n, n) matrix that is worked on at a time: what a CPU's cache holds, and on other
-# devices what keeps memory flat.
+# The number of elements of a (heads, n, n) matrix to compute at a time: CACHED fits a CPU's cache, PIECE
+# bounds the memory on other devices.
 CACHED, PIECE = 1 << 18, 1 << 25
 
 
@@ -28,15 +28,16 @@ CACHED, PIECE = 1 << 18, 1 << 25
 def relation_kl(a_s: Tensor, b_s: Tensor, a_t: Tensor, b_t: Tensor, mask: Tensor, splits: int) -> Tensor:
     """KL between the relations of teacher and student (MiniLMv2 Eq. 5-8; MLKD-BERT Eq. 8-10 with A = B).
 
-    R = softmax(A Bᵀ / sqrt(d/splits)) over valid keys, for each of `splits` contiguous parts of the width;
-    the mean over splits and valid queries of KL(R_T || R_S); 0 if no token is valid. The gradient is
-    computed with the value, and cannot be differentiated again.
+    R = softmax(A Bᵀ / sqrt(d/splits)) over valid keys, for each of `splits` contiguous parts of the width.
+    The result is the mean of KL(R_T || R_S) over splits and valid queries, or 0 if no token is valid. The
+    gradient is computed together with the value and cannot be differentiated again.
 
     Args:
-        a_s, b_s: (B, L, d_s) what queries and keys are of the student; one tensor twice = self-relation.
-        a_t, b_t: (B, L, d_t) the same of the teacher, constants.
+        a_s, b_s: (B, L, d_s) the student's vectors in the roles of queries and keys; pass one tensor twice
+            for a self-relation.
+        a_t, b_t: (B, L, d_t) the teacher's vectors; no gradient flows to them.
         mask: (B, L) bool, True = real token.
-        splits: relation heads.
+        splits: the number of relation heads.
 
     Raises:
         ValueError: `splits` does not divide a width.
@@ -51,27 +52,27 @@ def relation_kl(a_s: Tensor, b_s: Tensor, a_t: Tensor, b_t: Tensor, mask: Tensor
 
 
 def token_similarity_kl(e_s: Tensor, e_t: Tensor, mask: Tensor) -> Tensor:
-    """KL between rows of softmax(E Eᵀ / sqrt(d)), the mean over valid tokens (MLKD-BERT Eq. 1-3).
+    """KL between rows of softmax(E Eᵀ / sqrt(d)), averaged over valid tokens (MLKD-BERT Eq. 1-3).
 
     Args:
-        e_s, e_t: (B, L, d_s), (B, L, d_t) outputs of the embedding layers; e_t is a constant.
+        e_s, e_t: (B, L, d_s), (B, L, d_t) outputs of the embedding layers; no gradient flows to e_t.
         mask: (B, L) bool, True = real token.
     """
     return relation_kl(e_s, e_s, e_t, e_t, mask, 1)
 
 
 def sample_similarity_kl(g_s: Tensor, g_t: Tensor) -> Tensor:
-    """KL between rows of softmax(G Gᵀ / sqrt(d)) over the batch, the mean over rows (MLKD-BERT Eq. 13-15).
+    """KL between rows of softmax(G Gᵀ / sqrt(d)) over the batch, averaged over rows (MLKD-BERT Eq. 13-15).
 
     Args:
-        g_s, g_t: (B, d_s), (B, d_t) a vector a row, such as the last [CLS]; g_t is a constant.
+        g_s, g_t: (B, d_s), (B, d_t) one vector per row, such as the last [CLS]; no gradient flows to g_t.
     """
-    everything = torch.ones(1, len(g_s), dtype=torch.bool, device=g_s.device)
-    return token_similarity_kl(g_s.unsqueeze(0), g_t.unsqueeze(0), everything)
+    mask = torch.ones(1, len(g_s), dtype=torch.bool, device=g_s.device)
+    return token_similarity_kl(g_s.unsqueeze(0), g_t.unsqueeze(0), mask)
 
 
 class _RelationKL(torch.autograd.Function):
-    """The sum over splits and valid queries of the KL, with its gradient computed on the way."""
+    """The KL summed over splits and valid queries; the forward pass also computes the gradient."""
 
     @staticmethod
     def forward(ctx: Any, mask: Tensor, splits: int, differentiable: bool, *operands: Tensor) -> Tensor:
@@ -91,7 +92,7 @@ class _RelationKL(torch.autograd.Function):
 
 
 def _by_example(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: list[Tensor]) -> Tensor:
-    """The sum, one example's valid tokens at a time, and as many heads as the cache holds; fills `grads`."""
+    """Compute the sum one example at a time, with as many heads as fit the cache; fills `grads`."""
     total, counts = operands[0].new_zeros(()), mask.sum(1).tolist()
     scratch = total.new_empty(4, max(CACHED, max(counts, default=0) ** 2))
     for row, n in enumerate(counts):
@@ -109,14 +110,14 @@ def _by_example(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: 
 
 
 def _by_piece(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: list[Tensor]) -> Tensor:
-    """The sum, with padding, as many examples at a time as memory should hold; fills `grads`."""
+    """Compute the sum over padded examples, as many at a time as PIECE allows; fills `grads`."""
     total, (batch, length) = operands[0].new_zeros(()), mask.shape
     step = max(1, min(batch, PIECE // max(1, splits * length**2)))
     scratch = total.new_empty(4, step * splits * length**2)
     for start in range(0, batch, step):
         rows = slice(start, start + step)
-        given, valid = mask[rows], mask[rows].repeat_interleave(splits, 0)
-        clean = [x[rows].masked_fill(~given.unsqueeze(-1), 0.0) for x in operands]
+        real, valid = mask[rows], mask[rows].repeat_interleave(splits, 0)
+        clean = [x[rows].masked_fill(~real.unsqueeze(-1), 0.0) for x in operands]
         views = [_heads(x, splits).flatten(0, 1) for x in clean]
         value, found = _piece(views, valid, scratch, len(grads))
         total += value
@@ -126,23 +127,24 @@ def _by_piece(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: li
 
 
 def _heads(x: Tensor, splits: int) -> Tensor:
-    """(..., n, d) as (..., splits, d / splits, n)."""
+    """Reshape (..., n, d) to (..., splits, d / splits, n)."""
     return x.unflatten(-1, (splits, -1)).movedim(-3, -1)
 
 
 def _piece(
     operands: list[Tensor], valid: Tensor | None, scratch: Tensor, n_grads: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """The sum of the KL over k relation heads, and its gradients.
+    """Compute the KL summed over k relation heads, and its gradients.
 
-    KL = sum_j P (T - S) - lse(T) + lse(S) for a row of logits T and S, P = softmax(T); its gradient by S is
-    Q - P, Q = softmax(S). Gradients are taken as (d, n) x (n, n), several times faster than (n, n) x (n, d).
+    For rows of logits T and S with P = softmax(T) and Q = softmax(S), KL = sum_j P (T - S) - lse(T) + lse(S),
+    and its gradient with respect to S is Q - P. Gradients are computed as (d, n) x (n, n) products, which are
+    several times faster than (n, n) x (n, d).
 
     Args:
-        operands: a_s, b_s, a_t, b_t, each (k, d, n): a head's tokens in columns.
-        valid: (k, n) bool, True = real token; None = all are.
-        scratch: (4, at least k * n * n) memory to work in.
-        n_grads: 0 = none, 1 = by a_s as both operands, 2 = by a_s and b_s.
+        operands: a_s, b_s, a_t, b_t, each (k, d, n), with the tokens of a head in columns.
+        valid: (k, n) bool, True = real token; None = all tokens are real.
+        scratch: (4, at least k * n * n) a buffer for intermediate results.
+        n_grads: 0 = none, 1 = with respect to a_s as both operands, 2 = with respect to a_s and b_s.
     """
     a_s, b_s, a_t, b_t = operands
     k, _, n = a_s.shape
@@ -164,7 +166,7 @@ def _piece(
 
 
 def _softmax(a: Tensor, b: Tensor, valid: Tensor | None, logits: Tensor, out: Tensor) -> Tensor:
-    """Write the logits (k, n, n) and their softmax over valid keys; gives their log-sum-exp (k, n)."""
+    """Write the logits (k, n, n) and their softmax over valid keys; return their log-sum-exp (k, n)."""
     torch.baddbmm(logits, a.mT, b, beta=0, alpha=a.shape[1] ** -0.5, out=logits)
     if valid is not None:
         logits.masked_fill_(~valid.unsqueeze(1), torch.finfo(logits.dtype).min)
@@ -176,24 +178,25 @@ VECTORS = {"q": "query", "k": "key", "v": "value", "o": "context", "h": "hidden"
 
 
 class Relation(LayeredTerm):
-    """`relation`: `relation_kl` of pairs of vectors, summed over pairs and layers; item: a real token.
+    """`relation`: `relation_kl`, summed over pairs of vectors and pairs of layers. Item: a real token.
 
     Args:
-        layers: (student layer, teacher layer).
-        of: pairs such as "q-q", of the letters of VECTORS.
-        splits: relation heads.
-        heads: how the teacher's attention heads become splits (`regroup_heads`).
-        teacher_heads: the teacher's attention heads.
+        layers: (student layer, teacher layer) pairs.
+        of: pairs of vectors such as "q-q", named by the letters of VECTORS.
+        splits: the number of relation heads.
+        heads: how the teacher's attention heads are turned into relation heads (`regroup_heads`).
+        teacher_heads: the number of the teacher's attention heads.
     """
 
     class Settings(TermSettings):
-        """KL of scaled dot-product relations between vectors of all heads, summed over pairs and layers.
+        """KL divergence of scaled dot-product relations between pairs of vectors (MiniLMv2, MLKD-BERT).
 
         Attributes:
-            pairs: of q(uery), k(ey), v(alue), o (context vectors) and h(idden states).
-            splits: relation heads; None = the student's attention heads.
-            heads: how the teacher's attention heads become splits: side by side (`concat-split`), their
-                `average`, or one at `random` (MLKD-BERT table 5).
+            pairs: the pairs of vectors to relate, made of q(uery), k(ey), v(alue), o (context vectors) and
+                h(idden states).
+            splits: the number of relation heads; None = as many as the student has attention heads.
+            heads: how the teacher's attention heads are turned into relation heads: concatenated and split
+                (`concat-split`), by their `average`, or by choosing one at `random` (MLKD-BERT table 5).
         """
 
         pairs: list[Annotated[str, Field(pattern=r"^[qkvoh]-[qkvoh]$")]] = Field(
@@ -224,14 +227,14 @@ class Relation(LayeredTerm):
         _require_divisible(name, set("".join(s.pairs)) - {"-"}, splits, s.heads != "concat-split", models)
         return cls(pairs, s.pairs, splits, s.heads, models.teacher.heads, s.layers == "emd")
 
-    def pair_loss(self, given: TermInput, layer_s: int, layer_t: int) -> Tensor:
+    def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The sum over pairs of vectors."""
         kinds = {kind for pair in self._of for kind in pair}
-        student = {kind: getattr(given.student, kind)[layer_s] for kind in kinds}
-        teacher = {kind: self._regroup(getattr(given.teacher_signal, kind)[layer_t]) for kind in kinds}
+        student = {kind: getattr(inputs.student, kind)[layer_s] for kind in kinds}
+        teacher = {kind: self._regroup(getattr(inputs.teacher_signal, kind)[layer_t]) for kind in kinds}
         return torch.stack(
             [
-                relation_kl(student[a], student[b], teacher[a], teacher[b], mask_of(given), self._splits)
+                relation_kl(student[a], student[b], teacher[a], teacher[b], mask_of(inputs), self._splits)
                 for a, b in self._of
             ]
         ).sum()
@@ -241,7 +244,7 @@ class Relation(LayeredTerm):
 
 
 def _require_divisible(name: str, letters: set[str], splits: int, regrouped: bool, models: ModelPair) -> None:
-    """Refuse a number of relation heads that does not divide a width, or the teacher's heads if regrouped."""
+    """Refuse a number of relation heads that does not divide a width (or the heads, if regrouped)."""
     for who, model in (("student", models.student), ("teacher", models.teacher)):
         by_head = regrouped and model is models.teacher
         for letter in letters:
@@ -252,20 +255,23 @@ def _require_divisible(name: str, letters: set[str], splits: int, regrouped: boo
                 divisors = [str(n) for n in range(1, width + 1) if width % n == 0]
                 raise UserError(
                     f"the term {name!r} splits vectors into {splits} relation heads, "
-                    f"and the {who} has {'attention heads' if by_head else 'a width'} of {width}",
-                    expected=f"a number that divides it: {', '.join(divisors) or 'none'}",
-                    hint=f"--set terms.{name}.splits=N",
+                    f"but the {who} has {f'{width} attention heads' if by_head else f'a width of {width}'}",
+                    expected=f"a divisor: {', '.join(divisors) or 'there is none'}",
+                    hint=f"use `terms.{name}.splits=N`",
                 )
 
 
 def regroup_heads(vectors: Tensor, heads: int, splits: int, how: str) -> Tensor:
-    """Attention heads as relation heads (MLKD-BERT section 4.5), (B, L, d') that `splits` divides.
+    """Turn attention heads into relation heads (MLKD-BERT section 4.5).
 
     Args:
-        vectors: (B, L, d) of all heads, side by side.
-        heads: attention heads; `splits` divides them, but for `concat-split`.
-        how: `concat-split`: as they are; `average`: the mean of the heads of a split; `random`: one of them,
-            the same each time.
+        vectors: (B, L, d) vectors with the heads concatenated.
+        heads: the number of attention heads; `splits` must divide it, except for `concat-split`.
+        how: `concat-split` returns the vectors unchanged; `average` takes the mean of the heads in each
+            group; `random` takes one head of each group, the same at every call.
+
+    Returns:
+        (B, L, d') vectors whose width `splits` divides.
     """
     if how == "concat-split":
         return vectors
@@ -277,7 +283,10 @@ def regroup_heads(vectors: Tensor, heads: int, splits: int, how: str) -> Tensor:
 
 
 class TokenSimilarity(TokenTerm):
-    """`token_similarity`: similarities of the embedding layer's tokens (MLKD-BERT); item: a real token."""
+    """`token_similarity`: KL of token similarities in the embedding layer (MLKD-BERT). Item: a real token."""
+
+    class Settings(TermSettings):
+        """KL divergence of the similarities between tokens in the embedding layer (MLKD-BERT)."""
 
     with_strides: ClassVar[bool | dict[str, Any]] = True
     student_need = teacher_need = OutputSpec(hidden=frozenset({0}))
@@ -288,20 +297,21 @@ class TokenSimilarity(TokenTerm):
         pairs_of(name, [(0, 0)], models)
         return cls()
 
-    def forward(self, given: TermInput) -> Tensor:
-        mask = mask_of(given)
-        student, teacher = given.student.hidden[0], given.teacher_signal.hidden[0]
+    def forward(self, inputs: TermInput) -> Tensor:
+        mask = mask_of(inputs)
+        student, teacher = inputs.student.hidden[0], inputs.teacher_signal.hidden[0]
         return token_similarity_kl(student, teacher, mask) * mask.sum()
 
 
 class SampleSimilarity(SampleTerm):
-    """`sample_similarity`: similarities of a batch's rows (MLKD-BERT); item: a row."""
+    """`sample_similarity`: KL of the similarities between the rows of a batch (MLKD-BERT). Item: a row."""
 
     class Settings(TermSettings):
-        """KL of the similarities between a batch's rows (MLKD-BERT).
+        """KL divergence of the similarities between the rows of a batch (MLKD-BERT).
 
         Attributes:
-            vector: a row's vector: the last layer's first token (`cls`), or what the heads read (`pooled`).
+            vector: the vector of a row: the last layer's first token (`cls`), or the vector that the task
+                heads read (`pooled`).
         """
 
         vector: RowVector = "cls"
@@ -312,6 +322,6 @@ class SampleSimilarity(SampleTerm):
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         return cls(settings.vector, *vector_layers(name, settings.vector, models))
 
-    def forward(self, given: TermInput) -> Tensor:
-        student, teacher = self.vectors(given)
+    def forward(self, inputs: TermInput) -> Tensor:
+        student, teacher = self.vectors(inputs)
         return sample_similarity_kl(student, teacher) * len(student)

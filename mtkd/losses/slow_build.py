@@ -1,4 +1,4 @@
-"""Slow build (WaLDORf Eq. 6-7): layers are switched on one after the other, from the lowest."""
+"""Slow build (WaLDORf Eq. 6-7): the losses on layers are switched on one after another, from the lowest."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 from mtkd.losses.base import LossTerm
 
-_ROUNDING = 1e-9  # a share of steps is a quotient
+_ROUNDING = 1e-9  # tolerance, because a fraction of the steps is a rounded quotient
 
 
 @dataclass(frozen=True)
 class SlowBuild:
-    """Which of the student's layers are on as training goes on.
+    """Which student layers are switched on at a point of the training.
 
-    Of K layers the k-th, from 0, is on from k / K of `share`: each has as many steps before the next joins
-    in. Terms that compare no layers start when `share` is over.
+    Of K layers, layer k (from 0) is switched on at the fraction share * k / K of the steps, so equally many
+    steps lie between two layers. Terms that do not compare layers start at the fraction `share`.
 
     Attributes:
-        share: of the steps; 0 = everything is on from the start.
-        layers: the student's layers that some term compares, ascending.
+        share: the fraction of the steps that slow build takes; 0 = everything is on from the start.
+        layers: the student layers that at least one term compares, in ascending order.
     """
 
     share: float = 0.0
@@ -27,19 +27,19 @@ class SlowBuild:
 
     @classmethod
     def of(cls, share: float, terms: Iterable[LossTerm]) -> SlowBuild:
-        """That of some terms; where none of them compares layers there is nothing to build."""
+        """The slow build of some terms; it takes no steps if none of them compares layers."""
         layers = sorted({layer for term in terms for layer, _ in term.compared})
         return cls(share, tuple(layers)) if layers else cls()
 
     def done(self, progress: float) -> bool:
-        """True once everything is on.
+        """True once everything is switched on.
 
         Args:
-            progress: share of the steps that are done, 0 to 1.
+            progress: the fraction of the training steps already done, 0 to 1.
         """
         return progress + _ROUNDING >= self.share
 
     def on(self, progress: float) -> frozenset[int]:
-        """The layers that are on."""
+        """The layers that are switched on."""
         each = self.share / max(len(self.layers), 1)
         return frozenset(layer for k, layer in enumerate(self.layers) if progress + _ROUNDING >= k * each)

@@ -1,4 +1,4 @@
-"""What the settings of all losses share: their base class, schedules, layer maps and projections."""
+"""What the settings of all losses have in common: the base class, schedules, layer maps and projections."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from tasks.task_types import is_kind, kinds
 
 
 class Strict(BaseModel):
-    """Settings in which an unknown key is an error."""
+    """Base class of all settings; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
-# Points [share of the stage's steps, value], interpolated linearly; two points at one share are a jump.
+# Points [fraction of the stage's steps, value], interpolated linearly; two points at one fraction are a jump.
 Points = list[tuple[float, float]]
 
 
 def _weight(value: float | Points) -> float | Points:
-    """a number of 0 or more, or points [share of the steps, value]"""
+    """a number of 0 or more, or points [fraction of the steps, value]"""
     points = [(0.0, value)] if isinstance(value, int | float) else value
     if not points or any(y < 0 for _, y in points):
-        raise ValueError("a number of 0 or more, or points [share of the steps, value]")
+        raise ValueError("a number of 0 or more, or points [fraction of the steps, value]")
     if any(not 0 <= x <= 1 for x, _ in points) or any(a > b for (a, _), (b, _) in pairwise(points)):
-        raise ValueError("points are [share of the steps, value], the shares rising from 0 to 1")
+        raise ValueError("points are [fraction of the steps, value], with fractions rising from 0 to 1")
     return value
 
 
 def _temperature(value: float | Points) -> float | Points:
-    """a number above 0, or points [share of the steps, value]"""
+    """a number above 0, or points [fraction of the steps, value]"""
     if value == 0 or (not isinstance(value, int | float) and any(y == 0 for _, y in value)):
-        raise ValueError("a temperature is above 0")
+        raise ValueError("a temperature must be above 0")
     return _weight(value)
 
 
@@ -62,7 +62,7 @@ Projection = Annotated[
 
 
 def value_at(schedule: float | Points, share: float) -> float:
-    """The value of a schedule once `share` (0 to 1) of the steps is done."""
+    """The value of a schedule after the fraction `share` (0 to 1) of the steps."""
     if isinstance(schedule, int | float):
         return float(schedule)
     before = [point for point in schedule if point[0] <= share]
@@ -74,15 +74,17 @@ def value_at(schedule: float | Points, share: float) -> float:
 
 
 def is_zero(schedule: float | Points) -> bool:
-    """True if the value is 0 all the time."""
+    """True if the value is always 0."""
     return not schedule if isinstance(schedule, int | float) else not any(value for _, value in schedule)
 
 
 class TermSettings(Strict):
-    """The settings that every loss has; a loss with more of its own has a subclass of this as `Settings`.
+    """The settings that every term has.
+
+    A loss with further settings defines a subclass called `Settings`.
 
     Attributes:
-        weight: factor in the objective, or points over the steps.
+        weight: the factor of the term in the objective, or points over the steps.
         kinds: the kinds of task that the term applies to; None = all.
         loss: the name of the loss.
     """

@@ -1,8 +1,9 @@
-"""What a Transformer computes on the way, handed over while it runs.
+"""Capture intermediate results of a Transformer during its forward pass.
 
-transformers sends the attention of every modern encoder through one interface; ours notes what is wanted
-and calls the fast path (SDPA). So queries, keys, values and context vectors cost nothing but their keep, no
-family has to be known by name, and a forward pass that has given all that was asked for stops there.
+transformers routes the attention of every modern encoder through one interface. Our implementation of it
+records what is needed and calls the fast path (SDPA). Queries, keys, values and context vectors therefore
+cost only the memory to keep them, no encoder family needs code of its own, and a forward pass stops as soon
+as everything that was requested has been captured.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ _active: ContextVar[Capture | None] = ContextVar("capture", default=None)
 
 
 class Enough(Exception):
-    """All that was asked for is there: the layers above need not run."""
+    """Everything requested has been captured, so the remaining layers need not run."""
 
 
 class Capture:
-    """Collects what one forward pass is asked for.
+    """Collects the requested outputs of one forward pass.
 
     Args:
-        need: what to keep; what the last layer's hidden states are for is taken from the model's result.
-        to_the_end: True if the pass has to run to its end.
+        need: the outputs to keep; the caller adds the last layer's hidden states from the model's result.
+        to_the_end: True if the pass must run to its end.
 
     Attributes:
-        found: kind -> layer -> tensor.
+        found: kind of output -> layer -> tensor.
     """
 
     def __init__(self, need: OutputSpec, to_the_end: bool):
@@ -42,7 +43,7 @@ class Capture:
         self._attended = 0
 
     def run(self, body: nn.Module, **inputs: Any) -> Any:
-        """The body's result, or None where it was stopped early."""
+        """Run the body; return its result, or None if the pass was stopped early."""
         token = _active.set(self)
         try:
             return body(**inputs)
@@ -52,25 +53,25 @@ class Capture:
             _active.reset(token)
 
     def keep(self, kind: str, layer: int, value: Tensor) -> None:
-        """Keep a tensor if it is wanted."""
+        """Keep a tensor if it was requested and is not kept already."""
         if layer in self._wanted[kind] and layer not in self.found[kind]:
             self.found[kind][layer] = value
             self._left -= 1
 
     def offer(self, layer: int, hidden: Tensor) -> None:
-        """A layer's output, (B, L, d); what has been kept already stays."""
+        """Offer a layer's output (B, L, d); outputs that are kept already stay."""
         self.keep("hidden", layer, hidden)
         self.keep("cls", layer, hidden[:, 0])
 
     def state(self, layer: int, hidden: Tensor) -> None:
-        """A layer's output while the pass runs."""
+        """Offer a layer's output during the pass, and stop the pass if nothing else is needed."""
         self.offer(layer, hidden)
         self._stop_if_done()
 
     def attention(
         self, query: Tensor, key: Tensor, value: Tensor, scaling: float, bias: Tensor | None
     ) -> int:
-        """What goes into a layer's attention, (B, heads, L, d/heads) each; returns the layer's number."""
+        """Offer the inputs of a layer's attention, (B, heads, L, d/heads) each; return the layer's number."""
         self._attended += 1
         layer = self._attended
         for kind, tensor in (("query", query), ("key", key), ("value", value)):
@@ -83,7 +84,7 @@ class Capture:
         return layer
 
     def context(self, layer: int, context: Tensor) -> None:
-        """What comes out of a layer's attention, (B, L, heads, d/heads)."""
+        """Offer the output of a layer's attention, (B, L, heads, d/heads)."""
         self.keep("context", layer, context.flatten(2))
         self._stop_if_done()
 
@@ -102,7 +103,7 @@ def _attention(
     position_bias: Tensor | None = None,
     **given: Any,
 ) -> tuple[Tensor, None]:
-    """SDPA, with the active capture looking on."""
+    """SDPA that also reports its inputs and output to the active capture."""
     capture = _active.get()
     if capture is None:
         layer = 0
@@ -120,7 +121,7 @@ def _attention(
 
 
 def _register() -> None:
-    """Make our attention known to transformers, whose import takes seconds and is therefore put off."""
+    """Register our attention with transformers, which is imported here because its import takes seconds."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -129,7 +130,7 @@ def _register() -> None:
 
 
 def find_layers(body: nn.Module, n_layers: int) -> tuple[str, nn.ModuleList] | None:
-    """The list of a body's layers and its dotted name; None where layers are no list of that length."""
+    """The dotted name and the list of a body's layers, or None if it has no list of that length."""
     return next(
         ((n, m) for n, m in body.named_modules() if isinstance(m, nn.ModuleList) and len(m) == n_layers),
         None,
@@ -137,9 +138,10 @@ def find_layers(body: nn.Module, n_layers: int) -> tuple[str, nn.ModuleList] | N
 
 
 def watch(body: nn.Module, n_layers: int) -> bool:
-    """Make a body report to the active capture; False if its layers cannot be told apart.
+    """Make a body report to the active capture; return False if its list of layers cannot be found.
 
-    The attention of families that do not use transformers' interface is not seen (`EncoderSpec.offers`).
+    The attention of families that do not use transformers' attention interface cannot be captured
+    (`EncoderSpec.offers`).
     """
     if getattr(body, "_supports_attention_backend", False):
         _register()

@@ -1,4 +1,4 @@
-"""The logits of a model for many rows at once."""
+"""Compute the logits of a model for many rows."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def predict_logits(
     world: int = 1,
     advance: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """The logits of every row, (n, C) float32; of `span` tasks (n, 2, L), L being the model's max_length.
+    """Compute the logits of every row: (n, C) float32, or (n, 2, max_length) for `span` tasks.
 
-    Rows are run in order of length, so little is padded.
+    Rows are processed in order of length, to keep padding low.
 
     Args:
-        rank, world: this process runs every world-th batch; the rows of the others are 0.
+        rank, world: this process runs every world-th batch; the rows of other processes are 0.
         advance: called with the number of rows after each batch.
     """
     collate = Collator(model.reader)
@@ -36,7 +36,7 @@ def predict_logits(
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     device = next(model.parameters()).device
     shape = task.type.logits_shape(task, model.info.max_length)
-    found = np.zeros((len(order), *shape), dtype=np.float32)
+    result = np.zeros((len(order), *shape), dtype=np.float32)
     was_training = model.training
     model.eval()
     with torch.inference_mode():
@@ -44,9 +44,9 @@ def predict_logits(
             batch = collate(encoded, indices).to(device)
             logits = model(batch.inputs, task.head).logits
             assert logits is not None
-            found[indices] = PADDED
-            found[indices, ..., : logits.shape[-1]] = logits.float().cpu().numpy()
+            result[indices] = PADDED
+            result[indices, ..., : logits.shape[-1]] = logits.float().cpu().numpy()
             if advance:
                 advance(len(indices))
     model.train(was_training)
-    return found
+    return result

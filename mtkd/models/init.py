@@ -1,4 +1,4 @@
-"""What a student may start from, and how weights of the teacher are copied into it."""
+"""What a student can be initialised from, and how weights are copied into it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InitSpec:
-    """What is known of the teacher before any weights are loaded.
+    """What is known about the teacher before any weights are loaded.
 
     Attributes:
         teacher: the configuration of the teacher's encoder; None without a teacher.
-        base: name of the pretrained encoder that the teacher was fine-tuned from.
+        base: the name of the pretrained encoder that the teacher was fine-tuned from.
     """
 
     teacher: EncoderConfig | None
@@ -33,15 +33,15 @@ class InitSpec:
 
 @dataclass(frozen=True)
 class InitContext:
-    """What a student is built from.
+    """Everything that a student can be initialised from.
 
     Attributes:
         tokeniser: the student's tokeniser.
         teacher: the teacher's encoder; None without a teacher, or if none of its weights are needed.
-        teacher_tokeniser: the teacher's tokeniser; the student's own without a teacher.
-        init_spec: what is known of the teacher without its weights.
-        importance: of the teacher's parts; given if the student's settings need it.
-        texts: the training texts, one array per column; may be empty.
+        teacher_tokeniser: the teacher's tokeniser; without a teacher, the student's own.
+        init_spec: what is known about the teacher without its weights.
+        importance: the importance of the teacher's parts, if the student's settings need it.
+        texts: the training texts, one array per column; can be empty.
     """
 
     tokeniser: Tokeniser
@@ -53,7 +53,7 @@ class InitContext:
 
     @property
     def own_vocabulary(self) -> bool:
-        """True if the student does not read with the teacher's tokeniser."""
+        """True if the student has a tokeniser of its own, different from the teacher's."""
         return self.tokeniser.digest != self.teacher_tokeniser.digest
 
 
@@ -61,29 +61,29 @@ def teacher_embeddings(context: InitContext) -> Tensor:
     """A copy of the teacher's word embeddings (V, d).
 
     Raises:
-        UserError: there is no teacher, or it has another vocabulary.
+        UserError: there is no teacher, or its vocabulary differs from the student's.
     """
     if context.teacher is None:
         raise UserError(
-            "student.embeddings=teacher needs a teacher, and there is none",
-            hint="pass `teacher=DIR`, or `student.embeddings=random`",
+            "student.embeddings=teacher needs a teacher, but there is none",
+            hint="pass `teacher=DIR`, or use `student.embeddings=random`",
         )
     if context.own_vocabulary:
         raise UserError(
             "student.embeddings=teacher needs the teacher's vocabulary of "
-            f"{context.teacher_tokeniser.vocab_size} ids; the student's own has "
+            f"{context.teacher_tokeniser.vocab_size} token ids, but the student has its own of "
             f"{context.tokeniser.vocab_size}",
-            hint="`student.vocabulary=wordpiece`, or `student.embeddings=random`",
+            hint="use `student.vocabulary=wordpiece` or `student.embeddings=random`",
         )
     table: Tensor = context.teacher.embeddings.weight
     return table.detach().clone()
 
 
 def refuse_teacher_embeddings(settings: StudentSettings, reason: str, hint: str) -> None:
-    """Refuse `student.embeddings=teacher` for a student that cannot start from them.
+    """Refuse `student.embeddings=teacher` for a student that cannot use the teacher's embeddings.
 
     Raises:
-        UserError: the setting is on.
+        UserError: `settings.embeddings` is "teacher".
     """
     if settings.embeddings == "teacher":
         raise UserError(reason, hint=hint)
@@ -92,31 +92,32 @@ def refuse_teacher_embeddings(settings: StudentSettings, reason: str, hint: str)
 def copy_layers(
     student: nn.Module, n_layers: int, source: nn.Module, source_layers: int, layers: Sequence[int]
 ) -> None:
-    """Give a Transformer the embeddings of another one and some of its layers.
+    """Copy the embeddings and some of the layers of one Transformer into another.
 
     Args:
-        n_layers: layers of the student.
-        source_layers: layers of the source.
-        layers: for each layer of the student the source's layer, both from 1.
+        n_layers: the number of layers of the student.
+        source_layers: the number of layers of the source.
+        layers: for each layer of the student, the number of the source layer, from 1.
 
     Raises:
-        UserError: a weight has another shape.
+        UserError: the shapes of a weight differ.
     """
-    places = find_layers(student, n_layers), find_layers(source, source_layers)
-    to, of = (f"{place[0]}." if place else None for place in places)
+    lists = find_layers(student, n_layers), find_layers(source, source_layers)
+    student_prefix, source_prefix = (f"{found[0]}." if found else None for found in lists)
     weights = source.state_dict()
-    taken = {}
+    copied = {}
     for name, weight in student.state_dict().items():
         origin = name
-        if to and of and name.startswith(to):
-            number, _, rest = name.removeprefix(to).partition(".")
-            origin = f"{of}{layers[int(number)] - 1}.{rest}"
-        there = tuple(weights[origin].shape) if origin in weights else "none"
-        if there != tuple(weight.shape):
+        if student_prefix and source_prefix and name.startswith(student_prefix):
+            number, _, rest = name.removeprefix(student_prefix).partition(".")
+            origin = f"{source_prefix}{layers[int(number)] - 1}.{rest}"
+        shape = tuple(weights[origin].shape) if origin in weights else "missing"
+        if shape != tuple(weight.shape):
             raise UserError(
-                f"the student's {name} is {tuple(weight.shape)}, there {there} in the encoder it starts from",
-                expected="the sizes of the encoder it starts from, but for layers and heads",
-                hint="leave out the student's sizes, or `student.transformer.init=random`",
+                f"the student's {name} has the shape {tuple(weight.shape)}, but in the encoder that it "
+                f"starts from it is {shape}",
+                expected="the sizes of that encoder, except for the numbers of layers and heads",
+                hint="leave out the student's sizes, or use `student.transformer.init=random`",
             )
-        taken[name] = weights[origin]
-    student.load_state_dict(taken)
+        copied[name] = weights[origin]
+    student.load_state_dict(copied)

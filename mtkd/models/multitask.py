@@ -1,4 +1,4 @@
-"""The one model type: an encoder shared by all tasks, with a head for each. Teachers and students alike."""
+"""The model class of teachers and students: an encoder shared by all tasks, with one head per task."""
 
 from __future__ import annotations
 
@@ -26,31 +26,32 @@ FORMAT = 2
 WEIGHTS, HEADS = "model.safetensors", "heads.safetensors"
 TOKENISER = "tokenizer.json"
 README = """\
-# A model of mtkd
+# An mtkd model
 
-Answers: `mtkd predict --model DIR`, or `mtkd.models.multitask.MultiTaskModel.load(DIR)` in Python.
+To predict, use `mtkd predict --model DIR`, or `mtkd.models.multitask.MultiTaskModel.load(DIR)` in Python.
 
 - model.json: the encoder's configuration, and each task with its labels in the order of the logits
-- {weights}: the encoder
+- {weights}: the encoder's weights
 - {heads}: one head per task: {tasks}
 - tokenizer.json, tokenizer_config.json: the tokeniser
 
-If there is a config.json, `AutoModel.from_pretrained(DIR)` of transformers reads the encoder without heads.
-A classifier of transformers (`AutoModelForSequenceClassification`, `pipeline("text-classification")`) would
-put a new, random head on it. config.json therefore declares no labels, which makes a pipeline fail. To
+If there is a config.json, `AutoModel.from_pretrained(DIR)` of transformers loads the encoder without heads.
+The classifiers of transformers (`AutoModelForSequenceClassification`, `pipeline("text-classification")`)
+would add a new, random head. config.json therefore declares no labels, which makes a pipeline fail. To
 fine-tune the encoder with transformers, pass `num_labels`.
 """
 
 
 @dataclass
 class ModelInfo:
-    """What a saved model says of itself, beside its weights.
+    """What is saved with a model besides its weights.
 
     Attributes:
-        max_length: tokens a row (or, for students that read texts apart, a text) is cut to.
-        stride: tokens that neighbouring windows of a long context share (`span` tasks).
-        head_hidden: width of the heads' hidden layer; 0 = a single Linear.
-        dropout: in the heads.
+        max_length: rows are truncated to this many tokens (each text of a row, if the encoder reads the texts
+            separately).
+        stride: the number of tokens that neighbouring windows of a long context share (`span` tasks).
+        head_hidden: the width of the heads' hidden layer; 0 = a single linear layer.
+        dropout: the dropout probability in the heads.
         base: the pretrained encoder that training started from; None = random weights.
         scores: task -> recorded validation scores (see `mtkd.evaluation.scoring`).
     """
@@ -64,12 +65,12 @@ class ModelInfo:
 
 
 class MultiTaskModel(nn.Module):
-    """A shared encoder and one head a task.
+    """A shared encoder with one head per task.
 
     Attributes:
         tasks: head name -> Task.
         info: see ModelInfo.
-        tokeniser: what turns text into the encoder's ids.
+        tokeniser: turns text into the encoder's token ids.
     """
 
     def __init__(self, encoder: AnyEncoder, tasks: Iterable[Task], tokeniser: Tokeniser, info: ModelInfo):
@@ -80,7 +81,7 @@ class MultiTaskModel(nn.Module):
         self.heads = nn.ModuleDict({name: self._new_head(task) for name, task in self.tasks.items()})
 
     def read_at_most(self, max_length: int) -> None:
-        """Cut rows to `max_length` tokens from now on.
+        """Truncate rows to `max_length` tokens from now on.
 
         Raises:
             UserError: the encoder has fewer positions.
@@ -89,7 +90,7 @@ class MultiTaskModel(nn.Module):
         if max_length > longest:
             raise UserError(
                 f"max_length {max_length} is more than the {longest} positions that the encoder has",
-                hint=f"`max_length={longest}` (mtkd refine) or `student.max_length={longest}`",
+                hint=f"use `max_length={longest}` (refine) or `student.max_length={longest}` (distill)",
             )
         self.info.max_length = max_length
 
@@ -103,19 +104,19 @@ class MultiTaskModel(nn.Module):
 
     @property
     def offers(self) -> OutputSpec:
-        """What can be asked of this model."""
+        """The outputs that can be requested from this model."""
         return self.encoder.offers | LOGITS
 
     def forward(self, inputs: ModelInputs, head: str, need: OutputSpec = LOGITS) -> ModelOutput:
-        """Read a batch of one task.
+        """Run a batch of one task.
 
         Args:
-            inputs: the batch, as `self.reader` makes it.
-            head: whose head answers (`Task.head`).
-            need: what to return; nothing else is kept.
+            inputs: the batch, tokenised by `self.reader`.
+            head: the name of the head to use (`Task.head`).
+            need: the outputs to return; nothing else is kept.
 
         Returns:
-            ModelOutput with logits (B, C), of a `span` task (B, 2, L), and what else was asked for.
+            ModelOutput with logits (B, C), or (B, 2, L) for `span` tasks, and the other requested outputs.
         """
         module = self.heads[head] if need.logits else None
         of_tokens = module is not None and self.tasks[head].type.predicts_spans
@@ -127,13 +128,13 @@ class MultiTaskModel(nn.Module):
         return ModelOutput(**vars(out), logits=logits)
 
     def threshold(self, task: Task) -> Any:
-        """The threshold that was best on the task's validation rows (`TaskType.best_threshold`), or None."""
-        known = self.info.scores.values() if task.type.has_threshold(task) else ()
-        found = [s.get("threshold") for s in known if s["task"] == task.name]
-        return next((value for value in found if value is not None), None)
+        """The best threshold on the task's validation rows (`TaskType.best_threshold`), or None."""
+        scores = self.info.scores.values() if task.type.has_threshold(task) else ()
+        thresholds = [s.get("threshold") for s in scores if s["task"] == task.name]
+        return next((value for value in thresholds if value is not None), None)
 
     def keep(self, tasks: Iterable[Task]) -> None:
-        """Keep only the heads of these tasks; give a fresh head to those that have none."""
+        """Keep only the heads of these tasks, and add a new head for each task that has none."""
         wanted = {task.head: task for task in tasks}
         heads = {
             name: self.heads[name] if name in self.heads else self._new_head(t) for name, t in wanted.items()
@@ -141,14 +142,14 @@ class MultiTaskModel(nn.Module):
         self.tasks, self.heads = wanted, nn.ModuleDict(heads)
 
     def require(self, tasks: Iterable[Task], what: str) -> None:
-        """Check that there is a fitting head for each task; see `require_heads`."""
+        """Check that there is a matching head for each task; see `require_heads`."""
         require_heads(self.tasks, tasks, what)
 
     def save(self, directory: Path) -> None:
-        """Write the model atomically: `model.json`, the encoder's and the heads' weights, and the tokeniser.
+        """Write the model atomically: `model.json`, the weights of encoder and heads, and the tokeniser.
 
-        A Transformer's directory is also one as transformers writes it: `AutoModel.from_pretrained` reads
-        the encoder from it, without heads. The README.md inside says so.
+        `AutoModel.from_pretrained` of transformers can load a Transformer encoder from the directory, without
+        the heads. The README.md in the directory explains this.
         """
         info = self.info
         with atomic_directory(directory) as place:
@@ -162,10 +163,10 @@ class MultiTaskModel(nn.Module):
 
     @classmethod
     def load(cls, directory: Path) -> MultiTaskModel:
-        """Read a model written by `save`, from its directory or from the run directory that holds it.
+        """Load a model written by `save`, from its directory or from the run directory that contains it.
 
         Raises:
-            UserError: there is no model there, a file is missing or damaged, or another version wrote it.
+            UserError: there is no model, a file is missing or damaged, or another version of mtkd wrote it.
         """
         place = model_directory(directory)
         saved = read_saved(directory)
@@ -179,49 +180,50 @@ class MultiTaskModel(nn.Module):
 
     @classmethod
     def without_heads(cls, name: str, max_length: int) -> MultiTaskModel:
-        """A pretrained encoder as a model that knows no task.
+        """Load a pretrained encoder as a model without any heads.
 
         Args:
-            name: hub name or directory, or `minilm`.
+            name: a hub name, a directory, or `minilm`.
 
         Raises:
-            UserError: no such encoder, or it cannot read so many tokens.
+            UserError: there is no such encoder, or it cannot read `max_length` tokens.
         """
         encoder = TransformerEncoder.pretrained(name)
         return cls(encoder, [], Tokeniser.load(locate(name)), ModelInfo(max_length, base=name)).eval()
 
 
 def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -> None:
-    """Check that there is a fitting head for each task.
+    """Check that there is a matching head for each task.
 
     Args:
-        known: head name -> the task it was made for.
+        known: head name -> the task that the head was trained on.
         what: how to name the model in the error ("the teacher ...").
 
     Raises:
-        UserError: a head is missing or answers with another number of outputs.
+        UserError: a head is missing, or was trained on another kind of task or other labels.
     """
     for task in tasks:
-        there = known.get(task.head)
-        if there is None:
+        trained = known.get(task.head)
+        if trained is None:
             raise UserError(
                 f"{what} has no head for the task {task.name!r}",
                 expected=f"tasks it was trained on: {shorten(known, task.name) or 'none'}",
-                hint="leave the task out with `tasks`, or train a model that knows it",
+                hint="leave the task out of `tasks`, or use a model that was trained on it",
             )
-        if (there.kind, there.labels) != (task.kind, task.labels):
+        if (trained.kind, trained.labels) != (task.kind, task.labels):
             raise UserError(
-                f"{what} knows {task.name!r} as {there.kind} with labels {shorten(there.labels) or 'none'}; "
-                f"the task here is {task.kind} with labels {shorten(task.labels) or 'none'}"
+                f"{what} was trained on {task.name!r} as {trained.kind} with labels "
+                f"{shorten(trained.labels) or 'none'}, but the task is now {task.kind} with labels "
+                f"{shorten(task.labels) or 'none'}"
             )
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a saved model says of itself; no weights.
+    """The description of a saved model, without its weights.
 
     Attributes:
-        encoder_json: its encoder's configuration.
+        encoder_json: the encoder's configuration as plain JSON values.
     """
 
     encoder_json: dict[str, Any]
@@ -229,63 +231,63 @@ class SavedModel:
     info: ModelInfo
 
     def encoder(self) -> AnyEncoder:
-        """Its encoder, with fresh weights."""
+        """Build the encoder with newly initialised weights."""
         return encoder_from_config(self.config)
 
     @property
     def config(self) -> EncoderConfig:
-        """Its encoder's configuration."""
+        """The encoder's configuration."""
         return config_from_json(self.encoder_json)
 
 
 def read_saved(directory: Path) -> SavedModel:
-    """What the model in a directory, or in the run directory that holds it, says of itself.
+    """Read the description of the model in a directory, or in the run directory that contains it.
 
     Raises:
-        UserError: there is no model there, or another version wrote it.
+        UserError: there is no model, or another version of mtkd wrote it.
     """
     return saved_in(model_directory(directory))
 
 
 def write_description(place: Path, config: EncoderConfig, tasks: Iterable[Task], info: ModelInfo) -> None:
-    """Write what a model says of itself; `saved_in` reads it."""
-    said = {"format": FORMAT, "encoder": config.model_dump(), "tasks": [task.to_json() for task in tasks]}
-    write_json(place / "model.json", said | vars(info))
+    """Write the description of a model, which `saved_in` reads."""
+    parts = {"format": FORMAT, "encoder": config.model_dump(), "tasks": [task.to_json() for task in tasks]}
+    write_json(place / "model.json", parts | vars(info))
 
 
 def saved_in(place: Path) -> SavedModel:
-    """What the model.json of a directory says.
+    """Read the model.json of a directory.
 
     Raises:
-        UserError: there is none, or another version wrote it.
+        UserError: there is none, or another version of mtkd wrote it.
     """
-    said = read_json(place / "model.json")
-    if (written := said.pop("format")) != FORMAT:
+    parts = read_json(place / "model.json")
+    if (written := parts.pop("format")) != FORMAT:
         newer = written > FORMAT
         raise UserError(
-            f"{place} was written by {'a newer' if newer else 'an older'} mtkd",
-            hint="upgrade mtkd" if newer else "train it anew with this version",
+            f"{place} was written by {'a newer' if newer else 'an older'} version of mtkd",
+            hint="upgrade mtkd" if newer else "train the model again with this version",
         )
-    encoder, tasks = said.pop("encoder"), [Task.from_json(value) for value in said.pop("tasks")]
-    return SavedModel(encoder, tasks, ModelInfo(**said))
+    encoder, tasks = parts.pop("encoder"), [Task.from_json(value) for value in parts.pop("tasks")]
+    return SavedModel(encoder, tasks, ModelInfo(**parts))
 
 
 def saved_tokeniser(place: Path) -> Tokeniser:
-    """The tokeniser that was saved beside a model, or beside the description of one.
+    """Load the tokeniser that was saved next to a model or its description.
 
     Raises:
         UserError: its file is missing or damaged.
     """
-    if not (place / TOKENISER).is_file():  # transformers would make up an empty one
+    if not (place / TOKENISER).is_file():  # transformers would silently create an empty one
         raise UserError(
-            f"{place} lacks {TOKENISER}, without which no text can be read",
-            hint="copy it from where the model was trained; it belongs to the weights",
+            f"{place} has no {TOKENISER}, so the model cannot read text",
+            hint="copy the file from the directory in which the model was trained",
         )
     return Tokeniser.load(str(place))
 
 
 def is_saved_model(directory: Path) -> bool:
-    """True if a model of ours lies there, or in the run that lies there."""
+    """True if the directory is an mtkd model or a run directory that contains one."""
     return any((place / "model.json").is_file() for place in (directory, directory / "model"))
 
 
@@ -294,23 +296,24 @@ def _plain(module: nn.Module) -> dict[str, Tensor]:
 
 
 def model_directory(directory: Path) -> Path:
-    """Where the model lies: `directory` itself or its `model/`.
+    """The directory of the model: `directory` itself or its subdirectory `model/`.
 
     Raises:
-        UserError: neither holds a model.
+        UserError: neither contains a model.
     """
     for place in (directory, directory / "model"):
         if (place / "model.json").is_file() and (place / WEIGHTS).is_file():
             return place
     if not directory.is_dir():
         raise UserError(
-            f"there is no directory {directory}: an mtkd model is wanted here",
-            hint=f"a pretrained encoder becomes one by: mtkd refine --teacher {directory} --out DIR",
+            f"there is no directory {directory}",
+            expected="the directory of an mtkd model",
+            hint=f"turn a pretrained encoder into a model with: mtkd refine --teacher {directory} --out DIR",
         )
     raise UserError(
-        f"{directory} holds no mtkd model",
+        f"{directory} does not contain an mtkd model",
         expected="a run directory of mtkd refine, distill or finetune, or the model/ inside it",
-        hint="if the run there is unfinished, run its command again to finish it",
+        hint="if the run in this directory is unfinished, run its command again to finish it",
     )
 
 

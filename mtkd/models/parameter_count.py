@@ -1,4 +1,4 @@
-"""How large a model is."""
+"""Count the parameters of a model."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from mtkd.models.multitask import MultiTaskModel
 
 @dataclass(frozen=True)
 class Parameters:
-    """Numbers of weights: all, those in the word embedding table, and the rest."""
+    """The number of weights: in total, and in the word embedding table."""
 
     total: int
     embeddings: int
 
     @property
     def without_embeddings(self) -> int:
-        """What papers usually quote."""
+        """The number of weights outside the word embeddings, which papers usually quote."""
         return self.total - self.embeddings
 
     def to_json(self) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""Students cut out of their teacher: layers, heads and feed-forward units by importance, embeddings by SVD.
+"""Prune a teacher into a student: layers, heads and feed-forward units by importance, embeddings by SVD.
 
-ROSITA (Liu et al. 2021, AAAI). What remains is a Transformer with fewer heads of the same size, which no
-configuration of transformers describes; so these students are read back by mtkd, not by AutoModel.
+This is ROSITA (Liu et al. 2021, AAAI). The result is a Transformer with fewer heads of unchanged size, which
+no configuration of transformers can describe; such students can be loaded by mtkd, but not by AutoModel.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ PARTS = ("query", "key", "value", "output", "up", "down")
 
 @dataclass(frozen=True)
 class Importance:
-    """How much a teacher's parts matter: sums over batches of |sum of w dL/dw|, the first-order change of the
-    loss if a part were gone.
+    """The importance of a teacher's parts.
+
+    It is the sum over batches of |sum of w dL/dw|, the first-order change of the loss if a part were removed.
 
     Attributes:
-        layers: (M,).
-        heads: (M, heads).
-        units: (M, feed-forward width).
+        layers: (M,) for each layer.
+        heads: (M, heads) for each attention head.
+        units: (M, feed-forward width) for each unit of the feed-forward layers.
     """
 
     layers: Tensor
@@ -34,12 +35,12 @@ class Importance:
     units: Tensor
 
     def best_layers(self, count: int) -> list[int]:
-        """The most important layers, from 1, in order."""
+        """The numbers of the most important layers, from 1, in ascending order."""
         return sorted((self.layers.topk(count).indices + 1).tolist())
 
 
 class FactorisedEmbedding(nn.Module):
-    """A word embedding table (V, d) as a product of (V, rank) and (rank, d)."""
+    """A word embedding table (V, d) that is factorised into (V, rank) and (rank, d)."""
 
     def __init__(self, size: int, rank: int, width: int):
         super().__init__()
@@ -47,29 +48,29 @@ class FactorisedEmbedding(nn.Module):
         self.up = nn.Linear(rank, width, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(..., d) of (...) ids."""
-        found: Tensor = self.up(self.table(ids))
-        return found
+        """Look up the embeddings (..., d) of token ids (...)."""
+        embedded: Tensor = self.up(self.table(ids))
+        return embedded
 
     @property
     def weight(self) -> Tensor:
-        """(V, d) the table as one."""
+        """The whole table (V, d)."""
         return self.table.weight @ self.up.weight.T
 
     def take(self, weight: Tensor) -> None:
-        """The best approximation of a table (V, d) in the least-squares sense: its truncated SVD."""
+        """Set the factors to the best least-squares approximation of a table (V, d), its truncated SVD."""
         wide = weight.detach().double()
-        _, vectors = torch.linalg.eigh(wide.T @ wide)  # of the SVD, with the smallest first
+        _, vectors = torch.linalg.eigh(wide.T @ wide)  # the right singular vectors, smallest values first
         basis = vectors[:, -self.table.embedding_dim :]
         self.up.weight.data.copy_(basis)
         self.table.weight.data.copy_(wide @ basis)
 
 
 def layer_parts(body: nn.Module, n_layers: int) -> list[dict[str, tuple[str, nn.Linear]]]:
-    """For each layer its six linear maps, by part: (name inside the layer, map).
+    """Find the six linear maps of each layer: part -> (name inside the layer, map).
 
     Raises:
-        UserError: layers that are not attention (four maps) and feed-forward (two maps).
+        UserError: the layers do not consist of attention (four maps) and a feed-forward layer (two maps).
     """
     found = find_layers(body, n_layers)
     layers = [] if found is None else list(found[1])
@@ -78,15 +79,15 @@ def layer_parts(body: nn.Module, n_layers: int) -> list[dict[str, tuple[str, nn.
         shapes = [tuple(m.weight.shape) for _, m in maps]
         if len(shapes) != len(PARTS) or shapes[4] != shapes[5][::-1] or shapes[3] != shapes[0][::-1]:
             raise UserError(
-                f"layers of {type(body).__name__} cannot be pruned: they are not made of queries, keys, "
-                f"values, output and a feed-forward pair, but of {shapes}",
+                f"the layers of {type(body).__name__} cannot be pruned: they do not consist of query, key, "
+                f"value, output and two feed-forward maps, but of maps with the shapes {shapes}",
                 expected="BERT, RoBERTa, XLM-R, ELECTRA, DistilBERT and encoders built like them",
             )
     return [dict(zip(PARTS, maps, strict=True)) for maps in parts]
 
 
 def resize_heads(body: nn.Module, n_layers: int, heads: int, head_size: int) -> None:
-    """Give every layer of a body so many heads of that size; the weights of its attention are fresh."""
+    """Change the number and size of the heads in every layer; the attention weights are initialised anew."""
     layers = find_layers(body, n_layers)
     for layer, parts in zip(layers[1] if layers else (), layer_parts(body, n_layers), strict=True):
         for part in ("query", "key", "value", "output"):
@@ -123,43 +124,44 @@ def prune_into(
     importance: Importance,
     head_size: int,
 ) -> None:
-    """Give a student's body what is most important of its teacher's.
+    """Copy the most important parts of a teacher into a smaller student.
 
     Args:
-        layers: for each layer of the student the teacher's, from 1.
-        head_size: width of a head, the same on both models.
+        layers: for each layer of the student, the number of the teacher layer, from 1.
+        head_size: the width of an attention head, the same in both models.
     """
-    mine, theirs = find_layers(student, n_layers), find_layers(teacher, n_teacher)
-    parts_of = layer_parts(student, n_layers)
-    teacher_parts = layer_parts(teacher, n_teacher)
-    assert mine is not None and theirs is not None, "layer_parts refuses a body without a list of layers"
-    weights = teacher.state_dict()
-    taken = student.state_dict()
-    inside = student.get_input_embeddings()  # type: ignore[operator]
-    for name, there in taken.items():
-        outside = name in weights and not name.startswith(f"{mine[0]}.")
-        taken[name] = weights[name] if outside and weights[name].shape == there.shape else there
+    student_layers, teacher_layers = find_layers(student, n_layers), find_layers(teacher, n_teacher)
+    student_parts, teacher_parts = layer_parts(student, n_layers), layer_parts(teacher, n_teacher)
+    assert student_layers is not None and teacher_layers is not None, "layer_parts found them"
+    prefix = student_layers[0]
+    teacher_weights = teacher.state_dict()
+    weights = student.state_dict()
+    for name, weight in weights.items():
+        outside = name in teacher_weights and not name.startswith(f"{prefix}.")
+        if outside and teacher_weights[name].shape == weight.shape:
+            weights[name] = teacher_weights[name]
     for number, source in enumerate(layers):
-        for name, value in theirs[1][source - 1].state_dict().items():
-            place = f"{mine[0]}.{number}.{name}"
-            if taken[place].shape == value.shape:
-                taken[place] = value
-        kept = _kept(parts_of[number], importance, source - 1, head_size)
-        for part, (name, _) in parts_of[number].items():
+        for name, value in teacher_layers[1][source - 1].state_dict().items():
+            key = f"{prefix}.{number}.{name}"
+            if weights[key].shape == value.shape:
+                weights[key] = value
+        kept = _kept(student_parts[number], importance, source - 1, head_size)
+        for part, (name, _) in student_parts[number].items():
             old = teacher_parts[source - 1][part][1]
             along = 1 if part in ("output", "down") else 0
-            place = f"{mine[0]}.{number}.{name}"
-            taken[f"{place}.weight"] = old.weight.detach().index_select(along, kept[part])
-            taken[f"{place}.bias"] = old.bias.detach() if along else old.bias.detach()[kept[part]]
-    student.load_state_dict(taken)
-    if isinstance(inside, FactorisedEmbedding):
-        inside.take(teacher.get_input_embeddings().weight)  # type: ignore[operator]
+            key = f"{prefix}.{number}.{name}"
+            weights[f"{key}.weight"] = old.weight.detach().index_select(along, kept[part])
+            weights[f"{key}.bias"] = old.bias.detach() if along else old.bias.detach()[kept[part]]
+    student.load_state_dict(weights)
+    embeddings = student.get_input_embeddings()  # type: ignore[operator]
+    if isinstance(embeddings, FactorisedEmbedding):
+        embeddings.take(teacher.get_input_embeddings().weight)  # type: ignore[operator]
 
 
 def _kept(
     parts: dict[str, tuple[str, nn.Linear]], importance: Importance, layer: int, head_size: int
 ) -> dict[str, Tensor]:
-    """For each part the rows (of outputs: columns) of the teacher's weights that are kept."""
+    """For each part, which rows of the teacher's weights are kept (columns, for `output` and `down`)."""
     heads = parts["query"][1].out_features // head_size
     best = importance.heads[layer].topk(heads).indices.sort().values
     of_heads = (best[:, None] * head_size + torch.arange(head_size)).flatten()

@@ -1,4 +1,4 @@
-"""The reference of all settings, generated from the settings classes and their docstrings."""
+"""A reference of all settings, their allowed values and meanings, generated from the settings classes."""
 
 from __future__ import annotations
 
@@ -13,26 +13,22 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from mtkd.losses.term_settings import TermSettings
+from mtkd.models.encoders.base import StudentSettings
 from mtkd.settings import STAGES
 
-# Descriptions of fields that the docstring of their class does not describe.
+# The descriptions of fields that the docstring of their class does not describe.
 _SHARED = {
     "loss": "the loss that the term computes",
-    "layers": "which student layers are compared with which teacher layers",
-    "projection": "projection of the student's vectors to the teacher's width",
-    "temperature": "divides the logits before the softmax; a number, or a schedule of points over the steps",
-    "vector": "the vector that represents a row",
-    "precision": "number format of the computation; bf16 uses autocast",
-    "max_length": "maximum number of tokens per row, special tokens included",
-    "stride": "number of tokens that neighbouring windows of a long context share (span tasks)",
-    "head_hidden": "width of the hidden layer of task heads; 0 = a single linear layer",
-    "dropout": "dropout probability in the task heads during training",
-    "kind": "the kind of encoder",
-    "embeddings": "how the word embeddings are initialised",
-    "vocabulary": "the teacher's word pieces, or whole words of the training text",
-    "vocabulary_size": "maximum number of words (vocabulary = word)",
+    "layers": "which teacher layer each student layer is compared with",
+    "projection": "how the student's vectors are projected to the teacher's width",
+    "temperature": "the number that logits are divided by before the softmax, or points over the steps",
+    "max_length": "the maximum number of tokens per row, including special tokens",
+    "stride": "the number of tokens that neighbouring windows of a long context share (span tasks)",
+    "head_hidden": "the width of the task heads' hidden layer; 0 = a single linear layer",
+    "dropout": "the dropout probability in the task heads",
 }
-_DESCRIBING = ("name", "summary", "source")  # fields that describe a recipe and are not settings
+_DESCRIBING = ("name", "summary", "source")  # of a recipe; nothing to set
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _NAMES: dict[Any, str] = {
     bool: "true | false",
@@ -49,10 +45,10 @@ class SettingInfo:
     """One setting.
 
     Attributes:
-        key: dotted name, as in `--set`.
-        value: the value in a recipe or the default, in the syntax of `--set`; "" if the setting is required.
-        allowed: a description of the accepted values.
-        description: one line.
+        key: the dotted name, as in `--set`.
+        value: the value in a recipe or the default, as in `--set`; "" = there is no default.
+        allowed: the allowed values, in words.
+        description: what the setting means, in one line.
     """
 
     key: str
@@ -62,7 +58,7 @@ class SettingInfo:
 
 
 def settings_in_use(settings: BaseModel, prefix: str = "") -> list[SettingInfo]:
-    """All settings of a recipe, with their values."""
+    """Every setting of a recipe, with its value there."""
     found = []
     for name, field in type(settings).model_fields.items():
         key, value = f"{prefix}{name}", getattr(settings, name)
@@ -78,12 +74,12 @@ def settings_in_use(settings: BaseModel, prefix: str = "") -> list[SettingInfo]:
 
 @dataclass(frozen=True)
 class Section:
-    """The settings of one class, without nested classes.
+    """The settings of one class, without those of the classes in it.
 
     Attributes:
-        title: the section of the settings, such as "distill", "train" or "terms.NAME, loss = relation".
-        summary: the first paragraph of the class's docstring.
-        stages: the commands that use the settings.
+        title: where they are set: "distill", "train", "terms.NAME, loss = relation".
+        summary: the first sentence of the class's docstring.
+        stages: the commands that read them.
     """
 
     title: str
@@ -93,7 +89,7 @@ class Section:
 
 
 def sections() -> list[Section]:
-    """The settings of all commands, each class once."""
+    """All settings of all commands, each class once."""
     found: dict[tuple[str, type[BaseModel], type[BaseModel]], list[str]] = {}
     for stage, model in STAGES.items():
         for place in _classes(stage, "", model, BaseModel):
@@ -106,16 +102,17 @@ def sections() -> list[Section]:
 
 
 def markdown() -> str:
-    """The content of docs/settings.md."""
+    """docs/settings.md."""
     lines = [
         "# Settings",
         "",
-        "All settings of `mtkd distill`, `refine` and `finetune`. `--set KEY=VALUE` overrides a setting of a",
-        "recipe. The default applies if a recipe does not set the key; `mtkd recipes show NAME --all` prints",
-        "the settings of a recipe. Generated by `mtkd recipes settings --markdown > docs/settings.md`.",
+        "These are all settings of `mtkd distill`, `mtkd refine` and `mtkd finetune`. `--set KEY=VALUE`",
+        "changes a setting of a recipe. The defaults below apply to recipes that do not set the key;",
+        "`mtkd recipes show NAME --all` lists the values of one recipe. This page is generated by",
+        "`mtkd recipes settings --markdown > docs/settings.md`.",
     ]
     for section in sections():
-        note = "Used by" if section.settings else "It has no further settings. Used by"
+        note = "Read by" if section.settings else "It has no settings of its own. Read by"
         lines += ["", f"## {section.title}", "", f"{section.summary} {note} {_commands(section.stages)}."]
         if section.settings:
             lines += ["", "| setting | default | allowed | meaning |", "| --- | --- | --- | --- |"]
@@ -134,7 +131,7 @@ def _escaped(text: str) -> str:
 
 
 def _prefix(title: str) -> str:
-    """The prefix of the keys of a section, from its title."""
+    """The start of a section's keys, given its title."""
     key = title.partition(",")[0]
     return "" if key in STAGES else f"{key}."
 
@@ -142,25 +139,34 @@ def _prefix(title: str) -> str:
 def _classes(
     title: str, prefix: str, model: type[BaseModel], base: type[BaseModel]
 ) -> Iterator[tuple[str, type[BaseModel], type[BaseModel]]]:
-    """Yield the title, class and documented base of a settings class and its nested classes.
+    """Title and class of a settings class and of those in it, each with the class whose settings it repeats.
 
-    If a setting allows several classes, the settings of their common base come first, and only once.
+    The settings that all losses or all kinds of students have come once, before those of each loss or kind.
     """
     yield title, model, base
     for name, field in model.model_fields.items():
-        inner = list(_models(field.annotation))
         key = f"{prefix}{name}.NAME" if _within(field.annotation, dict) else f"{prefix}{name}"
-        if len(inner) == 1:
-            yield from _classes(key, f"{key}.", inner[0], BaseModel)
-        elif inner:
-            common = next(c for c in inner[0].__mro__ if all(issubclass(part, c) for part in inner))
-            yield key, common, BaseModel
-            for part in inner:
-                yield from _classes(f"{key}, {_variant(part)}", f"{key}.", part, common)
+        for inner in _models(field.annotation):
+            yield from _classes(key, f"{key}.", inner, BaseModel)
+            for variant, part in _variants(inner):
+                yield from _classes(f"{key}{variant}", f"{key}.", part, inner)
+
+
+def _variants(model: type[BaseModel]) -> list[tuple[str, type[BaseModel]]]:
+    """What to add to the title, and the settings class, of each loss or kind of student."""
+    if model is TermSettings:
+        from mtkd.losses.registry import loss_classes
+
+        return [(f", loss = {name}", loss.Settings) for name, loss in loss_classes().items()]
+    if model is StudentSettings:
+        from mtkd.models.encoders.registry import encoder_classes
+
+        return [("", encoder.Settings) for encoder in dict.fromkeys(encoder_classes().values())]
+    return []
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The settings classes in an annotation."""
+    """The settings classes that an annotation names."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
         return
@@ -172,20 +178,14 @@ def _within(annotation: Any, kind: type) -> bool:
     return get_origin(annotation) is kind or any(_within(part, kind) for part in get_args(annotation))
 
 
-def _variant(model: type[BaseModel]) -> str:
-    """How to choose this class among several: the field that allows only one value."""
-    chosen = ((name, _only(field)) for name, field in model.model_fields.items())
-    return next((f"{name} = {value}" for name, value in chosen if value is not None), model.__name__)
-
-
 def _only(field: FieldInfo) -> Any:
-    """The only value that a setting allows; None if it allows several."""
+    """The only value that a setting may have; None where it may have others."""
     values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     return values[0] if len(values) == 1 else None
 
 
 def _leaves(model: type[BaseModel], base: type[BaseModel], prefix: str) -> list[SettingInfo]:
-    """The settings of a class that hold values, except those of `base` and the one that chooses the class."""
+    """The settings of a class that hold a value, but those of `base` and the one that chooses the class."""
     return [
         _info(model, name, field, prefix + name, _default(field))
         for name, field in model.model_fields.items()
@@ -204,7 +204,7 @@ def _info(model: type[BaseModel], name: str, field: FieldInfo, key: str, value: 
 
 
 def _written(value: Any) -> str:
-    """A value in the syntax of `--set`."""
+    """A value as `--set` takes it."""
     if value is inspect.Parameter.empty:
         return ""
     return "none" if value is None else value if isinstance(value, str) else _toml(value)
@@ -219,7 +219,7 @@ def _toml(value: Any) -> str:
 
 
 def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """Describe the values of a type, by the docstring of a validator if there is one."""
+    """The values of a type in words; a validator's docstring, if there is one, says it better."""
     for item in metadata:
         function = getattr(item, "func", None)
         if function is not None and function.__doc__:
@@ -254,7 +254,7 @@ def _paragraph(model: type[BaseModel]) -> str:
 
 
 def _documented(model: type[BaseModel]) -> dict[str, str]:
-    """Field -> description, from the Attributes sections of a class and its base classes."""
+    """Field -> description, from the Attributes sections of a class and the classes that it extends."""
     found: dict[str, str] = {}
     for part in reversed(model.__mro__):
         if not issubclass(part, BaseModel) or part is BaseModel:

@@ -123,6 +123,7 @@ class StepBatches:
     Attributes:
         batches: the micro-batches, on the CPU.
         weights: the weight of each micro-batch: 1, or 0 if it runs only to take part in gradient reduction.
+        batch_items: for each micro-batch, the number of items of each term; 0 where the weight is 0.
         num_items: the number of items of each loss term in all micro-batches of this process.
         drawn: the rows of all processes.
     """
@@ -130,6 +131,7 @@ class StepBatches:
     task: Task
     batches: tuple[Batch, ...]
     weights: tuple[float, ...]
+    batch_items: tuple[list[int], ...]
     num_items: list[int]
     drawn: DrawnRows
 
@@ -174,13 +176,13 @@ class MicroBatches:
         shards = self._shards(drawn)
         batches = tuple(self.source.collate(drawn.rows, indices) for indices, _ in shards)
         weights = tuple(weight for _, weight in shards)
-        counted = [
-            self._objective.num_items(task, batch)
+        none = [0] * len(self._objective.terms)
+        batch_items = tuple(
+            self._objective.num_items(task, batch) if weight else none
             for batch, weight in zip(batches, weights, strict=True)
-            if weight
-        ]
-        num_items = [sum(counts) for counts in zip(*counted, strict=True)]
-        return StepBatches(task, batches, weights, num_items or [0] * len(self._objective.terms), drawn)
+        )
+        num_items = [sum(counts) for counts in zip(*batch_items, strict=True)]
+        return StepBatches(task, batches, weights, batch_items, num_items, drawn)
 
     def _shards(self, drawn: DrawnRows) -> list[tuple[np.ndarray, float]]:
         """This process's rows of a draw as micro-batches of weight 1. A process with too few rows runs one

@@ -24,10 +24,16 @@ class TrainStep(nn.Module):
         self.model, self.objective, self._bf16 = model, objective, bf16
 
     def forward(
-        self, task: Task, batch: Batch, teacher: ModelOutput | None, num_items: list[int], progress: float
+        self,
+        task: Task,
+        batch: Batch,
+        teacher: ModelOutput | None,
+        num_items: list[int],
+        progress: float,
+        batch_items: list[int],
     ) -> tuple[Tensor, Tensor]:
         """The objective for one micro-batch; see `Objective.forward`."""
         with torch.autocast(batch.labels.device.type, torch.bfloat16, enabled=self._bf16):
             student = self.model(batch.inputs, task.head, self.objective.needs(progress)[0])
-            loss, values = self.objective(task, batch, student, teacher, num_items, progress)
+            loss, values = self.objective(task, batch, student, teacher, num_items, progress, batch_items)
         return loss.float(), values

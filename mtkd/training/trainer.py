@@ -179,13 +179,14 @@ class Trainer:
         num_items = sum_over_processes(self.accelerator, batches.num_items)
         needed = self.inner.objective.needs(done)[1]
         losses, terms = [], []
-        for number, (cpu_batch, weight) in enumerate(zip(batches.batches, batches.weights, strict=True)):
+        shares = zip(batches.batches, batches.weights, batches.batch_items, strict=True)
+        for number, (cpu_batch, weight, batch_items) in enumerate(shares):
             batch = cpu_batch.to(self.accelerator.device)
             torch.manual_seed(self._seed(number))
             signals = self.teacher.signal(task, batch, needed) if self.teacher else None
             last = number == len(batches.batches) - 1
             with self.accelerator.no_sync(self.step_module) if not last else contextlib.nullcontext():
-                share_loss, values = self.step_module(task, batch, signals, num_items, done)
+                share_loss, values = self.step_module(task, batch, signals, num_items, done, batch_items)
                 # Gradients are averaged over processes, but losses are divided by the items of all processes.
                 self.accelerator.backward(share_loss * weight * self.accelerator.num_processes)
             losses.append(share_loss.detach() * weight)

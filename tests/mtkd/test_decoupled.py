@@ -21,6 +21,7 @@ from mtkd.settings import DistillSettings, validate
 from tasks.batching import Batch
 from tasks.errors import UserError
 from tasks.glue import TASKS
+from tasks.task import Task
 
 LSTM = BiLSTMConfig(vocab_size=10).shape
 
@@ -97,7 +98,7 @@ def test_the_gradient() -> None:
 
 def value_of(task: str, z_s: Tensor, z_t: Tensor, labels: Tensor) -> float:
     batch = Batch(task, np.arange(len(z_s)), labels, None, None, None)  # type: ignore[arg-type]
-    given = TermInput(TASKS[task], batch, ModelOutput(logits=z_s), ModelOutput(logits=z_t))
+    given = TermInput(TASKS[task], batch, ModelOutput(logits=z_s), ModelOutput(logits=z_t), len(z_s))
     return DecoupledLogits()(given).item()
 
 
@@ -130,14 +131,31 @@ def test_starts_and_ends_are_averaged_and_padding_takes_no_part() -> None:
     assert value_of("squad", z_s, z_t, labels) == pytest.approx(2 * sum(expected) / 4, rel=1e-12)
 
 
-def test_a_recipe_names_it() -> None:
-    def built(**term: object) -> DecoupledLogits:
-        terms = {"t": {"loss": "decoupled_logits", **term}}
-        settings = validate(DistillSettings, {"name": "", "summary": "", "source": "", "terms": terms})
-        found = build_objective(settings.terms, LSTM, LSTM, [TASKS["rte"]]).terms["t"]
-        assert isinstance(found, DecoupledLogits)
-        return found
+def built(*tasks: Task, **term: object) -> DecoupledLogits:
+    terms = {"t": {"loss": "decoupled_logits", **term}}
+    settings = validate(DistillSettings, {"name": "", "summary": "", "source": "", "terms": terms})
+    found = build_objective(settings.terms, LSTM, LSTM, tasks or [TASKS["rte"]]).terms["t"]
+    assert isinstance(found, DecoupledLogits)
+    return found
 
+
+def test_tasks_with_several_labels_per_row_are_refused() -> None:
+    topics = Task("topics", "multilabel", ("text",), ("fruit", "animal", "tool"))
+    with pytest.raises(UserError, match="one target class per row, but 'topics' has sets of labels"):
+        built(TASKS["rte"], topics)
+    assert built(TASKS["rte"], topics, kinds=["classify"]).kinds == ["classify"]
+
+
+@pytest.mark.parametrize("task", ["mnli", "stsb", "squad"])
+def test_classes_scores_and_spans_are_allowed(task: str) -> None:
+    built(TASKS[task])
+
+
+def test_rankings_are_allowed() -> None:
+    built(Task("ranked", "rank", ("question", "answer"), ("no", "yes"), group="question", positive=1))
+
+
+def test_a_recipe_names_it() -> None:
     assert built(beta=2.0, temperature=[[0.0, 4.0], [1.0, 1.0]])._beta == 2.0
     assert DecoupledLogits.needs_task()
     with pytest.raises(UserError, match=r"terms.t.alpha = -1"):

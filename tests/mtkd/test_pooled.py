@@ -148,7 +148,7 @@ def test_terms_are_sums_over_layers_and_windows_with_one_projection() -> None:
 @pytest.mark.parametrize(
     ("term", "complaint"),
     [
-        ({"loss": "hidden_mse"}, "token by token, and above the embeddings a state of the student"),
+        ({"loss": "hidden_mse"}, "token by token, but above the embeddings each state of the student"),
         ({"loss": "hidden_mse", "layers": [[0, 0], [1, 3]]}, "stands for 4 tokens"),
         ({"loss": "hidden_cosine", "projection": "shared"}, "stands for 4 tokens"),
         ({"loss": "hidden_knowledge"}, "stands for 4 tokens"),
@@ -157,9 +157,12 @@ def test_terms_are_sums_over_layers_and_windows_with_one_projection() -> None:
         ({"loss": "relation"}, "stands for 4 tokens"),
         ({"loss": "cls_mse"}, "stands for 4 tokens"),
         ({"loss": "sample_similarity"}, "stands for 4 tokens"),
-        ({"loss": "pooled_hidden_mse", "layers": [[0, 0]]}, r"layer 0 \(embeddings\) has one for each"),
-        ({"loss": "pooled_hidden_mse", "projection": "none"}, r"of 6 \(student\) and 4 \(teacher\)"),
-        ({"loss": "hidden_mse", "layers": [[0, 0]], "projection": "none"}, r"of 3 \(student\) and 4"),
+        (
+            {"loss": "pooled_hidden_mse", "layers": [[0, 0]]},
+            r"layer 0 \(the embeddings\) has one state",
+        ),
+        ({"loss": "pooled_hidden_mse", "projection": "none"}, r"width 6 \(student\) and 4 \(teacher\)"),
+        ({"loss": "hidden_mse", "layers": [[0, 0]], "projection": "none"}, r"width 3 \(student\) and 4"),
     ],
 )
 def test_terms_that_do_not_fit_its_states_are_refused(term: dict, complaint: str) -> None:
@@ -168,9 +171,9 @@ def test_terms_that_do_not_fit_its_states_are_refused(term: dict, complaint: str
 
 
 def test_other_heads_and_such_a_teacher_are_refused() -> None:
-    with pytest.raises(UserError, match="the student has 2, the teacher 4") as refused:
+    with pytest.raises(UserError, match="the student has 2 heads and the teacher 4") as refused:
         objective(bert(12, 4), t={"loss": "pooled_score_mse"})
-    assert any("--set student.waldorf.heads=4" in line for line in refused.value.lines())
+    assert any("`student.waldorf.heads=4`" in line for line in refused.value.lines())
     with pytest.raises(UserError, match=r"the teacher \(waldorf\) stands for 4 tokens"):
         objective(STUDENT, bert(8), t={"loss": "hidden_mse"})
     with pytest.raises(UserError, match=r"the teacher \(waldorf\) stands for 4 tokens"):

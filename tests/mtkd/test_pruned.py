@@ -135,10 +135,10 @@ def test_the_recipe_cuts_trains_and_comes_back(tiny_teacher: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"student.transformer.init": "random"}, "prune=true with init='random'"),
-        ({"student.transformer.heads": 4}, "cannot have attention heads 4"),
-        ({"student.transformer.intermediate_size": 99}, "cannot have feed-forward units 99"),
-        ({"student.transformer.layers": 5}, "cannot have layers 5"),
+        ({"student.transformer.init": "random"}, "prune=true cannot be combined with init='random'"),
+        ({"student.transformer.heads": 4}, "cannot have 4 attention heads"),
+        ({"student.transformer.intermediate_size": 99}, "cannot have 99 feed-forward units"),
+        ({"student.transformer.layers": 5}, "cannot have 5 layers"),
     ],
 )
 def test_what_cannot_be_cut_out(changes: dict, complaint: str, tiny_teacher: Path, tmp_path: Path) -> None:

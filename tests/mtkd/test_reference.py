@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import AfterValidator, BaseModel, Field
 
+from mtkd.losses.registry import BUILT_IN
 from mtkd.recipes import load_settings, parse_set, recipe_names
 from mtkd.recipes.reference import SettingInfo, markdown, sections, settings_in_use
 from mtkd.settings import STAGES
@@ -80,6 +81,12 @@ def test_what_is_shown_of_a_recipe_can_be_set(stage: str) -> None:
 
 def test_every_setting_is_described() -> None:
     assert [s.key for section in sections() for s in section.settings if not s.description] == []
+
+
+def test_every_loss_and_kind_of_student_has_a_section() -> None:
+    titles = {section.title for section in sections()}
+    assert {f"terms.NAME, loss = {name}" for name in BUILT_IN} <= titles
+    assert {f"student.{table}" for table in ("bilstm", "static", "transformer", "waldorf")} <= titles
 
 
 def test_the_page_is_up_to_date(mtkd: Callable) -> None:

@@ -89,12 +89,17 @@ def test_a_map_of_layers_that_are_not_there(spec: object, complaint: str) -> Non
             STUDENT,
             RTE,
             {"loss": "relation", "splits": 5},
-            "5 relation heads, and the student",
+            "5 relation heads, but the student",
         ),
-        (STUDENT, RTE, {"loss": "relation", "splits": 3, "heads": "average"}, "attention heads of 4"),
-        (STUDENT, RTE, {"loss": "score_mse"}, "the student has 2, the teacher 4"),
-        (STUDENT, RTE, {"loss": "cls_mse"}, r"vectors of 12 \(student\) and 24 \(teacher\)"),
-        (STUDENT, STSB, {"loss": "sample_contrastive"}, "contrasts classes, and 'stsb' has scores"),
+        (
+            STUDENT,
+            RTE,
+            {"loss": "relation", "splits": 3, "heads": "average"},
+            "has 4 attention heads",
+        ),
+        (STUDENT, RTE, {"loss": "score_mse"}, "the student has 2 heads and the teacher 4"),
+        (STUDENT, RTE, {"loss": "cls_mse"}, r"vectors of width 12 \(student\) and 24 \(teacher\)"),
+        (STUDENT, STSB, {"loss": "sample_contrastive"}, "contrasts classes, but 'stsb' has scores"),
         (LSTM, RTE, {"loss": "relation"}, "bilstm-biattention.* neither layers nor attention heads"),
         (LSTM, RTE, {"loss": "sample_similarity"}, "neither layers nor attention heads"),
         (STUDENT, RTE, {"loss": "cls_mse", "layers": "emd"}, "cannot weigh layers by the earth mover's"),
@@ -264,7 +269,7 @@ def test_weights_and_temperatures_change_over_the_steps() -> None:
     cooling = objective(k={"loss": "soft_labels", "temperature": [(0.0, 8.0), (1.0, 1.0)]})
     assert value_of(cooling, BATCH, progress=1.0).item() == pytest.approx(value_of(plain, BATCH).item())
     assert value_of(cooling, BATCH).item() != pytest.approx(value_of(plain, BATCH).item())
-    with pytest.raises(UserError, match="shares rising"):
+    with pytest.raises(UserError, match="fractions rising"):
         objective(k={"loss": "soft_labels", "weight": [(0.5, 1.0), (0.2, 1.0)]})
 
 
@@ -278,4 +283,4 @@ def test_an_lstm_can_learn_relations_between_rows() -> None:
     loss, values = found(RTE, BATCH, student, signal(TEACHER, BATCH, 2), found.num_items(RTE, BATCH))
     loss.backward()
     assert (values > 0).all() and student.pooled is not None and student.pooled.grad is not None
-    assert TermInput(RTE, BATCH, student, None).progress == 0.0
+    assert TermInput(RTE, BATCH, student, None, num_items=3).progress == 0.0

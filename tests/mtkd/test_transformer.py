@@ -154,7 +154,7 @@ def test_an_encoder_whose_attention_cannot_be_seen_offers_states_only() -> None:
     assert config.shape.offers.hidden == {0, 1, 2} and not config.shape.offers.query
     encoder = TransformerEncoder(config).eval()
     assert set(encoder(batch([5, 3]), OutputSpec(hidden=frozenset({0, 1}))).hidden) == {0, 1}
-    with pytest.raises(UserError, match="'mpnet' does not show its queries of layer 1"):
+    with pytest.raises(UserError, match="'mpnet' does not provide queries of layer 1"):
         encoder(batch([5, 3]), OutputSpec(query=frozenset({1})))
 
 
@@ -183,11 +183,11 @@ def test_a_student_takes_layers(take: object, layers: list[int], tiny_encoder: P
 @pytest.mark.parametrize(
     ("sizes", "complaint"),
     [
-        ({"layers": 4}, r"cannot have layers 4 \(there 3\)"),
-        ({"hidden_size": 32}, r"cannot have width 32 \(there 16\)"),
+        ({"layers": 4}, "cannot have 4 layers instead of 3"),
+        ({"hidden_size": 32}, "cannot have width 32 instead of 16"),
         ({"embedding_size": 8}, "cannot have embedding rank 8"),
-        ({"heads": 3}, "16 wide cannot have 3 attention heads"),
-        ({"layers": 2, "take": [1, 4]}, r"take=\[1, 4\] for a student of 2 layers"),
+        ({"heads": 3}, "of width 16 cannot have 3 attention heads"),
+        ({"layers": 2, "take": [1, 4]}, r"take=\[1, 4\] does not fit a student with 2 layers"),
     ],
 )
 def test_a_checkpoint_of_another_shape_is_refused(sizes: dict, complaint: str, tiny_encoder: Path) -> None:
@@ -279,9 +279,9 @@ def test_transformers_does_not_answer_with_a_random_head(saved: Path) -> None:
 
 def test_a_model_without_its_tokeniser_is_refused(saved: Path) -> None:
     (saved / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match=r"lacks tokenizer\.json"):
+    with pytest.raises(UserError, match=r"has no tokenizer\.json"):
         MultiTaskModel.load(saved)
-    with pytest.raises(UserError, match=r"lacks tokenizer\.json"):
+    with pytest.raises(UserError, match=r"has no tokenizer\.json"):
         TeacherRef.find(str(saved), heads=True).tokeniser()
 
 

@@ -201,7 +201,7 @@ def test_a_student_of_the_papers_shape() -> None:
 def test_embeddings_of_the_teachers_are_refused() -> None:
     tokeniser = Tokeniser.load(locate("minilm"))
     settings = student_settings({"kind": "waldorf", "embeddings": "teacher"})
-    with pytest.raises(UserError, match="embeddings are smaller"):
+    with pytest.raises(UserError, match="are smaller than the teacher's"):
         build_student(settings, InitContext(tokeniser, None, tokeniser, InitSpec(None, None)))
 
 

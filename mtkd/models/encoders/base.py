@@ -1,6 +1,6 @@
-"""What every encoder is: the settings of its student, its saved configuration, and the module itself.
+"""Base classes of encoders: a student's settings, the saved configuration and the module itself.
 
-A new encoder is one file beside this one with a subclass of each, and one line in `registry.py`.
+To add an encoder, write a file in this directory with a subclass of each, and add a line to `registry.py`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ if TYPE_CHECKING:
 
 
 class StudentSettings(Strict):
-    """The `[student]` table of a recipe: what is set for students of every kind.
+    """The settings that students of every kind have.
 
-    A subclass narrows `kind` and adds one field, a table with the settings of its own.
+    They form the `[student]` table of a recipe. A subclass narrows `kind` and adds one field: the table with
+    the settings of that kind.
 
     Attributes:
-        kind: which encoder; see `mtkd.models.encoders.registry`.
-        vocabulary: "wordpiece" is the teacher's own tokeniser; "word" builds a word-level vocabulary of at
-            most `vocabulary_size` words from the training texts.
-        embeddings: "teacher" starts the word embeddings from the teacher's.
-        max_length: tokens per row; for encoders that read texts separately, per text.
-        stride: tokens that neighbouring windows of a long context share (span tasks).
-        head_hidden: width of the hidden layer of the task heads; 0 = none.
-        dropout: in the heads, and in the encoder unless it has a setting of its own.
+        kind: the kind of encoder: `bilstm-biattention`, `bilstm`, `static`, `transformer`, `waldorf`, or one
+            that an installed package adds.
+        vocabulary: "wordpiece" uses the teacher's tokeniser; "word" builds a vocabulary of at most
+            `vocabulary_size` words from the training texts.
+        vocabulary_size: the maximum number of words of a "word" vocabulary.
+        embeddings: "random", or "teacher" to initialise the word embeddings from the teacher's.
+        max_length: the maximum number of tokens per row, or per text for encoders that read texts separately.
+        stride: the number of tokens that neighbouring windows of a long context share (span tasks).
+        head_hidden: the width of the hidden layer of the task heads; 0 = no hidden layer.
+        dropout: the dropout probability in the heads, and in encoders without a setting of their own.
     """
 
     kind: str
@@ -50,22 +53,22 @@ class StudentSettings(Strict):
 
     @property
     def needs_teacher_weights(self) -> bool:
-        """True if the student starts from weights of the teacher."""
+        """True if the student is initialised from weights of the teacher."""
         return self.embeddings == "teacher"
 
     @property
     def needs_importance(self) -> bool:
-        """True if the importance of the teacher's parts must be measured before the student is built."""
+        """True if building the student requires the importance of the teacher's parts."""
         return False
 
 
 class EncoderConfig(Strict):
-    """What is saved of an encoder in model.json: enough to build it again, without its weights.
+    """The configuration that model.json stores: enough to rebuild the encoder, without its weights.
 
     Attributes:
-        kind: what `mtkd.models.encoders.registry` finds the encoder by.
-        input_format: "joined": the texts of a row in one sequence; "separate": each in a sequence of its own.
-        gives_sequence: True if it gives a vector per token, which span tasks need.
+        kind: the name of the encoder in `mtkd.models.encoders.registry`.
+        input_format: "joined" = all texts of a row in one sequence; "separate" = one sequence per text.
+        gives_sequence: True if the encoder returns a vector per token, which span tasks need.
     """
 
     input_format: ClassVar[InputFormat] = "joined"
@@ -75,7 +78,7 @@ class EncoderConfig(Strict):
     @property
     @abstractmethod
     def shape(self) -> EncoderSpec:
-        """Sizes, and what can be asked of the encoder."""
+        """The encoder's sizes, and the outputs that it offers."""
 
 
 SettingsT = TypeVar("SettingsT", bound=StudentSettings)
@@ -83,13 +86,15 @@ ConfigT = TypeVar("ConfigT", bound=EncoderConfig)
 
 
 class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
-    """Turns a batch of token ids into vectors; what it gives must not depend on the padding.
+    """Base class of encoders, which turn a batch of token ids into vectors.
+
+    The outputs must not depend on the amount of padding.
 
     Attributes:
-        Settings: what a recipe may set.
-        Config: what is saved.
-        config: how this encoder was built.
-        shape: its sizes, and what can be asked of it.
+        Settings: the settings that a recipe can change.
+        Config: the configuration that is saved.
+        config: the configuration of this encoder.
+        shape: the encoder's sizes, and the outputs that it offers.
         embeddings: the word embeddings, a module whose `weight` is (V, d).
     """
 
@@ -107,22 +112,22 @@ class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
     @classmethod
     @abstractmethod
     def config_from_settings(cls, settings: SettingsT, init_spec: InitSpec, vocab_size: int) -> ConfigT:
-        """The student's configuration; no weights are loaded.
+        """Derive the student's configuration, without loading any weights.
 
         Args:
-            vocab_size: ids of the student's tokeniser; 1 while that is not known yet.
+            vocab_size: the number of token ids of the student's tokeniser; 1 if it is not known yet.
 
         Raises:
-            UserError: sizes that do not go together, or not with what the student starts from.
+            UserError: the sizes do not fit together, or do not fit the encoder that the student starts from.
         """
 
     @classmethod
     @abstractmethod
     def build(cls, settings: SettingsT, context: InitContext) -> Encoder[SettingsT, ConfigT]:
-        """The student with its first weights; the caller seeds torch.
+        """Build the student with its initial weights; the caller seeds torch.
 
         Raises:
-            UserError: something is wanted that the teacher cannot give.
+            UserError: the settings require something that the teacher cannot provide.
         """
 
     @abstractmethod
@@ -130,41 +135,41 @@ class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
         """Encode a batch.
 
         Args:
-            inputs: `joined` tokens (B, L), or one or two `texts`, as `input_format` says.
-            need: what to return; nothing else is computed.
+            inputs: `joined` tokens (B, L), or one or two `texts`, depending on `input_format`.
+            need: the outputs to return; nothing else is computed.
         """
 
     @property
     def input_format(self) -> InputFormat:
-        """How it reads the texts of a row; see EncoderConfig."""
+        """How the encoder reads the texts of a row; see EncoderConfig."""
         return self.config.input_format
 
     @property
     def width(self) -> int:
-        """D of the vectors that the task heads read."""
+        """The width D of the vectors that the task heads read."""
         return self.shape.pooled
 
     @property
     def n_layers(self) -> int:
-        """Hidden states 1 to n_layers can be asked for; 0 is the embeddings."""
+        """The number of layers; hidden states exist for layers 1 to n_layers, and 0 for the embeddings."""
         return self.shape.layers
 
     @property
     def offers(self) -> OutputSpec:
-        """What can be asked of it."""
+        """The outputs that can be requested."""
         return self.shape.offers
 
     @property
     def positions(self) -> int | None:
-        """The longest sequence it can read; None = any length."""
+        """The maximum sequence length; None = unlimited."""
         return None
 
     def save_weights(self, path: Path) -> None:
-        """Write the weights as one safetensors file."""
+        """Write the weights to one safetensors file."""
         save_file({name: w.detach().cpu().contiguous() for name, w in self.state_dict().items()}, path)
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take the weights that `save_weights` wrote."""
+        """Load the weights that `save_weights` wrote."""
         self.load_state_dict(weights)
 
 

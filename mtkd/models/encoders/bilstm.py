@@ -1,10 +1,10 @@
-"""BiLSTM students: MKD's bi-attentive one, and the plain one of Tang et al. (2019) for the ablation.
+"""BiLSTM students: the bi-attentive one of MKD, and the plain one of Tang et al. (2019) for the ablation.
 
-Both read the two texts of a row apart, share one bottom (embeddings, a feed-forward layer, a BiLSTM over
-each text) and end in a fully-connected layer; they differ in how the two texts are compared. A row of one
-text is compared with itself (Y = X), so that one student serves tasks of one and of two texts.
+Both read the two texts of a row separately, with the same lower layers (embeddings, a feed-forward layer, and
+a BiLSTM over each text), and end in a fully connected layer. They differ in how the two texts are compared. A
+single text is compared with itself (Y = X), so one student handles tasks with one and with two texts.
 
-Inside, sequences are time-major, (L, B, d): nn.LSTM then works without copying, on CPU and GPU.
+Internally, sequences are time-major, (L, B, d), which nn.LSTM processes without copying.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Kind = Literal["bilstm-biattention", "bilstm"]
 
 
 class BiLSTMSettings(Strict):
-    """The table `student.bilstm`: the sizes; the defaults are MKD's where the paper gives them.
+    """The sizes of a BiLSTM student; the defaults are those of MKD, where the paper gives them.
 
-    With seven task heads of 512 units the default has 9.9M parameters without the embeddings (the paper
-    reports 10.2M; it leaves the sizes of embeddings, feed-forward and output open).
+    With seven task heads of 512 units, the default has 9.9M parameters without the embeddings. (The paper
+    reports 10.2M, and does not give the sizes of the embeddings, the feed-forward layer and the output.)
 
     Attributes:
-        embedding_size: width of the word embeddings.
-        projection_size: units of the feed-forward layer between embeddings and first BiLSTM.
-        hidden_size: units of a BiLSTM in one direction.
-        output_size: width of the pooled vector that the task heads read.
+        embedding_size: the width of the word embeddings.
+        projection_size: the width of the feed-forward layer between the embeddings and the first BiLSTM.
+        hidden_size: the width of each BiLSTM per direction.
+        output_size: the width of the vector that the task heads read.
     """
 
     embedding_size: PositiveInt = 300
@@ -48,19 +48,19 @@ class BiLSTMSettings(Strict):
 
 
 class BiLSTMStudentSettings(StudentSettings):
-    """What a recipe may set of a BiLSTM student; `kind` as in BiLSTMConfig."""
+    """The settings of a BiLSTM student; for `kind` see BiLSTMConfig."""
 
     kind: Kind = "bilstm-biattention"
     bilstm: BiLSTMSettings = BiLSTMSettings()
 
 
 class BiLSTMConfig(BiLSTMSettings, EncoderConfig):
-    """How a BiLSTM student is built: its sizes, and what a recipe does not say of it.
+    """The configuration of a BiLSTM encoder: its sizes, and what does not come from `student.bilstm`.
 
     Attributes:
         kind: `bilstm-biattention` (MKD) or `bilstm` (Tang et al.: final states, no attention).
-        vocab_size: ids of the tokeniser.
-        dropout: after the feed-forward layer and before the fully-connected one.
+        vocab_size: the number of token ids.
+        dropout: the dropout probability after the feed-forward layer and before the fully connected one.
     """
 
     input_format: ClassVar[InputFormat] = "separate"
@@ -70,18 +70,18 @@ class BiLSTMConfig(BiLSTMSettings, EncoderConfig):
 
     @property
     def shape(self) -> EncoderSpec:
-        """Sizes; a BiLSTM has no layers or heads to compare with a Transformer's."""
+        """The sizes; a BiLSTM has no layers or heads that could be compared with those of a Transformer."""
         return EncoderSpec(self.kind, 0, 0, 0, 0, self.output_size, POOLED)
 
 
 @dataclass(frozen=True)
 class _Text:
-    """One text of each row of a batch.
+    """One of the texts of each row of a batch.
 
     Attributes:
-        states: (L, B, 2H) BiLSTM states; those of padding are finite and mean nothing.
+        states: (L, B, 2H) BiLSTM states; those of padding are finite but meaningless.
         mask: (B, L) bool, True = real token.
-        order: (L * B) what `_reversal` gives.
+        order: (L * B) the result of `_reversal`.
     """
 
     states: Tensor
@@ -90,13 +90,13 @@ class _Text:
 
 
 class BiLSTMEncoder(Encoder[BiLSTMStudentSettings, BiLSTMConfig]):
-    """A BiLSTM student that gives one vector a row; what it gives does not depend on the padding.
+    """A BiLSTM encoder that returns one vector per row, independent of the padding.
 
-    Every text has at least one token, and its padding at the end (`tasks.batching.Reader`).
+    Every text must have at least one token, and its padding at the end, as `tasks.reader.Reader` ensures.
 
     Args:
-        config: sizes and kind.
-        embeddings: (vocab_size, embedding_size) to start the word embeddings from; None = random.
+        config: the sizes and the kind.
+        embeddings: (vocab_size, embedding_size) initial word embeddings; None = random.
 
     Raises:
         UserError: `embeddings` has another shape.
@@ -120,16 +120,16 @@ class BiLSTMEncoder(Encoder[BiLSTMStudentSettings, BiLSTMConfig]):
     def config_from_settings(
         cls, settings: BiLSTMStudentSettings, init_spec: InitSpec, vocab_size: int
     ) -> BiLSTMConfig:
-        """The sizes of a recipe's student."""
+        """Derive the configuration from a recipe's settings."""
         fixed = {"kind": settings.kind, "vocab_size": vocab_size, "dropout": settings.dropout}
         return BiLSTMConfig.model_validate(settings.bilstm.model_dump() | fixed)
 
     @classmethod
     def build(cls, settings: BiLSTMStudentSettings, context: InitContext) -> BiLSTMEncoder:
-        """A student with random weights, on request with the teacher's word embeddings.
+        """Build a student with random weights, and with the teacher's word embeddings if requested.
 
         Raises:
-            UserError: there is no teacher, its vocabulary is another, or its embeddings have another width.
+            UserError: there is no teacher, or its vocabulary or the width of its embeddings does not match.
         """
         config = cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size)
         if settings.embeddings == "random":
@@ -138,8 +138,8 @@ class BiLSTMEncoder(Encoder[BiLSTMStudentSettings, BiLSTMConfig]):
         width = table.shape[1]
         if "embedding_size" in settings.bilstm.model_fields_set and config.embedding_size != width:
             raise UserError(
-                f"student embeddings are {config.embedding_size} wide, the teacher's {width}",
-                hint=f"`student.bilstm.embedding_size={width}`, or student.embeddings=random",
+                f"the student's embeddings have the width {config.embedding_size}, the teacher's {width}",
+                hint=f"use `student.bilstm.embedding_size={width}` or `student.embeddings=random`",
             )
         return cls(config.model_copy(update={"embedding_size": width}), table)
 
@@ -152,9 +152,9 @@ class BiLSTMEncoder(Encoder[BiLSTMStudentSettings, BiLSTMConfig]):
             return
         if embeddings.shape != self.embeddings.weight.shape:
             raise UserError(
-                f"the embeddings to start from are {tuple(embeddings.shape)} (vocabulary, size)",
+                f"the initial embeddings have the shape {tuple(embeddings.shape)} (vocabulary, width)",
                 expected=f"{tuple(self.embeddings.weight.shape)} for this student",
-                hint="set the student's embedding_size to theirs and use their tokeniser",
+                hint="set the student's embedding_size to that width, and use the matching tokeniser",
             )
         with torch.no_grad():
             self.embeddings.weight.copy_(embeddings)
@@ -163,29 +163,29 @@ class BiLSTMEncoder(Encoder[BiLSTMStudentSettings, BiLSTMConfig]):
         """Encode a batch.
 
         Args:
-            inputs: its `texts`: one or two Tokens of (B, Lx) and (B, Ly), padded each to its own length.
-            need: nothing beyond the pooled vector can be asked for (see `offers`).
+            inputs: the batch; its `texts` are one or two Tokens, (B, Lx) and (B, Ly), padded separately.
+            need: only the pooled vector can be requested (see `offers`).
 
         Returns:
             EncoderOutput with pooled (B, output_size).
         """
-        assert inputs.texts is not None, "a BiLSTM student reads texts apart"
+        assert inputs.texts is not None, "a BiLSTM student reads texts separately"
         texts = [self._read(tokens) for tokens in inputs.texts]
         features = self.compare(texts[0], texts[-1])
         return EncoderOutput(pooled=torch.relu(self.output(self.dropout(features))))
 
     def _read(self, tokens: Tokens) -> _Text:
-        """Embedding, feed-forward layer with ReLU, BiLSTM."""
+        """Run the embeddings, the feed-forward layer with ReLU, and the first BiLSTM."""
         order = _reversal(tokens.mask)
         projected = torch.relu(self.projection(self.embeddings(tokens.ids.T)))
         return _Text(self.lstm(self.dropout(projected), order), tokens.mask, order)
 
 
 class _BiLSTM(nn.Module):
-    """A bidirectional LSTM whose backward direction starts at each text's last token, not at its padding.
+    """A bidirectional LSTM whose backward direction starts at the last real token of each text.
 
-    Two nn.LSTMs, the backward one over texts reversed within their own lengths: unlike packed sequences
-    this costs nothing in training and can be exported.
+    It consists of two nn.LSTMs; the backward one runs over texts reversed within their own lengths. Unlike
+    packed sequences, this does not slow down training, and it can be exported.
     """
 
     def __init__(self, input_size: int, hidden_size: int):
@@ -203,10 +203,10 @@ class _BiLSTM(nn.Module):
                     nn.init.constant_(gate, 1.0 if "bias_ih" in name and number == 1 else 0.0)
 
     def forward(self, inputs: Tensor, order: Tensor) -> Tensor:
-        """States (L, B, 2H) of inputs (L, B, d); order: (L * B) of `_reversal`."""
-        onward = self.forwards(inputs)[0]
-        back = _reorder(self.backwards(_reorder(inputs, order))[0], order)
-        return torch.cat([onward, back], -1)
+        """Compute the states (L, B, 2H) of inputs (L, B, d); `order` (L * B) comes from `_reversal`."""
+        forward = self.forwards(inputs)[0]
+        backward = _reorder(self.backwards(_reorder(inputs, order))[0], order)
+        return torch.cat([forward, backward], -1)
 
 
 class _BiAttention(nn.Module):
@@ -221,7 +221,7 @@ class _BiAttention(nn.Module):
         nn.init.xavier_uniform_(self.attention.weight)
 
     def forward(self, x: _Text, y: _Text) -> Tensor:
-        """Features (B, 12H) of texts x and y; of one text (y is x) its half stands twice.
+        """Compute the features (B, 12H) of texts x and y; for a single text (y is x), both halves are equal.
 
         A = X Yᵀ; C_y = softmax(A over y) Y for every token of x, C_x = softmax(A over x)ᵀ X for every
         token of y; X' = BiLSTM([X; X - C_y; X * C_y]), Y' = BiLSTM([Y; Y - C_x; Y * C_x]).
@@ -232,14 +232,14 @@ class _BiAttention(nn.Module):
         return torch.cat([of_x, of_y], -1)
 
     def _summary(self, text: _Text, context: Tensor) -> Tensor:
-        """Second BiLSTM over a text and its context (L, B, 2H), pooled: (B, 6H) max, mean, attentive."""
+        """Run the second BiLSTM over a text and its context (L, B, 2H), pooled to (B, 6H)."""
         own = text.states
         states = self.lstm(torch.cat([own, own - context, own * context], -1), text.order)
         real = text.mask.T.unsqueeze(-1)
         highest = states.masked_fill(~real, torch.finfo(states.dtype).min).amax(0)
-        even = text.mask / text.mask.sum(1, keepdim=True)
-        attended = _masked_softmax(self.attention(states).squeeze(-1).T, text.mask)
-        weights = torch.stack([even.to(states.dtype), attended.to(states.dtype)], 1)
+        mean = text.mask / text.mask.sum(1, keepdim=True)
+        attention = _masked_softmax(self.attention(states).squeeze(-1).T, text.mask)
+        weights = torch.stack([mean.to(states.dtype), attention.to(states.dtype)], 1)
         return torch.cat([highest, (weights @ states.transpose(0, 1)).flatten(1)], -1)
 
 
@@ -249,21 +249,21 @@ class _FinalStates(nn.Module):
     factor = 8  # features are 8 * hidden_size: four parts, two directions
 
     def forward(self, x: _Text, y: _Text) -> Tensor:
-        """Features (B, 8H) of texts x and y."""
+        """Compute the features (B, 8H) of texts x and y."""
         of_x, of_y = _final(x), _final(y)
         return torch.cat([of_x, of_y, of_x * of_y, (of_x - of_y).abs()], -1)
 
 
 def _final(text: _Text) -> Tensor:
     """(B, 2H): the forward state of each text's last token and the backward state of its first."""
-    onward, back = text.states.chunk(2, -1)
+    forward, backward = text.states.chunk(2, -1)
     last = text.mask.sum(1) - 1
-    ends = onward[last, torch.arange(last.shape[0], device=last.device)]
-    return torch.cat([ends, back[0]], -1)
+    ends = forward[last, torch.arange(last.shape[0], device=last.device)]
+    return torch.cat([ends, backward[0]], -1)
 
 
 def _context(affinity: Tensor, other: _Text) -> Tensor:
-    """For every token of one text its context in the other: (L, B, 2H) from affinity (B, L, L_other)."""
+    """Compute the context of each token in the other text, (L, B, 2H), from the affinity (B, L, L_other)."""
     weights = _masked_softmax(affinity, other.mask.unsqueeze(1))
     return (weights.to(other.states.dtype) @ other.states.transpose(0, 1)).transpose(0, 1)
 
@@ -274,9 +274,9 @@ def _masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def _reversal(mask: Tensor) -> Tensor:
-    """The order (L * B) that reverses each text of a flat (L, B) batch within its own length.
+    """The order (L * B) that reverses each text of a flattened (L, B) batch within its own length.
 
-    Padding stays where it is. Applied twice it changes nothing.
+    Padding stays in place. Applying the order twice restores the batch.
     """
     size, length = mask.shape
     position = torch.arange(length, device=mask.device).unsqueeze(1)
@@ -285,5 +285,5 @@ def _reversal(mask: Tensor) -> Tensor:
 
 
 def _reorder(values: Tensor, order: Tensor) -> Tensor:
-    """Values (L, B, d) taken in the order (L * B)."""
+    """Rearrange values (L, B, d) in the order (L * B)."""
     return values.flatten(0, 1).index_select(0, order).view_as(values)

@@ -1,4 +1,4 @@
-"""Configurations of Hugging Face encoders: by name, in other sizes; no weights are read here."""
+"""Configurations of Hugging Face encoders: find them by name and change their sizes, without any weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.files import digest_file, read_json
 from tasks.hub_loading import embedded_encoder, load_named
 
 DEFAULT_TEACHER = "minilm"
-# Sizes that some families keep under a name of their own without saying so (`attribute_map`).
+# Sizes that some families store under another name without declaring it in their `attribute_map`.
 _OTHER_NAMES = {
     "intermediate_size": ("hidden_dim", "ffn_dim"),
     "hidden_dropout_prob": ("dropout", "mlp_dropout"),
@@ -24,14 +24,14 @@ Pooling = Literal["cls", "mean", "cls-of-layers"]
 
 
 class TransformerConfig(EncoderConfig):
-    """How a Transformer encoder is built.
+    """The configuration of a Transformer encoder.
 
     Attributes:
         hf: the Hugging Face configuration, as a dictionary with `model_type`.
-        pooling: the row's vector: the last layer's first token (`cls`), the mean over real tokens
+        pooling: the vector of a row: the last layer's first token (`cls`), the mean over real tokens
             (`mean`), or the mean of the first token over all layers (`cls-of-layers`, MKD).
-        head_size: width of an attention head, where heads were pruned; None = as the family has it.
-        embedding_rank: of a factorised word embedding table; None = it is whole.
+        head_size: the width of an attention head, if heads were pruned; None = the default of the family.
+        embedding_rank: the rank of a factorised word embedding table; None = not factorised.
     """
 
     gives_sequence: ClassVar[bool] = True
@@ -42,7 +42,7 @@ class TransformerConfig(EncoderConfig):
     embedding_rank: int | None = None
 
     def build_hf(self) -> Any:
-        """The Hugging Face configuration as an object of its family's class."""
+        """Build the Hugging Face configuration object of the encoder's family."""
         from transformers import AutoConfig
 
         settings = dict(self.hf)
@@ -50,7 +50,7 @@ class TransformerConfig(EncoderConfig):
 
     @property
     def shape(self) -> EncoderSpec:
-        """Sizes, and what can be asked of the encoder."""
+        """The encoder's sizes, and the outputs that it offers."""
         from transformers import MODEL_MAPPING
 
         hf = self.build_hf()
@@ -66,12 +66,12 @@ class TransformerConfig(EncoderConfig):
 
 
 def locate(name: str) -> str:
-    """An encoder's name as transformers understands it.
+    """Translate an encoder's name into a hub name or directory that transformers understands.
 
-    `minilm` is the encoder installed beside mtkd; of a run directory it is the model inside.
+    `minilm` is the encoder installed with mtkd; a run directory stands for the model inside it.
 
     Raises:
-        UserError: the embedded default is not installed.
+        UserError: the encoder `minilm` is not installed.
     """
     if name != DEFAULT_TEACHER:
         inside = Path(name) / "model"
@@ -80,29 +80,29 @@ def locate(name: str) -> str:
 
 
 def own_config(directory: str) -> TransformerConfig | None:
-    """The configuration of a model of ours that is a Transformer, else None."""
-    ours = Path(directory) / "model.json"
-    said = read_json(ours)["encoder"] if ours.is_file() else {}
-    return TransformerConfig(**said) if said.get("kind") == "transformer" else None
+    """The configuration of an mtkd model that is a Transformer; None for anything else."""
+    file = Path(directory) / "model.json"
+    encoder = read_json(file)["encoder"] if file.is_file() else {}
+    return TransformerConfig(**encoder) if encoder.get("kind") == "transformer" else None
 
 
 def _declared_pooling(directory: str) -> Pooling:
-    """What a sentence-transformers directory says of its encoder, else `cls`."""
+    """The pooling that a sentence-transformers directory declares, or else `cls`."""
     declared = Path(directory) / "1_Pooling" / "config.json"
     return "mean" if declared.is_file() and read_json(declared).get("pooling_mode_mean_tokens") else "cls"
 
 
 def digest_encoder(name: str) -> str | None:
-    """The SHA-256 of the weights, where the encoder lies in a directory; None for a hub's."""
+    """The SHA-256 of an encoder's weights in a local directory; None for an encoder from a hub."""
     weights = Path(locate(name)) / "model.safetensors"
     return digest_file(weights) if weights.is_file() else None
 
 
 def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerConfig:
-    """The configuration of an encoder by hub name or directory; no weights are read.
+    """Load the configuration of an encoder by hub name or directory, without its weights.
 
     Raises:
-        UserError: no such model, or the hub cannot be reached.
+        UserError: there is no such model, or the hub cannot be reached.
     """
     from transformers import AutoConfig
 
@@ -118,7 +118,7 @@ def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerC
 
 
 def quieten() -> None:
-    """No reports and bars of transformers' own."""
+    """Turn off the log messages and progress bars of transformers."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -126,17 +126,17 @@ def quieten() -> None:
 
 
 def with_sizes(config: TransformerConfig, **sizes: int | float) -> TransformerConfig:
-    """The same encoder in other sizes, which are named as in BERT's configuration."""
+    """Change sizes of an encoder; they are named as in the configuration of BERT."""
     hf = config.build_hf()
     named = {size_name(hf, name): size for name, size in sizes.items()}
-    # What some families say layer by layer does not hold for another number of layers.
+    # Some families have lists with one entry per layer, which are wrong for another number of layers.
     of_layers = [k for k, v in config.hf.items() if isinstance(v, list) and len(v) == hf.num_hidden_layers]
     kept = {k: v for k, v in config.hf.items() if "num_hidden_layers" not in sizes or k not in of_layers}
     return config.model_copy(update={"hf": {**kept, **named}})
 
 
 def size_name(hf: Any, name: str) -> str:
-    """What a family's configuration calls a size that BERT's calls `name`.
+    """The name that a family's configuration uses for a size that BERT calls `name`.
 
     Raises:
         UserError: the family has no such size.
@@ -146,16 +146,16 @@ def size_name(hf: Any, name: str) -> str:
     found = next((key for key in (own, *_OTHER_NAMES.get(name, ())) if key in known), None)
     if found is None:
         raise UserError(
-            f"the size {name} of the encoder family {hf.model_type!r} cannot be set",
-            hint=f"leave student.transformer.{name} out, or start from another encoder",
+            f"encoders of the family {hf.model_type!r} have no setting for the size {name}",
+            hint=f"leave out student.transformer.{name}, or start from another encoder",
         )
     return found
 
 
 def factorised(config: TransformerConfig, rank: int) -> TransformerConfig:
-    """The same encoder with embeddings of `rank` and a projection up to the hidden size.
+    """Give an encoder embeddings of width `rank` and a projection up to the hidden size.
 
-    BERT and RoBERTa have no such projection; ELECTRA is BERT with one, so that becomes the family.
+    BERT and RoBERTa have no such projection. ELECTRA is BERT with one, so the family becomes ELECTRA.
     """
     if "embedding_size" in config.hf:
         return with_sizes(config, embedding_size=rank)

@@ -1,7 +1,7 @@
-"""The encoders by kind: one line for each, and those that installed packages bring.
+"""All encoders by kind: those of mtkd, one line each, and those of installed packages.
 
-A package brings a student with an entry point of the group `mtkd.students`; its settings are the table
-`student.<kind>` of a recipe.
+A package adds a kind of student with an entry point in the group `mtkd.students`; the settings of that
+student are the table `student.<kind>` of a recipe.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mtkd.models.init import InitContext, InitSpec
 from tasks.errors import unknown
 from tasks.plugins import load_plugins
 
-# Read as an entry point is, so that an encoder's file is imported only when its kind is used.
+# Loaded like entry points, so that the file of an encoder is imported only when its kind is used.
 ENCODERS = {
     "bilstm": "mtkd.models.encoders.bilstm:BiLSTMEncoder",
     "bilstm-biattention": "mtkd.models.encoders.bilstm:BiLSTMEncoder",
@@ -28,22 +28,22 @@ GROUP = "mtkd.students"
 
 
 def encoder_classes() -> dict[str, type[AnyEncoder]]:
-    """The encoders by kind, those of installed packages included.
+    """All encoders by kind, including those of installed packages.
 
     Raises:
-        UserError: a package's entry point cannot be loaded, or is not an Encoder.
+        UserError: an entry point of a package cannot be loaded, or is not an Encoder.
     """
-    found: dict[str, type[AnyEncoder]] = {
+    built_in: dict[str, type[AnyEncoder]] = {
         kind: EntryPoint(kind, place, GROUP).load() for kind, place in ENCODERS.items()
     }
-    return found | load_plugins(GROUP, ENCODERS, Encoder)  # type: ignore[type-abstract]
+    return built_in | load_plugins(GROUP, ENCODERS, Encoder)  # type: ignore[type-abstract]
 
 
 def encoder_class(kind: str) -> type[AnyEncoder]:
-    """The encoder of a kind.
+    """The encoder class of a kind.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: there is no such kind.
     """
     if kind in ENCODERS:
         known: type[AnyEncoder] = EntryPoint(kind, ENCODERS[kind], GROUP).load()
@@ -55,19 +55,20 @@ def encoder_class(kind: str) -> type[AnyEncoder]:
 
 
 def settings_class(student: Any) -> type[StudentSettings]:
-    """The settings that the `[student]` table of a recipe has, by its `kind`."""
+    """The settings class for the `[student]` table of a recipe, chosen by its `kind`."""
     kind = student.get("kind", DEFAULT_KIND) if isinstance(student, Mapping) else DEFAULT_KIND
     return encoder_class(str(kind)).Settings
 
 
 def student_settings(values: Any) -> Any:
-    """The `[student]` table of a recipe as the settings of its kind.
+    """Validate the `[student]` table of a recipe with the settings class of its kind.
 
-    Tables of other kinds may stand in it, so that `student.kind` alone can be changed; they are left out.
+    The table may contain the tables of other kinds, so that `student.kind` can be changed alone; they are
+    ignored.
 
     Raises:
-        UserError: an unknown kind.
-        pydantic.ValidationError: an unknown key, or a value that is not allowed.
+        UserError: the kind is unknown.
+        pydantic.ValidationError: a key is unknown, or a value is not allowed.
     """
     if not isinstance(values, Mapping):
         return values
@@ -80,29 +81,29 @@ def student_settings(values: Any) -> Any:
 
 
 def student_config(settings: StudentSettings, init_spec: InitSpec) -> EncoderConfig:
-    """What the student will be, before any weights are loaded; the vocabulary may still be unknown.
+    """The student's configuration before any weights are loaded, while its vocabulary may still be unknown.
 
     Raises:
-        UserError: sizes that do not go together, or not with what the student starts from.
+        UserError: the sizes do not fit together, or do not fit the encoder that the student starts from.
     """
     config: EncoderConfig = encoder_class(settings.kind).config_from_settings(settings, init_spec, 1)
     return config
 
 
 def build_student(settings: StudentSettings, context: InitContext) -> AnyEncoder:
-    """The student's encoder with its first weights; the caller seeds torch.
+    """Build the student's encoder with its initial weights; the caller seeds torch.
 
     Raises:
-        UserError: embeddings or layers are wanted that the teacher cannot give.
+        UserError: the settings require embeddings or layers that the teacher cannot provide.
     """
     return encoder_class(settings.kind).build(settings, context)
 
 
 def config_from_json(value: Mapping[str, Any]) -> EncoderConfig:
-    """The configuration that was saved as `value`."""
+    """Restore a configuration from its JSON form."""
     return encoder_class(value["kind"]).Config.model_validate(value)
 
 
 def encoder_from_config(config: EncoderConfig) -> AnyEncoder:
-    """An encoder with fresh weights."""
+    """Build an encoder with newly initialised weights."""
     return encoder_class(config.kind)(config)

@@ -1,7 +1,7 @@
-"""A student without a sequence model: one vector per token, averaged, and a small MLP (model2vec, potion).
+"""A student without a sequence model: averaged token vectors and a small MLP (model2vec, potion).
 
-The vectors start from what the teacher's encoder makes of each token alone, reduced by PCA and weighted by
-how rare the token is. After that they are trained like any other weight.
+The token vectors are initialised by running the teacher's encoder on each token alone, reducing its states by
+PCA and weighting them by how rare the token is. They are then trained like all other weights.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tasks.ragged import RaggedArray
 from tasks.reader import InputFormat, Reader
 
 POOLED = OutputSpec(pooled=True)
-BATCH = 1024  # tokens that go through the teacher at once
-LONGEST = 16  # teacher tokens that a token is cut to, special ones included
+BATCH = 1024  # student tokens that go through the teacher at once
+LONGEST = 16  # the most teacher tokens per student token, including special tokens
 
 
 class StaticSettings(Strict):
-    """The table `student.static`.
+    """The sizes and the initialisation of a static student.
 
     Attributes:
-        width: of the token vectors.
-        hidden_size: of the MLP's hidden layer.
-        output_size: width of the vector that the task heads read.
-        init: "teacher" takes the token vectors from the teacher's encoder; "random".
-        sif: the a of the weight a / (a + p) of a token of frequency p (Arora et al. 2017).
+        width: the width of the token vectors.
+        hidden_size: the width of the MLP's hidden layer.
+        output_size: the width of the vector that the task heads read.
+        init: how the token vectors are initialised: with the teacher's encoder ("teacher"), or at "random".
+        sif: the constant a in the weight a / (a + p) of a token with frequency p (SIF, Arora et al. 2017).
         trainable: whether the token vectors are trained.
     """
 
@@ -50,7 +50,7 @@ class StaticSettings(Strict):
 
 
 class StaticStudentSettings(StudentSettings):
-    """What a recipe may set of a static student."""
+    """The settings of a static student."""
 
     kind: Literal["static"] = "static"
     static: StaticSettings = StaticSettings()
@@ -62,11 +62,11 @@ class StaticStudentSettings(StudentSettings):
 
 
 class StaticConfig(EncoderConfig):
-    """How a static student is built; sizes as in StaticSettings.
+    """The configuration of a static encoder; for the sizes see StaticSettings.
 
     Attributes:
-        vocab_size: ids of the tokeniser.
-        dropout: of the features and of the MLP's hidden layer.
+        vocab_size: the number of token ids.
+        dropout: the dropout probability of the features and of the MLP's hidden layer.
     """
 
     input_format: ClassVar[InputFormat] = "separate"
@@ -80,18 +80,18 @@ class StaticConfig(EncoderConfig):
 
     @property
     def shape(self) -> EncoderSpec:
-        """Sizes; there are no layers or heads to compare with a Transformer's."""
+        """The sizes; there are no layers or heads that could be compared with those of a Transformer."""
         return EncoderSpec(self.kind, 0, 0, 0, 0, self.output_size, POOLED)
 
 
 class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
-    """Averages token vectors over each text; an MLP reads [u; v; |u - v|; u * v] of the texts u and v.
+    """Averages the token vectors of each text; an MLP reads [u; v; |u - v|; u * v] for the texts u and v.
 
-    A row of one text is compared with itself (v = u), so that one student serves tasks of one and of two.
+    A single text is compared with itself (v = u), so one student handles tasks with one and with two texts.
 
     Args:
-        config: sizes.
-        vectors: (vocab_size, width) to start the token vectors from; None = random.
+        config: the sizes.
+        vectors: (vocab_size, width) initial token vectors; None = random.
     """
 
     Settings = StaticStudentSettings
@@ -118,10 +118,10 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
     def config_from_settings(
         cls, settings: StaticStudentSettings, init_spec: InitSpec, vocab_size: int
     ) -> StaticConfig:
-        """The sizes of a recipe's student.
+        """Derive the configuration from a recipe's settings.
 
         Raises:
-            UserError: wider vectors than the teacher's states, of which they are to be a projection.
+            UserError: the token vectors are wider than the teacher's states, from which they are computed.
         """
         sizes = settings.static
         teacher = init_spec.teacher.shape if init_spec.teacher else None
@@ -129,30 +129,30 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
             raise UserError(
                 f"student.static.width={sizes.width} is wider than the teacher ({teacher.pooled})",
                 expected=f"1 to {teacher.pooled}",
-                hint="a smaller student.static.width, or student.static.init=random",
+                hint="use a smaller student.static.width, or `student.static.init=random`",
             )
         fixed = {"vocab_size": vocab_size, "dropout": settings.dropout}
         return StaticConfig.model_validate(sizes.model_dump(exclude={"init", "sif"}) | fixed)
 
     @classmethod
     def build(cls, settings: StaticStudentSettings, context: InitContext) -> StaticEncoder:
-        """A student whose token vectors are computed from the teacher, or random.
+        """Build a student whose token vectors are computed with the teacher's encoder, or random.
 
         Raises:
-            UserError: there is no teacher, or none that gives a vector per token.
+            UserError: there is no teacher, or it does not return a vector per token.
         """
         refuse_teacher_embeddings(
             settings,
-            "a static student takes token vectors from the teacher's last layer, not its embeddings",
-            "`student.embeddings=random`, which leaves the choice to student.static.init",
+            "a static student takes its token vectors from the teacher's last layer, not from its embeddings",
+            "use `student.embeddings=random`; student.static.init sets how the token vectors start",
         )
         config = cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size)
         if settings.static.init == "random":
             return cls(config)
         if context.teacher is None or not context.teacher.offers.sequence:
             raise UserError(
-                "student.static.init=teacher needs a teacher that gives a vector per token",
-                hint="pass a Transformer as the teacher, or `student.static.init=random`",
+                "student.static.init=teacher needs a teacher that returns a vector per token",
+                hint="use a Transformer as the teacher, or `student.static.init=random`",
             )
         vectors = principal_components(teacher_states(context.teacher, context), config.width)
         weights = rarity_weights(context, settings.static.sif)
@@ -162,8 +162,8 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
         """Encode a batch.
 
         Args:
-            inputs: its `texts`: one or two Tokens of (B, L), padded each to its own length.
-            need: nothing beyond the pooled vector can be asked for.
+            inputs: the batch; its `texts` are one or two Tokens (B, L), padded separately.
+            need: only the pooled vector can be requested.
 
         Returns:
             EncoderOutput with pooled (B, output_size).
@@ -174,7 +174,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
         return EncoderOutput(pooled=self.mlp(torch.cat([u, v, (u - v).abs(), u * v], -1)))
 
     def _mean(self, tokens: Tokens) -> Tensor:
-        """(B, width) the mean of the real tokens' vectors, without a copy of (B, L, width)."""
+        """The mean of the real tokens' vectors, (B, width), without a copy of size (B, L, width)."""
         table = self.embeddings.weight
         shares = (tokens.mask / tokens.mask.sum(1, keepdim=True)).to(table.dtype)
         return functional.embedding_bag(tokens.ids, table, mode="sum", per_sample_weights=shares)
@@ -182,11 +182,11 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
 
 @torch.inference_mode()
 def teacher_states(teacher: AnyEncoder, context: InitContext) -> Tensor:
-    """(V, d) of each token of the student's vocabulary the mean of the teacher's last states.
+    """For each token of the student's vocabulary, the mean of the teacher's last hidden states, (V, d).
 
-    The teacher reads the token alone, between its special tokens: [CLS] token [SEP].
+    The teacher reads each token alone, between its special tokens: [CLS] token [SEP].
     """
-    pieces = _pieces(context)
+    pieces = _teacher_token_ids(context)
     collate = Collator(Reader(context.teacher_tokeniser, "joined", LONGEST))
     words = Encoded("", pa.nulls(len(pieces), pa.string()), np.zeros(len(pieces)), None, (pieces,))
     order = np.argsort(pieces.lengths, kind="stable")
@@ -204,8 +204,8 @@ def teacher_states(teacher: AnyEncoder, context: InitContext) -> Tensor:
     return states.clone()
 
 
-def _pieces(context: InitContext) -> RaggedArray:
-    """The teacher's token ids of each id of the student's vocabulary."""
+def _teacher_token_ids(context: InitContext) -> RaggedArray:
+    """The teacher's token ids for each token of the student's vocabulary."""
     size = context.tokeniser.vocab_size
     if not context.own_vocabulary:
         return RaggedArray(np.arange(size), np.arange(size + 1))
@@ -214,9 +214,9 @@ def _pieces(context: InitContext) -> RaggedArray:
 
 
 def principal_components(states: Tensor, width: int) -> Tensor:
-    """(V, width) the states (V, d) in the directions in which they vary most.
+    """Project states (V, d) onto their first principal components, (V, width).
 
-    As sklearn.decomposition.PCA; of the two signs of a direction the one whose largest entry is positive.
+    This equals sklearn.decomposition.PCA; the sign of a component makes its largest entry positive.
     """
     centred = (states - states.mean(0)).double()
     _, directions = torch.linalg.eigh(centred.T @ centred)
@@ -226,11 +226,11 @@ def principal_components(states: Tensor, width: int) -> Tensor:
 
 
 def rarity_weights(context: InitContext, sif: float) -> Tensor:
-    """(V,) the weight of each token in the mean of a text.
+    """The weight of each token in the mean of a text, (V,).
 
-    With p the token's share of the training texts a / (a + p) (SIF, Arora et al. 2017); without training
-    texts log(1 + rank) over its largest value, a vocabulary being sorted by frequency (Zipf's law, as the
-    first model2vec).
+    It is a / (a + p) for a token with frequency p in the training texts (SIF, Arora et al. 2017). Without
+    training texts it is log(1 + rank) divided by its maximum, assuming that the vocabulary is sorted by
+    frequency (Zipf's law, as in the first model2vec).
     """
     size = context.tokeniser.vocab_size
     counts = np.zeros(size)

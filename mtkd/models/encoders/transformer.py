@@ -1,4 +1,4 @@
-"""Transformer encoders: any Hugging Face encoder, as a teacher or (cut to some layers) as a student."""
+"""Transformer encoders: any Hugging Face encoder as a teacher, or with fewer layers as a student."""
 
 from __future__ import annotations
 
@@ -40,21 +40,27 @@ from tasks.hub_loading import load_named
 
 
 class TransformerSettings(Strict):
-    """The table `student.transformer`; a size that is None is that of what it starts from.
+    """The sizes and the initialisation of a Transformer student.
 
     Attributes:
-        layers, hidden_size, heads, intermediate_size: as in BERT; intermediate_size is the feed-forward
-            layer's.
-        embedding_size: rank of factorised embeddings, with a projection up to hidden_size.
-        init: "base" starts from the pretrained encoder that the teacher was refined from, "teacher" from the
-            teacher itself, "random" from nothing but the shape; anything else is a hub name, a directory
-            of transformers, or a run of mtkd.
-        take: which of its layers: "first", "last", "uniform", "skip", or a list of layers from 1; where it
-            is pruned also "importance".
-        prune: cut the student out of the teacher: the most important heads and feed-forward units of each
-            layer, embeddings of rank `embedding_size` by SVD (ROSITA); with init = "teacher".
-        dropout: inside the encoder, of attention and hidden states alike.
-        pooling: the row's vector: see `mtkd.models.encoders.transformer.TransformerConfig`.
+        layers: the number of Transformer layers; None = as in the encoder that the student starts from.
+        hidden_size: the width of hidden states; None = as in the encoder that the student starts from.
+        heads: the number of attention heads; None = as in the encoder that the student starts from.
+        intermediate_size: the width of the feed-forward layers; None = as in the encoder that the student
+            starts from.
+        embedding_size: the rank of factorised word embeddings, which are projected up to `hidden_size`;
+            None = as in the encoder that the student starts from.
+        init: what the student starts from: the pretrained encoder that the teacher was refined from
+            ("base"), the "teacher" itself, "random" weights, or another encoder, given as a hub name, a
+            directory in the format of transformers or an mtkd run.
+        take: which layers of that encoder to copy: "first", "last", "uniform", "skip", a list of layer
+            numbers from 1, or "importance" (only with `prune`).
+        prune: whether to prune the teacher into the student, which keeps the most important heads and
+            feed-forward units of each layer and reduces the embeddings to rank `embedding_size` by SVD
+            (ROSITA); this needs init = "teacher".
+        dropout: the dropout probability of attention and hidden states inside the encoder.
+        pooling: the vector of a row: the last layer's first token ("cls"), the mean over real tokens
+            ("mean"), or the mean of the first token over all layers ("cls-of-layers", MKD).
     """
 
     layers: int | None = Field(None, gt=0)
@@ -70,24 +76,24 @@ class TransformerSettings(Strict):
 
 
 class TransformerStudentSettings(StudentSettings):
-    """What a recipe may set of a Transformer student."""
+    """The settings of a Transformer student."""
 
     kind: Literal["transformer"] = "transformer"
     transformer: TransformerSettings = TransformerSettings()
 
     @property
     def needs_teacher_weights(self) -> bool:
-        """True if its layers start from the teacher's."""
+        """True if the student's layers or embeddings are copied from the teacher."""
         return super().needs_teacher_weights or self.transformer.init == "teacher"
 
     @property
     def needs_importance(self) -> bool:
-        """True if it is cut out of the teacher."""
+        """True if the teacher is pruned into the student."""
         return self.transformer.prune
 
 
 class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig]):
-    """A Hugging Face encoder that gives one vector a row, and whatever else of its inside is asked for."""
+    """A Hugging Face encoder that returns one vector per row, and intermediate outputs on request."""
 
     Settings = TransformerStudentSettings
     Config = TransformerConfig
@@ -113,25 +119,25 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
     def config_from_settings(
         cls, settings: TransformerStudentSettings, init_spec: InitSpec, vocab_size: int = 1
     ) -> TransformerConfig:
-        """The configuration of what the student starts from, vocabulary included, in the sizes asked for.
+        """The configuration of the encoder that the student starts from, with the sizes in the settings.
 
         Raises:
-            UserError: sizes that do not go together, or not with what the student starts from.
+            UserError: the sizes do not fit together, or do not fit the encoder that the student starts from.
         """
         return student_transformer(settings.transformer, init_spec)
 
     @classmethod
     def build(cls, settings: TransformerStudentSettings, context: InitContext) -> TransformerEncoder:
-        """A student with random weights, with layers of a pretrained encoder, or cut out of the teacher.
+        """Build a student with random weights, with layers of another encoder, or by pruning the teacher.
 
         Raises:
-            UserError: sizes or a vocabulary that differ from those of what it starts from.
+            UserError: the sizes or the vocabulary do not match the encoder that the student starts from.
         """
         wanted = settings.transformer
         refuse_teacher_embeddings(
             settings,
-            "student.embeddings=teacher is for students that are not Transformers",
-            "`student.transformer.init=teacher` takes the teacher's embeddings and first layers",
+            "student.embeddings=teacher is only for students that are not Transformers",
+            "use `student.transformer.init=teacher` to copy the teacher's embeddings and first layers",
         )
         require_teacher_vocabulary(wanted, context)
         config = cls.config_from_settings(settings, context.init_spec)
@@ -149,7 +155,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         if not wanted.prune:
             copy_layers(*models, taken_layers(wanted, student.n_layers, source.n_layers))
             return student
-        assert context.importance is not None and config.head_size, "measured before a student is pruned"
+        assert context.importance is not None and config.head_size, "measured before the student is built"
         if wanted.take == "importance":
             layers = context.importance.best_layers(student.n_layers)
         else:
@@ -164,22 +170,24 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         """Load an encoder by hub name or directory.
 
         Args:
-            name: hub name, directory, or `minilm` (the encoder installed beside mtkd).
-            pooling: see TransformerConfig; None = as the directory declares, else `cls`.
-            layers: keep only the first so many layers.
+            name: a hub name, a directory, or `minilm` (the encoder installed with mtkd).
+            pooling: see TransformerConfig; None = what the directory declares, or else `cls`.
+            layers: keep only this many of the first layers.
 
         Raises:
-            UserError: no such model, or the hub cannot be reached, or too few layers.
+            UserError: there is no such model, the hub cannot be reached, or the model has too few layers.
         """
         from transformers import AutoModel
 
         config = pretrained_config(name, pooling)
         if layers is not None:
-            there = config.shape.layers
-            if not 1 <= layers <= there:
-                raise UserError(f"{name!r} has {there} layers, not {layers}", expected=f"1 to {there}")
+            available = config.shape.layers
+            if not 1 <= layers <= available:
+                raise UserError(
+                    f"cannot keep {layers} layers: {name!r} has {available}", expected=f"1 to {available}"
+                )
             config = with_sizes(config, num_hidden_layers=layers)
-        if config.head_size or config.embedding_rank:  # a model of ours that transformers cannot describe
+        if config.head_size or config.embedding_rank:  # pruned, so transformers cannot load it
             encoder = cls(config)
             encoder.load_weights(load_file(Path(locate(name)) / "model.safetensors"))
             return encoder
@@ -195,10 +203,10 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
 
     @property
     def positions(self) -> int:
-        """The longest sequence it can read."""
+        """The maximum sequence length."""
         table = next((m for n, m in self.body.named_modules() if n.endswith("position_embeddings")), None)
         most = getattr(self.body.config, "max_position_embeddings", 1 << 30)
-        # RoBERTa and its kin count positions from behind the padding id.
+        # RoBERTa-style models start counting positions after the padding id.
         offset = getattr(table, "padding_idx", None)
         return most if offset is None else most - offset - 1
 
@@ -211,11 +219,11 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         """Encode a batch; layers above the highest one that is needed are not run.
 
         Args:
-            inputs: its `joined` tokens, (B, L).
-            need: what to return; nothing else is kept.
+            inputs: the batch; its `joined` tokens are (B, L).
+            need: the outputs to return; nothing else is kept.
 
         Raises:
-            UserError: something was not seen that the family should give.
+            UserError: a requested output could not be captured.
         """
         tokens = inputs.joined
         assert tokens is not None, "a Transformer reads both texts in one sequence"
@@ -224,17 +232,17 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         of_layers = (
             frozenset(range(1, top + 1)) if pooled and self.config.pooling == "cls-of-layers" else None
         )
-        asked = replace(need, cls=need.cls | of_layers) if of_layers else need
-        capture = Capture(asked, to_the_end=pooled or need.sequence)
-        given: dict[str, Any] = {"token_type_ids": tokens.token_type_ids} if self._segments else {}
+        captured = replace(need, cls=need.cls | of_layers) if of_layers else need
+        capture = Capture(captured, to_the_end=pooled or need.sequence)
+        options: dict[str, Any] = {"token_type_ids": tokens.token_type_ids} if self._segments else {}
         if not self._watched:
-            given["output_hidden_states"] = bool(asked.hidden | asked.cls)
-        out = capture.run(self.body, input_ids=tokens.ids, attention_mask=tokens.mask.long(), **given)
+            options["output_hidden_states"] = bool(captured.hidden | captured.cls)
+        out = capture.run(self.body, input_ids=tokens.ids, attention_mask=tokens.mask.long(), **options)
         if out is not None:
             for layer, hidden in enumerate(getattr(out, "hidden_states", None) or ()):
                 capture.offer(layer, hidden)
             capture.offer(top, out.last_hidden_state)
-        self._refuse_missing(asked, capture)
+        self._refuse_missing(captured, capture)
         vector = self._pool(out.last_hidden_state, capture.found["cls"], tokens.mask) if pooled else None
         kept = {
             kind: {layer: tensors[layer] for layer in sorted(getattr(need, kind))}
@@ -244,10 +252,10 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         return EncoderOutput(pooled=vector, sequence=sequence, mask=tokens.mask, **kept)
 
     def save_weights(self, path: Path) -> None:
-        """Write weights and config.json into the path's directory, as transformers does.
+        """Write the weights and config.json to the directory of `path`, as transformers does.
 
-        The task heads are not in these files. A configuration with no labels makes a pipeline of transformers
-        fail where it would otherwise answer with a new, random head.
+        These files do not contain the task heads. config.json declares no labels, so that a pipeline of
+        transformers fails instead of predicting with a new, random head.
         """
         quieten()
         self.body.save_pretrained(path.parent)  # type: ignore[operator]
@@ -255,17 +263,17 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         write_json(config, read_json(config) | {"id2label": {}, "label2id": {}})
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take the weights that `save_weights` wrote."""
+        """Load the weights that `save_weights` wrote."""
         self.body.load_state_dict(weights)
 
-    def _refuse_missing(self, asked: OutputSpec, capture: Capture) -> None:
+    def _refuse_missing(self, requested: OutputSpec, capture: Capture) -> None:
         found: dict[str, Any] = {kind: frozenset(tensors) for kind, tensors in capture.found.items()}
-        missing = asked.missing_from(OutputSpec(logits=True, pooled=True, sequence=True, **found))
+        missing = requested.missing_from(OutputSpec(logits=True, pooled=True, sequence=True, **found))
         if missing:
             raise UserError(
-                f"the encoder {self.shape.family!r} does not show its {', '.join(missing)}",
-                expected="encoders whose attention goes through transformers' attention interface",
-                hint="choose another encoder, or a recipe on hidden states or logits",
+                f"the encoder {self.shape.family!r} does not provide {', '.join(missing)}",
+                expected="an encoder whose attention uses the attention interface of transformers",
+                hint="choose another encoder, or a recipe that only uses hidden states or logits",
             )
 
     def _pool(self, last: Tensor, cls: Mapping[int, Tensor], mask: Tensor) -> Tensor:
@@ -277,12 +285,12 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         return (last * weight).sum(1) / weight.sum(1).clamp(min=1)
 
 
-def _load_body(load: Any, place: str, **given: Any) -> nn.Module:
-    return _without_pooler(partial(load, place, **given))
+def _load_body(load: Any, place: str, **options: Any) -> nn.Module:
+    return _without_pooler(partial(load, place, **options))
 
 
 def _without_pooler(build: Any) -> nn.Module:
-    """Build an encoder without the pooling layer that no head of ours reads, where its family has one."""
+    """Build an encoder without its family's own pooling layer, if there is one; our heads do not use it."""
     try:
         return build(add_pooling_layer=False)
     except TypeError:

@@ -1,4 +1,4 @@
-"""How a Transformer student starts: its sizes, checked against those of the encoder it starts from."""
+"""The initialisation of Transformer students: the encoder that they start from, and checks of their sizes."""
 
 from __future__ import annotations
 
@@ -26,55 +26,59 @@ def source_name(wanted: TransformerSettings, base: str | None) -> str:
 
 
 def require_teacher_vocabulary(wanted: TransformerSettings, context: InitContext) -> None:
-    """Pretrained layers need the vocabulary that they were trained with.
+    """Check that pretrained layers are used with the vocabulary that they were trained with.
 
     Raises:
-        UserError: the student has one of its own.
+        UserError: the student has a vocabulary of its own.
     """
     if context.own_vocabulary and wanted.init in ("base", "teacher"):
         raise UserError(
-            "the student's vocabulary is not the teacher's, so its layers cannot start from pretrained ones",
-            hint="`student.vocabulary=wordpiece`, or `student.transformer.init=random`",
+            "the student has a vocabulary of its own, so it cannot start from pretrained layers",
+            hint="use `student.vocabulary=wordpiece` or `student.transformer.init=random`",
         )
 
 
-def taken_layers(wanted: TransformerSettings, layers: int, there: int) -> list[int]:
-    """Which layers, from 1, of the encoder it starts from a student takes.
+def taken_layers(wanted: TransformerSettings, layers: int, available: int) -> list[int]:
+    """The numbers, from 1, of the layers that a student copies from the encoder that it starts from.
+
+    Args:
+        layers: the number of layers of the student.
+        available: the number of layers of the encoder that it starts from.
 
     Raises:
-        UserError: a layer that is not there, or another number of layers than the student has.
+        UserError: a layer does not exist, or the list does not have one entry per layer of the student.
     """
     if not isinstance(wanted.take, list):
-        return [teacher for _, teacher in spread(wanted.take, layers, there)]
-    if len(wanted.take) != layers or not all(1 <= layer <= there for layer in wanted.take):
+        return [teacher for _, teacher in spread(wanted.take, layers, available)]
+    if len(wanted.take) != layers or not all(1 <= layer <= available for layer in wanted.take):
         raise UserError(
-            f"student.transformer.take={wanted.take} for a student of {layers} layers",
-            expected=f"{layers} layers from 1 to {there}",
+            f"student.transformer.take={wanted.take} does not fit a student with {layers} layers",
+            expected=f"{layers} layers from 1 to {available}",
         )
     return wanted.take
 
 
 def student_transformer(wanted: TransformerSettings, init_spec: InitSpec) -> TransformerConfig:
-    """The student's configuration: that of what it starts from, in the sizes that are asked for."""
+    """The configuration of the encoder that the student starts from, with the sizes in the settings."""
     if (wanted.prune and wanted.init != "teacher") or (wanted.take == "importance" and not wanted.prune):
         raise UserError(
-            f"student.transformer.prune={str(wanted.prune).lower()} with init={wanted.init!r}, "
-            f"take={wanted.take!r}",
-            expected="prune=true with init=teacher, and take=importance only then",
-            hint="`student.transformer.init=teacher`",
+            f"student.transformer.prune={str(wanted.prune).lower()} cannot be combined with "
+            f"init={wanted.init!r} and take={wanted.take!r}",
+            expected="prune=true together with init=teacher; take=importance only with prune=true",
+            hint="use `student.transformer.init=teacher`",
         )
     source = init_spec.teacher
     if wanted.init not in ("teacher", "random") or source is None:
         if wanted.init == "teacher":
             raise UserError(
-                "student.transformer.init=teacher needs a Transformer teacher; there is none",
-                hint="pass `teacher=DIR` of a refined Transformer, or `student.transformer.init=base`",
+                "student.transformer.init=teacher needs a Transformer teacher, but there is no teacher",
+                hint="pass a refined Transformer as `teacher=DIR`, or use `student.transformer.init=base`",
             )
         source = pretrained_config(source_name(wanted, init_spec.base))
     if not isinstance(source, TransformerConfig):
         raise UserError(
             f"student.transformer.init={wanted.init} needs a Transformer teacher; this one is a BiLSTM",
-            hint="pass `teacher=DIR` of a refined Transformer, or `student.transformer.init=base`",
+            hint="pass a refined Transformer as `teacher=DIR`, or use `student.transformer.init=base`",
         )
     sizes = {
         "num_hidden_layers": wanted.layers,
@@ -86,18 +90,17 @@ def student_transformer(wanted: TransformerSettings, init_spec: InitSpec) -> Tra
     }
     config = with_sizes(source, **{name: size for name, size in sizes.items() if size is not None})
     if wanted.prune:
-        there = source.shape
-        kept = {"head_size": there.attention // there.heads, "embedding_rank": wanted.embedding_size}
-        config = config.model_copy(update=kept)
+        head_size = source.shape.attention // source.shape.heads
+        config = config.model_copy(update={"head_size": head_size, "embedding_rank": wanted.embedding_size})
     elif wanted.embedding_size is not None:
         config = factorised(config, wanted.embedding_size)
     config = config.model_copy(update={"pooling": wanted.pooling})
     hf = config.build_hf()
     if hf.hidden_size % hf.num_attention_heads:
         raise UserError(
-            f"a student {hf.hidden_size} wide cannot have {hf.num_attention_heads} attention heads",
+            f"a student of width {hf.hidden_size} cannot have {hf.num_attention_heads} attention heads",
             expected="a number of heads that divides the width",
-            hint="`student.transformer.heads=N`, or another student.transformer.hidden_size",
+            hint="use `student.transformer.heads=N` or another student.transformer.hidden_size",
         )
     if wanted.init != "random":
         _refuse_other_sizes(wanted, config, source)
@@ -107,37 +110,37 @@ def student_transformer(wanted: TransformerSettings, init_spec: InitSpec) -> Tra
 def _refuse_other_sizes(
     wanted: TransformerSettings, config: TransformerConfig, source: TransformerConfig
 ) -> None:
-    """Weights can only be copied between encoders of one width; layers and heads may differ."""
-    student, there = config.build_hf(), source.build_hf()
-    width, feed_forward = "hidden_size", size_name(there, "intermediate_size")
+    """Refuse sizes other than those of the source; the student can have fewer layers, and other heads."""
+    student, start = config.build_hf(), source.build_hf()
+    width, feed_forward = "hidden_size", size_name(start, "intermediate_size")
     names = {"width": width, "feed-forward width": feed_forward, "embedding rank": "embedding_size"}
     if wanted.prune:
         names = {"width": width}
         _refuse_more(config, source, feed_forward)
     differs = [
-        f"{words} {getattr(student, name, None)} (there {getattr(there, name, None)})"
+        f"{words} {getattr(student, name, None)} instead of {getattr(start, name, None)}"
         for words, name in names.items()
-        if getattr(student, name, None) != getattr(there, name, None)
+        if getattr(student, name, None) != getattr(start, name, None)
     ]
-    if differs or student.num_hidden_layers > there.num_hidden_layers:
-        differs = differs or [f"layers {student.num_hidden_layers} (there {there.num_hidden_layers})"]
+    if differs or student.num_hidden_layers > start.num_hidden_layers:
+        differs = differs or [f"{student.num_hidden_layers} layers instead of {start.num_hidden_layers}"]
         raise UserError(
             f"a student that starts from {wanted.init!r} cannot have {', '.join(differs)}",
-            expected="the sizes of what it starts from, with as many layers or fewer",
-            hint="change student.transformer.* to these sizes, or `student.transformer.init=random`",
+            expected="the sizes of the encoder that it starts from, with the same number of layers or fewer",
+            hint="change the sizes in student.transformer, or use `student.transformer.init=random`",
         )
 
 
 def _refuse_more(config: TransformerConfig, source: TransformerConfig, feed_forward: str) -> None:
-    """A pruned student has no more of anything than its teacher."""
-    student, there = config.build_hf(), source.build_hf()
+    """Refuse a pruned student that is larger than its teacher in any size."""
+    student, teacher = config.build_hf(), source.build_hf()
     for words, count, most in (
-        ("attention heads", config.shape.heads, source.shape.heads),
-        ("feed-forward units", getattr(student, feed_forward), getattr(there, feed_forward)),
-        ("embedding rank", config.embedding_rank or 0, source.shape.width),
+        ("{} attention heads", config.shape.heads, source.shape.heads),
+        ("{} feed-forward units", getattr(student, feed_forward), getattr(teacher, feed_forward)),
+        ("an embedding rank of {}", config.embedding_rank or 0, source.shape.width),
     ):
         if count > most:
             raise UserError(
-                f"a student that is cut out of its teacher cannot have {words} {count}",
+                f"a student that is pruned from its teacher cannot have {words.format(count)}",
                 expected=f"up to {most}",
             )

@@ -1,7 +1,8 @@
-"""WaLDORf (Tian et al. 2019): a Transformer over a quarter of the length, between convolutions.
+"""WaLDORf (Tian et al. 2019): a Transformer over a quarter of the sequence length, between convolutions.
 
-Small embeddings, two [convolution, max-pool 2], a Linear up, Transformer blocks (post-norm, as BERT's), two
-[upsample 2, convolution]. Every resolution has its mask: a pooled state is real if one of its tokens is.
+The layers are: small embeddings, two [convolution, max-pooling by 2], a linear map to a larger width,
+Transformer blocks (post-norm, as in BERT), and two [upsampling by 2, convolution]. Every resolution has its
+own mask: a pooled state is real if at least one of its tokens is.
 """
 
 from __future__ import annotations
@@ -19,23 +20,26 @@ from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from tasks.batching import ModelInputs, Tokens
 
-STRIDE = 4  # tokens that a block's state stands for: two poolings by 2
+STRIDE = 4  # tokens per state of a block, after two poolings by 2
 SEGMENTS = 2
 
 
 class WaldorfSettings(Strict):
-    """The table `student.waldorf`: the sizes.
+    """The sizes of a WaLDORf student.
 
-    The text of the paper that we have gives the numbers of blocks and heads, and "a bit less than a
-    quarter" of BERT-base's weights; the others are ours, ALBERT's for the embeddings, and come to a fifth.
+    The paper gives the numbers of blocks and heads, and "a bit less than a quarter" of the weights of
+    BERT-base. The other sizes are our choice, with ALBERT's embedding size; they give a fifth of the weights.
 
     Attributes:
-        embedding_size: width of embeddings and lower convolutions.
-        kernel_size: tokens (or states) that a convolution sees.
-        layers, hidden_size, heads, intermediate_size: of the Transformer blocks.
-        head_size: width of an attention head; heads times it need not be hidden_size.
-        output_size: width of the vectors that the task heads read, and of the upper convolutions.
-        positions: the longest sequence.
+        embedding_size: the width of the embeddings and the lower convolutions.
+        kernel_size: the number of tokens (or states) in the window of a convolution.
+        layers: the number of Transformer blocks.
+        hidden_size: the width of the hidden states of the Transformer blocks.
+        heads: the number of attention heads.
+        intermediate_size: the width of the feed-forward layers of the Transformer blocks.
+        head_size: the width of an attention head; `heads` times `head_size` can differ from `hidden_size`.
+        output_size: the width of the upper convolutions and of the vectors that the task heads read.
+        positions: the maximum sequence length.
     """
 
     embedding_size: PositiveInt = 128
@@ -50,18 +54,18 @@ class WaldorfSettings(Strict):
 
 
 class WaldorfStudentSettings(StudentSettings):
-    """What a recipe may set of a WaLDORf student."""
+    """The settings of a WaLDORf student."""
 
     kind: Literal["waldorf"] = "waldorf"
     waldorf: WaldorfSettings = WaldorfSettings()
 
 
 class WaldorfConfig(WaldorfSettings, EncoderConfig):
-    """How a WaLDORf student is built: its sizes, and what a recipe does not say of it.
+    """The configuration of a WaLDORf encoder: its sizes, and what does not come from `student.waldorf`.
 
     Attributes:
-        vocab_size: ids of the tokeniser.
-        dropout: behind embeddings, attention and feed-forward layers.
+        vocab_size: the number of token ids.
+        dropout: the dropout probability after the embeddings, attention and feed-forward layers.
     """
 
     gives_sequence: ClassVar[bool] = True
@@ -71,7 +75,7 @@ class WaldorfConfig(WaldorfSettings, EncoderConfig):
 
     @property
     def shape(self) -> EncoderSpec:
-        """Sizes; hidden states and scores of its blocks are those of every fourth of the length."""
+        """The sizes; hidden states and scores of the blocks have a quarter of the sequence length."""
         blocks = frozenset(range(1, self.layers + 1))
         return EncoderSpec(
             family=self.kind,
@@ -88,10 +92,11 @@ class WaldorfConfig(WaldorfSettings, EncoderConfig):
 
 
 class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
-    """Gives a vector a token (`sequence`), from the upper convolutions, and a vector a row (`pooled`).
+    """A WaLDORf encoder, which returns one vector per token (`sequence`) and one per row (`pooled`).
 
-    The row's vector is tanh(W m) of the mean m of the last block's states, so that tasks of rows do not run
-    the upper convolutions. `hidden` 0 is the embeddings' output at full length.
+    The vectors per token come from the upper convolutions. The vector of a row is tanh(W m), where m is the
+    mean of the last block's states, so tasks on rows do not need the upper convolutions. Layer 0 of `hidden`
+    is the output of the embeddings at full length.
     """
 
     Settings = WaldorfStudentSettings
@@ -117,39 +122,39 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
     def config_from_settings(
         cls, settings: WaldorfStudentSettings, init_spec: InitSpec, vocab_size: int
     ) -> WaldorfConfig:
-        """The sizes of a recipe's student."""
+        """Derive the configuration from a recipe's settings."""
         fixed = {"vocab_size": vocab_size, "dropout": settings.dropout}
         return WaldorfConfig.model_validate(settings.waldorf.model_dump() | fixed)
 
     @classmethod
     def build(cls, settings: WaldorfStudentSettings, context: InitContext) -> WaldorfEncoder:
-        """A student with random weights.
+        """Build a student with random weights.
 
         Raises:
-            UserError: it is to start from the teacher's embeddings.
+            UserError: the settings ask for the teacher's embeddings.
         """
         refuse_teacher_embeddings(
             settings,
-            "a WaLDORf's embeddings are smaller than the teacher's, so they cannot start from them",
-            "`student.embeddings=random`; a hidden_mse term with layers = [[0, 0]] brings them near",
+            "the embeddings of a WaLDORf student are smaller than the teacher's and cannot start from them",
+            "use `student.embeddings=random`; a hidden_mse term with layers = [[0, 0]] can teach them",
         )
         return cls(cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size))
 
     @property
     def positions(self) -> int:
-        """The longest sequence it can read."""
+        """The maximum sequence length."""
         return self.config.positions
 
     def forward(self, inputs: ModelInputs, need: OutputSpec = OutputSpec(pooled=True)) -> EncoderOutput:  # noqa: B008
-        """Encode a batch; what lies above the highest layer that is needed is not run.
+        """Encode a batch; layers above the highest one that is needed are not run.
 
         Args:
-            inputs: its `joined` tokens, (B, L); any L up to `positions`.
-            need: what to return.
+            inputs: the batch; its `joined` tokens are (B, L), with any L up to `positions`.
+            need: the outputs to return.
 
         Returns:
-            EncoderOutput with sequence (B, L, D); hidden 0 (B, L, E), of block n (B, ceil(L / 4), H); scores
-            (B, heads, ceil(L / 4), ceil(L / 4)); mask (B, L).
+            EncoderOutput with sequence (B, L, D); hidden (B, L, E) for layer 0 and (B, ceil(L / 4), H) for
+            the blocks; scores (B, heads, ceil(L / 4), ceil(L / 4)); mask (B, L).
         """
         tokens = inputs.joined
         assert tokens is not None, "WaLDORf reads both texts in one sequence"
@@ -177,36 +182,36 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
         )
 
     def _embed(self, tokens: Tokens) -> Tensor:
-        """(B, L, E) from ids, positions and token_type_ids."""
+        """Embed token ids, positions and token type ids, (B, L, E)."""
         place = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)
         summed = self.embeddings(tokens.ids) + self.place(place) + self.segment(tokens.token_type_ids)
         return self.dropout(self.norm(summed))
 
     def _shrunk(self, embedded: Tensor, masks: list[Tensor]) -> Tensor:
-        """(B, ceil(L / 4), H) from the embeddings (B, L, E)."""
+        """Shrink the embeddings (B, L, E) to (B, ceil(L / 4), H)."""
         states = functional.pad(embedded, (0, 0, 0, masks[0].shape[1] - embedded.shape[1]))
         for convolution, mask, pooled in zip(self.shrink, masks, masks[1:], strict=False):
-            found = convolution(states, mask)
-            low = torch.finfo(found.dtype).min
-            found = found.masked_fill(~mask.unsqueeze(-1), low).unflatten(1, (-1, 2)).amax(2)
-            states = functional.gelu(found.masked_fill(~pooled.unsqueeze(-1), 0.0))
+            convolved = convolution(states, mask)
+            low = torch.finfo(convolved.dtype).min
+            maximum = convolved.masked_fill(~mask.unsqueeze(-1), low).unflatten(1, (-1, 2)).amax(2)
+            states = functional.gelu(maximum.masked_fill(~pooled.unsqueeze(-1), 0.0))
         return self.dropout(self.up_norm(self.up(states)))
 
     def _grown(self, states: Tensor, masks: list[Tensor]) -> Tensor:
-        """(B, 4 ceil(L / 4), D) from the last block's states."""
+        """Upsample the last block's states to (B, 4 ceil(L / 4), D)."""
         for convolution, mask in zip(self.grow, reversed(masks[:-1]), strict=True):
             states = functional.gelu(convolution(states.repeat_interleave(2, 1), mask))
         return states
 
     def _row(self, states: Tensor, mask: Tensor) -> Tensor:
-        """(B, D) from the last block's real states."""
+        """The vector per row, (B, D), from the last block's real states."""
         weight = mask.unsqueeze(-1).to(states.dtype)
         mean = (states * weight).sum(1) / weight.sum(1).clamp(min=1)
         return torch.tanh(self.pool(mean))
 
 
 def masks_by_halving(mask: Tensor) -> list[Tensor]:
-    """The masks at full, half and a quarter of the length, which is padded to a multiple of 4.
+    """The masks at full, half and quarter length; the full length is first padded to a multiple of 4.
 
     Args:
         mask: (B, L) bool, True = real token.
@@ -218,9 +223,9 @@ def masks_by_halving(mask: Tensor) -> list[Tensor]:
 
 
 class _Convolution(nn.Module):
-    """A convolution along the length; padding counts as zeros.
+    """A convolution along the sequence; padding counts as zeros.
 
-    As a flat image with its channels last it needs no copy of (B, L, C) and is the fastest form on a CPU.
+    Treating the sequence as a flat image with channels last avoids copying (B, L, C) and is fastest on a CPU.
     """
 
     def __init__(self, width: int, out: int, kernel: int):
@@ -228,14 +233,14 @@ class _Convolution(nn.Module):
         self.image = nn.Conv2d(width, out, (1, kernel), padding=(0, kernel // 2))
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """(B, L, out) from states (B, L, width) and their mask (B, L)."""
+        """Convolve states (B, L, width) with mask (B, L) to (B, L, out)."""
         real = states.masked_fill(~mask.unsqueeze(-1), 0.0)
-        found: Tensor = self.image(real.transpose(1, 2).unsqueeze(2))
-        return found.squeeze(2).transpose(1, 2)
+        convolved: Tensor = self.image(real.transpose(1, 2).unsqueeze(2))
+        return convolved.squeeze(2).transpose(1, 2)
 
 
 class _Block(nn.Module):
-    """A Transformer block as BERT's: attention, then a feed-forward layer, each added and normalised."""
+    """A Transformer block as in BERT: attention and feed-forward, each with a residual and a LayerNorm."""
 
     def __init__(self, config: WaldorfConfig):
         super().__init__()
@@ -250,7 +255,7 @@ class _Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, states: Tensor, mask: Tensor, scored: bool) -> tuple[Tensor, Tensor | None]:
-        """The states (B, L, d) above, and the scores (B, heads, L, L) before the softmax if `scored`."""
+        """Compute the next states (B, L, d), and the scores (B, heads, L, L) before the softmax or None."""
         query, key, value = self.attend(states).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         scores = query @ key.mT * query.shape[-1] ** -0.5 if scored else None
         dropped = self.dropped if self.training else 0.0
@@ -265,7 +270,7 @@ class _Block(nn.Module):
 
 
 def _initialise(encoder: nn.Module) -> None:
-    """As BERT's weights; those of convolutions keep the scale of what goes through them."""
+    """Initialise weights as in BERT, and convolutions by Xavier's method to preserve the scale."""
     for name, weight in encoder.named_parameters():
         if weight.ndim == 4:
             nn.init.xavier_uniform_(weight)
