@@ -254,7 +254,7 @@ def _draw(manifest: Any) -> None:
     for line in contents.describe():
         print(line)
     digest = (teacher.digest or "of the hub")[:12]
-    print(f"at most {contents.max_length} tokens a row; tokeniser digest {teacher.tokeniser[:12]}")
+    print(f"at most {contents.max_length} tokens per row; tokeniser digest {teacher.tokeniser[:12]}")
     print(f"teacher {teacher.name} (digest {digest}), run in {teacher.precision}")
     if manifest.corpus:
         print(f"with the copies of a corpus (key {manifest.corpus[:12]})")

@@ -62,7 +62,7 @@ def started(processes: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return SimpleNamespace(wait=lambda: answered.code)
 
     monkeypatch.setattr(subprocess, "Popen", popen)
-    # Peak memory is measured in processes of its own: tests/mtkd/test_bench.py does so.
+    # Peak memory is measured in processes of its own: tests/mtkd/evaluation/test_inference_bench.py does so.
     monkeypatch.setattr("mtkd.evaluation.inference_bench._peak_apart", lambda *given: 1)
     return commands
 

@@ -1,4 +1,4 @@
-"""The training loop: against a bare loop, in micro-batches, killed and gone on with, over processes."""
+"""The training loop: against a bare loop, in micro-batches, killed and resumed, on several processes."""
 
 from __future__ import annotations
 

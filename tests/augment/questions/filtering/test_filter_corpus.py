@@ -38,7 +38,7 @@ from tasks.errors import UserError
 from tasks.files import digest_file, write_json
 from tasks.shards import ShardEntry
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 NOTHING = Answer("", -1, 0.5, 4.0)
 SETTINGS = FilterSettings(shard_rows=32)  # two articles of four paragraphs of four questions
 

@@ -148,7 +148,7 @@ def test_task_files_are_checked(tmp_path: Path) -> None:
     place.write_text(TOML)
     assert resolve(str(place))[0].metrics == ("micro_f1", "macro_f1")
     place.write_text(TOML.replace('["fruit", "animal", "tool"]', '["fruit"]'))
-    with pytest.raises(UserError, match="multilabel needs labels"):
+    with pytest.raises(UserError, match="multilabel tasks need labels"):
         resolve(str(place))
     place.write_text(TOML.replace("[files]", 'metrics = ["accuracy"]\n[files]'))
     with pytest.raises(UserError, match="'accuracy' does not suit task 'topics'"):

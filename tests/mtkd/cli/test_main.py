@@ -213,7 +213,7 @@ def test_the_main_job(
     refused(mtkd("evaluate", "--model", tuned, *data, "--tasks", "sst2"), "no head for the task 'sst2'")
     refused(mtkd("evaluate", "--model", tuned, *data, "--split", "test"), "not labelled")
 
-    # Peak memory is measured in a process of its own: tests/mtkd/test_bench.py does so.
+    # Peak memory is measured in a process of its own: tests/mtkd/evaluation/test_inference_bench.py does so.
     monkeypatch.setattr("mtkd.evaluation.inference_bench._peak_apart", lambda *given: 1)
     timed = mtkd(
         "bench", "inference", "--model", tiny_teacher, "--model", student, "--seq-len", 16, "--batch", 4

@@ -15,7 +15,7 @@ from mtkd.recipes import load_settings, parse_set, recipe_names
 from mtkd.recipes.reference import SettingInfo, markdown, sections, settings_in_use
 from mtkd.settings import STAGES
 
-PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
 
 
 def even(value: int) -> int:
