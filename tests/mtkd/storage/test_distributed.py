@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from augment.distributed import ALONE, launched
 
+from mtkd.storage.distributed import ALONE, launched
 from tasks.corpus_reader import read_corpus
 
 
