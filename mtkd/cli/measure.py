@@ -151,10 +151,20 @@ def predict(
 
 def _draw_submission(files: list[SubmissionFile], folder: Path) -> None:
     rows = [
-        (f.file, f.task, f"{f.rows:,}", f"CONSTANT: {f.filled}" if f.filled else "the model") for f in files
+        (
+            f.file,
+            f.task,
+            f"{f.rows:,} of {f.expected:,}",
+            f"CONSTANT: {f.filled}" if f.filled else "the model",
+        )
+        for f in files
     ]
     table(("file", "task", "rows", "answered by"), rows)
-    say(f"zip the files in {folder} and submit them")
+    incomplete = sum(f.rows != f.expected for f in files)
+    if incomplete:
+        say(f"{incomplete} of {len(files)} files are incomplete: GLUE would reject them")
+    else:
+        say(f"zip the files in {folder} and submit them")
 
 
 @click.group()

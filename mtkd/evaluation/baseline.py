@@ -36,8 +36,8 @@ def baseline_warnings(tasks: Mapping[str, Task], scores: Iterable[TaskScores]) -
         if score.primary - score.majority > margin:
             continue
         warnings.append(
-            f"{score.task}/{score.split}: the score {score.primary:.3f} is not distinguishable from "
-            f"{tasks[score.task].type.baseline} ({score.majority:.3f}, margin of error {margin:.3f} "
-            f"on {score.rows:,} rows)."
+            f"{score.task}/{score.split}: the score {score.primary:.3f} is not above "
+            f"{tasks[score.task].type.baseline} ({score.majority:.3f}) by more than the "
+            f"margin of error ({margin:.3f} on {score.rows:,} rows)."
         )
     return warnings

@@ -43,12 +43,15 @@ class SubmissionFile:
     """One file of a submission.
 
     Attributes:
-        filled: None if a model predicted the rows, else why the file is invalid or holds a constant.
+        rows: how many the file has.
+        expected: how many GLUE expects.
+        filled: None if a model predicted the rows, else why the file holds a constant.
     """
 
     file: str
     task: str
     rows: int
+    expected: int
     filled: str | None
 
 
@@ -151,9 +154,7 @@ def glue_submission(
                     answers = task.type.decode(task, logits, encoded.groups)
                 lines = [f"{index}\t{_submitted(task, value)}" for index, value in enumerate(answers)]
                 (place / file).write_text("\n".join(["index\tprediction", *lines]) + "\n", encoding="utf-8")
-                if len(answers) != SUBMISSION_ROWS[file]:
-                    why = f"{why or 'the model'}; GLUE wants {SUBMISSION_ROWS[file]:,} rows"
-                found.append(SubmissionFile(file, task.name, len(answers), why))
+                found.append(SubmissionFile(file, task.name, len(answers), SUBMISSION_ROWS[file], why))
     return found
 
 
