@@ -31,6 +31,8 @@ def mtkd(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     """Run a command line in this process."""
     from mtkd.cli.main import main
 
+    monkeypatch.setattr("tasks.progress._quiet", False)  # and back after the test, whatever --quiet sets
+
     def run(*words: object) -> Answered:
         monkeypatch.setattr("sys.argv", ["mtkd", *map(str, words)])
         code = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -218,8 +219,12 @@ def _prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any =
         model: whose tasks may also be named.
     """
     from mtkd.jobs.common import Request
+    from mtkd.jobs.objects import require_objects
     from mtkd.recipes import load_settings
+    from mtkd.training.callbacks import Callback
     from tasks.sources import open_data
+
+    require_objects("callbacks", options["callbacks"], Callback)
 
     tasks, data = options["tasks"], options["data"]
     changes = _train_changes(command, options) | dict(options["settings"] or {})
@@ -297,4 +302,8 @@ def _model(run: RunDirectory) -> Model:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, MtkdWarning, stacklevel=2)
+    """Warn as if from the line that called mtkd."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("mtkd", "tasks"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, MtkdWarning, stacklevel=level)

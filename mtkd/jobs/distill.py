@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
-from mtkd.jobs.objects import describe_losses, digest_weights
+from mtkd.jobs.objects import describe_losses, describe_module, require_objects
 from mtkd.jobs.prepare import prepare_run, settings_of_student, validate_run
 from mtkd.jobs.stages import StagedJob, StageInputs
 from mtkd.jobs.training_data import EncodedRows, check_mask, load_training_data, trainable_tasks
@@ -75,6 +75,8 @@ def distill(
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     tasks = trainable_tasks(request.tasks)
+    if losses is not None:
+        require_objects("losses", losses, LossTerm)
     terms = None if losses is None else losses if isinstance(losses, Mapping) else named_losses(losses)
     if isinstance(student, MultiTaskModel):
         settings = settings_of_student(settings, student)
@@ -83,7 +85,7 @@ def distill(
         labels_only = labels_only or all(term.teacher_need == OutputSpec() for term in terms.values())
     sources: dict[str, Any] = _source_names(settings, teacher, corpus, store, labels_only)
     if student is not None:
-        sources["student"] = {"class": type(student).__qualname__, "weights": digest_weights(student)[:16]}
+        sources["student"] = describe_module(student)
     if terms is not None:
         sources["losses"] = describe_losses(terms)
     validated = validate_run(settings, teacher, tasks, store, student=student, losses=terms)

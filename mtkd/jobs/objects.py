@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +15,12 @@ from torch import nn
 from mtkd.losses.base import LossTerm
 from mtkd.models.multitask import MultiTaskModel, SavedModel
 from mtkd.teachers.reference import TeacherRef
+from tasks.errors import UserError
 from tasks.files import digest_bytes
 from tasks.tokeniser import Tokeniser
+
+_PLAIN = (bool, int, float, str, type(None))
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
 def digest_weights(module: nn.Module) -> str:
@@ -27,17 +32,76 @@ def digest_weights(module: nn.Module) -> str:
     return digest_bytes(*parts)
 
 
+def describe_module(module: nn.Module) -> dict[str, Any]:
+    """What determines what a module computes: its class, the code of its class, and its weights."""
+    return {
+        "class": type(module).__qualname__,
+        "code": digest_code(type(module))[:16],
+        "weights": digest_weights(module)[:16],
+    }
+
+
 def describe_losses(losses: Mapping[str, LossTerm]) -> dict[str, Any]:
-    """What determines the result of a run with these terms: classes, plain attributes and weights."""
-    plain = (bool, int, float, str, type(None))
+    """What determines the result of a run with these terms: as `describe_module`, and plain attributes."""
     return {
         name: {
-            "class": type(term).__qualname__,
-            "weights": digest_weights(term)[:16],
-            **{key: value for key, value in vars(term).items() if isinstance(value, plain)},
+            **describe_module(term),
+            **{
+                key: value
+                for key, value in vars(term).items()
+                if isinstance(value, _PLAIN) and key not in _MODULE_ATTRIBUTES
+            },
         }
         for name, term in losses.items()
     }
+
+
+def digest_code(kind: type) -> str:
+    """A SHA-256 of the methods and plain attributes of a class and of its bases outside torch and mtkd.
+
+    The methods count as compiled, so comments and line numbers do not matter. Functions that they call are
+    not included.
+    """
+    parts: list[bytes | str] = []
+    for base in kind.__mro__:
+        if base.__module__.split(".")[0] in ("builtins", "torch", "mtkd"):
+            continue
+        for name, value in sorted(vars(base).items()):
+            function = getattr(value, "__func__", getattr(value, "fget", value))
+            if isinstance(function, types.FunctionType):
+                parts += [name, *_code_parts(function.__code__)]
+            elif isinstance(value, _PLAIN) and not name.startswith("__"):
+                parts += [name, repr(value)]
+    return digest_bytes(*parts)
+
+
+def _code_parts(code: types.CodeType) -> Iterator[bytes | str]:
+    yield code.co_code
+    yield repr((code.co_names, code.co_varnames))
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _code_parts(constant)
+        else:
+            # the order of a set of strings changes from process to process
+            yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
+
+
+def require_objects(what: str, values: Any, kind: type) -> None:
+    """Refuse an argument that is not a list (or dict) of instances of `kind`, such as a class or a function.
+
+    Raises:
+        UserError: names the argument `what`, and the first value of another type.
+    """
+    expected = f"a list of objects whose classes extend mtkd.{kind.__name__}"
+    if isinstance(values, str) or not isinstance(values, Mapping | Sequence):
+        raise UserError(f"`{what}` cannot be a {type(values).__name__}", expected=expected)
+    for value in values.values() if isinstance(values, Mapping) else values:
+        if isinstance(value, type):
+            raise UserError(
+                f"`{what}` holds the class {value.__name__}", expected=expected, hint=f"{value.__name__}(...)"
+            )
+        if not isinstance(value, kind):
+            raise UserError(f"`{what}` holds a {type(value).__name__}", expected=expected)
 
 
 @dataclass(frozen=True)

@@ -91,14 +91,26 @@ class Objective(nn.Module):
         loss = _zero_loss(student)
         values = []
         counts = self.num_items(task, batch) if batch_items is None else batch_items
-        for (_, term), count, own_count in zip(self._terms(), num_items, counts, strict=True):
+        for (name, term), count, own_count in zip(self._terms(), num_items, counts, strict=True):
             inputs = TermInput(task, batch, student, teacher, own_count, progress, on)
             weight = value_at(term.weight, progress)
             live = on is None or term.pairs_on(on)
-            value = term(inputs) / count if count and weight and live else loss.new_zeros(())
+            value = _value(name, term, inputs) / count if count and weight and live else loss.new_zeros(())
             values.append(value.detach().float())
             loss = loss + weight * value
         return loss, torch.stack(values)
+
+
+def _value(name: str, term: LossTerm, inputs: TermInput) -> Tensor:
+    value = term(inputs)
+    if not isinstance(value, Tensor) or value.ndim:
+        found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise UserError(
+            f"the loss {name!r} returned {found}",
+            expected="the sum over the items of the micro-batch, as a scalar tensor",
+            hint="end its `forward` with `.sum()`",
+        )
+    return value
 
 
 def _zero_loss(student: ModelOutput) -> Tensor:

@@ -258,6 +258,66 @@ def test_a_task_a_loss_and_a_callback_of_ones_own(tiny_encoder: Path, tmp_path: 
     assert tuned.record["learning_rate"] == 1e-3 and list(tuned.tasks) == ["mood"]
 
 
+class OwnLoss(mtkd.LossTerm):
+    """The squared distance of logits times a factor, as `result` turns it into a loss."""
+
+    student_need = teacher_need = mtkd.LOGITS
+    factor = 1
+
+    def forward(self, given: mtkd.TermInput) -> torch.Tensor:
+        return self.result((given.student.logits - given.teacher_signal.logits).square().mean(1))
+
+    def result(self, values: torch.Tensor) -> torch.Tensor:
+        return self.factor * values.sum()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "complaint"),
+    [
+        ("losses", [OwnLoss], r"class OwnLoss.*\n.*list of objects.*\n.*OwnLoss\(\.\.\.\)"),
+        ("losses", [lambda given: 0], "holds a function"),
+        ("losses", OwnLoss(), "cannot be a OwnLoss"),
+        ("callbacks", mtkd.Callback(), "cannot be a Callback"),
+        ("callbacks", [print], "holds a builtin"),
+    ],
+)
+def test_losses_and_callbacks_of_the_wrong_type_are_refused(
+    argument: str, value: object, complaint: str, teacher: mtkd.Model, tmp_path: Path
+) -> None:
+    with pytest.raises(mtkd.UserError, match=complaint):
+        student(teacher, tmp_path / "run", **{argument: value})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("result", [lambda self, values: values, lambda self, values: values.sum().item()])
+def test_a_loss_that_returns_no_scalar_tensor_is_refused(
+    result: Callable, teacher: mtkd.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OwnLoss, "result", result)
+    with pytest.raises(mtkd.UserError, match=r"'OwnLoss' returned (shape|a float)"):
+        student(teacher, tmp_path / "run", losses=[OwnLoss()])
+
+
+def test_the_code_of_a_loss_is_part_of_the_run(
+    teacher: mtkd.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = student(teacher, tmp_path / "run", losses=[OwnLoss()])
+    assert same_weights(made, student(teacher, tmp_path / "run", losses=[OwnLoss()])), "loaded, not repeated"
+    monkeypatch.setattr(OwnLoss, "result", lambda self, values: 3 * values.sum())
+    with pytest.raises(mtkd.UserError, match="losses"):
+        student(teacher, tmp_path / "run", losses=[OwnLoss()])
+    monkeypatch.undo()
+    monkeypatch.setattr(OwnLoss, "factor", 2)
+    with pytest.raises(mtkd.UserError, match="losses"):
+        student(teacher, tmp_path / "run", losses=[OwnLoss()])
+
+
+def test_warnings_point_at_the_line_that_called_mtkd(teacher: mtkd.Model, tmp_path: Path) -> None:
+    with pytest.warns(mtkd.MtkdWarning) as warned:
+        mtkd.evaluate(student(teacher, tmp_path / "run", limit=2), data="pocket", tasks="rte", limit=4)
+    assert {warning.filename for warning in warned} == {__file__}
+
+
 def test_a_run_in_a_thread_leaves_no_thread_behind(teacher: mtkd.Model, tmp_path: Path) -> None:
     before, found = threading.active_count(), []
     thread = threading.Thread(target=lambda: found.append(student(teacher, tmp_path / "thread")))
