@@ -37,6 +37,16 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise
 
 
+os.umask(_UMASK := os.umask(0))  # only reading it at import is safe with threads
+
+
+def _finish(file: Path) -> None:
+    """Give a file the permissions of any other new file (safetensors writes 0600), and flush it to disk."""
+    os.chmod(file, 0o666 & ~_UMASK)
+    with open(file, "rb+") as handle:
+        os.fsync(handle.fileno())
+
+
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` and rename it to `path` if the block succeeds.
@@ -54,8 +64,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             yield temporary
-            with open(temporary, "rb+") as handle:
-                os.fsync(handle.fileno())
+            _finish(temporary)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -78,8 +87,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
             yield temporary
             for file in temporary.rglob("*"):
                 if file.is_file():
-                    with open(file, "rb+") as handle:
-                        os.fsync(handle.fileno())
+                    _finish(file)
             if path.exists():
                 os.replace(path, old)
             os.replace(temporary, path)

@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tasks.errors import UserError
 from tasks.files import (
@@ -130,3 +132,14 @@ def test_what_a_newer_version_wrote_is_refused() -> None:
         refuse_newer(raw, 2, "X is a corpus")
     with pytest.raises(UserError, match="X is a corpus of format 3"):
         refuse_newer({"format": 3}, 2, "X is a corpus")
+
+
+def test_files_have_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    expected = (tmp_path / "plain").stat().st_mode
+    with atomic_path(tmp_path / "one.safetensors") as temporary:
+        save_file({"a": np.zeros(1)}, temporary)
+    with atomic_directory(tmp_path / "two") as temporary:
+        save_file({"a": np.zeros(1)}, temporary / "weights.safetensors")
+    for file in (tmp_path / "one.safetensors", tmp_path / "two" / "weights.safetensors"):
+        assert file.stat().st_mode == expected
