@@ -90,7 +90,7 @@ def losses(out: Path) -> dict[str, Any]:
     }
 
 
-def check(name: str, found: dict[str, Any]) -> None:
+def assert_recorded(name: str, found: dict[str, Any]) -> None:
     """Compare with what was recorded under this name, or record it."""
     known = json.loads(GOLDEN.read_text()) if GOLDEN.is_file() else {}
     if MODE == "write":
@@ -150,21 +150,21 @@ def distil(
 
 
 def test_refine(teacher: Path) -> None:
-    check("refine", losses(teacher))
+    assert_recorded("refine", losses(teacher))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipe(recipe: str, teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]) -> None:
     tasks = "squad_v2" if recipe == "waldorf" else "rte,stsb"
     words = ["--data", "pocket", "--tasks", tasks, "--teacher", teacher, "--epochs", 1]
-    check(recipe, distil(mtkd, recipe, RECIPES[recipe], tmp_path / "run", *words))
+    assert_recorded(recipe, distil(mtkd, recipe, RECIPES[recipe], tmp_path / "run", *words))
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_variant(case: str, teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]) -> None:
     recipe, *sets = CASES[case]
     words = ["--data", "pocket", "--tasks", "rte,stsb", "--teacher", teacher, "--epochs", 1]
-    check(case, distil(mtkd, recipe, sets, tmp_path / "run", *words))
+    assert_recorded(case, distil(mtkd, recipe, sets, tmp_path / "run", *words))
 
 
 @pytest.mark.parametrize("recipe", ["minilm-6", "minilmv2-6x384", "minilmv2-6x768", "minilmv2-12x384"])
@@ -180,7 +180,7 @@ def test_recipe_on_text(recipe: str, encoder: Path, tmp_path: Path, mtkd: Callab
         "distill", recipe, "--text", text, "--teacher", encoder, "--quiet", "--out", out, *options
     )
     assert answered.code == 0, answered.err
-    check(recipe, losses(out))
+    assert_recorded(recipe, losses(out))
 
 
 def test_corpus_store_and_fine_tuning(teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]) -> None:
@@ -190,7 +190,7 @@ def test_corpus_store_and_fine_tuning(teacher: Path, tmp_path: Path, mtkd: Calla
     assert mtkd("augment", "mask", *rows, "--limit", 24, "--copies", 2, "--out", corpus, "--quiet").code == 0
     words = [*rows, "--teacher", teacher, "--epochs", 1]
     found = distil(mtkd, "mkd-lstm", BILSTM, tmp_path / "copies", *words, "--corpus", corpus)
-    check("masked copies", found)
+    assert_recorded("masked copies", found)
     sets = [word for value in TRANSFORMER for word in ("--set", value)]
     built = mtkd(
         "store", "build", "--recipe", "hsk-tinybert-4", *rows, "--limit", 24, "--teacher", teacher,
@@ -198,11 +198,11 @@ def test_corpus_store_and_fine_tuning(teacher: Path, tmp_path: Path, mtkd: Calla
     )  # fmt: skip
     assert built.code == 0, built.err
     found = distil(mtkd, "hsk-tinybert-4", TRANSFORMER, out, *rows, "--store", store, "--epochs", 1)
-    check("from a store", found)
+    assert_recorded("from a store", found)
     tuned = tmp_path / "tuned"
     answered = mtkd(
         "finetune", "--model", out, "--task", "rte", "--data", "pocket", "--limit", 24, "--eval-limit", 12,
         "--epochs", 1, "--batch", 8, "--quiet", "--out", tuned,
     )  # fmt: skip
     assert answered.code == 0, answered.err
-    check("finetune", losses(tuned))
+    assert_recorded("finetune", losses(tuned))

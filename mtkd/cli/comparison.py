@@ -45,9 +45,9 @@ from tasks.errors import UserError
 )
 @click.option("--without", multiple=True, metavar="CELL", help="leave a cell out")
 @click.option(
-    "--tasks", help="replace the grid's tasks: separated by spaces; joined by commas = trained together"
+    "--tasks", help="replace the grid's tasks (space-separated; comma-separated tasks are trained together)"
 )
-@click.option("--seeds", help="replace the grid's seeds: comma-separated")
+@click.option("--seeds", help="replace the grid's seeds (comma-separated)")
 @click.option("--epochs", type=click.IntRange(min=1), help="epochs of every stage of every run")
 @limit_option
 @eval_limit_option
@@ -94,7 +94,7 @@ def compare(
 
 
 def _lists(tasks: str | None, seeds: str | None) -> dict[str, list[Any]]:
-    """Tasks (separated by spaces) and seeds (by commas) as lists."""
+    """Space-separated tasks and comma-separated seeds as lists."""
     try:
         numbers = [int(seed) for seed in seeds.split(",")] if seeds else []
     except ValueError as error:

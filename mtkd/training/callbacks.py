@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -85,7 +86,7 @@ class Callback:
         """After the last step, or when training ends by an error or Ctrl-C."""
 
 
-class MetricLog(Callback):
+class MetricLog(Callback, ABC):
     """Base class of logs. Writes a record after the first step, every 20 steps, and at every checkpoint.
 
     A record holds means over the steps since the last record: `loss`, `loss/<term>` for each loss term and
@@ -96,9 +97,9 @@ class MetricLog(Callback):
     def __init__(self) -> None:
         self._values: dict[str, list[float]] = defaultdict(list)
 
+    @abstractmethod
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write one record."""
-        raise NotImplementedError
 
     def on_step(self, state: TrainingState, control: TrainingControl) -> None:
         """Collect the step's values."""

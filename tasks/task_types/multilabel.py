@@ -1,7 +1,7 @@
 """`multilabel`: any number of labels per row.
 
 The label column holds a list of label names or ids, a JSON list as text ('["a", "b"]'), or text in which the
-labels are separated by "|" (or by commas if there is no "|"). An empty list means that the row has no labels;
+labels are "|"-separated (comma-separated if there is no "|"). An empty list means that the row has no labels;
 null and empty text mean "unlabelled".
 """
 

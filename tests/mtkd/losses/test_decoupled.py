@@ -148,11 +148,12 @@ def test_tasks_with_several_labels_per_row_are_refused() -> None:
 
 @pytest.mark.parametrize("task", ["mnli", "stsb", "squad"])
 def test_classes_scores_and_spans_are_allowed(task: str) -> None:
-    built(TASKS[task])
+    assert isinstance(built(TASKS[task]), DecoupledLogits)
 
 
 def test_rankings_are_allowed() -> None:
-    built(Task("ranked", "rank", ("question", "answer"), ("no", "yes"), group="question", positive=1))
+    ranked = Task("ranked", "rank", ("question", "answer"), ("no", "yes"), group="question", positive=1)
+    assert isinstance(built(ranked), DecoupledLogits)
 
 
 def test_a_recipe_names_it() -> None:
