@@ -22,6 +22,8 @@ from tasks.sampler import Mixing
 # The settings class of the student, chosen by `student.kind`.
 Student = SerializeAsAny[Annotated[StudentSettings, BeforeValidator(student_settings)]]
 
+Precision = Literal["fp32", "bf16", "auto"]
+
 
 class TrainSettings(Strict):
     """How the training loop runs.
@@ -38,7 +40,7 @@ class TrainSettings(Strict):
         schedule: the learning rate after warm-up: `constant`, or `linear` decay to 0.
         warmup: the fraction of the steps during which the learning rate rises from 0.
         clip: the maximum gradient norm; None = no clipping.
-        precision: "bf16" runs the student under autocast.
+        precision: "bf16" runs the student under autocast; "auto" does so where the device multiplies in bf16.
         mixing: how often each task is drawn: all its rows once per epoch (`all`), in proportion to its number
             of rows n (`proportional`) or to sqrt(n) (`sqrt`), equally often (`uniform`), or in proportion to
             n at first and n**0.2 at the end (`annealed`).
@@ -69,7 +71,7 @@ class TrainSettings(Strict):
     schedule: Literal["constant", "linear"] = "linear"
     warmup: float = Field(0.0, ge=0, lt=1)
     clip: float | None = Field(1.0, gt=0)
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     mixing: Mixing = "all"
     bucket: bool = True
     shuffle: Literal["auto", "rows", "blocks"] = "auto"
@@ -86,11 +88,11 @@ class TeacherSettings(Strict):
     """How the teacher is run.
 
     Attributes:
-        precision: "bf16" runs the teacher under autocast.
+        precision: "bf16" runs the teacher under autocast; "auto" as for `train.precision`.
         cache_logits: whether to compute the teacher's logits once and keep them.
     """
 
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     cache_logits: bool = True
 
 

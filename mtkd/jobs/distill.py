@@ -22,6 +22,7 @@ from mtkd.losses.objective import Objective, named_losses
 from mtkd.models.multitask import MultiTaskModel, model_directory
 from mtkd.models.pruning import Importance
 from mtkd.outputs import LOGITS, OutputSpec
+from mtkd.precision import resolve_precision
 from mtkd.settings import DistillSettings, Stage, TrainSettings
 from mtkd.store.store_manifest import StoreManifest
 from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
@@ -74,6 +75,7 @@ def distill(
         UserError: invalid data, teacher, corpus or settings; raised before anything is written.
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
+    settings = resolve_precision(settings, request.device, warn)
     tasks = trainable_tasks(request.tasks)
     if losses is not None:
         require_objects("losses", losses, LossTerm)

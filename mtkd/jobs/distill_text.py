@@ -16,6 +16,7 @@ from mtkd.losses.objective import Objective
 from mtkd.losses.registry import loss_class
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
+from mtkd.precision import resolve_precision
 from mtkd.settings import DistillSettings, Stage
 from mtkd.teachers.live import OnlineTeacher
 from mtkd.training.callbacks import Callback
@@ -56,6 +57,7 @@ def distill_text(
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     files = TextFiles.open(text, column)
+    settings = resolve_precision(settings, request.device, warn)
     settings, left_out = _without_task(settings, teacher is not None)
     validated = validate_run(settings, teacher, [TEXT])
     changes = {"metric": "loss", "keep": "last"}  # there are no scores, and overfitting is no concern

@@ -18,6 +18,7 @@ from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_t
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
 from mtkd.losses.objective import labels_objective
 from mtkd.models.multitask import MultiTaskModel, digest_model
+from mtkd.precision import resolve_precision
 from mtkd.settings import FinetuneSettings
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
@@ -51,6 +52,7 @@ def finetune(
         UserError: invalid data, model or settings; raised before anything is written.
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
+    settings = resolve_precision(settings, request.device, warn)
     tasks = trainable_tasks(request.tasks)
     if len(tasks) != 1:
         raise UserError(f"cannot fine-tune on {len(tasks)} tasks", expected="one task")

@@ -16,6 +16,7 @@ from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.precision import resolve_precision
 from mtkd.settings import RefineSettings
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
@@ -47,6 +48,7 @@ def refine(
         UserError: invalid data, encoder or settings; raised before anything is written.
         Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
+    settings = resolve_precision(settings, request.device, warn)
     tasks = trainable_tasks(request.tasks)
     check_metric(settings.train.metric, tasks)
     return _Refine(
