@@ -6,6 +6,7 @@ This file is longer than others so that everything that a recipe can set is in o
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -22,6 +23,7 @@ from tasks.sampler import Mixing
 # The settings class of the student, chosen by `student.kind`.
 Student = SerializeAsAny[Annotated[StudentSettings, BeforeValidator(student_settings)]]
 
+AUTO_STEPS, AUTO_EPOCHS = 1000, (3, 20)  # what epochs = "auto" aims at
 Precision = Literal["fp32", "bf16", "auto"]
 
 
@@ -29,7 +31,8 @@ class TrainSettings(Strict):
     """How the training loop runs.
 
     Attributes:
-        epochs: the number of passes over the training rows.
+        epochs: the number of passes over the training rows; "auto" = as many as make 1,000 steps, but
+            at least 3 and at most 20.
         steps: the total number of optimiser steps, instead of `epochs`; None = use `epochs`.
         batch_size: rows per optimiser step, over all processes.
         micro_batch: rows that go through the model at once on each process; None = all rows of the process.
@@ -60,7 +63,7 @@ class TrainSettings(Strict):
         seed: the random seed of weights, row order and dropout.
     """
 
-    epochs: int = Field(3, gt=0)
+    epochs: Annotated[int, Field(gt=0)] | Literal["auto"] = 3
     steps: int | None = Field(None, gt=0)
     batch_size: int = Field(32, gt=0)
     micro_batch: int | None = Field(None, gt=0)
@@ -82,6 +85,27 @@ class TrainSettings(Strict):
     checkpoint_minutes: float = Field(10.0, gt=0)
     checkpoint_steps: int | None = Field(None, gt=0)
     seed: int = Field(0, ge=0)
+
+    @property
+    def n_epochs(self) -> int:
+        """The number of epochs.
+
+        Raises:
+            UserError: it depends on the number of rows (`with_epochs`).
+        """
+        if self.epochs == "auto":
+            raise UserError(
+                "train.epochs=auto cannot be used here: the number of rows is not known",
+                hint="set `train.epochs=N`",
+            )
+        return self.epochs
+
+    def with_epochs(self, rows: int) -> TrainSettings:
+        """These settings with the number of epochs that "auto" means for this many training rows."""
+        if self.epochs != "auto":
+            return self
+        epochs = math.ceil(AUTO_STEPS / math.ceil(rows / self.batch_size))
+        return self.model_copy(update={"epochs": min(max(epochs, AUTO_EPOCHS[0]), AUTO_EPOCHS[1])})
 
 
 class TeacherSettings(Strict):
@@ -193,7 +217,7 @@ class DistillSettings(Strict):
             found = [Stage("", used, self._train(*last))]
         elif self.one_stage and found:
             every = {name: term for stage in found for name, term in stage.terms.items()}
-            epochs = sum(stage.train.epochs for stage in found)
+            epochs = sum(stage.train.n_epochs for stage in found)
             found = [Stage("", every, found[-1].train.model_copy(update={"epochs": epochs}))]
         if not found or not all(stage.terms for stage in found):
             raise UserError(
@@ -216,6 +240,8 @@ class RefineSettings(Strict):
         pooling: how the vector of a row is computed; "auto" uses what the encoder's directory declares, or
             else "cls".
         layers: keep only this many of the encoder's first layers; None = all.
+        init_heads: what linear heads start from: a "linear-probe", which is fitted to the features of the
+            pretrained encoder before any weight of the encoder changes, or "random" weights.
     """
 
     name: str
@@ -227,6 +253,7 @@ class RefineSettings(Strict):
     stride: int = Field(128, ge=0)
     head_hidden: int = Field(0, ge=0)
     dropout: float = Field(0.1, ge=0, lt=1)
+    init_heads: Literal["linear-probe", "random"] = "linear-probe"
     train: TrainSettings = TrainSettings()
 
 

@@ -127,7 +127,7 @@ def teacher(encoder: Path, build_once: Callable[..., Path]) -> Path:
     from mtkd.cli.main import cli
 
     words = "refine --data pocket --tasks rte,stsb,squad_v2 --limit 24 --eval-limit 12 --epochs 1 --quiet"
-    sets = ["max_length=64", "stride=16", "train.seed=5", "train.batch_size=8"]
+    sets = ["max_length=64", "stride=16", "train.seed=5", "train.batch_size=8", "init_heads=random"]
     options = [word for value in sets for word in ("--set", value)]
 
     def make(out: Path) -> None:

@@ -168,7 +168,10 @@ class _Distill(StagedJob):
         if self._stored:
             parts = self.rows.data.parts
             self.store_rows = {part.task.name: find_stored_rows(*self._stored, part.train) for part in parts}
-        self.stages = [(*pair, self._stage_inputs(*pair)) for pair in self.validated.stages]
+        rows = self.rows.data.n_train
+        for stage, objective in self.validated.stages:
+            stage = replace(stage, train=stage.train.with_epochs(rows))
+            self.stages.append((stage, objective, self._stage_inputs(stage, objective)))
         if teacher:
             teacher.to(self.accelerator.device)
         self.warnings += self._teacher_warnings()

@@ -94,7 +94,9 @@ class _Finetune(TrainingJob):
         model.keep(self.tasks)
         reader = model.reader
         self.rows = self.rows.for_reader(reader)
-        data, train = self.rows.data, self.settings.train
+        data = self.rows.data
+        train = self.settings.train.with_epochs(data.n_train)
+        self.settings = self.settings.model_copy(update={"train": train})
         self.warnings += data.window_warnings
         self.evaluate = evaluator(data.tasks, self.rows.validation(reader), self.accelerator, train)
         self.batches = TaskBatches(data.tasks, self.rows.train(reader), Collator(reader), train)

@@ -20,6 +20,7 @@ from mtkd.precision import resolve_precision
 from mtkd.settings import RefineSettings
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
+from mtkd.training.linear_probe import fit_linear_heads
 from mtkd.training.run_directory import RunDirectory
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator
@@ -85,7 +86,10 @@ class _Refine(TrainingJob):
         data = self.rows.data
         self.warnings += data.window_warnings
         self.evaluate = evaluator(data.tasks, self.rows.validation(reader), self.accelerator, settings.train)
-        self.batches = TaskBatches(data.tasks, self.rows.train(reader), Collator(reader), settings.train)
+        self.encoded = self.rows.train(reader)
+        train = settings.train.with_epochs(data.n_train)
+        self.settings = settings.model_copy(update={"train": train})
+        self.batches = TaskBatches(data.tasks, self.encoded, Collator(reader), train)
         return self.model
 
     def train(self) -> Trained:
@@ -100,6 +104,9 @@ class _Refine(TrainingJob):
             callbacks=self.callbacks,
             label="refining",
         )
+        train = self.settings.train
+        if self.settings.init_heads == "linear-probe" and not trainer.resumes:
+            fit_linear_heads(self.model, self.batches.tasks, self.encoded, train.eval_batch_size, train.seed)
         outcome = trainer.fit()
         scores = self.evaluate(self.model)
         weak = baseline_warnings({task.name: task for task in self.tasks}, scores)

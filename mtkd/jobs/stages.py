@@ -49,7 +49,7 @@ class StagedJob(TrainingJob):
     settings: DistillSettings
     validated: ValidatedRun
     prepared: PreparedRun = field(init=False)
-    stages: list[tuple[Stage, Objective, StageInputs]] = field(init=False)
+    stages: list[tuple[Stage, Objective, StageInputs]] = field(default_factory=list, init=False)
 
     @abstractmethod
     def scores(self, student: MultiTaskModel) -> dict[str, Any]:

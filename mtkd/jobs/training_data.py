@@ -66,6 +66,11 @@ class TrainingData:
             for part in self.parts
         }
 
+    @property
+    def n_train(self) -> int:
+        """The number of training rows of all tasks."""
+        return sum(len(part.train) for part in self.parts)
+
     def for_reader(self, reader: Reader) -> TrainingData:
         """The same data, with training rows in the form that a model reads (`Reader.rows`)."""
         parts = [replace(part, train=reader.rows(part.train)) for part in self.parts]

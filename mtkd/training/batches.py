@@ -94,7 +94,7 @@ class TaskBatches:
             settings.batch_size,
             mixing=settings.mixing,
             seed=settings.seed,
-            epochs=settings.epochs,
+            epochs=settings.n_epochs,
             bucket=settings.bucket,
             groups=groups,
             steps_per_epoch=settings.steps_per_epoch,

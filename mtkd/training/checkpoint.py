@@ -63,14 +63,18 @@ def save_checkpoint(
         shutil.rmtree(old, ignore_errors=True)
 
 
+def newest_checkpoint(directory: Path) -> Path | None:
+    """The newest checkpoint in a directory, if there is one."""
+    return next(reversed(_checkpoints(directory)), None)
+
+
 def restore_checkpoint(
     directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Position | None:
     """Restore the newest checkpoint; returns None if there is none."""
-    checkpoints = _checkpoints(directory)
-    if not checkpoints:
+    newest = newest_checkpoint(directory)
+    if newest is None:
         return None
-    newest = checkpoints[-1]
     weights = load_file(newest / "weights.safetensors")
     tied = {name: weights[saved] for name, saved in _saved_names(module).items() if saved in weights}
     module.load_state_dict(weights | tied)

@@ -30,7 +30,7 @@ from mtkd.training.callbacks import (
     TrainingControl,
     TrainingState,
 )
-from mtkd.training.checkpoint import Position, restore_checkpoint, save_checkpoint
+from mtkd.training.checkpoint import Position, newest_checkpoint, restore_checkpoint, save_checkpoint
 from mtkd.training.interrupts import Interrupted, SignalWatch
 from mtkd.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from mtkd.training.processes import sum_over_processes
@@ -82,7 +82,7 @@ class Trainer:
     ):
         self.accelerator, self.tasks, self.teacher = accelerator, batch_source.tasks, teacher
         self.settings, self.directory, self.evaluate = settings, directory, evaluate
-        self.total = settings.steps or settings.epochs * len(batch_source)
+        self.total = settings.steps or settings.n_epochs * len(batch_source)
         self.epoch_steps = len(batch_source)
         self.epochs = math.ceil(self.total / self.epoch_steps)
         rank, world = accelerator.process_index, accelerator.num_processes
@@ -121,6 +121,11 @@ class Trainer:
             self.inner.model.load_state_dict(load_file(self._best_file))
         end = self.position
         return TrainingResult(end.step, end.epoch, end.best, end.history, end.seconds)
+
+    @property
+    def resumes(self) -> bool:
+        """True if `fit` will continue from a checkpoint."""
+        return newest_checkpoint(self.directory / "checkpoints") is not None
 
     def start(self) -> None:
         """Restore the last checkpoint if there is one, and prepare for training steps."""

@@ -1,0 +1,117 @@
+"""Linear probes against scikit-learn, and what is left as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, Ridge
+
+import mtkd
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.outputs import OutputSpec
+from mtkd.recipes import load_settings
+from mtkd.training.linear_probe import fit_linear_heads
+from tasks.batching import Collator, Encoded
+from tasks.glue import TASKS
+from tasks.sources import load_rows, open_data
+
+
+@pytest.fixture
+def model(tiny_encoder: Path) -> MultiTaskModel:
+    found = MultiTaskModel.without_heads(str(tiny_encoder), 32)
+    found.info.head_hidden = 0
+    found.keep([TASKS["sst2"], TASKS["mnli"], TASKS["stsb"]])
+    return found
+
+
+def encoded(model: MultiTaskModel, task: str, rows: int = 60) -> Encoded:
+    found = load_rows(open_data("pocket"), TASKS[task], "train").take(np.arange(rows))
+    return Encoded.encode(model.reader.rows(found), model.tokeniser)
+
+
+def features(model: MultiTaskModel, rows: Encoded) -> np.ndarray:
+    batch = Collator(model.reader)(rows, np.arange(len(rows.labels)))
+    with torch.no_grad():
+        return model.eval().encoder(batch.inputs, OutputSpec(pooled=True)).pooled.numpy()
+
+
+@pytest.mark.parametrize("task", ["sst2", "mnli"])
+def test_classes_as_scikit_learn(task: str, model: MultiTaskModel) -> None:
+    rows = encoded(model, task)
+    before = {name: weight.clone() for name, weight in model.encoder.state_dict().items()}
+    assert fit_linear_heads(model, TASKS, {task: rows}, batch_size=16, seed=0) == [task]
+    vectors, labels = features(model, rows), rows.labels.astype(int)
+    expected = LogisticRegression(C=1.0, tol=1e-8, max_iter=5000).fit(vectors, labels).predict_proba(vectors)
+    with torch.no_grad():
+        logits = model.heads[task].eval()(torch.from_numpy(vectors))
+    np.testing.assert_allclose(logits.softmax(1).numpy(), expected, atol=2e-3)
+    assert all(torch.equal(before[name], weight) for name, weight in model.encoder.state_dict().items())
+
+
+def test_scores_as_ridge_regression(model: MultiTaskModel) -> None:
+    rows = encoded(model, "stsb")
+    fit_linear_heads(model, TASKS, {"stsb": rows}, batch_size=16, seed=0)
+    vectors = features(model, rows)
+    expected = Ridge(alpha=0.5).fit(vectors, rows.labels).predict(vectors)
+    with torch.no_grad():
+        found = model.heads["stsb"].eval()(torch.from_numpy(vectors))[:, 0].numpy()
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_heads_with_a_hidden_layer_are_left_as_they_are(tiny_encoder: Path) -> None:
+    model = MultiTaskModel.without_heads(str(tiny_encoder), 32)
+    model.keep([TASKS["sst2"]])
+    before = model.heads["sst2"].output.weight.clone()
+    assert fit_linear_heads(model, TASKS, {"sst2": encoded(model, "sst2", 8)}, 8, seed=0) == []
+    assert torch.equal(before, model.heads["sst2"].output.weight)
+
+
+def test_refining_starts_from_the_probe_and_a_resumed_run_does_not_fit_again(
+    tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+
+    def counted(*args: Any, **more: Any) -> list[str]:
+        calls.append(args)
+        return fit_linear_heads(*args, **more)
+
+    monkeypatch.setattr("mtkd.jobs.refine.fit_linear_heads", counted)
+
+    def run(out: str, settings: dict[str, Any], *callbacks: mtkd.Callback) -> mtkd.Model:
+        return mtkd.refine(
+            tiny_encoder, data="pocket", tasks="sst2", out=tmp_path / out, limit=32, eval_limit=16, epochs=2,
+            settings={"max_length": 24, **settings}, callbacks=callbacks,
+        )  # fmt: skip
+
+    class Stop(mtkd.Callback):
+        """Interrupts after the first epoch's checkpoint."""
+
+        def on_checkpoint(self, state: Any, control: Any) -> None:
+            raise KeyboardInterrupt
+
+    whole = run("whole", {})
+    with pytest.raises(KeyboardInterrupt):
+        run("resumed", {}, Stop())
+    resumed = run("resumed", {})
+    assert len(calls) == 2
+    states = [model.module.state_dict() for model in (whole, resumed)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    run("random", {"init_heads": "random"})
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(("rows", "epochs"), [(64, 20), (3200, 10), (100_000, 3), (1, 20)])
+def test_epochs_by_rows(rows: int, epochs: int) -> None:
+    train = mtkd.TrainSettings(epochs="auto", batch_size=32).with_epochs(rows)
+    assert train.epochs == train.n_epochs == epochs
+    assert mtkd.TrainSettings(epochs=2).with_epochs(rows).epochs == 2
+
+
+def test_stages_that_are_merged_need_a_number_of_epochs() -> None:
+    settings = load_settings("tinybert-4", "distill", {"train.epochs": "auto", "one_stage": True})
+    with pytest.raises(mtkd.UserError, match=r"train\.epochs=auto"):
+        settings.resolved_stages()
