@@ -47,7 +47,7 @@ from mtkd.training.importance import measure_importance
 from mtkd.training.processes import make_accelerator
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator, Encoded
-from tasks.registry import resolve
+from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
 
 TASKS = "rte,mrpc,stsb,sst2"  # about 40 tokens per row on average

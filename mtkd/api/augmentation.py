@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd import __version__
-from tasks.registry import TaskSpec, resolve
 from tasks.sources import load_rows, open_data
+from tasks.task_names import TaskSpec, resolve
 
 if TYPE_CHECKING:
     from augment.augmenter import Augmenter
@@ -115,7 +115,7 @@ def run(
     Raises:
         UserError: an unknown augmenter or setting, or a value that it refuses.
     """
-    from augment.registry import build_augmenter
+    from augment.augmenter_registry import build_augmenter
 
     method = build_augmenter(name, settings or {})
     return _write(method, _copies(tasks, copies), data, tasks, out, workers, limit, overwrite, command)

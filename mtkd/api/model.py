@@ -16,10 +16,10 @@ from mtkd.models.multitask import ModelInfo, MultiTaskModel, is_saved_model, rea
 from tasks.errors import UserError
 from tasks.files import read_json
 from tasks.raw_table import RawTable
-from tasks.registry import TaskSpec, resolve
 from tasks.sources import unlabelled_rows
 from tasks.tables import as_table
 from tasks.task import Task
+from tasks.task_names import TaskSpec, resolve
 
 
 class Model:

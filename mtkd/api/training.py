@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.errors import MtkdWarning, UserError
-from tasks.registry import TaskSpec, describe, resolve
 from tasks.task import Task
+from tasks.task_names import TaskSpec, describe, resolve
 
 if TYPE_CHECKING:
     from torch import nn
 
     from mtkd.api.model import Model
-    from mtkd.losses.base import LossTerm
+    from mtkd.losses.loss_term import LossTerm
     from mtkd.models.multitask import MultiTaskModel
     from mtkd.settings import TrainSettings
     from mtkd.training.callbacks import Callback

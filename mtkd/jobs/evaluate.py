@@ -16,10 +16,10 @@ from mtkd.models.multitask import MultiTaskModel, read_saved, require_heads
 from tasks.batching import Encoded
 from tasks.errors import UserError
 from tasks.progress import progress
-from tasks.registry import TaskSpec, resolve
 from tasks.rows import Rows, has_label
 from tasks.sources import DataSource, load_rows, open_data
 from tasks.task import Task
+from tasks.task_names import TaskSpec, resolve
 
 
 @dataclass(frozen=True)

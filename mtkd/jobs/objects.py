@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mtkd.losses.base import LossTerm
+from mtkd.losses.loss_term import LossTerm
 from mtkd.models.multitask import MultiTaskModel, SavedModel
 from mtkd.teachers.reference import TeacherRef
 from tasks.errors import UserError

@@ -10,9 +10,9 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from mtkd.models.encoders.base import AnyEncoder, EncoderConfig
+from mtkd.models.encoders.encoder import AnyEncoder, EncoderConfig
+from mtkd.models.encoders.encoder_registry import config_from_json, encoder_from_config
 from mtkd.models.encoders.pretrained_config import locate
-from mtkd.models.encoders.registry import config_from_json, encoder_from_config
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from tasks.batching import ModelInputs

@@ -17,8 +17,8 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from mtkd.training.run_directory import RunDirectory
 from tasks.errors import UserError
-from tasks.registry import resolve
 from tasks.sources import PocketSource
+from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
 
 SMALL = {

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mtkd.evaluation.inference_bench import BenchSettings, batch_runner, bench_inference
+from mtkd.models.encoders.encoder_registry import build_student, student_settings
 from mtkd.models.encoders.pretrained_config import locate
-from mtkd.models.encoders.registry import build_student, student_settings
 from mtkd.models.encoders.waldorf import WaldorfConfig, WaldorfEncoder
 from mtkd.models.init import InitContext, InitSpec
 from mtkd.models.multitask import ModelInfo, MultiTaskModel
