@@ -46,9 +46,7 @@ EPOCHS = {"refine": 3, "labels": 12, "distill": 5, "copies": 2}
 
 
 @click.command()
-@click.option(
-    "--out", default="runs/demo", show_default=True, type=click.Path(path_type=Path), help="output directory"
-)
+@click.option("--out", default="runs/demo", type=click.Path(path_type=Path), help="output directory")
 @click.option("--overwrite", is_flag=True, help="start over instead of resuming the last demo")
 @click.option(
     "--tiny",
