@@ -24,7 +24,8 @@ from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.encoders.waldorf import WaldorfConfig, WaldorfEncoder
-from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo
 from tasks.files import write_json
 from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser

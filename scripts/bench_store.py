@@ -36,7 +36,8 @@ from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig
 from mtkd.models.encoders.pretrained_config import locate as encoder_place
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo
 from mtkd.recipes import load_settings
 from mtkd.store.shard_writer import length_sorted_batches, write_missing_shards
 from mtkd.store.store_manifest import read_store_manifest

@@ -25,7 +25,8 @@ from mtkd.device import keep_memory
 from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo
 from mtkd.settings import TrainSettings
 from mtkd.training.batches import DrawnRows, TaskBatches
 from mtkd.training.optimizers import build_optimizer

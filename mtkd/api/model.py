@@ -12,7 +12,8 @@ from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
 from mtkd.jobs.evaluate import Evaluation
 from mtkd.jobs.evaluate import evaluate as evaluate_model
-from mtkd.models.multitask import ModelInfo, MultiTaskModel, is_saved_model, read_saved
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from tasks.errors import UserError
 from tasks.files import read_json
 from tasks.raw_table import RawTable

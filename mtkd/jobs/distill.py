@@ -19,8 +19,9 @@ from mtkd.jobs.training_data import EncodedRows, check_mask, load_training_data,
 from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective, named_losses
-from mtkd.models.multitask import MultiTaskModel, model_directory
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
+from mtkd.models.saved_model import model_directory
 from mtkd.outputs import LOGITS, OutputSpec
 from mtkd.precision import resolve_precision
 from mtkd.settings import DistillSettings, Stage, TrainSettings

@@ -12,7 +12,8 @@ from mtkd.evaluation.baseline import baseline_warnings
 from mtkd.evaluation.class_report import ClassReport, class_report
 from mtkd.evaluation.scoring import TaskScores, by_task, score_logits
 from mtkd.models.inference import predict_logits
-from mtkd.models.multitask import MultiTaskModel, read_saved, require_heads
+from mtkd.models.multitask import MultiTaskModel, require_heads
+from mtkd.models.saved_model import read_saved
 from tasks.batching import Encoded
 from tasks.errors import UserError
 from tasks.progress import progress

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from mtkd.losses.loss_term import LossTerm
-from mtkd.models.multitask import MultiTaskModel, SavedModel
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import SavedModel
 from mtkd.teachers.reference import TeacherRef
 from tasks.errors import UserError
 from tasks.files import digest_bytes

@@ -20,7 +20,8 @@ from mtkd.models.encoders.pretrained_config import (
 )
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.init import InitContext, InitSpec
-from mtkd.models.multitask import ModelInfo, MultiTaskModel, read_saved
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo, read_saved
 from mtkd.outputs import OutputSpec
 from mtkd.teachers.reference import TeacherRef
 from tasks.batching import ModelInputs, Tokens
