@@ -83,7 +83,7 @@ _MODULES = {
         "list_tasks",
         "show_recipe",
     ),
-    "mtkd.losses.base": (
+    "mtkd.losses.loss_term": (
         "LossTerm",
         "TermInput",
     ),
@@ -119,7 +119,7 @@ if TYPE_CHECKING:
     from mtkd.api.model import Model, load
     from mtkd.api.stores import build_store, plan_store, repair_store, store_info, verify_store
     from mtkd.api.training import distill, finetune, refine
-    from mtkd.losses.base import LossTerm, TermInput
+    from mtkd.losses.loss_term import LossTerm, TermInput
     from mtkd.outputs import LOGITS
     from mtkd.settings import TrainSettings
     from mtkd.training.callbacks import Callback

@@ -15,8 +15,8 @@ from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny, Validati
 from pydantic_core import PydanticCustomError
 
 from mtkd.losses.term_settings import Strict, TermSettings, is_zero
-from mtkd.models.encoders.base import StudentSettings
-from mtkd.models.encoders.registry import settings_class, student_settings
+from mtkd.models.encoders.encoder import StudentSettings
+from mtkd.models.encoders.encoder_registry import settings_class, student_settings
 from tasks.errors import UserError, unknown
 from tasks.sampler import Mixing
 
@@ -149,7 +149,7 @@ def _term_settings(value: Any) -> Any:
 
 
 def _loss_settings(loss: str) -> type[TermSettings]:
-    from mtkd.losses.registry import find_loss
+    from mtkd.losses.loss_registry import find_loss
 
     found = find_loss(loss)
     if found is None:
@@ -308,7 +308,7 @@ def _explain(model: type[BaseModel], values: Mapping[str, Any], error: Validatio
     if first["type"] == "missing":
         return UserError(f"the setting {key!r} is missing", hint=f"add `{key}=...`")
     if first["type"] == "unknown_loss":
-        from mtkd.losses.registry import loss_classes
+        from mtkd.losses.loss_registry import loss_classes
 
         return unknown(f"loss of {key}", first["input"]["loss"], loss_classes())
     return UserError(f"setting {key} = {first.get('input')!r}: {first['msg']}", hint=f"set `{key}=...`")
@@ -338,6 +338,6 @@ def _keys(model: type[BaseModel], values: Mapping[str, Any], prefix: str = "") -
 
 def _term_keys() -> list[str]:
     """The names of the settings of all losses."""
-    from mtkd.losses.registry import loss_classes
+    from mtkd.losses.loss_registry import loss_classes
 
     return list(dict.fromkeys(key for loss in loss_classes().values() for key in loss.Settings.model_fields))

@@ -19,14 +19,15 @@ from pathlib import Path
 import torch
 
 from mtkd.evaluation.inference_bench import BenchSettings, InferenceResult, bench_inference
-from mtkd.models.encoders.base import AnyEncoder
 from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
+from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.encoders.waldorf import WaldorfConfig, WaldorfEncoder
-from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo
 from tasks.files import write_json
-from tasks.registry import resolve
+from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
 
 BERT_3 = {"model_type": "bert", "num_hidden_layers": 3}

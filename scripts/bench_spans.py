@@ -15,7 +15,8 @@ import torch
 from mtkd.models.encoders.pretrained_config import locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.inference import predict_logits
-from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo
 from tasks.batching import Encoded
 from tasks.glue import TASKS
 from tasks.sources import load_rows, open_data

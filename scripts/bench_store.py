@@ -36,7 +36,8 @@ from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig
 from mtkd.models.encoders.pretrained_config import locate as encoder_place
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo
 from mtkd.recipes import load_settings
 from mtkd.store.shard_writer import length_sorted_batches, write_missing_shards
 from mtkd.store.store_manifest import read_store_manifest
@@ -47,7 +48,7 @@ from mtkd.training.importance import measure_importance
 from mtkd.training.processes import make_accelerator
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator, Encoded
-from tasks.registry import resolve
+from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
 
 TASKS = "rte,mrpc,stsb,sst2"  # about 40 tokens per row on average

@@ -53,7 +53,8 @@ from mtkd.losses.layer_maps import spread
 from mtkd.losses.objective import build_objective
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo
 from mtkd.recipes import load_settings
 from mtkd.teachers.live import OnlineTeacher
 from mtkd.training.batches import DrawnRows

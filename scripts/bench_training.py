@@ -25,16 +25,17 @@ from mtkd.device import keep_memory
 from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo
 from mtkd.settings import TrainSettings
 from mtkd.training.batches import DrawnRows, TaskBatches
 from mtkd.training.optimizers import build_optimizer
 from mtkd.training.processes import make_accelerator
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator, Encoded
-from tasks.registry import resolve
 from tasks.sources import load_rows, open_data
 from tasks.task import Task
+from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
 
 TINYBERT_4 = {

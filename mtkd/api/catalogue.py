@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.data_report import DataReport, report_on
-from tasks.registry import TaskSpec, resolve
 from tasks.sources import open_data
 from tasks.task import Task
+from tasks.task_names import TaskSpec, resolve
 
 
 def list_tasks() -> dict[str, Task]:

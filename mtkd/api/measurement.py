@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.errors import UserError
-from tasks.registry import TaskSpec
+from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:
     from mtkd.api.model import Model

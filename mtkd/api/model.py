@@ -12,14 +12,15 @@ from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
 from mtkd.jobs.evaluate import Evaluation
 from mtkd.jobs.evaluate import evaluate as evaluate_model
-from mtkd.models.multitask import ModelInfo, MultiTaskModel, is_saved_model, read_saved
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from tasks.errors import UserError
 from tasks.files import read_json
 from tasks.raw_table import RawTable
-from tasks.registry import TaskSpec, resolve
 from tasks.sources import unlabelled_rows
 from tasks.tables import as_table
 from tasks.task import Task
+from tasks.task_names import TaskSpec, resolve
 
 
 class Model:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.registry import TaskSpec, describe
+from tasks.task_names import TaskSpec, describe
 
 if TYPE_CHECKING:
     from mtkd.jobs.plan_store import StorePlan, StoreRequest

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.errors import MtkdWarning, UserError
-from tasks.registry import TaskSpec, describe, resolve
-from tasks.task import Task
+from mtkd.api.training_request import model_or_path, prepare, warn_caller
+from tasks.errors import UserError
+from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:
     from torch import nn
 
     from mtkd.api.model import Model
-    from mtkd.losses.base import LossTerm
+    from mtkd.losses.loss_term import LossTerm
     from mtkd.models.multitask import MultiTaskModel
     from mtkd.settings import TrainSettings
     from mtkd.training.callbacks import Callback
@@ -72,8 +70,8 @@ def refine(
     options = dict(locals())
     from mtkd.jobs.refine import refine as refine_job
 
-    loaded, request = _prepare("refine", recipe, options)
-    return _model(refine_job(request, loaded, str(teacher), callbacks=callbacks, warn=_warn))
+    loaded, request = prepare("refine", recipe, options)
+    return _model(refine_job(request, loaded, str(teacher), callbacks=callbacks, warn=warn_caller))
 
 
 def distill(
@@ -126,7 +124,7 @@ def distill(
     Raises:
         UserError: anything wrong with data, teacher, student or settings, before anything is written.
     """
-    options = dict(locals())
+    options, named = dict(locals()), model_or_path(teacher)
     if text is not None:
         given = [name for name in ("data", "tasks", "corpus", "store", "limit") if options[name]]
         if given:
@@ -137,21 +135,19 @@ def distill(
             )
         from mtkd.jobs.distill_text import distill_text
 
-        loaded, request = _prepare("distill", recipe, options | {"data": str(text), "tasks": "text"})
-        return _model(
-            distill_text(
-                request, loaded, _named(teacher), Path(text), text_column, callbacks=callbacks, warn=_warn
-            )
+        loaded, request = prepare("distill", recipe, options | {"data": str(text), "tasks": "text"})
+        done = distill_text(
+            request, loaded, named, Path(text), text_column, callbacks=callbacks, warn=warn_caller
         )
+        return _model(done)
     if data is None:
         raise UserError(
             "a distillation needs rows", hint="`data=pocket|hub|DIR`, or `text=FILE` for plain text"
         )
     from mtkd.jobs.distill import distill as distill_job
 
-    named = _named(teacher)
     options["tasks"] = "glue" if tasks is None else tasks
-    loaded, request = _prepare("distill", recipe, options, named)
+    loaded, request = prepare("distill", recipe, options, named)
     return _model(
         distill_job(
             request,
@@ -162,7 +158,7 @@ def distill(
             student=_module(student),
             losses=losses,
             callbacks=callbacks,
-            warn=_warn,
+            warn=warn_caller,
         )
     )
 
@@ -206,86 +202,10 @@ def finetune(
     options = dict(locals()) | {"tasks": task}
     from mtkd.jobs.finetune import finetune as finetune_job
 
-    start = _named(model)
-    loaded, request = _prepare("finetune", recipe, options, start)
+    start = model_or_path(model)
+    loaded, request = prepare("finetune", recipe, options, start)
     start = Path(start) if isinstance(start, str) else start
-    return _model(finetune_job(request, loaded, start, callbacks=callbacks, warn=_warn))
-
-
-def _prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = None) -> tuple[Any, Any]:
-    """The validated settings of a recipe, and the request, from a function's arguments.
-
-    Args:
-        model: whose tasks may also be named.
-    """
-    from mtkd.jobs.common import Request
-    from mtkd.jobs.objects import require_objects
-    from mtkd.recipes import load_settings
-    from mtkd.training.callbacks import Callback
-    from tasks.sources import open_data
-
-    require_objects("callbacks", options["callbacks"], Callback)
-
-    tasks, data = options["tasks"], options["data"]
-    changes = _train_changes(command, options) | dict(options["settings"] or {})
-    loaded = load_settings(recipe, command, changes, describe(tasks))
-    known = _tasks_of(model)
-    words = {word.strip() for word in describe(tasks).split(",")}
-    if not isinstance(tasks, str | Path) or words & {task.name for task in known}:
-        tasks = resolve(tasks, known)
-    request = Request(
-        data=str(data) if isinstance(data, str | Path) else open_data(data),
-        tasks=str(tasks) if isinstance(tasks, str | Path) else tasks,
-        out=Path(options["out"]),
-        **{name: options[name] for name in ("limit", "eval_limit", "resume", "overwrite", "device")},
-    )
-    return loaded, request
-
-
-def _tasks_of(model: Any) -> list[Task]:
-    """The tasks that a saved or loaded model knows, where they are no built-in ones."""
-    from mtkd.models.multitask import MultiTaskModel, is_saved_model, read_saved
-    from tasks.glue import TASKS
-
-    tasks: Iterable[Task] = ()
-    if isinstance(model, MultiTaskModel):
-        tasks = model.tasks.values()
-    elif model is not None and is_saved_model(Path(model)):
-        tasks = read_saved(Path(model)).tasks
-    return [task for task in tasks if task.name not in TASKS]
-
-
-_SHORTHANDS = {
-    "train.epochs": "epochs",
-    "train.steps": "steps",
-    "train.batch_size": "batch",
-    "train.lr": "lr",
-    "train.seed": "seed",
-    "student.transformer.init": "init",
-}
-
-
-def _train_changes(command: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted setting -> value of `train` and of the shorthand arguments."""
-    given = options["train"]
-    fields = {} if given is None else given.model_dump(exclude_unset=True)
-    changes = {f"train.{name}": value for name, value in fields.items()}
-    shorthands = {key: options.get(name) for key, name in _SHORTHANDS.items()}
-    changes |= {key: value for key, value in shorthands.items() if value is not None}
-    if command == "finetune" and "train.lr" in changes:
-        changes["learning_rates"] = [changes.pop("train.lr")]
-    if "student.transformer.init" in changes:
-        changes["student.transformer.init"] = str(changes["student.transformer.init"])
-    return changes
-
-
-def _named(model: Any) -> Any:
-    """What a job takes as a model: its directory where it has one, else the module itself."""
-    from mtkd.api.model import Model
-
-    if isinstance(model, Model):
-        return str(model.path) if model.path else model.module
-    return str(model) if isinstance(model, Path) else model
+    return _model(finetune_job(request, loaded, start, callbacks=callbacks, warn=warn_caller))
 
 
 def _module(student: Any) -> Any:
@@ -299,11 +219,3 @@ def _model(run: RunDirectory) -> Model:
     from mtkd.api.model import Model
 
     return Model(run.path)
-
-
-def _warn(text: str) -> None:
-    """Warn as if from the line that called mtkd."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("mtkd", "tasks"):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, MtkdWarning, stacklevel=level)

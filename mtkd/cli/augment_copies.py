@@ -14,7 +14,8 @@ from mtkd.cli.options import (
     out_option,
     overwrite_option,
     report_options,
-    say,
+    say_written,
+    seed_option,
     show,
     stack,
     table,
@@ -36,21 +37,21 @@ _copies_option = click.option(
     help="copies of each row  [default: 40 for stsb, mrpc and rte, else 10]",
 )
 _writing_options = stack(
-    click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="processes"),
+    click.option("--workers", default=1, type=click.IntRange(min=1), help="processes"),
     limit_option,
     overwrite_option,
     report_options,
 )
 _run_options = stack(
-    click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0)),
-    click.option("--mask-token", default="[MASK]", show_default=True, help="the teacher's mask token"),
+    seed_option,
+    click.option("--mask-token", default="[MASK]", help="the teacher's mask token"),
     _writing_options,
 )
 
 
 @click.command()
 @_source_options
-@click.option("--p", default=0.1, show_default=True, help="probability that a word is masked")
+@click.option("--p", default=0.1, help="probability that a word is masked")
 @_copies_option
 @_run_options
 def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any) -> None:
@@ -68,24 +69,15 @@ def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any
 
 @click.command()
 @_source_options
-@click.option("--p-mask", default=0.1, show_default=True, help="probability that a word is masked")
+@click.option("--p-mask", default=0.1, help="probability that a word is masked")
 @click.option(
-    "--p-pos",
-    default=0.1,
-    show_default=True,
-    help="probability that a word is replaced by another of its part of speech",
+    "--p-pos", default=0.1, help="probability that a word is replaced by another of its part of speech"
 )
-@click.option(
-    "--p-ngram",
-    default=0.25,
-    show_default=True,
-    help="probability that a text is cut to 1 to 5 consecutive words",
-)
+@click.option("--p-ngram", default=0.25, help="probability that a text is cut to 1 to 5 consecutive words")
 @click.option("--copies", multiple=True, metavar="[TASK=]N", help="copies of each row  [default: 20]")
 @click.option(
     "--tagger",
     default="auto",
-    show_default=True,
     metavar="auto|spacy:MODEL|nltk",
     help="where parts of speech come from; nothing is downloaded",
 )
@@ -110,12 +102,7 @@ def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **given: 
 @_copies_option
 @_writing_options
 def run_augmenter(
-    name: str,
-    out: Path,
-    sets: tuple[str, ...],
-    copies: tuple[str, ...],
-    json_file: str | None,
-    **given: Any,
+    name: str, out: Path, sets: tuple[str, ...], copies: tuple[str, ...], json_file: str | None, **given: Any
 ) -> None:
     """Write copies of every training row with the augmenter NAME: mask, replace, or one of a plugin.
 
@@ -141,8 +128,7 @@ def _show(written: WrittenCorpus, out: Path, json_file: str | None) -> None:
 
     def draw() -> None:
         _draw(manifest)
-        kept = f" ({written.kept} shards were there already)" if written.kept else ""
-        say(f"{manifest.rows:,} copies in {out}{kept}")
+        say_written(manifest.rows, "copies", out, written.kept)
 
     show(manifest.to_json(), json_file, draw)
 

@@ -12,7 +12,8 @@ from mtkd.cli.options import (
     out_option,
     overwrite_option,
     report_options,
-    say,
+    say_written,
+    seed_option,
     show,
     table,
     warn,
@@ -40,32 +41,19 @@ _SHORT_OF = 0.01  # how far the share of rows without an answer may fall short i
     help="a model that answers questions",
 )
 @out_option
+@click.option("--unanswerable", default=0.33, help="share of unanswerable rows in the result")
+@click.option("--min-overlap", default=0.5, help="lowest F1 at which two answers agree")
 @click.option(
-    "--unanswerable", default=0.33, show_default=True, help="share of unanswerable rows in the result"
-)
-@click.option("--min-overlap", default=0.5, show_default=True, help="lowest F1 at which two answers agree")
-@click.option(
-    "--min-confidence",
-    default=0.0,
-    show_default=True,
-    help='an answer must beat "no answer" by more than this, in logits',
+    "--min-confidence", default=0.0, help='an answer must beat "no answer" by more than this, in logits'
 )
 @click.option(
-    "--max-copied",
-    default=0.9,
-    show_default=True,
-    help="drop a question if a larger share of it is copied from the context",
+    "--max-copied", default=0.9, help="drop a question if a larger share of it is copied from the context"
 )
-@click.option(
-    "--round-trip/--no-round-trip",
-    default=True,
-    show_default=True,
-    help="ask again about the answer and compare",
-)
+@click.option("--round-trip/--no-round-trip", default=True, help="ask again about the answer and compare")
 @click.option("--any-form", is_flag=True, help="also keep text that does not look like a question")
-@click.option("--labels/--no-labels", default=False, show_default=True, help="write the teacher's answers")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
-@click.option("--shard-rows", default=10_000, show_default=True, help="questions examined per output file")
+@click.option("--labels/--no-labels", default=False, help="write the teacher's answers")
+@seed_option
+@click.option("--shard-rows", default=10_000, help="questions examined per output file")
 @overwrite_option
 @report_options
 def filter_questions(out: Path, json_file: str | None, **given: Any) -> None:
@@ -87,5 +75,4 @@ def _draw(filtered: Filtered, wanted: float, out: Path) -> None:
     share = filtered.tally.unanswerable
     if share < wanted - _SHORT_OF:
         warn(f"{share:.1%} of the rows have no answer, not {wanted:.1%}: the teacher answers the others")
-    kept = f" ({filtered.kept} shards were there already)" if filtered.kept else ""
-    say(f"{filtered.tally.rows:,} questions in {out}{kept}")
+    say_written(filtered.tally.rows, "questions", out, filtered.kept)

@@ -11,10 +11,7 @@ from mtkd.cli.lazy_group import LazyGroup
     cls=LazyGroup,
     lazy={
         "mask": ("mtkd.cli.augment_copies:mask", "copies of rows with masked words"),
-        "replace": (
-            "mtkd.cli.augment_copies:replace",
-            "copies with masked or replaced words, and n-grams",
-        ),
+        "replace": ("mtkd.cli.augment_copies:replace", "copies with masked or replaced words, and n-grams"),
         "run": ("mtkd.cli.augment_copies:run_augmenter", "copies by any augmenter, plugins included"),
         "questions": (
             "mtkd.cli.augment_group:questions",
@@ -29,10 +26,7 @@ def augment() -> None:
 @click.group(
     cls=LazyGroup,
     lazy={
-        "train": (
-            "mtkd.cli.augment_questions:train",
-            "fine-tune a T5 to write questions",
-        ),
+        "train": ("mtkd.cli.augment_questions:train", "fine-tune a T5 to write questions"),
         "generate": ("mtkd.cli.augment_questions:generate", "write questions about paragraphs"),
         "filter": (
             "mtkd.cli.augment_filter:filter_questions",

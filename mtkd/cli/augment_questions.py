@@ -16,6 +16,8 @@ from mtkd.cli.options import (
     overwrite_option,
     report_options,
     say,
+    say_written,
+    seed_option,
     show,
     table,
 )
@@ -32,45 +34,29 @@ _ABOVE_0 = click.IntRange(min=1)
 
 @click.command()
 @data_option
-@click.option("--task", default="squad", show_default=True, help="a span task, or its .toml file")
+@click.option("--task", default="squad", help="a span task, or its .toml file")
 @click.option(
     "--model", required=True, metavar="NAME|DIR|fresh", help="the T5 to start from, or 'fresh' for a new one"
 )
 @out_option
-@click.option("--format", default="context", show_default=True, help=_FORMAT_HELP)
-@click.option("--epochs", default=3, show_default=True, type=_ABOVE_0)
+@click.option("--format", default="context", help=_FORMAT_HELP)
+@click.option("--epochs", default=3, type=_ABOVE_0)
 @click.option("--steps", type=_ABOVE_0, help="number of steps, instead of --epochs")
 @click.option(
     "--lr",
     type=click.FloatRange(min=0, min_open=True),
     help="learning rate  [default: 0.03 for a fresh T5, else 3e-4]",
 )
-@click.option("--batch-size", default=64, show_default=True, type=_ABOVE_0, help="questions per step")
-@click.option(
-    "--max-input", default=512, show_default=True, type=click.IntRange(min=8), help="longest prompt in tokens"
-)
-@click.option(
-    "--max-output",
-    default=48,
-    show_default=True,
-    type=click.IntRange(min=2),
-    help="longest question in tokens",
-)
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
-@click.option("--precision", default="fp32", show_default=True, type=click.Choice(["fp32", "bf16"]))
-@click.option("--vocab-size", default=8000, show_default=True, type=_ABOVE_0, help="vocabulary of a fresh T5")
-@click.option("--d-model", default=256, show_default=True, type=_ABOVE_0, help="width of a fresh T5")
-@click.option(
-    "--layers",
-    default=4,
-    show_default=True,
-    type=_ABOVE_0,
-    help="layers of encoder and decoder of a fresh T5",
-)
-@click.option("--heads", default=4, show_default=True, type=_ABOVE_0, help="attention heads of a fresh T5")
-@click.option(
-    "--d-ff", default=1024, show_default=True, type=_ABOVE_0, help="feed-forward width of a fresh T5"
-)
+@click.option("--batch-size", default=64, type=_ABOVE_0, help="questions per step")
+@click.option("--max-input", default=512, type=click.IntRange(min=8), help="longest prompt in tokens")
+@click.option("--max-output", default=48, type=click.IntRange(min=2), help="longest question in tokens")
+@seed_option
+@click.option("--precision", default="fp32", type=click.Choice(["fp32", "bf16"]))
+@click.option("--vocab-size", default=8000, type=_ABOVE_0, help="vocabulary of a fresh T5")
+@click.option("--d-model", default=256, type=_ABOVE_0, help="width of a fresh T5")
+@click.option("--layers", default=4, type=_ABOVE_0, help="layers of encoder and decoder of a fresh T5")
+@click.option("--heads", default=4, type=_ABOVE_0, help="attention heads of a fresh T5")
+@click.option("--d-ff", default=1024, type=_ABOVE_0, help="feed-forward width of a fresh T5")
 @limit_option
 @eval_limit_option
 @overwrite_option
@@ -111,18 +97,16 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
     "--text", required=True, metavar="FILE|DIR|hub:NAME[/CONFIG]", help="paragraphs: text, parquet or JSONL"
 )
 @out_option
-@click.option("--task", default="squad", show_default=True, help="the span task that the questions are for")
-@click.option("--text-column", default="text", show_default=True, help="column or key of the paragraphs")
-@click.option(
-    "--title-column", default="title", show_default=True, help="column or key of the paragraphs' titles"
-)
-@click.option("--split", default="train", show_default=True, help="split of a hub data set")
+@click.option("--task", default="squad", help="the span task that the questions are for")
+@click.option("--text-column", default="text", help="column or key of the paragraphs")
+@click.option("--title-column", default="title", help="column or key of the paragraphs' titles")
+@click.option("--split", default="train", help="split of a hub data set")
 @click.option("--words", metavar="LEAST:MOST", help="use paragraphs of this length; longer ones are cut")
-@click.option("--per-paragraph", default=1, show_default=True, type=_ABOVE_0, help="questions per paragraph")
-@click.option("--beams", default=1, show_default=True, type=_ABOVE_0, help="beam search width")
+@click.option("--per-paragraph", default=1, type=_ABOVE_0, help="questions per paragraph")
+@click.option("--beams", default=1, type=_ABOVE_0, help="beam search width")
 @click.option("--sample", is_flag=True, help="sample tokens instead of taking the most probable")
-@click.option("--top-p", default=0.95, show_default=True, help="with --sample")
-@click.option("--temperature", default=1.0, show_default=True, help="with --sample")
+@click.option("--top-p", default=0.95, help="with --sample")
+@click.option("--temperature", default=1.0, help="with --sample")
 @click.option("--format", help=f"{_FORMAT_HELP}  [default: as trained]")
 @click.option(
     "--max-input", type=click.IntRange(min=8), help="longest prompt in tokens  [default: as trained]"
@@ -135,24 +119,12 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
     metavar="PIPELINE",
     help="take its entities as answers  [default: names, numbers and dates by rule]",
 )
-@click.option("--engine", default="native", show_default=True, help="native, or ctranslate2 (int8)")
-@click.option(
-    "--precision",
-    default="fp32",
-    show_default=True,
-    type=click.Choice(["fp32", "bf16"]),
-    help="of the native engine",
-)
-@click.option(
-    "--batch",
-    default=32,
-    show_default=True,
-    type=_ABOVE_0,
-    help="prompts per batch; affects speed and memory only",
-)
-@click.option("--shard", default=1000, show_default=True, type=_ABOVE_0, help="questions per file")
+@click.option("--engine", default="native", help="native, or ctranslate2 (int8)")
+@click.option("--precision", default="fp32", type=click.Choice(["fp32", "bf16"]), help="of the native engine")
+@click.option("--batch", default=32, type=_ABOVE_0, help="prompts per batch; affects speed and memory only")
+@click.option("--shard", default=1000, type=_ABOVE_0, help="questions per file")
 @click.option("--limit", type=_ABOVE_0, metavar="N", help="at most N paragraphs (a seeded sample)")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@seed_option
 @overwrite_option
 @report_options
 def generate(out: Path, json_file: str | None, **given: Any) -> None:
@@ -172,8 +144,7 @@ def generate(out: Path, json_file: str | None, **given: Any) -> None:
     def draw() -> None:
         _draw_questions(manifest, out)
         say(ready.counts.sentence())
-        kept = f" ({written.kept} shards were there already)" if written.kept else ""
-        say(f"{manifest.rows:,} questions in {out}{kept}")
+        say_written(manifest.rows, "questions", out, written.kept)
 
     counts = {"paragraphs": ready.counts.to_json()}
     show({**manifest.to_json(), **counts}, json_file, draw)

@@ -25,11 +25,10 @@ def data() -> None:
 @click.option(
     "--max-length",
     default=128,
-    show_default=True,
     type=click.IntRange(min=8),
     help="tokens that a model will keep of a row; warn of longer rows",
 )
-@click.option("--list", "most", default=50, show_default=True, help="print at most N lines (0 = all)")
+@click.option("--list", "most", default=50, help="print at most N lines (0 = all)")
 @report_options
 def check(data: Any, tasks: str | None, max_length: int, most: int, json_file: str | None) -> None:
     """Report rows, label balance, lengths, duplicates, overlap with train, and every bad row.
@@ -57,11 +56,7 @@ def _draw(report: DataReport, most: int) -> None:
         )
         for s in report.splits
     ]
-    table(
-        ("split", "rows", "labels", "words: mean/p95/max", "duplicate", "in train"),
-        rows,
-        report.source,
-    )
+    table(("split", "rows", "labels", "words: mean/p95/max", "duplicate", "in train"), rows, report.source)
     lines = summarise(report.all_problems)
     for level, line in lines[: most or None]:
         print(f"{level}: {line}")

@@ -46,9 +46,7 @@ EPOCHS = {"refine": 3, "labels": 12, "distill": 5, "copies": 2}
 
 
 @click.command()
-@click.option(
-    "--out", default="runs/demo", show_default=True, type=click.Path(path_type=Path), help="output directory"
-)
+@click.option("--out", default="runs/demo", type=click.Path(path_type=Path), help="output directory")
 @click.option("--overwrite", is_flag=True, help="start over instead of resuming the last demo")
 @click.option(
     "--tiny",
@@ -58,7 +56,7 @@ EPOCHS = {"refine": 3, "labels": 12, "distill": 5, "copies": 2}
 @quiet_option
 def demo(out: Path, overwrite: bool, tiny: bool) -> None:
     """Refine, augment, distil, fine-tune and measure on the pocket tasks, in under 10 minutes on 2 cores."""
-    from tasks.registry import resolve
+    from tasks.task_names import resolve
 
     started = time.monotonic()
     spec = "sst2,rte" if tiny else TASKS

@@ -10,7 +10,7 @@ import click
 from mtkd.cli.options import json_option, show, table
 
 if TYPE_CHECKING:
-    from mtkd.recipes.reference import SettingInfo
+    from mtkd.recipes.settings_reference import SettingInfo
 
 
 @click.command()
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def tasks(json_file: str | None) -> None:
     """List the built-in tasks and the names of groups of tasks."""
     from tasks.glue import TASKS
-    from tasks.registry import GROUPS
+    from tasks.task_names import GROUPS
 
     def draw() -> None:
         rows = [
@@ -73,7 +73,7 @@ def recipes(ctx: click.Context, json_file: str | None) -> None:
 def show_recipe(name: str, complete: bool, json_file: str | None) -> None:
     """Print a recipe: every line can be changed with --set."""
     from mtkd.recipes import load_settings, recipe_stage, recipe_text
-    from mtkd.recipes.reference import settings_in_use
+    from mtkd.recipes.settings_reference import settings_in_use
 
     text, stage = recipe_text(name), recipe_stage(name)
     # Loading settings imports torch for the losses, which takes seconds.
@@ -92,7 +92,7 @@ def show_recipe(name: str, complete: bool, json_file: str | None) -> None:
 @click.option("--markdown", "as_markdown", is_flag=True, help="as the page docs/settings.md")
 def all_settings(as_markdown: bool) -> None:
     """Print every setting of every command: its default, what is allowed and what it means."""
-    from mtkd.recipes.reference import markdown, sections
+    from mtkd.recipes.settings_reference import markdown, sections
 
     if as_markdown:
         print(markdown(), end="")

@@ -50,22 +50,16 @@ contents_options = stack(
         "--dtype",
         type=click.Choice(["fp32", "fp16", "bf16", "int8"]),
         default="fp16",
-        show_default=True,
         help="data type of vectors on disk",
     ),
     click.option(
         "--precision",
         type=click.Choice(["fp32", "bf16"]),
         default="fp32",
-        show_default=True,
         help="precision in which the teacher runs",
     ),
     click.option(
-        "--batch",
-        type=click.IntRange(min=1),
-        default=32,
-        show_default=True,
-        help="rows per forward pass of the teacher",
+        "--batch", type=click.IntRange(min=1), default=32, help="rows per forward pass of the teacher"
     ),
 )
 

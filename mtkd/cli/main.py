@@ -34,16 +34,13 @@ from tasks.errors import MtkdWarning, UserError
         ),
         "distill": ("mtkd.cli.train:distill", "train a student from a teacher"),
         "compare": ("mtkd.cli.comparison:compare", "run a grid of recipes and settings and print one table"),
-        "report": (
-            "mtkd.cli.reports:report",
-            "`report knowledge`: plot score against knowledge kept",
-        ),
+        "report": ("mtkd.cli.reports:report", "`report knowledge`: plot score against knowledge kept"),
         "finetune": ("mtkd.cli.train:finetune", "fine-tune a student on one task"),
         "evaluate": ("mtkd.cli.measure:evaluate", "score a model on labelled data"),
         "predict": ("mtkd.cli.measure:predict", "predict labels for a file, or write a GLUE submission"),
         "bench": ("mtkd.cli.measure:bench", "`bench inference`: compare the speed of models"),
     },
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
 )
 @click.version_option(__version__, prog_name="mtkd")
 def cli() -> None:

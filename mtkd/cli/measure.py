@@ -28,9 +28,7 @@ models_option = click.option(
     help="a run or model directory; may be given several times",
 )
 MOST_CLASSES, CONFUSION_CLASSES = 20, 8  # printed at most
-batch_option = click.option(
-    "--batch", default=64, show_default=True, type=click.IntRange(min=1), help="rows per forward pass"
-)
+batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), help="rows per forward pass")
 
 
 @click.command()
@@ -174,21 +172,11 @@ def bench() -> None:
 
 @bench.command()
 @models_option
-@click.option("--seq-len", default=128, show_default=True, type=click.IntRange(min=4), help="tokens per row")
-@click.option(
-    "--batch", default=128, show_default=True, type=click.IntRange(min=1), help="rows per forward pass"
-)
-@click.option(
-    "--rounds", default=10, show_default=True, type=click.IntRange(min=1), help="timed batches per model"
-)
-@click.option(
-    "--warmup",
-    default=2,
-    show_default=True,
-    type=click.IntRange(min=0),
-    help="untimed batches per model before that",
-)
-@click.option("--precision", default="fp32", show_default=True, type=click.Choice(["fp32", "bf16"]))
+@click.option("--seq-len", default=128, type=click.IntRange(min=4), help="tokens per row")
+@click.option("--batch", default=128, type=click.IntRange(min=1), help="rows per forward pass")
+@click.option("--rounds", default=10, type=click.IntRange(min=1), help="timed batches per model")
+@click.option("--warmup", default=2, type=click.IntRange(min=0), help="untimed batches per model before that")
+@click.option("--precision", default="fp32", type=click.Choice(["fp32", "bf16"]))
 @device_option
 @report_options
 def inference(

@@ -49,6 +49,7 @@ out_option = click.option(
     "--out", required=True, metavar="DIR", type=click.Path(path_type=Path), help="output directory"
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="delete what another run left in --out")
+seed_option = click.option("--seed", default=0, type=click.IntRange(min=0))
 limit_option = click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -150,6 +151,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | No
 
 def _numeric(text: str) -> bool:
     return text in ("", "-") or text.lstrip("+-x").replace(",", "").replace("%", "")[:1].isdigit()
+
+
+def say_written(count: int, what: str, out: Path, kept: int) -> None:
+    """The closing line of a command that writes a corpus; `kept`: shards that were there already."""
+    say(f"{count:,} {what} in {out}" + (f" ({kept} shards were there already)" if kept else ""))
 
 
 def warn(text: str) -> None:

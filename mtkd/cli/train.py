@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @data_option
-@click.option(
-    "--tasks", default="glue", show_default=True, help="tasks, groups of tasks or task files, comma-separated"
-)
-@click.option("--teacher", default="minilm", show_default=True, help="hub name or directory of an encoder")
+@click.option("--tasks", default="glue", help="tasks, groups of tasks or task files, comma-separated")
+@click.option("--teacher", default="minilm", help="hub name or directory of an encoder")
 @out_option
-@click.option("--recipe", default="refine", show_default=True, help="settings to start from")
+@click.option("--recipe", default="refine", help="settings to start from")
 @train_options
 def refine(json_file: str | None, **given: Any) -> None:
     """Fine-tune the teacher on all tasks: a shared encoder with one head per task.
@@ -51,7 +49,7 @@ def refine(json_file: str | None, **given: Any) -> None:
 @click.option(
     "--text", type=click.Path(path_type=Path), metavar="FILE|DIR", help="plain text instead of --data"
 )
-@click.option("--text-column", default="text", show_default=True, help="where rows of --text hold their text")
+@click.option("--text-column", default="text", help="where rows of --text hold their text")
 @click.option("--teacher", metavar="DIR|NAME", help="a run of mtkd refine, or a pretrained encoder")
 @click.option("--init", metavar="DIR|NAME", help="what the student starts from: a run, or an encoder")
 @click.option("--corpus", metavar="DIR", help="a corpus of mtkd augment, added to the training rows")
@@ -76,7 +74,7 @@ def distill(json_file: str | None, **given: Any) -> None:
 @click.option("--task", required=True, help="one task, or a task file")
 @data_option
 @out_option
-@click.option("--recipe", default="finetune", show_default=True, help="settings to start from")
+@click.option("--recipe", default="finetune", help="settings to start from")
 @train_options
 def finetune(json_file: str | None, **given: Any) -> None:
     """Fine-tune a model on one task's labels; the learning rate is chosen by validation loss."""

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from mtkd.device import find_device
-from mtkd.models.multitask import MultiTaskModel, disk_bytes
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import Parameters, count_parameters
+from mtkd.models.saved_model import disk_bytes
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError, unknown
 from tasks.progress import progress

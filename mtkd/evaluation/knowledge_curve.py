@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mtkd.models.multitask import read_saved
+from mtkd.models.saved_model import read_saved
 from mtkd.store.sizing import amount
 from mtkd.training.run_directory import RUN_FILE
 from tasks.errors import UserError

@@ -11,7 +11,8 @@ import torch
 
 from mtkd.device import best_device
 from mtkd.models.inference import predict_logits
-from mtkd.models.multitask import MultiTaskModel, model_directory
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import model_directory
 from tasks.answers import Answer
 from tasks.batching import Encoded
 from tasks.errors import UserError

@@ -15,7 +15,7 @@ from typing import Any
 
 from mtkd.evaluation.inference_bench import BenchSettings, InferenceResult, bench_inference
 from mtkd.grids import Bench, Cell, Grid
-from mtkd.models.multitask import is_saved_model, read_saved
+from mtkd.models.saved_model import is_saved_model, read_saved
 from mtkd.training.run_directory import RUN_FILE
 from tasks.errors import UserError
 from tasks.files import digest_bytes, read_json, write_json, write_text

@@ -17,10 +17,11 @@ from mtkd.jobs.prepare import prepare_run, settings_of_student, validate_run
 from mtkd.jobs.stages import StagedJob, StageInputs
 from mtkd.jobs.training_data import EncodedRows, check_mask, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Warn, ignore_warning
-from mtkd.losses.base import LossTerm
+from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective, named_losses
-from mtkd.models.multitask import MultiTaskModel, model_directory
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
+from mtkd.models.saved_model import model_directory
 from mtkd.outputs import LOGITS, OutputSpec
 from mtkd.precision import resolve_precision
 from mtkd.settings import DistillSettings, Stage, TrainSettings

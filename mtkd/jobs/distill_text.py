@@ -12,8 +12,8 @@ from mtkd.jobs.common import Request, scores_record
 from mtkd.jobs.prepare import prepare_run, validate_run
 from mtkd.jobs.stages import StagedJob, StageInputs
 from mtkd.jobs.training_job import Warn, ignore_warning
+from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.objective import Objective
-from mtkd.losses.registry import loss_class
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.precision import resolve_precision

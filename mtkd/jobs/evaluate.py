@@ -12,14 +12,15 @@ from mtkd.evaluation.baseline import baseline_warnings
 from mtkd.evaluation.class_report import ClassReport, class_report
 from mtkd.evaluation.scoring import TaskScores, by_task, score_logits
 from mtkd.models.inference import predict_logits
-from mtkd.models.multitask import MultiTaskModel, read_saved, require_heads
+from mtkd.models.multitask import MultiTaskModel, require_heads
+from mtkd.models.saved_model import read_saved
 from tasks.batching import Encoded
 from tasks.errors import UserError
 from tasks.progress import progress
-from tasks.registry import TaskSpec, resolve
 from tasks.rows import Rows, has_label
 from tasks.sources import DataSource, load_rows, open_data
 from tasks.task import Task
+from tasks.task_names import TaskSpec, resolve
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from mtkd.jobs.objects import digest_weights
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
 from mtkd.losses.objective import labels_objective
-from mtkd.models.multitask import MultiTaskModel, digest_model
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import digest_model
 from mtkd.precision import resolve_precision
 from mtkd.settings import FinetuneSettings
 from mtkd.training.batches import TaskBatches

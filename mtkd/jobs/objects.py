@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from mtkd.losses.base import LossTerm
-from mtkd.models.multitask import MultiTaskModel, SavedModel
+from mtkd.losses.loss_term import LossTerm
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import SavedModel
 from mtkd.teachers.reference import TeacherRef
 from tasks.errors import UserError
 from tasks.files import digest_bytes

@@ -13,14 +13,15 @@ from torch import nn
 
 from mtkd.jobs.objects import TeacherObject
 from mtkd.jobs.store_checks import check_selection, check_store, teacher_of_store
-from mtkd.losses.base import LossTerm
+from mtkd.losses.loss_registry import loss_class
+from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective, build_objective
-from mtkd.losses.registry import loss_class
+from mtkd.models.encoders.encoder_registry import build_student, encoder_classes, student_config
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, locate
-from mtkd.models.encoders.registry import build_student, encoder_classes, student_config
 from mtkd.models.init import InitContext, InitSpec
-from mtkd.models.multitask import ModelInfo, MultiTaskModel, require_heads
+from mtkd.models.multitask import MultiTaskModel, require_heads
 from mtkd.models.pruning import Importance
+from mtkd.models.saved_model import ModelInfo
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.settings import DistillSettings, Stage
 from mtkd.store.store_manifest import StoreManifest

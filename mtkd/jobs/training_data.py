@@ -15,10 +15,10 @@ from tasks.batching import Encoded
 from tasks.corpus_reader import corpus_rows, read_corpus
 from tasks.errors import UserError
 from tasks.reader import Reader
-from tasks.registry import resolve
 from tasks.rows import Rows, concat, has_label
 from tasks.sources import DataSource, digest_rows, load_rows, sample_rows
 from tasks.task import Task
+from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
 
 

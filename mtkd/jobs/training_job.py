@@ -12,6 +12,7 @@ from mtkd.jobs.common import Request
 from mtkd.jobs.training_data import EncodedRows
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
+from mtkd.storage.distributed import ProcessGroup
 from mtkd.training.callbacks import Callback
 from mtkd.training.processes import make_accelerator
 from mtkd.training.run_directory import RunDirectory
@@ -105,16 +106,15 @@ class TrainingJob(ABC):
             for text in self.warnings if main else ():
                 self.warn(text)
             rows = {"rows": self.rows.data.summary()} if self.rows else {}
-            facts = inputs | rows | {"warnings": self.warnings}
-            self.accelerator.wait_for_everyone()  # all processes must inspect the directory before it changes
-            if main:
-                run.begin(**facts, parameters=count_parameters(model).to_json())
-            self.accelerator.wait_for_everyone()
-            trained = self.train()
-        if main:
-            trained.model.info.scores = trained.scores
-            trained.model.save(self.request.out / "model")
-            run.finish(scores=trained.scores, training=trained.training, **trained.facts)
-            self.clean_up()
-        self.accelerator.wait_for_everyone()
+            found = {"warnings": self.warnings, "parameters": count_parameters(model).to_json()}
+            ranks = ProcessGroup.of(self.accelerator)
+            ranks.wait()  # all processes must inspect the directory before it changes
+            with run.open(ranks, **inputs, **rows, **found):
+                trained = self.train()
+                if main:
+                    trained.model.info.scores = trained.scores
+                    trained.model.save(self.request.out / "model")
+                    run.finish(scores=trained.scores, training=trained.training, **trained.facts)
+                    self.clean_up()
+                ranks.wait()
         return run

@@ -1,4 +1,4 @@
-"""Losses: one class for each, such as `mtkd.losses.SoftLabels`; `registry.BUILT_IN` lists them by name."""
+"""Losses: one class each, such as `mtkd.losses.SoftLabels`; `loss_registry.BUILT_IN` lists them by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 def _classes() -> dict[str, str]:
     """Class name -> module of this package."""
-    from mtkd.losses.registry import BUILT_IN
+    from mtkd.losses.loss_registry import BUILT_IN
 
     return {loss: module for module, _, loss in (place.partition(".") for place in BUILT_IN.values())}
 

@@ -7,10 +7,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from mtkd.losses.base import ModelPair, TermInput, full_precision
 from mtkd.losses.compatibility import pairs_of, require_same_heads
 from mtkd.losses.layer_maps import Pairs
 from mtkd.losses.layered import LayeredTerm, mask_of
+from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.relations import relation_kl
 from mtkd.losses.term_settings import LayerMap, TermSettings
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mtkd.losses.base import ModelPair
 from mtkd.losses.layer_maps import Pairs, layer_pairs
 from mtkd.losses.layered import Projections
-from mtkd.losses.registry import losses_for
+from mtkd.losses.loss_registry import losses_for
+from mtkd.losses.loss_term import ModelPair
 from tasks.errors import UserError
 
 

@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from mtkd.losses.base import ModelPair, TermInput, full_precision
 from mtkd.losses.compatibility import vector_layers, widths_of
 from mtkd.losses.hidden import unit
 from mtkd.losses.layered import Projections, RowVector, SampleTerm
+from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import TermSettings
 from tasks.batching import Batch
 from tasks.errors import UserError

@@ -8,8 +8,8 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from mtkd.losses.base import LossTerm, ModelPair, TermInput, full_precision
 from mtkd.losses.logits import both_logits, logits_mse
+from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import Points, Temperature, TermSettings, value_at
 from mtkd.outputs import LOGITS
 from tasks.errors import UserError

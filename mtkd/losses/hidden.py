@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from mtkd.losses.base import LossTerm, ModelPair, TermInput, full_precision
 from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of, widths_of
 from mtkd.losses.layer_maps import Pairs
 from mtkd.losses.layered import LayeredTerm, Projections, mask_of
+from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, Projection, TermSettings
 from mtkd.outputs import OutputSpec
 from tasks.errors import UserError

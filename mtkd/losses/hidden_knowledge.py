@@ -8,10 +8,10 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from mtkd.losses.base import ModelPair, TermInput, full_precision
 from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of
 from mtkd.losses.layer_maps import Pairs, spread
 from mtkd.losses.layered import LayeredTerm, Projections
+from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import Projection, TermSettings
 from mtkd.outputs import OutputSpec
 from mtkd.selection import Selection, TokenRule, UnitRule

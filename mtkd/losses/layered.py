@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from mtkd.losses.base import LossTerm, TermInput
 from mtkd.losses.emd import emd, emd_weights
 from mtkd.losses.layer_maps import Pairs
+from mtkd.losses.loss_term import LossTerm, TermInput
 from mtkd.outputs import OutputSpec
 from tasks.batching import Batch
 from tasks.task import Task

@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor, log_softmax
 from torch.nn import functional
 
-from mtkd.losses.base import LossTerm, TermInput, full_precision
+from mtkd.losses.loss_term import LossTerm, TermInput, full_precision
 from mtkd.losses.term_settings import Points, Temperature, TermSettings, value_at
 from mtkd.outputs import LOGITS
 from tasks.batching import Batch

@@ -10,9 +10,9 @@ from operator import or_
 import torch
 from torch import Tensor, nn
 
-from mtkd.losses.base import LossTerm, ModelPair, TermInput
 from mtkd.losses.logits import Labels
-from mtkd.losses.registry import loss_class
+from mtkd.losses.loss_registry import loss_class
+from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput
 from mtkd.losses.slow_build import SlowBuild
 from mtkd.losses.term_settings import TermSettings, value_at
 from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec

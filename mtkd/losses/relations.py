@@ -11,10 +11,10 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mtkd.losses.base import ModelPair, TermInput, full_precision
 from mtkd.losses.compatibility import pairs_of, vector_layers
 from mtkd.losses.layer_maps import Pairs
 from mtkd.losses.layered import LayeredTerm, RowVector, SampleTerm, TokenTerm, mask_of
+from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, TermSettings
 from mtkd.outputs import OutputSpec
 from tasks.errors import UserError

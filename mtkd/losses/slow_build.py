@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mtkd.losses.base import LossTerm
+from mtkd.losses.loss_term import LossTerm
 
 _ROUNDING = 1e-9  # tolerance, because a fraction of the steps is a rounded quotient
 

@@ -15,7 +15,7 @@ from tasks.errors import UserError
 from tasks.tokeniser import Tokeniser
 
 if TYPE_CHECKING:
-    from mtkd.models.encoders.base import AnyEncoder, EncoderConfig, StudentSettings
+    from mtkd.models.encoders.encoder import AnyEncoder, EncoderConfig, StudentSettings
 
 
 @dataclass(frozen=True)

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from mtkd.models.encoders.base import AnyEncoder, EncoderConfig
+from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.pretrained_config import locate
-from mtkd.models.encoders.registry import config_from_json, encoder_from_config
 from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.saved_model import (
+    HEADS,
+    WEIGHTS,
+    ModelInfo,
+    model_directory,
+    read_saved,
+    saved_tokeniser,
+    write_description,
+)
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from tasks.batching import ModelInputs
 from tasks.errors import UserError, shorten
-from tasks.files import atomic_directory, digest_bytes, digest_file, read_json, write_json
+from tasks.files import atomic_directory
 from tasks.reader import Reader
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
 
-FORMAT = 2
-WEIGHTS, HEADS = "model.safetensors", "heads.safetensors"
-TOKENISER = "tokenizer.json"
 README = """\
 # An mtkd model
 
@@ -40,28 +45,6 @@ The classifiers of transformers (`AutoModelForSequenceClassification`, `pipeline
 would add a new, random head. config.json therefore declares no labels, which makes a pipeline fail. To
 fine-tune the encoder with transformers, pass `num_labels`.
 """
-
-
-@dataclass
-class ModelInfo:
-    """What is saved with a model besides its weights.
-
-    Attributes:
-        max_length: rows are truncated to this many tokens (each text of a row, if the encoder reads the texts
-            separately).
-        stride: the number of tokens that neighbouring windows of a long context share (`span` tasks).
-        head_hidden: the width of the heads' hidden layer; 0 = a single linear layer.
-        dropout: the dropout probability in the heads.
-        base: the pretrained encoder that training started from; None = random weights.
-        scores: task -> recorded validation scores (see `mtkd.evaluation.scoring`).
-    """
-
-    max_length: int = 128
-    head_hidden: int = 512
-    dropout: float = 0.1
-    base: str | None = None
-    scores: dict[str, dict] = field(default_factory=dict)
-    stride: int = 128
 
 
 class MultiTaskModel(nn.Module):
@@ -218,112 +201,5 @@ def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -
             )
 
 
-@dataclass(frozen=True)
-class SavedModel:
-    """The description of a saved model, without its weights.
-
-    Attributes:
-        encoder_json: the encoder's configuration as plain JSON values.
-    """
-
-    encoder_json: dict[str, Any]
-    tasks: list[Task]
-    info: ModelInfo
-
-    def encoder(self) -> AnyEncoder:
-        """Build the encoder with newly initialised weights."""
-        return encoder_from_config(self.config)
-
-    @property
-    def config(self) -> EncoderConfig:
-        """The encoder's configuration."""
-        return config_from_json(self.encoder_json)
-
-
-def read_saved(directory: Path) -> SavedModel:
-    """Read the description of the model in a directory, or in the run directory that contains it.
-
-    Raises:
-        UserError: there is no model, or another version of mtkd wrote it.
-    """
-    return saved_in(model_directory(directory))
-
-
-def write_description(place: Path, config: EncoderConfig, tasks: Iterable[Task], info: ModelInfo) -> None:
-    """Write the description of a model, which `saved_in` reads."""
-    parts = {"format": FORMAT, "encoder": config.model_dump(), "tasks": [task.to_json() for task in tasks]}
-    write_json(place / "model.json", parts | vars(info))
-
-
-def saved_in(place: Path) -> SavedModel:
-    """Read the model.json of a directory.
-
-    Raises:
-        UserError: there is none, or another version of mtkd wrote it.
-    """
-    parts = read_json(place / "model.json")
-    if (written := parts.pop("format")) != FORMAT:
-        newer = written > FORMAT
-        raise UserError(
-            f"{place} was written by {'a newer' if newer else 'an older'} version of mtkd",
-            hint="upgrade mtkd" if newer else "train the model again with this version",
-        )
-    encoder, tasks = parts.pop("encoder"), [Task.from_json(value) for value in parts.pop("tasks")]
-    return SavedModel(encoder, tasks, ModelInfo(**parts))
-
-
-def saved_tokeniser(place: Path) -> Tokeniser:
-    """Load the tokeniser that was saved next to a model or its description.
-
-    Raises:
-        UserError: its file is missing or damaged.
-    """
-    if not (place / TOKENISER).is_file():  # transformers would silently create an empty one
-        raise UserError(
-            f"{place} has no {TOKENISER}, so the model cannot read text",
-            hint="copy the file from the directory in which the model was trained",
-        )
-    return Tokeniser.load(str(place))
-
-
-def is_saved_model(directory: Path) -> bool:
-    """True if the directory is an mtkd model or a run directory that contains one."""
-    return any((place / "model.json").is_file() for place in (directory, directory / "model"))
-
-
 def _plain(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}
-
-
-def model_directory(directory: Path) -> Path:
-    """The directory of the model: `directory` itself or its subdirectory `model/`.
-
-    Raises:
-        UserError: neither contains a model.
-    """
-    for place in (directory, directory / "model"):
-        if (place / "model.json").is_file() and (place / WEIGHTS).is_file():
-            return place
-    if not directory.is_dir():
-        raise UserError(
-            f"there is no directory {directory}",
-            expected="the directory of an mtkd model",
-            hint=f"turn a pretrained encoder into a model with: mtkd refine --teacher {directory} --out DIR",
-        )
-    raise UserError(
-        f"{directory} does not contain an mtkd model",
-        expected="a run directory of mtkd refine, distill or finetune, or the model/ inside it",
-        hint="if the run in this directory is unfinished, run its command again to finish it",
-    )
-
-
-def digest_model(directory: Path) -> str:
-    """The SHA-256 of a model's weights, heads included."""
-    place = model_directory(directory)
-    return digest_bytes(*(digest_file(place / name) for name in (WEIGHTS, HEADS)))
-
-
-def disk_bytes(directory: Path) -> int:
-    """Size of a model's weights on disk, heads included."""
-    place = model_directory(directory)
-    return sum((place / name).stat().st_size for name in (WEIGHTS, HEADS))

@@ -1,4 +1,4 @@
-"""Writing large outputs: corpora, knowledge stores, cached logits and question generators.
+"""Writing outputs: runs, corpora, knowledge stores, cached logits and question generators.
 
 `output_directory` controls access to a directory: it holds a lock and rejects directories with other files.
 `sharded_output` writes planned shards atomically and finds the missing ones after an interruption. The file

@@ -2,15 +2,18 @@
 
 - One process at a time holds the lock of the directory.
 - A directory must be empty or hold an output of the same kind. If it holds other files, the error names them;
-  they are never removed. Hidden files are ignored.
+  they are never removed. Hidden files are ignored. Beside a run, other files are allowed, because the user's
+  callbacks may write some.
 - An output with the same identity is resumed. A different one is an error unless `overwrite` is set.
 - Overwriting removes only the files that mtkd writes for this kind of output, the marker first.
+  If it is interrupted, the next process removes the rest.
 - Temporary files left by killed processes are removed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -31,15 +34,17 @@ class OutputKind:
 
     Attributes:
         name: the name for messages, such as "corpus".
-        marker: the file that is written last; an output is complete if it exists.
+        marker: the file that identifies the output; when it is overwritten, it is removed first.
         files: regular expressions for the relative paths of all files that mtkd writes.
         read_identity: directory -> the identity of the output in it; None if there is no such output.
+        tolerant: True if the directory of such an output may also hold other files.
     """
 
     name: str
     marker: str
     files: tuple[str, ...]
     read_identity: Callable[[Path], Any]
+    tolerant: bool = False
 
     def owns(self, file: str) -> bool:
         """Whether mtkd writes a file with this relative path."""
@@ -67,9 +72,12 @@ def check_directory(
     Raises:
         UserError: the directory holds foreign files, or another output that may not be overwritten.
     """
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file", hint="name a directory with `out`")
     files = [file.relative_to(path).as_posix() for file in _visible_files(path)]
     existing = kind.read_identity(path) if files else None
-    foreign = [file for file in files if existing is None or not kind.owns(file)]
+    known = existing is not None or _removed_markers(path, kind)
+    foreign = [file for file in files if not (known and (kind.tolerant or kind.owns(file)))]
     if foreign:
         more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
         raise UserError(
@@ -82,7 +90,8 @@ def check_directory(
         how = difference() if difference else "it was made with other settings or from other data"
         raise UserError(
             f"{path} holds another {kind.name}: {how}",
-            hint="replace it with `overwrite=True`, or choose another directory with `out`",
+            hint="resume it with its own settings, replace it with `overwrite=True`, or choose another "
+            "directory with `out`",
         )
     return True
 
@@ -110,16 +119,17 @@ def open_directory(
     with locked(path) if ranks.first else contextlib.nullcontext():
         if ranks.first:
             check_directory(path, kind, identity, overwrite=overwrite, difference=difference)
-            _remove_leftovers(path)
-            if overwrite:
+            if overwrite or _removed_markers(path, kind):
                 remove_output(path, kind)
+            _remove_leftovers(path)
         ranks.wait()
         yield
 
 
 def remove_output(path: Path, kind: OutputKind) -> None:
     """Remove the files of an output, the marker first, and then the folders that became empty."""
-    (path / kind.marker).unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):  # the hidden file shows that the other files are to go, too
+        os.replace(path / kind.marker, path / f".{kind.marker}.{os.getpid()}.old")
     files = [file for file in _visible_files(path) if kind.owns(file.relative_to(path).as_posix())]
     for file in files:
         file.unlink()
@@ -127,6 +137,13 @@ def remove_output(path: Path, kind: OutputKind) -> None:
     for folder in sorted(folders, reverse=True):
         with contextlib.suppress(OSError):  # not empty
             folder.rmdir()
+    for file in _removed_markers(path, kind):
+        file.unlink()
+
+
+def _removed_markers(path: Path, kind: OutputKind) -> list[Path]:
+    """The hidden files that `remove_output` leaves until it has finished."""
+    return list(path.glob(f".{kind.marker}.*.old"))
 
 
 def _visible_files(path: Path) -> list[Path]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mtkd.models.encoders.base import EncoderConfig
+from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate, pretrained_config
 from mtkd.models.init import InitSpec
-from mtkd.models.multitask import (
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import (
     ModelInfo,
-    MultiTaskModel,
     SavedModel,
     digest_model,
     is_saved_model,

@@ -1,19 +1,23 @@
-"""The directory of a run: its record, and the rules for resuming and overwriting it."""
+"""The directory of a run and its record, under the policy of `mtkd.storage.output_directory`."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from mtkd import __version__
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.storage.distributed import ALONE, ProcessGroup
+from mtkd.storage.output_directory import OutputKind, check_directory, open_directory
 from tasks.errors import UserError
-from tasks.files import drop_directory, is_temporary, read_json, write_json
+from tasks.files import read_json, write_json
 
 RUN_FILE = "run.json"
 _PACKAGES = (
@@ -28,10 +32,25 @@ _PACKAGES = (
 )
 
 
+def _read_identity(directory: Path) -> Any:
+    """The identity of the run in a directory; None if there is no run."""
+    record = read_json(directory / RUN_FILE) if (directory / RUN_FILE).is_file() else None
+    return record.get("identity") if isinstance(record, dict) else None
+
+
+RUN_KIND = OutputKind(
+    "run",
+    RUN_FILE,
+    (r"run\.json|log\.jsonl", r"(tensorboard|checkpoints|model|stages|lr-[^/]+|logits-[^/]+)/.+"),
+    _read_identity,
+    tolerant=True,
+)
+
+
 class RunDirectory:
     """The directory of a run: run.json, log.jsonl, tensorboard/, checkpoints/, model/.
 
-    Nothing is written before `begin`, so an invalid request leaves no files behind.
+    Nothing is written before `open`, so an invalid request leaves no files behind.
 
     Attributes:
         path: the directory.
@@ -55,40 +74,20 @@ class RunDirectory:
         self.path = path
         self.identity = json.loads(json.dumps(identity))
         self._overwrite = overwrite
-        self._before: dict[str, Any] | None = None
-        if path.exists() and not path.is_dir():
-            raise UserError(f"{path} is a file, not a directory", hint="choose another `out`")
-        if (path / RUN_FILE).is_file():
-            self._before = None if overwrite else read_json(path / RUN_FILE)
-            self._refuse_another(resume)
-        elif path.is_dir() and any(not is_temporary(file) for file in path.iterdir()):
-            raise UserError(
-                f"{path} is not empty and is not an mtkd run",
-                hint="choose another `out`, or empty it yourself",
-            )
-        elif resume:
-            raise UserError(f"there is no run in {path} to resume", hint="leave `resume=True` out")
-        self.resuming = self._before is not None
-
-    def _refuse_another(self, resume: bool) -> None:
-        if self._before is None or self._before["identity"] == self.identity:
-            return
-        differs = ", ".join(_differences(self._before["identity"], self.identity))
-        problem = f"{self.path} holds another run, which differs in {differs}"
-        if resume:
-            raise UserError(
-                problem, hint="`resume=True` needs the settings of that run; or choose another `out`"
-            )
-        raise UserError(
-            problem,
-            hint="resume it with its own settings (`resume=True`), replace it with `overwrite=True`, "
-            "or choose another `out`",
+        self.resuming = check_directory(
+            path, RUN_KIND, self.identity, overwrite=overwrite, difference=self._difference
         )
+        if resume and not self.resuming:
+            raise UserError(f"there is no run in {path} to resume", hint="leave `resume=True` out")
+        self._before: dict[str, Any] = self.record if self.resuming else {}
+
+    def _difference(self) -> str:
+        return f"it differs in {', '.join(_differences(_read_identity(self.path), self.identity))}"
 
     @property
     def finished(self) -> bool:
         """True if this run is complete."""
-        return self._before is not None and self._before["status"] == "finished"
+        return self._before.get("status") == "finished"
 
     @property
     def record(self) -> dict[str, Any]:
@@ -114,31 +113,42 @@ class RunDirectory:
         Raises:
             UserError: an input has changed.
         """
-        for name, digest in (inputs if self._before else {}).items():
-            if self._before is not None and self._before.get(name) != digest:
+        for name, digest in inputs.items():
+            if self.resuming and self._before.get(name) != digest:
                 raise UserError(
                     f"the {name} has changed since the run in {self.path} started",
                     hint="restore it, or start over with `overwrite=True`",
                 )
 
-    def begin(self, **facts: Any) -> None:
-        """Create the directory and write run.json.
+    @contextlib.contextmanager
+    def open(self, ranks: ProcessGroup = ALONE, **facts: Any) -> Iterator[None]:
+        """Lock the directory, remove the run that is to be overwritten, and write run.json.
 
         Args:
+            ranks: the processes that train together; rank 0 writes for all of them.
             facts: further values to record (digests of inputs, parameters, warnings, ...).
+
+        Raises:
+            UserError: another process is writing there; see also `__init__`.
         """
-        if self._before is None and self.path.is_dir():
-            drop_directory(self.path)
-        write_json(
-            self.path / RUN_FILE,
-            {
-                "status": "running",
-                "identity": self.identity,
-                "versions": {"mtkd": __version__, "python": platform.python_version(), **_versions()},
-                "machine": f"{platform.system()} {platform.machine()}, Python {sys.version.split()[0]}",
-                **facts,
-            },
-        )
+        with open_directory(
+            self.path,
+            RUN_KIND,
+            self.identity,
+            overwrite=self._overwrite,
+            ranks=ranks,
+            difference=self._difference,
+        ):
+            if ranks.first:
+                versions = {name: metadata.version(name) for name in _PACKAGES}
+                record = {
+                    "status": "running",
+                    "identity": self.identity,
+                    "versions": {"mtkd": __version__, "python": platform.python_version(), **versions},
+                    "machine": f"{platform.system()} {platform.machine()}, Python {sys.version.split()[0]}",
+                }
+                write_json(self.path / RUN_FILE, record | facts)
+            yield
 
     def note(self, **facts: Any) -> None:
         """Add values to run.json."""
@@ -148,10 +158,6 @@ class RunDirectory:
         """Mark the run as complete, add final values, and delete its checkpoints."""
         self.note(status="finished", **facts)
         shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
-
-
-def _versions() -> dict[str, str]:
-    return {name: metadata.version(name) for name in _PACKAGES}
 
 
 def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from tasks.errors import unknown
-from tasks.pocket import inference, reading, single
+from tasks.pocket import entailment, reading, single
 from tasks.pocket import paraphrases as pairs
 from tasks.pocket.rng import GeneratedRow, Maker, Rng
 from tasks.pocket.words import OFFICE, TOWN
@@ -63,14 +63,14 @@ RECIPES = {
     "mnli": Recipe(
         ("premise", "hypothesis"),
         (
-            Pool(inference.mnli(TOWN), (0, 1, 2), MATCHED),
-            Pool(inference.mnli(OFFICE), (0, 1, 2), MISMATCHED),
+            Pool(entailment.mnli(TOWN), (0, 1, 2), MATCHED),
+            Pool(entailment.mnli(OFFICE), (0, 1, 2), MISMATCHED),
         ),
     ),
     "qnli": Recipe(("question", "sentence"), (Pool(reading.qnli, (0, 1), SIZES),)),
-    "rte": Recipe(SENTENCES, (Pool(inference.rte, (0, 1), SIZES),)),
-    "wnli": Recipe(SENTENCES, (Pool(inference.wnli, (1, 0), SIZES),)),
-    "ax": Recipe(("premise", "hypothesis"), (Pool(inference.ax, (0, 1, 2), {"test": 60}),)),
+    "rte": Recipe(SENTENCES, (Pool(entailment.rte, (0, 1), SIZES),)),
+    "wnli": Recipe(SENTENCES, (Pool(entailment.wnli, (1, 0), SIZES),)),
+    "ax": Recipe(("premise", "hypothesis"), (Pool(entailment.ax, (0, 1, 2), {"test": 60}),)),
 }
 
 POCKET_SPLITS: dict[str, tuple[str, ...]] = {

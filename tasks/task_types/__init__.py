@@ -7,12 +7,12 @@ from functools import cache
 from tasks.errors import UserError, unknown
 from tasks.plugins import load_plugins
 from tasks.task import Task
-from tasks.task_types.base import LossSum, SplitScores, TaskType
 from tasks.task_types.classification import Classification
 from tasks.task_types.multilabel import MultiLabel
 from tasks.task_types.ranking import Ranking
 from tasks.task_types.regression import Regression
 from tasks.task_types.span import Span
+from tasks.task_types.task_type import LossSum, SplitScores, TaskType
 from tasks.task_types.text import PlainText
 
 __all__ = [

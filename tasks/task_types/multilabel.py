@@ -16,8 +16,8 @@ import pyarrow as pa
 from tasks.metrics import Predictions
 from tasks.raw_table import RawTable
 from tasks.task import Task
-from tasks.task_types.base import LossSum, Metrics, TaskType
 from tasks.task_types.labels import ParsedLabels, RowProblem, class_ids, label_texts, missing, named_ids
+from tasks.task_types.task_type import LossSum, Metrics, TaskType
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,9 +11,9 @@ from tasks import metrics
 from tasks.errors import UserError
 from tasks.raw_table import RawTable
 from tasks.task import Task
-from tasks.task_types.base import LossSum, Metrics
 from tasks.task_types.classification import Classification
 from tasks.task_types.labels import ParsedLabels, RowProblem
+from tasks.task_types.task_type import LossSum, Metrics
 
 if TYPE_CHECKING:
     from torch import Tensor

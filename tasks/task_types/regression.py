@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from tasks import metrics
 from tasks.raw_table import RawTable
 from tasks.task import Task
-from tasks.task_types.base import LossSum, Metrics, TaskType
 from tasks.task_types.labels import ParsedLabels, label_texts, read_values
+from tasks.task_types.task_type import LossSum, Metrics, TaskType
 
 if TYPE_CHECKING:
     from torch import Tensor

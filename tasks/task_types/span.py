@@ -13,8 +13,8 @@ from tasks.raw_table import RawTable
 from tasks.rows import ANSWERS, answered
 from tasks.squad import best_threshold, exact_match, gold_answers, score_texts, token_f1
 from tasks.task import Task
-from tasks.task_types.base import LossSum, Metrics, SplitScores, TaskType
 from tasks.task_types.labels import ParsedLabels, RowProblem
+from tasks.task_types.task_type import LossSum, Metrics, SplitScores, TaskType
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -9,8 +9,8 @@ import numpy as np
 from tasks.errors import UserError
 from tasks.raw_table import RawTable
 from tasks.task import Task
-from tasks.task_types.base import LossSum, Metrics, TaskType
 from tasks.task_types.labels import ParsedLabels
+from tasks.task_types.task_type import LossSum, Metrics, TaskType
 
 if TYPE_CHECKING:
     from torch import Tensor

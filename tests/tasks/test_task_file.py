@@ -9,9 +9,9 @@ import pytest
 
 from tasks.errors import UserError
 from tasks.glue import TASKS
-from tasks.registry import resolve
 from tasks.sources import load_rows, open_data
 from tasks.task_file import load_task
+from tasks.task_names import resolve
 
 ROOT = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("MTKD_SHARED_DATA", ROOT.parent / "shared" / "data"))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mtkd.losses.term_settings import Strict
-from mtkd.models.encoders.base import AnyEncoder, Encoder, EncoderConfig, StudentSettings
+from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
 from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from tasks.batching import Collator, Encoded, ModelInputs, Tokens

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mtkd.losses.term_settings import Strict
 from mtkd.models.capture import Capture, watch
-from mtkd.models.encoders.base import Encoder, StudentSettings
+from mtkd.models.encoders.encoder import Encoder, StudentSettings
 from mtkd.models.encoders.pretrained_config import (
     Pooling,
     TransformerConfig,

@@ -198,10 +198,8 @@ def test_the_main_job(
 
     again = mtkd(*words, "--out", student, *[word for word in TINY if word != "--quiet"], *SMALL)
     assert again.code == 0 and "already finished" in again.err
-    refused(
-        mtkd(*words, "--out", student, *TINY, *SMALL, "--seed", 5), "another run", "--overwrite", "--resume"
-    )
-    refused(mtkd(*words, "--out", corpus, *TINY, *SMALL), "is not an mtkd run")
+    refused(mtkd(*words, "--out", student, *TINY, *SMALL, "--seed", 5), "another run", "--overwrite")
+    refused(mtkd(*words, "--out", corpus, *TINY, *SMALL), "do not belong to a run")
 
     fine = mtkd("finetune", "--model", student, "--task", "rte", *data, "--out", tuned, *TINY)
     assert fine.code == 0 and "learning rate" in fine.out

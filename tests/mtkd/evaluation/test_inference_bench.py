@@ -10,7 +10,8 @@ from mtkd.evaluation.inference_bench import BenchSettings, common_head, random_i
 from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
 from mtkd.models.encoders.pretrained_config import TransformerConfig
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.multitask import ModelInfo, MultiTaskModel, disk_bytes
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo, disk_bytes
 from tasks.errors import UserError
 from tasks.glue import TASKS
 from tasks.tokeniser import Tokeniser

@@ -21,9 +21,9 @@ from mtkd.losses.logits import soft_label_kl
 from tasks.errors import UserError
 from tasks.metrics import majority_score, score
 from tasks.raw_table import RawTable
-from tasks.registry import resolve
 from tasks.sources import load_rows, open_data
 from tasks.task import Task
+from tasks.task_names import resolve
 
 LABELS = ("fruit", "animal", "tool")
 TOPICS = Task("topics", "multilabel", ("text",), LABELS, metrics=("micro_f1", "macro_f1"))

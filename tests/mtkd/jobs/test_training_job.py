@@ -17,8 +17,8 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from mtkd.training.run_directory import RunDirectory
 from tasks.errors import UserError
-from tasks.registry import resolve
 from tasks.sources import PocketSource
+from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
 
 SMALL = {
@@ -85,7 +85,7 @@ def test_losses_as_objects_are_those_of_the_recipe(tiny_teacher: Path, tmp_path:
     request = Request("pocket", TASKS, tmp_path / "given", 40, 16)
     given = distill(request, settings_of(), str(tiny_teacher), losses={"logits": LogitsMSE()})
     assert_same(named.model(), given.model())
-    with pytest.raises(UserError, match="holds another run, which differs in losses"):
+    with pytest.raises(UserError, match="holds another run: it differs in losses"):
         distill(request, settings_of(), str(tiny_teacher), losses=[SoftLabels(2.0)])
 
 

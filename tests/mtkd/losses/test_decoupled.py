@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.nn import functional
 
-from mtkd.losses.base import TermInput
 from mtkd.losses.decoupled import DecoupledLogits, decoupled_kl
 from mtkd.losses.logits import logits_mse, soft_label_kl
+from mtkd.losses.loss_term import TermInput
 from mtkd.losses.objective import build_objective
 from mtkd.models.encoders.bilstm import BiLSTMConfig
 from mtkd.outputs import ModelOutput

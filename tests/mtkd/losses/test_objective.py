@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from mtkd.losses.base import TermInput
 from mtkd.losses.contrastive import sample_contrastive
 from mtkd.losses.emd import emd
 from mtkd.losses.hidden import masked_mse
 from mtkd.losses.layer_maps import layer_pairs, spread
+from mtkd.losses.loss_term import TermInput
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.relations import regroup_heads, relation_kl
 from mtkd.losses.term_settings import value_at

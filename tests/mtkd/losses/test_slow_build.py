@@ -11,7 +11,7 @@ import torch
 
 from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
-from mtkd.losses.base import TermInput
+from mtkd.losses.loss_term import TermInput
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.slow_build import SlowBuild
 from mtkd.models.multitask import MultiTaskModel

@@ -18,8 +18,8 @@ from mtkd.recipes import load_settings
 from mtkd.training.importance import measure_importance
 from tasks.batching import Collator, Encoded, ModelInputs, Tokens
 from tasks.errors import UserError
-from tasks.registry import resolve
 from tasks.sources import load_rows, open_data
+from tasks.task_names import resolve
 
 FAMILIES = {
     "bert": {"num_hidden_layers": 2, "hidden_size": 12, "num_attention_heads": 3, "intermediate_size": 10},

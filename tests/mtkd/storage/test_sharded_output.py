@@ -78,6 +78,26 @@ def test_another_output_is_rejected_or_overwritten(tmp_path: Path) -> None:
         assert files_of(there) == [".git/config"] and not (there / "pages").exists()
 
 
+def test_an_interrupted_removal_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = write_notebook(tmp_path / "there", "b")
+
+    def killed(path: Path, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "unlink", killed)
+        with open_directory(there, KIND, "a", overwrite=True):
+            pass
+    assert (there / "pages/1.txt").is_file() and not (there / "note.json").exists()
+    assert not check_directory(there, KIND, "a")
+    (there / "thesis.tex").write_text("work of years")
+    with pytest.raises(UserError, match=r"do not belong to a notebook: thesis\.tex\n"):
+        check_directory(there, KIND, "a")
+    (there / "thesis.tex").unlink()
+    with open_directory(there, KIND, "a"):
+        assert files_of(there) == []
+
+
 def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     there = write_notebook(tmp_path / "there")
     for name in (".note.json.12.tmp", "pages/.2.txt.7.tmp", "pages/.2.txt.swp"):

@@ -39,9 +39,9 @@ from mtkd.teachers.live import OnlineTeacher
 from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
 from tasks.batching import Collator, Encoded
 from tasks.errors import UserError
-from tasks.registry import resolve
 from tasks.sampler import TaskSampler, blocks_of
 from tasks.sources import load_rows, open_data
+from tasks.task_names import resolve
 
 SIZES = {
     "student.max_length": 24,

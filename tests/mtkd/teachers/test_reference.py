@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mtkd.models.multitask import MultiTaskModel, saved_in
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
+from mtkd.models.saved_model import saved_in
 from mtkd.teachers.reference import TeacherRef
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError

@@ -11,8 +11,8 @@ import torch
 
 from tasks import task_types
 from tasks.errors import UserError
-from tasks.registry import resolve
 from tasks.sources import load_rows, open_data
+from tasks.task_names import resolve
 
 MODULE = '''
 from tasks.task_types import LossSum

@@ -330,7 +330,7 @@ def test_contexts_that_contain_the_answer_are_rejected(tmp_path):
 
 @pytest.fixture
 def teacher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mtkd.api.augmentation.load_answerer", lambda directory: Rule())
+    monkeypatch.setattr("mtkd.api.questions.load_answerer", lambda directory: Rule())
 
 
 def test_the_command(mtkd: Callable, teacher, corpus, tmp_path):

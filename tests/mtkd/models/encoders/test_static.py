@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
-from mtkd.models.encoders.registry import build_student, student_settings
+from mtkd.models.encoders.encoder_registry import build_student, student_settings
 from mtkd.models.encoders.static import StaticConfig, StaticEncoder, principal_components, teacher_states
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.init import InitContext, InitSpec

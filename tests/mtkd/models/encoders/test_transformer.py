@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from mtkd.models.encoders.encoder_registry import build_student, student_settings
 from mtkd.models.encoders.pretrained_config import (
     TransformerConfig,
     factorised,
@@ -17,10 +18,10 @@ from mtkd.models.encoders.pretrained_config import (
     pretrained_config,
     with_sizes,
 )
-from mtkd.models.encoders.registry import build_student, student_settings
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.init import InitContext, InitSpec
-from mtkd.models.multitask import ModelInfo, MultiTaskModel, read_saved
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo, read_saved
 from mtkd.outputs import OutputSpec
 from mtkd.teachers.reference import TeacherRef
 from tasks.batching import ModelInputs, Tokens

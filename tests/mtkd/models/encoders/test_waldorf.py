@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mtkd.evaluation.inference_bench import BenchSettings, batch_runner, bench_inference
+from mtkd.models.encoders.encoder_registry import build_student, student_settings
 from mtkd.models.encoders.pretrained_config import locate
-from mtkd.models.encoders.registry import build_student, student_settings
 from mtkd.models.encoders.waldorf import WaldorfConfig, WaldorfEncoder
 from mtkd.models.init import InitContext, InitSpec
-from mtkd.models.multitask import ModelInfo, MultiTaskModel
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
+from mtkd.models.saved_model import ModelInfo
 from mtkd.outputs import OutputSpec
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError

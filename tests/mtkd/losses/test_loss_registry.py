@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from mtkd.losses import registry
-from mtkd.losses.base import LossTerm, ModelPair, TermInput
+from mtkd.losses import loss_registry
 from mtkd.losses.logits import LogitsMSE, SoftLabels
+from mtkd.losses.loss_registry import BUILT_IN, loss_class, losses_for
+from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput
 from mtkd.losses.objective import Objective, build_objective
-from mtkd.losses.registry import BUILT_IN, loss_class, losses_for
 from mtkd.losses.term_settings import TermSettings
 from mtkd.models.encoders.bilstm import BiLSTMConfig
 from mtkd.models.encoders.waldorf import WaldorfConfig
@@ -33,7 +33,7 @@ EVERY = frozenset(range(4))
 BERT = EncoderSpec("bert", 3, 8, 8, 2, 8, OutputSpec(True, True, True, **dict.fromkeys(BY_LAYER, EVERY)))
 RED = """
 from torch import Tensor
-from mtkd.losses.base import LossTerm
+from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.term_settings import TermSettings
 from mtkd.outputs import LOGITS
 
@@ -55,9 +55,9 @@ class Absolute(LossTerm):
 @pytest.fixture(autouse=True)
 def forget_plugins() -> Iterator[None]:
     """What a test installs is not there in the next."""
-    registry._plugins.cache_clear()
+    loss_registry._plugins.cache_clear()
     yield
-    registry._plugins.cache_clear()
+    loss_registry._plugins.cache_clear()
 
 
 def settings_of(**terms: dict) -> dict[str, TermSettings]:

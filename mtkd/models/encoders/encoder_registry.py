@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from mtkd.models.encoders.base import AnyEncoder, Encoder, EncoderConfig, StudentSettings
+from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
 from mtkd.models.init import InitContext, InitSpec
 from tasks.errors import unknown
 from tasks.plugins import load_plugins

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mtkd.models.encoders.base import Encoder
-from mtkd.models.encoders.registry import ENCODERS, encoder_classes
+from mtkd.models.encoders.encoder import Encoder
+from mtkd.models.encoders.encoder_registry import ENCODERS, encoder_classes
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from tasks.errors import UserError
@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from mtkd.losses.term_settings import Strict
-from mtkd.models.encoders.base import Encoder, EncoderConfig, StudentSettings
+from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 
 

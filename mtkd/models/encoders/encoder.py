@@ -1,6 +1,6 @@
 """Base classes of encoders: a student's settings, the saved configuration and the module itself.
 
-To add an encoder, write a file in this directory with a subclass of each, and add a line to `registry.py`.
+To add one, write a file in this directory with a subclass of each, and a line in `encoder_registry.py`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class EncoderConfig(Strict):
     """The configuration that model.json stores: enough to rebuild the encoder, without its weights.
 
     Attributes:
-        kind: the name of the encoder in `mtkd.models.encoders.registry`.
+        kind: the name of the encoder in `mtkd.models.encoders.encoder_registry`.
         input_format: "joined" = all texts of a row in one sequence; "separate" = one sequence per text.
         gives_sequence: True if the encoder returns a vector per token, which span tasks need.
     """

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import AfterValidator, BaseModel, Field
 
-from mtkd.losses.registry import BUILT_IN
+from mtkd.losses.loss_registry import BUILT_IN
 from mtkd.recipes import load_settings, parse_set, recipe_names
-from mtkd.recipes.reference import SettingInfo, markdown, sections, settings_in_use
+from mtkd.recipes.settings_reference import SettingInfo, markdown, sections, settings_in_use
 from mtkd.settings import STAGES
 
 PAGE = Path(__file__).parents[3] / "docs" / "settings.md"

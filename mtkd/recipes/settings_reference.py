@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mtkd.losses.term_settings import TermSettings
-from mtkd.models.encoders.base import StudentSettings
+from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.settings import STAGES
 
 # The descriptions of fields that the docstring of their class does not describe.
@@ -155,11 +155,11 @@ def _classes(
 def _variants(model: type[BaseModel]) -> list[tuple[str, type[BaseModel]]]:
     """What to add to the title, and the settings class, of each loss or kind of student."""
     if model is TermSettings:
-        from mtkd.losses.registry import loss_classes
+        from mtkd.losses.loss_registry import loss_classes
 
         return [(f", loss = {name}", loss.Settings) for name, loss in loss_classes().items()]
     if model is StudentSettings:
-        from mtkd.models.encoders.registry import encoder_classes
+        from mtkd.models.encoders.encoder_registry import encoder_classes
 
         return [("", encoder.Settings) for encoder in dict.fromkeys(encoder_classes().values())]
     return []

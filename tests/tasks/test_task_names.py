@@ -7,7 +7,7 @@ import pytest
 
 from tasks.errors import UserError
 from tasks.glue import TASKS
-from tasks.registry import GROUPS, resolve
+from tasks.task_names import GROUPS, resolve
 from tasks.task_types import check_metrics
 
 REPOSITORY = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Literal
 
-from mtkd.losses.base import LossTerm
+from mtkd.losses.loss_term import LossTerm
 from tasks.errors import unknown
 from tasks.plugins import load_plugins
 

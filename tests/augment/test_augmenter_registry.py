@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from augment.augmenter_registry import build_augmenter
 from augment.masking import Masking
-from augment.registry import build_augmenter
 from tasks.corpus_reader import corpus_rows, read_corpus
 from tasks.errors import UserError
-from tasks.registry import resolve
 from tasks.sources import load_rows, open_data
+from tasks.task_names import resolve
 
 PLUGIN = '''
 from dataclasses import dataclass

@@ -1,0 +1,98 @@
+"""From the arguments of `mtkd.refine`, `mtkd.distill` and `mtkd.finetune` to what a job takes."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import MtkdWarning
+from tasks.task import Task
+from tasks.task_names import describe, resolve
+
+
+def prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = None) -> tuple[Any, Any]:
+    """The validated settings of a recipe, and the request, from a function's arguments.
+
+    Args:
+        model: whose tasks may also be named.
+    """
+    from mtkd.jobs.common import Request
+    from mtkd.jobs.objects import require_objects
+    from mtkd.recipes import load_settings
+    from mtkd.training.callbacks import Callback
+    from tasks.sources import open_data
+
+    require_objects("callbacks", options["callbacks"], Callback)
+
+    tasks, data = options["tasks"], options["data"]
+    changes = _train_changes(command, options) | dict(options["settings"] or {})
+    loaded = load_settings(recipe, command, changes, describe(tasks))
+    known = _tasks_of(model)
+    words = {word.strip() for word in describe(tasks).split(",")}
+    if not isinstance(tasks, str | Path) or words & {task.name for task in known}:
+        tasks = resolve(tasks, known)
+    request = Request(
+        data=str(data) if isinstance(data, str | Path) else open_data(data),
+        tasks=str(tasks) if isinstance(tasks, str | Path) else tasks,
+        out=Path(options["out"]),
+        **{name: options[name] for name in ("limit", "eval_limit", "resume", "overwrite", "device")},
+    )
+    return loaded, request
+
+
+def _tasks_of(model: Any) -> list[Task]:
+    """The tasks that a saved or loaded model knows, where they are no built-in ones."""
+    from mtkd.models.multitask import MultiTaskModel
+    from mtkd.models.saved_model import is_saved_model, read_saved
+    from tasks.glue import TASKS
+
+    tasks: Iterable[Task] = ()
+    if isinstance(model, MultiTaskModel):
+        tasks = model.tasks.values()
+    elif model is not None and is_saved_model(Path(model)):
+        tasks = read_saved(Path(model)).tasks
+    return [task for task in tasks if task.name not in TASKS]
+
+
+_SHORTHANDS = {
+    "train.epochs": "epochs",
+    "train.steps": "steps",
+    "train.batch_size": "batch",
+    "train.lr": "lr",
+    "train.seed": "seed",
+    "student.transformer.init": "init",
+}
+
+
+def _train_changes(command: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted setting -> value of `train` and of the shorthand arguments."""
+    given = options["train"]
+    fields = {} if given is None else given.model_dump(exclude_unset=True)
+    changes = {f"train.{name}": value for name, value in fields.items()}
+    shorthands = {key: options.get(name) for key, name in _SHORTHANDS.items()}
+    changes |= {key: value for key, value in shorthands.items() if value is not None}
+    if command == "finetune" and "train.lr" in changes:
+        changes["learning_rates"] = [changes.pop("train.lr")]
+    if "student.transformer.init" in changes:
+        changes["student.transformer.init"] = str(changes["student.transformer.init"])
+    return changes
+
+
+def model_or_path(model: Any) -> Any:
+    """What a job takes as a model: its directory where it has one, else the module itself."""
+    from mtkd.api.model import Model
+
+    if isinstance(model, Model):
+        return str(model.path) if model.path else model.module
+    return str(model) if isinstance(model, Path) else model
+
+
+def warn_caller(text: str) -> None:
+    """Warn as if from the line that called mtkd."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("mtkd", "tasks"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, MtkdWarning, stacklevel=level)

@@ -1,0 +1,68 @@
+"""The directory of a run: what is refused, resumed, overwritten and left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mtkd.training.run_directory import RunDirectory
+from tasks.errors import UserError
+from tasks.files import read_json
+
+SETTINGS = {"settings": {"train": {"lr": 1e-4, "seed": 0}}, "limit": None}
+OTHER = {"settings": {"train": {"lr": 1e-4, "seed": 1}}, "limit": None}
+
+
+def unfinished(path: Path) -> Path:
+    with RunDirectory(path, SETTINGS).open(data="digest"):
+        for name in ("model/model.json", "checkpoints/step-1/position.json", "lr-0.1/result.json", "own.csv"):
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_text("{}")
+    return path
+
+
+def test_inspecting_writes_nothing(tmp_path: Path) -> None:
+    assert not RunDirectory(tmp_path / "run", SETTINGS).resuming
+    with pytest.raises(UserError, match="there is no run"):
+        RunDirectory(tmp_path / "run", SETTINGS, resume=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_same_run_is_resumed_with_the_same_inputs(tmp_path: Path) -> None:
+    path = unfinished(tmp_path / "run")
+    run = RunDirectory(path, SETTINGS, resume=True)
+    assert run.resuming and not run.finished
+    run.check_inputs(data="digest")
+    with pytest.raises(UserError, match="the data has changed"):
+        run.check_inputs(data="another")
+    with run.open(data="digest"):
+        assert (path / "checkpoints/step-1").is_dir()
+        with pytest.raises(UserError, match="another process is writing"), run.open():
+            pass
+        run.finish(scores={})
+    assert RunDirectory(path, SETTINGS).finished and not (path / "checkpoints").exists()
+
+
+def test_another_run_is_refused_or_overwritten_but_not_the_files_beside_it(tmp_path: Path) -> None:
+    path = unfinished(tmp_path / "run")
+    with pytest.raises(
+        UserError, match=r"holds another run: it differs in settings\.train\.seed \(0, now 1\)"
+    ):
+        RunDirectory(path, OTHER)
+    run = RunDirectory(path, OTHER, overwrite=True)
+    assert not run.resuming and (path / "model/model.json").is_file()
+    with run.open():
+        assert sorted(file.name for file in path.iterdir()) == ["own.csv", "run.json"]
+        assert read_json(path / "run.json")["identity"] == OTHER
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["thesis.tex", "model/model.json"])
+def test_a_directory_without_a_run_is_refused(tmp_path: Path, name: str, overwrite: bool) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(UserError, match=f"do not belong to a run: {name}"):
+        RunDirectory(tmp_path, SETTINGS, overwrite=overwrite)
+    with pytest.raises(UserError, match="is a file"):
+        RunDirectory(tmp_path / name, SETTINGS, overwrite=overwrite)
