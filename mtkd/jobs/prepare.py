@@ -275,17 +275,30 @@ def _build_student(
     source = teacher.encoder if teacher else None
     context = InitContext(tokeniser, source, teacher_tokeniser, init_spec, measured, texts)
     student = MultiTaskModel(build_student(wanted, context), tasks, tokeniser, info)
-    if measured and teacher:
-        _copy_heads(student, teacher)
+    if teacher and (measured or wanted.init_heads == "teacher"):
+        _copy_heads(student, teacher, optional=wanted.init_heads != "teacher")
     return student
 
 
-def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel) -> None:
-    """Initialise a pruned student's task heads from the teacher's heads of the same shape."""
+def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool) -> None:
+    """Initialise the student's task heads from the teacher's.
+
+    Args:
+        optional: leave heads of other sizes as they are, instead of refusing them.
+
+    Raises:
+        UserError: the sizes of a head differ.
+    """
     for name, head in student.heads.items():
         weights = teacher.heads[name].state_dict() if name in teacher.heads else {}
         if all(key in weights and weights[key].shape == w.shape for key, w in head.state_dict().items()):
             head.load_state_dict(weights)
+        elif not optional:
+            raise UserError(
+                f"student.init_heads=teacher: the teacher's head for {name!r} has another size",
+                expected="the same width, and the same `student.head_hidden` as the teacher's `head_hidden`",
+                hint="use `student.init_heads=random`, or `student.head_hidden=0`",
+            )
 
 
 def _describe_reader(reader: Reader) -> str:

@@ -1,7 +1,8 @@
 """The pocket tasks: small versions of all GLUE tasks and SQuAD, written by a seeded generator.
 
 Labels follow from the text by rules that a model can learn. Columns and label ids are the same as on the hub.
-Splits do not overlap, and test labels are -1, as on the hub.
+Splits do not overlap, and test labels are -1, as on the hub. GLUE tasks with training rows also have a split
+`unlabelled`. Validation, test and unlabelled rows contain words that the training rows lack (`rare_words`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import pyarrow as pa
 from tasks.errors import unknown
 from tasks.pocket import entailment, reading, single
 from tasks.pocket import paraphrases as pairs
+from tasks.pocket.rare_words import with_rare_words
 from tasks.pocket.rng import GeneratedRow, Maker, Rng
 from tasks.pocket.words import OFFICE, TOWN
 
 TRAIN, VALIDATION, TEST = 500, 150, 100
+UNLABELLED, UNLABELLED_ROWS = "unlabelled", 4000
 SIZES = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 SQUAD_SIZES = {"train": TRAIN, "validation": VALIDATION}
 
@@ -92,34 +95,57 @@ def generate(task_name: str, split: str, seed: int = 0) -> pa.Table:
     """
     if task_name not in POCKET_SPLITS:
         raise unknown("pocket task", task_name, POCKET_SPLITS)
-    if split not in POCKET_SPLITS[task_name]:
-        raise unknown(f"split of the pocket task {task_name}:", split, POCKET_SPLITS[task_name])
+    has_unlabelled = task_name in RECIPES and "train" in POCKET_SPLITS[task_name]
+    known = (*POCKET_SPLITS[task_name], *([UNLABELLED] if has_unlabelled else []))
+    if split not in known:
+        raise unknown(f"split of the pocket task {task_name}:", split, known)
     if task_name in ("squad", "squad_v2"):
         return _squad_table(_paragraphs(task_name, seed)[split], split)
     recipe = RECIPES[task_name]
-    rows = _generate_splits(task_name, seed)[split]
-    hidden = split.startswith("test")
+    rows = _unlabelled(task_name, seed) if split == UNLABELLED else _generate_splits(task_name, seed)[split]
     arrays = [pa.array([row.texts[i] for row in rows], pa.string()) for i in range(len(recipe.columns))]
-    arrays.append(pa.array([-1 if hidden else row.label for row in rows], recipe.label))
+    names = list(recipe.columns)
+    if split != UNLABELLED:
+        hidden = split.startswith("test")
+        arrays.append(pa.array([-1 if hidden else row.label for row in rows], recipe.label))
+        names.append("label")
     arrays.append(pa.array(range(len(rows)), pa.int32()))
-    return pa.table(arrays, names=[*recipe.columns, "label", "idx"])
+    return pa.table(arrays, names=[*names, "idx"])
 
 
 @lru_cache(maxsize=16)
 def _generate_splits(task_name: str, seed: int) -> dict[str, list[GeneratedRow]]:
-    """Every split of a task: draw rows until enough have different texts, then distribute them in order."""
+    """Every labelled split of a task: rows with different texts, distributed to the splits in order."""
     splits: dict[str, list[GeneratedRow]] = {}
     for number, pool in enumerate(RECIPES[task_name].pools):
         rng = Rng(f"pocket/{task_name}/{number}/{seed}")
-        rows: dict[tuple[str, ...], GeneratedRow] = {}
-        while len(rows) < sum(pool.sizes.values()):
-            row = pool.make(rng, pool.wanted[len(rows) % len(pool.wanted)])
-            rows.setdefault(row.texts, row)
-        left = iter(rows.values())
+        left = iter(_different_rows(rng, pool, sum(pool.sizes.values())))
         for split, size in pool.sizes.items():
-            part = [next(left) for _ in range(size)]
-            splits[split] = rng.sample(part, size)
+            part = rng.sample([next(left) for _ in range(size)], size)
+            rare = Rng(f"pocket/{task_name}/{split}/rare/{seed}")
+            splits[split] = part if split == "train" else [_rare(rare, row) for row in part]
     return splits
+
+
+@lru_cache(maxsize=16)
+def _unlabelled(task_name: str, seed: int) -> list[GeneratedRow]:
+    """Rows of the kind of the training rows, with rare words, that are in no other split."""
+    rng = Rng(f"pocket/{task_name}/{UNLABELLED}/{seed}")
+    others = {row.texts for rows in _generate_splits(task_name, seed).values() for row in rows}
+    drawn = _different_rows(rng, RECIPES[task_name].pools[0], UNLABELLED_ROWS)
+    return [row for row in (_rare(rng, row) for row in drawn) if row.texts not in others]
+
+
+def _different_rows(rng: Rng, pool: Pool, count: int) -> list[GeneratedRow]:
+    rows: dict[tuple[str, ...], GeneratedRow] = {}
+    while len(rows) < count:
+        row = pool.make(rng, pool.wanted[len(rows) % len(pool.wanted)])
+        rows.setdefault(row.texts, row)
+    return list(rows.values())
+
+
+def _rare(rng: Rng, row: GeneratedRow) -> GeneratedRow:
+    return GeneratedRow(with_rare_words(rng, row.texts), row.label)
 
 
 @lru_cache(maxsize=4)

@@ -15,6 +15,8 @@ from sklearn.linear_model import LogisticRegression
 
 from tasks.errors import UserError
 from tasks.pocket import POCKET_SPLITS, generate
+from tasks.pocket.rare_words import RARE
+from tasks.pocket.words import plural
 
 TEXTS = {
     "cola": ["sentence"],
@@ -36,6 +38,30 @@ EVERY = [(task, split) for task, splits in POCKET_SPLITS.items() for split in sp
 
 def rows(task: str, *splits: str) -> list[dict]:
     return [row for split in splits or POCKET_SPLITS[task] for row in generate(task, split).to_pylist()]
+
+
+COMMON = {rare: common for common, rare in RARE.items()}
+COMMON |= {plural(rare): plural(common) for rare, common in COMMON.items() if rare[0].islower()}
+
+
+def common(text: str) -> str:
+    """The text with a common word for each rare one."""
+
+    def replaced(match: re.Match[str]) -> str:
+        word = match[0]
+        found = COMMON.get(word) or COMMON.get(word[0].lower() + word[1:], word)
+        return found if found[0].isupper() or word[0].islower() else found.capitalize()
+
+    text = re.sub(r"[A-Za-z]+", replaced, text)
+    return re.sub(r"\b([Aa])n? (?=(\w))", lambda m: m[1] + ("n " if m[2] in "aeiouAEIOU" else " "), text)
+
+
+def meant(task: str, *splits: str) -> list[dict]:
+    """Rows with common words only."""
+    return [
+        {name: common(value) if isinstance(value, str) else value for name, value in row.items()}
+        for row in rows(task, *splits)
+    ]
 
 
 def words(text: str) -> set[str]:
@@ -127,6 +153,30 @@ def test_importing_it_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
+def test_unlabelled_rows_are_new_and_have_no_labels() -> None:
+    for task in CLASSES:
+        table = generate(task, "unlabelled")
+        assert table.column_names == [*TEXTS[task], "idx"] and table.num_rows > 3_700
+        keys = {tuple(row[column] for column in TEXTS[task]) for row in table.to_pylist()}
+        known = {tuple(row[column] for column in TEXTS[task]) for row in rows(task)}
+        assert len(keys) == table.num_rows and not keys & known
+    for task in ("ax", "squad"):
+        with pytest.raises(UserError, match="unlabelled"):
+            generate(task, "unlabelled")
+
+
+def test_rare_words_are_not_in_training_rows_but_in_all_others() -> None:
+    rare = {form for word in RARE.values() for form in (word.lower(), plural(word).lower())}
+    assert len(set(RARE.values())) == len(RARE) and not rare & {word.lower() for word in RARE}
+    for task in CLASSES:
+        splits = {name.split("_")[0]: generate(task, name) for name in (*POCKET_SPLITS[task], "unlabelled")}
+        for split, table in splits.items():
+            texts = [" ".join(row[column] for column in TEXTS[task]) for row in table.to_pylist()]
+            found = [bool(rare & set(re.findall(r"[a-z]+", text.lower()))) for text in texts]
+            low, high = (0, 0) if split == "train" else (0.2, 1)
+            assert low <= sum(found) / len(found) <= high, (task, split)
+
+
 # The labels again, by rules written here.
 
 
@@ -136,7 +186,7 @@ def test_sst2_the_last_clause_decides_and_negation_turns_it() -> None:
         "graceful gripping inspired lovely memorable powerful splendid warm witty thrilling beautiful "
         "convincing enjoyable excellent fascinating honest imaginative rewarding"
     )
-    for row in rows("sst2", "train", "validation"):
+    for row in meant("sst2", "train", "validation"):
         last = row["sentence"].removesuffix(" .").split(" , ")[-1]
         praised = bool(praise & set(last.split()))
         turned = re.search(r"\b(not|hardly|never|far from)\b", last) is not None
@@ -145,7 +195,7 @@ def test_sst2_the_last_clause_decides_and_negation_turns_it() -> None:
 
 def test_cola_subject_and_verb_agree_in_the_good_sentences_alone() -> None:
     seen = Counter()
-    for row in rows("cola", "train", "validation"):
+    for row in meant("cola", "train", "validation"):
         match = re.match(
             r"The (\w+) (?:(?:near|behind|beside|next to) the \w+ )?(is|are) \w+ing ", row["sentence"]
         )
@@ -172,7 +222,7 @@ def test_stsb_score_is_five_less_the_cost_of_what_differs() -> None:
         {"angry", "furious"},
     ]
     pattern = re.compile(r"An? (\w+) (\w+) is (\w+) an? (\w+) in the (\w+)\.")
-    for row in rows("stsb", "train", "validation"):
+    for row in meant("stsb", "train", "validation"):
         score = 5.0
         parts = (pattern.fullmatch(row[f"sentence{n}"]).groups() for n in (1, 2))
         for cost, one, two in zip((0.5, 1.5, 1.5, 1.0, 0.5), *parts, strict=True):
@@ -196,7 +246,7 @@ def test_mnli_quantifiers_hold_in_every_small_world() -> None:
     )
     pattern = re.compile(r"(All|Some|No|Most) (\w+) in the \w+ are \w+\.")
     seen = Counter()
-    for row in rows("mnli", "train", "validation_matched", "validation_mismatched"):
+    for row in meant("mnli", "train", "validation_matched", "validation_mismatched"):
         said, asked = pattern.fullmatch(row["premise"]), pattern.fullmatch(row["hypothesis"])
         if said and asked:
             holds = [
@@ -218,7 +268,7 @@ def test_wnli_pronoun_has_the_gender_of_its_name() -> None:
         "Karen Martha Irene Olivia Sophie Rachel Amelia Hannah Teresa Monica Bridget Joanna Carmen"
     )
     seen = 0
-    for row in rows("wnli", "train", "validation"):
+    for row in meant("wnli", "train", "validation"):
         match = re.search(r"because (he|she) was", row["sentence1"])
         if match:
             right = (row["sentence2"].split()[0] in women) == (match[1] == "she")
@@ -230,7 +280,7 @@ def test_wnli_pronoun_has_the_gender_of_its_name() -> None:
 def test_wnli_too_large_is_what_goes_in_and_too_small_is_what_holds_it() -> None:
     pattern = re.compile(r"The (\w+) did not fit into the (\w+) because it was too (\w+)\.")
     seen = Counter()
-    for row in rows("wnli", "train", "validation"):
+    for row in meant("wnli", "train", "validation"):
         match = pattern.fullmatch(row["sentence1"])
         if match:
             referent = match[1] if match[3] in {"large", "big", "wide"} else match[2]
@@ -240,7 +290,7 @@ def test_wnli_too_large_is_what_goes_in_and_too_small_is_what_holds_it() -> None
 
 
 def test_qnli_positive_sentences_are_of_the_place_that_is_asked_about() -> None:
-    for row in rows("qnli", "train", "validation"):
+    for row in meant("qnli", "train", "validation"):
         name = re.search(r"the (\w+ [A-Z]\w+)", row["question"])[1]
         if row["label"] == 0:
             assert name in row["sentence"], row

@@ -39,6 +39,8 @@ class StudentSettings(Strict):
         max_length: the maximum number of tokens per row, or per text for encoders that read texts separately.
         stride: the number of tokens that neighbouring windows of a long context share (span tasks).
         head_hidden: the width of the hidden layer of the task heads; 0 = no hidden layer.
+        init_heads: what the task heads start from: "random" weights, or the heads of the "teacher", which
+            must have the same sizes.
         dropout: the dropout probability in the heads, and in encoders without a setting of their own.
     """
 
@@ -49,12 +51,13 @@ class StudentSettings(Strict):
     max_length: int = Field(128, ge=8)
     stride: int = Field(128, ge=0)
     head_hidden: int = Field(512, ge=0)
+    init_heads: Literal["random", "teacher"] = "random"
     dropout: float = Field(0.1, ge=0, lt=1)
 
     @property
     def needs_teacher_weights(self) -> bool:
         """True if the student is initialised from weights of the teacher."""
-        return self.embeddings == "teacher"
+        return "teacher" in (self.embeddings, self.init_heads)
 
     @property
     def needs_importance(self) -> bool:

@@ -60,7 +60,8 @@ class TransformerSettings(Strict):
             (ROSITA); this needs init = "teacher".
         dropout: the dropout probability of attention and hidden states inside the encoder.
         pooling: the vector of a row: the last layer's first token ("cls"), the mean over real tokens
-            ("mean"), or the mean of the first token over all layers ("cls-of-layers", MKD).
+            ("mean"), the mean of the first token over all layers ("cls-of-layers", MKD), or as in the encoder
+            that the student starts from ("auto").
     """
 
     layers: int | None = Field(None, gt=0)
@@ -72,7 +73,7 @@ class TransformerSettings(Strict):
     take: Literal["first", "last", "uniform", "skip", "importance"] | list[int] = "first"
     prune: bool = False
     dropout: float | None = Field(None, ge=0, lt=1)
-    pooling: Literal["cls", "mean", "cls-of-layers"] = "cls"
+    pooling: Literal["auto", "cls", "mean", "cls-of-layers"] = "cls"
 
 
 class TransformerStudentSettings(StudentSettings):

@@ -94,7 +94,8 @@ def student_transformer(wanted: TransformerSettings, init_spec: InitSpec) -> Tra
         config = config.model_copy(update={"head_size": head_size, "embedding_rank": wanted.embedding_size})
     elif wanted.embedding_size is not None:
         config = factorised(config, wanted.embedding_size)
-    config = config.model_copy(update={"pooling": wanted.pooling})
+    pooling = source.pooling if wanted.pooling == "auto" else wanted.pooling
+    config = config.model_copy(update={"pooling": pooling})
     hf = config.build_hf()
     if hf.hidden_size % hf.num_attention_heads:
         raise UserError(
