@@ -59,6 +59,7 @@ RECIPES: dict[str, list[str]] = {
         "student.transformer.embedding_size=8",
     ],
     "hsk-tinybert-4": TRANSFORMER,
+    "layerwise-3": COPIED,
     "mkd-lstm": BILSTM,
     "mkd-transformer": [*COPIED, "student.head_hidden=8"],
     "mlkd-bert-4": TRANSFORMER,
