@@ -155,11 +155,6 @@ def read_corpus_manifest(directory: Path) -> CorpusManifest:
         ) from error
 
 
-def corpus_tasks(directory: Path) -> list[str]:
-    """The names of the tasks of a corpus."""
-    return [task.name for task in read_corpus(directory).tasks]
-
-
 def corpus_rows(directory: Path, task: str, *, verify: bool = True) -> Rows:
     """All rows of one task. Only answered questions are labelled; uids are "<parent>#<copy>".
 

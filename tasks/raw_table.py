@@ -157,10 +157,6 @@ def read_tsv(
     return _make_table(path, [names[index] for index in kept], rows, lines, bad)
 
 
-def _read_tsv_file(path: Path, texts: Sequence[str]) -> RawTable:
-    return read_tsv(path)
-
-
 def _read_csv(path: Path, texts: Sequence[str]) -> RawTable:
     """Read comma-separated values with a header; quoted fields may span lines."""
     text, bad = read_text(path)
@@ -240,16 +236,12 @@ def read_parquet(paths: Sequence[Path], label: str) -> RawTable:
         raise UserError(f"cannot read {label} as parquet: {error}") from error
 
 
-def _read_parquet_file(path: Path, texts: Sequence[str]) -> RawTable:
-    return read_parquet([path], str(path))
-
-
 READERS: dict[str, Callable[[Path, Sequence[str]], RawTable]] = {
-    ".parquet": _read_parquet_file,
+    ".parquet": lambda path, texts: read_parquet([path], str(path)),
     ".jsonl": _read_jsonl,
     ".json-lines": _read_jsonl,
     ".csv": _read_csv,
-    ".tsv": _read_tsv_file,
+    ".tsv": lambda path, texts: read_tsv(path),
 }
 
 

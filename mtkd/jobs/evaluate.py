@@ -39,14 +39,11 @@ class Evaluation(Mapping[str, TaskScores]):
     skipped: dict[str, str]
     warnings: list[str]
 
-    def _by_name(self) -> dict[str, TaskScores]:
-        return by_task(self.scores)
-
     def __getitem__(self, name: str) -> TaskScores:
-        return self._by_name()[name]
+        return by_task(self.scores)[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._by_name())
+        return iter(by_task(self.scores))
 
     def __len__(self) -> int:
         return len(self.scores)

@@ -11,7 +11,6 @@ from mtkd.losses.compatibility import pairs_of, require_same_heads
 from mtkd.losses.layer_maps import Pairs
 from mtkd.losses.layered import LayeredTerm, mask_of
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
-from mtkd.losses.relations import relation_kl
 from mtkd.losses.term_settings import LayerMap, TermSettings
 
 
@@ -51,17 +50,6 @@ def attention_kl(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
     )
     terms = (teacher.exp() * (teacher - student)).masked_fill(~pairs, 0.0)
     return terms.sum() / (mask.sum().clamp(min=1) * scores_s.shape[1])
-
-
-def value_relation_kl(v_s: Tensor, v_t: Tensor, mask: Tensor, heads: int) -> Tensor:
-    """KL between softmax(V Vᵀ / sqrt(d/heads)) of each head, averaged over heads and tokens (MiniLM Eq. 3-4).
-
-    Args:
-        v_s, v_t: (B, L, d_s), (B, L, d_t) values with the heads concatenated; no gradient flows to v_t.
-        mask: (B, L) bool, True = real token.
-        heads: the number of heads of both models; it must divide both widths.
-    """
-    return relation_kl(v_s, v_s, v_t, v_t, mask, heads)
 
 
 def _pairs(mask: Tensor) -> Tensor:

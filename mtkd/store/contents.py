@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from mtkd.selection import Selection
 from tasks.task import Task
 
 Dtype = Literal["fp32", "fp16", "bf16", "int8"]
-DTYPES: tuple[str, ...] = get_args(Dtype)
 Per = Literal["row", "token", "kept"]
 _TORCH = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
 # Kinds of outputs that are kept for every token.

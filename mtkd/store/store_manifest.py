@@ -116,11 +116,6 @@ STORE_KIND = OutputKind(
 )
 
 
-def is_store(directory: Path) -> bool:
-    """True if the directory holds a store, finished or not."""
-    return any((directory / name).is_file() for name in (MANIFEST, BUILDING))
-
-
 def read_store_manifest(directory: Path) -> StoreManifest:
     """Read the manifest of a store without reading the shards.
 

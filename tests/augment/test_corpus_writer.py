@@ -20,7 +20,7 @@ import pytest
 
 from augment.corpus_writer import CorpusJob, copies_of, total_copies, write_corpus
 from augment.masking import Masking
-from tasks.corpus_reader import corpus_rows, corpus_tasks, read_corpus
+from tasks.corpus_reader import corpus_rows, read_corpus
 from tasks.errors import UserError
 from tasks.rows import Rows
 from tasks.task import Task
@@ -70,7 +70,7 @@ def copied(whole: Path, tmp_path: Path) -> Path:
 
 
 def test_rows_read_back_in_order_and_unlabelled(whole):
-    assert corpus_tasks(whole) == ["rte", "sst2"]
+    assert [task.name for task in read_corpus(whole).tasks] == ["rte", "sst2"]
     for task, copies in JOB.copies.items():
         made = pa.concat_tables([part.table for part in JOB.method.make(ROWS[task], copies)])
         rows = corpus_rows(whole, task)

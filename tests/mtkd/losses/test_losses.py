@@ -14,7 +14,7 @@ from torch.autograd import gradcheck
 from torch.nn.functional import pad
 
 from mtkd.losses import relations
-from mtkd.losses.attention import attention_kl, score_mse, value_relation_kl
+from mtkd.losses.attention import attention_kl, score_mse
 from mtkd.losses.contrastive import sample_contrastive
 from mtkd.losses.emd import emd, emd_weights
 from mtkd.losses.hidden import cosine, masked_mse, patient_cls_mse
@@ -154,9 +154,6 @@ MASKED = {
     ),
     "cross_relation": Masked(cross, relation_loop(2, cross=True), (3, 5, 8), (3, 5, 12)),
     "token_similarity": Masked(token_similarity_kl, relation_loop(1), (3, 5, 4), (3, 5, 6)),
-    "value_relation": Masked(
-        lambda s, t, mask: value_relation_kl(s, t, mask, 2), relation_loop(2), (3, 5, 4), (3, 5, 6)
-    ),
     "score_mse": Masked(score_mse, score_loop, (3, 2, 5, 5), (3, 2, 5, 5)),
     "attention_kl": Masked(attention_kl, attention_loop, (3, 2, 5, 5), (3, 2, 5, 5)),
 }
