@@ -16,7 +16,7 @@ HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "accelerate")
 ROWS = (
     ("storage",),
     ("device", "selection", "outputs"),
-    ("settings", "models", "losses", "teachers", "store"),
+    ("settings", "precision", "models", "losses", "teachers", "store"),
     ("training", "evaluation"),
     ("recipes", "grids"),
     ("jobs",),
