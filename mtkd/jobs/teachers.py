@@ -149,17 +149,13 @@ def find_teachers(
             same.extend(names)
         else:
             found.append((teacher, names))
-    shared = [teacher for name, teacher in pairs if name is None]
-    members: list[Member] = []
-    for teacher, names in found:
-        parts = list(_members(teacher, [known[name] for name in names], heads, orders))
-        if len(parts) > 1 and any(_same(teacher, other) for other in shared):
-            raise UserError(
-                f"the transformers checkpoint {_name(teacher)} answers one task, but the run has "
-                f"{', '.join(names)}",
-                hint=f"name the task that it teaches, `teacher={names[0]}=DIR`, and a teacher for each other",
-            )
-        members += parts
+    members = [
+        member
+        for teacher, names in found
+        for member in _members(
+            teacher, [known[name] for name in names], heads, orders, named=(None, teacher) not in pairs
+        )
+    ]
     used = {n for member in members if isinstance(member.teacher, CheckpointRef) for n in member.tasks}
     if extra := [name for name in orders if name not in used]:
         raise UserError(
@@ -167,7 +163,7 @@ def find_teachers(
             "no transformers checkpoint",
             hint="leave it out: a run of mtkd knows its labels",
         )
-    return TeacherGroup.of(members) if members else None
+    return TeacherGroup.of(members, tasks) if members else None
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -175,13 +171,24 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _members(
-    teacher: Any, tasks: Sequence[Task], heads: bool, orders: Mapping[str, Sequence[str]]
+    teacher: Any, tasks: Sequence[Task], heads: bool, orders: Mapping[str, Sequence[str]], named: bool
 ) -> Iterator[Member]:
-    """A teacher with the tasks that it teaches; a transformers checkpoint is one teacher per task."""
+    """A teacher with the tasks that it teaches; a transformers checkpoint is one teacher per task.
+
+    Args:
+        named: True if the user named the tasks that it teaches.
+    """
     source: Any = as_pair(teacher)
     if source is None and isinstance(teacher, str) and heads:
         source = checkpoint_directory(teacher)
     if source is not None:
+        if len(tasks) > 1 and not named:
+            raise UserError(
+                f"the transformers checkpoint {_name(teacher)} answers one task, but the run has "
+                f"{', '.join(task.name for task in tasks)}",
+                hint=f"name the task that it teaches, `teacher={tasks[0].name}=DIR`, and a teacher for each "
+                "other",
+            )
         for task in tasks:
             ref = CheckpointRef.of(_name(teacher), source, task, orders.get(task.name))
             yield Member(ref, (task.name,))

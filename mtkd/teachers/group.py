@@ -43,19 +43,15 @@ class TeacherGroup(TeacherRef):
     members: tuple[Member, ...] = ()
 
     @staticmethod
-    def of(members: Sequence[Member]) -> TeacherRef:
-        """The group of some teachers; a single one that teaches all tasks of the group is itself."""
+    def of(members: Sequence[Member], tasks: Sequence[Task]) -> TeacherRef:
+        """The group of some teachers; a single one that teaches all tasks of the run is itself."""
         first = members[0].teacher
-        if len(members) == 1:
+        if len(members) == 1 and len(members[0].tasks) == len(tasks):
             return first
         name = ", ".join(f"{task}={member.teacher.name}" for member in members for task in member.tasks)
-        tasks = {
-            task.name: task
-            for member in members
-            for task in (member.teacher.saved.tasks if member.teacher.saved else ())
-            if task.name in member.tasks
-        }
-        saved = replace(first.saved, tasks=list(tasks.values())) if first.saved else None
+        taught = {task for member in members for task in member.tasks}
+        known = [task for task in tasks if task.name in taught]
+        saved = replace(first.saved, tasks=known) if first.saved else None
         return TeacherGroup(name, saved, first.config, members=tuple(members))
 
     @property

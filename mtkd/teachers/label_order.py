@@ -100,7 +100,9 @@ def check_order(who: str, task: Task, order: Sequence[int], logits: np.ndarray, 
     most = right.sum() - (right.sum(0) ** 2).sum() / max(1, len(right))
     now, then = np.trace(together), together[outputs, best].sum()
     gain = ((together - chance)[outputs, best].sum() - np.trace(together - chance)) / max(most, 1e-9)
-    if gain < _CLEAR_GAIN or then - now < _CLEAR_DEVIATIONS * np.sqrt(now + then):
+    moved = outputs != best
+    differing = (np.diag(together)[moved] + together[outputs, best][moved]).sum()
+    if gain < _CLEAR_GAIN or then - now < _CLEAR_DEVIATIONS * np.sqrt(differing):
         return
     taken, better = ([""] * size for _ in range(2))
     for column, label in enumerate(best):
