@@ -16,8 +16,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 import mtkd as api
 from mtkd.jobs.teachers import by_task, describe_teachers, find_teachers, parse_labels
+from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.teachers.group import TeacherGroup
+from tasks.batching import Encoded
 from tasks.errors import MtkdWarning, UserError
 from tasks.sources import PocketSource, load_rows
 from tasks.task_names import resolve
@@ -160,6 +162,34 @@ def test_hidden_states_of_checkpoints(save_checkpoint: Callable[..., Path], tmp_
     teacher = {"sst2": first, "rte": second}
     student = api.distill("tinybert-4", teacher=teacher, tasks=["sst2", "rte"], out=tmp_path / "two", **given)
     assert set(student.scores) == {"sst2", "rte"}
+
+
+def test_a_static_student_starts_from_a_checkpoint(
+    save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    place = save_checkpoint("Roberta", **NEGATIVE_LAST)
+    settings = {"student.head_hidden": 8, "student.max_length": 24, "student.static.width": 4}
+    student = api.distill(
+        "static", teacher=place, tasks="sst2", out=tmp_path / "run", settings=settings, **SHORT
+    )
+    assert student.module.tokeniser.vocab_size == 400
+
+
+def test_a_checkpoint_teaches_spans(
+    save_checkpoint: Callable[..., Path], tmp_path: Path, lessons: list
+) -> None:
+    place = save_checkpoint("Bert", head="ForQuestionAnswering")
+    settings = {
+        **{key: value for key, value in TINYBERT.items() if key.startswith("student.transformer")},
+        **{"student.max_length": 48, "student.stride": 8, "student.head_hidden": 0, "train.batch_size": 16},
+    }
+    given: dict[str, Any] = {"settings": settings, **SHORT, "limit": 8}
+    api.distill("mkd-transformer", teacher=place, tasks="squad", out=tmp_path / "run", **given)
+    model = find_teachers(str(place), resolve("squad"), heads=True).load(48)  # type: ignore[union-attr]
+    model.info.stride = 8
+    rows = model.reader.rows(load_rows(PocketSource(), resolve("squad")[0], "train", 8))
+    expected = predict_logits(model, resolve("squad")[0], Encoded.encode(rows, model.tokeniser))
+    np.testing.assert_allclose(lessons[0]["squad"], expected, atol=2e-5)
 
 
 def test_what_several_teachers_cannot_give(save_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
