@@ -109,7 +109,7 @@ def test_scores_several_labels_and_ranks(save_checkpoint: Callable[..., Path]) -
 
     topics = Task("topics", "multilabel", ("sentence",), ("a", "b", "c"))
     place = save_checkpoint(
-        "bert", "topics", id2label={0: "C", 1: "A", 2: "B"}, problem_type="multi_label_classification"
+        "Bert", "topics", id2label={0: "C", 1: "A", 2: "B"}, problem_type="multi_label_classification"
     )
     rows = rows_of(task_of("sst2"))
     model = CheckpointRef.of("x", place, topics).load(None)
