@@ -113,11 +113,15 @@ class TeacherSettings(Strict):
 
     Attributes:
         precision: "bf16" runs the teacher under autocast; "auto" as for `train.precision`.
-        cache_logits: whether to compute the teacher's logits once and keep them.
+        cache_logits: whether to compute the teacher's logits once and keep them; those of several teachers
+            always are.
+        average: what is averaged if a task has several teachers: their `probabilities` (the student learns
+            the logarithm of the mean), or their `logits`.
     """
 
     precision: Precision = "fp32"
     cache_logits: bool = True
+    average: Literal["probabilities", "logits"] = "probabilities"
 
 
 class StageSettings(Strict):

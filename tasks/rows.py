@@ -54,6 +54,7 @@ class Rows:
         groups: (n,) int64 ids of the candidate groups (`rank` tasks), or None.
         answers: n structs {text, answer_start} of lists, null = unlabelled (`span` tasks), or None.
         windows: for windows of `span` rows, where they were cut from.
+        soft: (n, C) float64, the rows' soft labels as logits (`tasks.soft_labels`), or None.
     """
 
     task: str
@@ -64,6 +65,7 @@ class Rows:
     groups: np.ndarray | None = None
     answers: pa.StructArray | None = None
     windows: Windows | None = None
+    soft: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.uids)
@@ -85,19 +87,22 @@ class Rows:
             None if self.groups is None else self.groups[indices],
             None if self.answers is None else self.answers.take(where),
             None if self.windows is None else self.windows.take(indices),
+            None if self.soft is None else self.soft[indices],
         )
 
 
 def concat(parts: list[Rows]) -> Rows:
     """Concatenate rows of one task, with the split name of the first part.
 
-    Groups and answers are kept only if all parts have them. Concatenate `span` rows before cutting windows.
+    Groups, answers and soft labels are kept only if all parts have them. Concatenate `span` rows before
+    cutting windows.
     """
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
     groups = [part.groups for part in parts if part.groups is not None]
     answers = [part.answers for part in parts if part.answers is not None]
+    soft = [part.soft for part in parts if part.soft is not None]
     return Rows(
         first.task,
         first.split,
@@ -108,6 +113,7 @@ def concat(parts: list[Rows]) -> Rows:
         _concat_labels([part.labels for part in parts]),
         np.concatenate(groups) if len(groups) == len(parts) else None,
         pa.concat_arrays(answers) if len(answers) == len(parts) else None,
+        soft=np.concatenate(soft) if len(soft) == len(parts) else None,
     )
 
 

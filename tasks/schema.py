@@ -12,7 +12,7 @@ from tasks.task import Task
 
 
 def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
-    """The table with text columns as strings and, in a test split, with a label column.
+    """The table with text columns as strings and, where rows may be unlabelled, with a label column.
 
     Raises:
         UserError: a column is missing (the most similar name is suggested) or has an unsuitable type.
@@ -20,9 +20,10 @@ def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
     table = raw.table
     if table.num_columns == 0:
         return pa.table({name: pa.array([], pa.string()) for name in (*task.columns, task.label)})
-    if task.label not in table.column_names and split in task.test:
+    if task.label not in table.column_names and task.may_be_unlabelled(split):
         table = table.append_column(task.label, pa.nulls(table.num_rows, task.type.label_type))
-    for name in (*task.columns, task.label, *([task.group] if task.group else [])):
+    soft = [task.soft_labels] if task.soft_labels and split == task.train else []
+    for name in (*task.columns, task.label, *([task.group] if task.group else []), *soft):
         if name not in table.column_names:
             near = difflib.get_close_matches(name, table.column_names, n=1, cutoff=0.5)
             hint = f" (did you mean {near[0]!r}?)" if near else ""

@@ -301,6 +301,7 @@ def _rows(task: Task, split: str, raw: RawTable, labels: ParsedLabels) -> Rows:
         labels.values,
         groups,
         labels.answers,
+        soft=labels.soft,
     )
 
 
@@ -319,7 +320,7 @@ def _sample(rows: Rows, limit: int, seed: int) -> np.ndarray:
 
 
 def digest_rows(rows: Rows) -> str:
-    """A SHA-256 of the content of the rows: task, split, uids, texts, labels and groups."""
+    """A SHA-256 of the content of the rows: task, split, uids, texts, labels, groups and soft labels."""
     labels = np.where(np.isnan(rows.labels), np.nan, rows.labels)
     parts: list[bytes | str] = [rows.task, rows.split, labels.astype("<f8").tobytes()]
     for column in (rows.uids, *rows.texts):
@@ -334,4 +335,6 @@ def digest_rows(rows: Rows) -> str:
         parts.append(json.dumps(rows.answers.to_pylist()))
     if rows.windows is not None:
         parts.append(rows.windows.answers.astype("<i8").tobytes())
+    if rows.soft is not None:
+        parts.append(rows.soft.astype("<f8").tobytes())
     return digest_bytes(*parts)

@@ -36,6 +36,9 @@ class Task:
         hub: (dataset, configuration) of the official copy, or None.
         submission: test split -> file name of GLUE's submission format.
         unanswerable: True if a context may not contain the answer (`span`).
+        soft_labels: the column of the training rows with a teacher's probabilities or logits
+            (`tasks.soft_labels`); None = there is none.
+        soft_labels_kind: "probabilities" or "logits"; None = decided from the values.
         copies: masked copies per row that `mtkd augment mask` makes by default (MKD: 40 or 10).
     """
 
@@ -58,6 +61,8 @@ class Task:
     submission: Mapping[str, str] = field(default_factory=dict)
     unanswerable: bool = False
     copies: int = 10
+    soft_labels: str | None = None
+    soft_labels_kind: str | None = None
 
     def __post_init__(self) -> None:
         for name in _SEQUENCES:
@@ -82,6 +87,10 @@ class Task:
     def splits(self) -> tuple[str, ...]:
         """All splits that the task may have, train first."""
         return (*([self.train] if self.train else []), *self.validation, *self.test)
+
+    def may_be_unlabelled(self, split: str) -> bool:
+        """True if rows of a split may lack labels: test rows, and training rows with soft labels."""
+        return split in self.test or (self.soft_labels is not None and split == self.train)
 
     def to_json(self) -> dict[str, Any]:
         """The task as plain JSON values."""

@@ -12,6 +12,8 @@
     groups = ["nli"]                        # groups of tasks that it belongs to
     copies = 10                             # masked copies per row
     unanswerable = true                     # there may be no answer in the context (span)
+    soft_labels = "probs"                   # training rows: a teacher's numbers, one per label
+    soft_labels_kind = "probabilities"      # or "logits"; by default decided from the values
     extends = "qnli"                        # take the other keys from a built-in task
 
     [files]                                 # split -> file; splits: train, validation*, test*
@@ -31,6 +33,7 @@ from typing import Any
 
 from tasks.errors import UserError, unknown
 from tasks.glue import TASKS
+from tasks.soft_labels import KINDS, has_soft_labels
 from tasks.task import Task
 from tasks.task_types import check_metrics, is_kind, kinds, task_type
 
@@ -131,7 +134,7 @@ def check_task(task: Task) -> Task:
         UserError: a field is invalid, or fields contradict each other.
     """
     where = f"mtkd.Task {task.name!r}"
-    for key in ("name", "kind", "columns", "labels", "range", "group"):
+    for key in ("name", "kind", "columns", "labels", "range", "group", "soft_labels", "soft_labels_kind"):
         value = getattr(task, key)
         if value not in (None, ()):
             _parse(where, key, list(value) if isinstance(value, tuple) else value)
@@ -152,7 +155,13 @@ def _check(path: Path | str, task: Task, fields: dict[str, Any]) -> None:
         check_metrics(task)
     except UserError as error:
         raise UserError(f"{path}: {error.problem}", expected=error.expected, hint=error.hint) from error
+    if task.soft_labels and not has_soft_labels(task):
+        raise UserError(
+            f"{path}: {task.kind} tasks cannot have soft labels",
+            expected="kind classify, multilabel or regress",
+        )
     taken = [task.label, *([task.group] if task.group and task.group not in task.columns else [])]
+    taken += [task.soft_labels] if task.soft_labels else []
     if len({*task.columns, *taken}) < len(task.columns) + len(taken):
         raise UserError(f"{path}: one column has two roles: {', '.join([*task.columns, *taken])}")
 
@@ -194,6 +203,12 @@ def _range(value: Any) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def _soft_kind(value: Any) -> str:
+    if value not in KINDS:
+        raise ValueError
+    return str(value)
+
+
 def _copies(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError
@@ -226,6 +241,8 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "labels": (_texts, _NAMES),
     "range": (_range, "[lowest, highest]"),
     "group": (_text, "a column name"),
+    "soft_labels": (_text, "a column name"),
+    "soft_labels_kind": (_soft_kind, " or ".join(KINDS)),
     "positive": (_text, "one of the labels"),
     "metrics": (_texts, _NAMES),
     "groups": (_texts, _NAMES),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.raw_table import Level, RawTable
+from tasks.soft_labels import read_soft_labels
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 
@@ -86,6 +87,9 @@ def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem],
     if raw.table.num_rows == 0:
         return [*lines, Problem(raw.path, None, "the split is empty")], None
     labels = task.type.read_labels(task, split, raw)
+    if task.soft_labels is not None and split == task.train:
+        soft, problems = read_soft_labels(task, raw)
+        labels = replace(labels, soft=soft, problems=[*labels.problems, *problems])
     found = [*_text_problems(task, raw), *_label_problems(labels, raw)]
     found.sort(key=lambda item: item[0])
     return lines + [problem for _, problem in found], labels

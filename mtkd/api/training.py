@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mtkd.api.training_request import model_or_path, prepare, warn_caller
 from tasks.errors import UserError
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from mtkd.settings import TrainSettings
     from mtkd.training.callbacks import Callback
     from mtkd.training.run_directory import RunDirectory
+
+# A directory, a hub name, a model, or a pair of a transformers model and its tokeniser.
+Teacher: TypeAlias = "str | Path | Model | MultiTaskModel | tuple[nn.Module, Any]"
 
 
 def refine(
@@ -79,7 +82,8 @@ def distill(
     *,
     data: Any = None,
     tasks: TaskSpec | None = None,
-    teacher: str | Path | Model | MultiTaskModel | None = None,
+    teacher: Teacher | Sequence[Teacher] | Mapping[str, Teacher | Sequence[Teacher]] | None = None,
+    teacher_labels: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     out: str | Path,
     student: MultiTaskModel | nn.Module | None = None,
     losses: Mapping[str, LossTerm] | Sequence[LossTerm] | None = None,
@@ -107,7 +111,12 @@ def distill(
     Args:
         recipe: its name (`mtkd.list_recipes()`).
         data, tasks, out: see `refine`; `tasks` is "glue" by default.
-        teacher: a run of `refine`, a model, or a pretrained encoder where no term needs task heads.
+        teacher: a run of `refine`, a model, or a pretrained encoder where no term needs task heads; a
+            fine-tuned checkpoint of transformers (a directory or hub name, a pipeline, or a pair of model and
+            tokeniser); or a mapping of tasks to these, with lists for tasks that several teach. None also if
+            the rows have soft labels.
+        teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint, if the
+            checkpoint does not name them.
         student: a model or encoder to train instead of the one that the recipe describes.
         losses: loss terms to train on instead of the recipe's: name -> term, or a list.
         text: a file or directory of plain text, instead of `data`.
@@ -126,7 +135,9 @@ def distill(
     """
     options, named = dict(locals()), model_or_path(teacher)
     if text is not None:
-        given = [name for name in ("data", "tasks", "corpus", "store", "limit") if options[name]]
+        given = [
+            name for name in ("data", "tasks", "corpus", "store", "limit", "teacher_labels") if options[name]
+        ]
         if given:
             raise UserError(
                 f"plain text has no tasks: {', '.join(f'`{name}`' for name in given)} cannot be combined "
@@ -155,6 +166,7 @@ def distill(
             named,
             Path(corpus) if corpus else None,
             Path(store) if store else None,
+            teacher_labels=teacher_labels,
             student=_module(student),
             losses=losses,
             callbacks=callbacks,

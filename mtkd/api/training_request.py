@@ -52,7 +52,10 @@ def _tasks_of(model: Any) -> list[Task]:
     tasks: Iterable[Task] = ()
     if isinstance(model, MultiTaskModel):
         tasks = model.tasks.values()
-    elif model is not None and is_saved_model(Path(model)):
+    elif isinstance(model, Mapping | list):
+        parts = model.values() if isinstance(model, Mapping) else model
+        tasks = {task.name: task for part in parts for task in _tasks_of(part)}.values()
+    elif isinstance(model, str | Path) and is_saved_model(Path(model)):
         tasks = read_saved(Path(model)).tasks
     return [task for task in tasks if task.name not in TASKS]
 
@@ -82,9 +85,17 @@ def _train_changes(command: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_or_path(model: Any) -> Any:
-    """What a job takes as a model: its directory where it has one, else the module itself."""
+    """What a job takes as a model: its directory where it has one, else the module itself.
+
+    Args:
+        model: a model, or a list or a mapping of models.
+    """
     from mtkd.api.model import Model
 
+    if isinstance(model, Mapping):
+        return {task: model_or_path(part) for task, part in model.items()}
+    if isinstance(model, list):
+        return [model_or_path(part) for part in model]
     if isinstance(model, Model):
         return str(model.path) if model.path else model.module
     return str(model) if isinstance(model, Path) else model

@@ -30,8 +30,10 @@ def stack(*options: Wrapper) -> Wrapper:
     return wrap
 
 
-def _sources(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> str | list[str] | None:
-    """One source as text, several as a list."""
+def one_or_several(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> str | list[str] | None:
+    """The value of an option that was given once as text, several as a list."""
     return list(value) if len(value) > 1 else value[0] if value else None
 
 
@@ -41,7 +43,7 @@ _data = functools.partial(
     multiple=True,
     metavar="pocket|hub|DIR",
     envvar="MTKD_DATA",
-    callback=_sources,
+    callback=one_or_several,
     help="where the rows come from; given several times, each split is read from the first that has it",
 )
 data_option = _data(required=True)

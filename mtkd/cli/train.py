@@ -12,6 +12,7 @@ import click
 
 from mtkd.cli.options import (
     data_option,
+    one_or_several,
     optional_data_option,
     out_option,
     say,
@@ -50,7 +51,20 @@ def refine(json_file: str | None, **given: Any) -> None:
     "--text", type=click.Path(path_type=Path), metavar="FILE|DIR", help="plain text instead of --data"
 )
 @click.option("--text-column", default="text", help="where rows of --text hold their text")
-@click.option("--teacher", metavar="DIR|NAME", help="a run of mtkd refine, or a pretrained encoder")
+@click.option(
+    "--teacher",
+    multiple=True,
+    metavar="[TASK=]DIR|NAME",
+    callback=one_or_several,
+    help="a run of mtkd refine, a fine-tuned checkpoint of transformers, or a pretrained encoder; "
+    "sst2=DIR,rte=NAME for one teacher per task; several of one task are averaged",
+)
+@click.option(
+    "--teacher-labels",
+    multiple=True,
+    metavar="TASK=a,b,c",
+    help="the task's labels in the order of a checkpoint's outputs, if it does not name them",
+)
 @click.option("--init", metavar="DIR|NAME", help="what the student starts from: a run, or an encoder")
 @click.option("--corpus", metavar="DIR", help="a corpus of mtkd augment, added to the training rows")
 @click.option("--store", metavar="DIR", help="a knowledge store in place of the teacher")

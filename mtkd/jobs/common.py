@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 
@@ -102,22 +103,30 @@ def evaluator(
     def evaluate(model: MultiTaskModel) -> list[TaskScores]:
         scores = []
         for (name, split), rows in validation.items():
-            with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=train.precision == "bf16"):
-                logits = predict_logits(
-                    model,
-                    tasks[name],
-                    rows,
-                    batch_size=train.eval_batch_size,
-                    rank=accelerator.process_index,
-                    world=accelerator.num_processes,
-                )
-            if accelerator.num_processes > 1:
-                shared = torch.from_numpy(logits).to(accelerator.device)
-                logits = accelerator.reduce(shared, "sum").cpu().numpy()  # type: ignore[union-attr]
+            logits = validation_logits(model, tasks[name], rows, accelerator, train)
             scores.append(score_logits(tasks[name], split, rows, logits, model.reader))
         return scores
 
     return evaluate
+
+
+def validation_logits(
+    model: MultiTaskModel, task: Task, rows: Encoded, accelerator: Accelerator, train: TrainSettings
+) -> np.ndarray:
+    """The logits of validation rows, (n, C) or (n, 2, L) float32, sharded across processes."""
+    with torch.autocast(accelerator.device.type, torch.bfloat16, enabled=train.precision == "bf16"):
+        logits = predict_logits(
+            model,
+            task,
+            rows,
+            batch_size=train.eval_batch_size,
+            rank=accelerator.process_index,
+            world=accelerator.num_processes,
+        )
+    if accelerator.num_processes > 1:
+        shared = torch.from_numpy(logits).to(accelerator.device)
+        logits = accelerator.reduce(shared, "sum").cpu().numpy()  # type: ignore[union-attr]
+    return logits
 
 
 def scores_record(scores: list[TaskScores]) -> dict[str, Any]:

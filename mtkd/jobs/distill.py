@@ -15,20 +15,24 @@ from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
 from mtkd.jobs.objects import describe_losses, describe_module, require_objects
 from mtkd.jobs.prepare import prepare_run, settings_of_student, validate_run
 from mtkd.jobs.stages import StagedJob, StageInputs
+from mtkd.jobs.teacher_checks import below_majority, check_teacher
+from mtkd.jobs.teachers import LabelsSpec, TeacherSpec, describe_teachers, parse_labels
 from mtkd.jobs.training_data import EncodedRows, check_mask, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective, named_losses
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
-from mtkd.models.saved_model import model_directory
+from mtkd.models.saved_model import is_saved_model, model_directory
 from mtkd.outputs import LOGITS, OutputSpec
 from mtkd.precision import resolve_precision
 from mtkd.settings import DistillSettings, Stage, TrainSettings
 from mtkd.store.store_manifest import StoreManifest
 from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.teachers.cached_logits import cache_logits
+from mtkd.teachers.group import TeacherByTask, average_logits
 from mtkd.teachers.live import CachedLogits, OnlineTeacher, TeacherSource
+from mtkd.teachers.reference import TeacherRef
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
 from mtkd.training.importance import measure_importance
@@ -38,6 +42,7 @@ from tasks.batching import Collator
 from tasks.corpus_reader import read_corpus
 from tasks.errors import UserError
 from tasks.reader import Reader
+from tasks.soft_labels import require_soft_labels
 from tasks.sources import digest_rows
 
 _BYTES_AT_RANDOM = 1 << 30  # a store up to this size fits in memory and can be read in any order
@@ -46,10 +51,11 @@ _BYTES_AT_RANDOM = 1 << 30  # a store up to this size fits in memory and can be 
 def distill(
     request: Request,
     settings: DistillSettings,
-    teacher: str | MultiTaskModel | None,
+    teacher: TeacherSpec,
     corpus: Path | None = None,
     store: Path | None = None,
     *,
+    teacher_labels: LabelsSpec = None,
     student: nn.Module | None = None,
     losses: Mapping[str, LossTerm] | Sequence[LossTerm] | None = None,
     callbacks: Sequence[Callback] = (),
@@ -58,10 +64,13 @@ def distill(
     """Train one student for all tasks of the request, stage by stage.
 
     Args:
-        teacher: a run of `refine` (or any mtkd model with a head for each task), or a model object. If no
-            term needs logits, it can also be a pretrained encoder; None only if no term needs a teacher.
+        teacher: a run of `refine` (or any mtkd model with a head for each task), a fine-tuned checkpoint of
+            transformers, a model object, or several by task (see `mtkd.jobs.teachers.by_task`). If no term
+            needs logits, it can also be a pretrained encoder; None only if no term needs a teacher, or if the
+            rows have soft labels.
         corpus: an augmented corpus whose copies are added to the training rows.
         store: a knowledge store to use instead of running the teacher.
+        teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint.
         student: a student to train, instead of one built from the settings: a MultiTaskModel (missing heads
             are added, heads of other tasks removed) or an encoder that reads the teacher's tokens.
         losses: loss terms instead of those of the settings, each with weight 1, in a single stage; the terms
@@ -86,12 +95,17 @@ def distill(
     labels_only = settings.supervision == "labels"
     if terms is not None:
         labels_only = labels_only or all(term.teacher_need == OutputSpec() for term in terms.values())
-    sources: dict[str, Any] = _source_names(settings, teacher, corpus, store, labels_only)
+    without_teacher = labels_only or any(task.soft_labels for task in tasks)
+    sources: dict[str, Any] = _source_names(settings, teacher, corpus, store, without_teacher)
+    if teacher_labels:
+        sources["teacher_labels"] = parse_labels(teacher_labels)
     if student is not None:
         sources["student"] = describe_module(student)
     if terms is not None:
         sources["losses"] = describe_losses(terms)
-    validated = validate_run(settings, teacher, tasks, store, student=student, losses=terms)
+    validated = validate_run(
+        settings, teacher, tasks, store, teacher_labels=teacher_labels, student=student, losses=terms
+    )
     for stage, _ in validated.stages:
         check_metric(stage.train.metric, tasks)
     return _Distill(
@@ -103,32 +117,30 @@ def distill(
         warn=warn,
         validated=validated,
         corpus=corpus,
-        home=Path(teacher) if isinstance(teacher, str) else None,
         student=student,
     ).run()
 
 
 def _source_names(
     settings: DistillSettings,
-    teacher: str | MultiTaskModel | None,
+    teacher: TeacherSpec,
     corpus: Path | None,
     store: Path | None,
-    labels_only: bool,
+    without_teacher: bool,
 ) -> dict[str, Any]:
     """The sources of knowledge as named in the run's record; raises UserError for invalid combinations."""
-    if not (teacher or store or labels_only):
+    if not (teacher or store or without_teacher):
         raise UserError(
             f"the recipe {settings.name} needs a teacher",
-            hint="pass a run of mtkd refine as `teacher=DIR`, a knowledge store as `store=DIR`, "
-            "or train on labels alone with `supervision=labels`",
+            hint="pass a run of mtkd refine, or a fine-tuned checkpoint, as `teacher=DIR`, a knowledge store "
+            "as `store=DIR`, or train on labels alone with `supervision=labels`",
         )
     if corpus and settings.supervision == "labels":
         raise UserError(
             "supervision=labels cannot use an augmented corpus: its rows have no labels",
             hint="leave `corpus` out",
         )
-    name = type(teacher).__name__ if isinstance(teacher, MultiTaskModel) else teacher
-    named = {"teacher": name, "corpus": str(corpus) if corpus else None}
+    named = {"teacher": describe_teachers(teacher), "corpus": str(corpus) if corpus else None}
     return {**named, "store": str(store)} if store else named
 
 
@@ -137,13 +149,11 @@ class _Distill(StagedJob):
     """Distillation on the rows of tasks.
 
     Attributes:
-        home: the teacher's directory, where its logits are cached; None = in the run directory.
         student: a student passed as an object.
         store_rows: task -> position of each training row in the knowledge store.
     """
 
     corpus: Path | None
-    home: Path | None
     student: nn.Module | None
     store_rows: dict[str, np.ndarray] = field(init=False, default_factory=dict)
 
@@ -161,9 +171,11 @@ class _Distill(StagedJob):
         assert self.rows is not None, "inputs come first"
         texts = [text for part in self.rows.data.parts for text in part.train.texts]
         self.prepared = prepare_run(self.validated, texts, self._importance, student=self.student)
-        teacher, student = self.prepared.teacher, self.prepared.student
+        student = self.prepared.student
         if self.corpus:
-            check_mask(self.corpus, {"teacher": teacher, "student": student})
+            for teacher in self.prepared.teachers:
+                check_mask(self.corpus, {"teacher": teacher.model})
+            check_mask(self.corpus, {"student": student})
         self.rows = self.rows.for_reader(student.reader)
         self.warnings += self.rows.data.window_warnings
         if self._stored:
@@ -173,8 +185,6 @@ class _Distill(StagedJob):
         for stage, objective in self.validated.stages:
             stage = replace(stage, train=stage.train.with_epochs(rows))
             self.stages.append((stage, objective, self._stage_inputs(stage, objective)))
-        if teacher:
-            teacher.to(self.accelerator.device)
         self.warnings += self._teacher_warnings()
         return student
 
@@ -204,44 +214,39 @@ class _Distill(StagedJob):
         return evaluator(self.rows.data.tasks, validation, self.accelerator, train)
 
     def _teacher_warnings(self) -> list[str]:
-        """A warning for each task on which the teacher does not beat the majority-class baseline."""
+        """A warning for each task on which a teacher does not beat the majority-class baseline."""
         assert self.rows is not None, "inputs come first"
-        reference, teacher = self.validated.teacher, self.prepared.teacher
+        reference, tasks = self.validated.teacher, self.rows.data.tasks
         if not self.validated.teacher_need.logits or reference is None or reference.saved is None:
             return []
-        if teacher:
-            scores = scores_record(self._evaluator(self.settings.train, teacher)(teacher))
-        else:  # a store has no teacher to evaluate: use the scores from refining
-            tasks = self.rows.data.tasks
+        found: list[str] = []
+        if not self.prepared.teachers:  # a store has no teacher to evaluate: use the scores from refining
             scores = {key: s for key, s in reference.saved.info.scores.items() if s["task"] in tasks}
-        return [
-            f"the teacher scores {s['primary']:.3f} on {key}, not better than the majority-class baseline "
-            f"({s['majority']:.3f}), so it cannot teach this task. "
-            f"Refine it longer, or leave {s['task']} out."
-            for key, s in scores.items()
-            if s["primary"] <= s["majority"]
-        ]
+            return below_majority("the teacher", scores)
+        for teacher in self.prepared.teachers:
+            found += check_teacher(teacher, tasks, self.rows, self.accelerator, self.settings.train)
+        return found
 
     def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:
         """The batches and the teacher of a stage, and its evaluation if the stage trains the heads."""
         assert self.rows is not None, "inputs come first"
-        teacher, need = self.prepared.teacher, objective.teacher_need
+        teachers, need = self.prepared.teachers, objective.teacher_need
         source: TeacherSource | None = None
         reader: Reader | None = None
         cached = False
         if need != OutputSpec() and self._stored:
             source = StoredTeacher(*self._stored, need, self.store_rows)
-        elif need != OutputSpec() and teacher:
-            cached = self.settings.teacher.cache_logits and need == LOGITS
-            source = None if cached else OnlineTeacher(teacher, need, self.settings.teacher.precision)
-            reader = None if cached else teacher.reader
+        elif need != OutputSpec() and (teachers or self.validated.soft_labelled):
+            cached = need == LOGITS and (self.settings.teacher.cache_logits or self._several)
+            source = None if cached else self._online(need)
+            reader = None if cached else teachers[0].model.reader
 
         def open_teacher() -> TeacherSource:
             if cached:
                 return self._cached_logits(stage)
             assert source is not None
-            if teacher:
-                teacher.to(self.accelerator.device)
+            for teacher in teachers:
+                teacher.model.to(self.accelerator.device)
             return source
 
         reads, train, tasks = self.prepared.student.reader, stage.train, self.rows.data.tasks
@@ -254,35 +259,61 @@ class _Distill(StagedJob):
         evaluate = self._evaluator(train, self.prepared.student) if scored else None
         return StageInputs(batches, evaluate, open_teacher if cached or source else None)
 
-    def _cached_logits(self, stage: Stage) -> CachedLogits:
-        """The teacher's logits, computed once and cached for later students."""
-        assert self.rows is not None, "inputs come first"
-        teacher = self.prepared.teacher
-        assert teacher is not None, "logits are cached only if there is a teacher"
-        precision, length = self.settings.teacher.precision, teacher.info.max_length
-        logits = cache_logits(
-            teacher.to(self.accelerator.device),
-            self.rows.data.tasks,
-            self.rows.train(replace(self.prepared.student.reader, tokeniser=teacher.tokeniser)),
-            self._logits_directory(),
-            {
-                part.task.name: f"{part.task.name}-{precision}-{length}-{digest_rows(part.train)[:16]}"
-                for part in self.rows.data.parts
-            },
-            self.accelerator,
-            precision=precision,
-            batch_size=stage.train.eval_batch_size,
-        )
-        teacher.cpu()  # it is not run in this stage; free the GPU memory
-        return CachedLogits(logits)
+    @property
+    def _several(self) -> bool:
+        """True if not all logits come from one teacher."""
+        return len(self.prepared.teachers) + len(self.validated.soft_labelled) > 1
 
-    def _logits_directory(self) -> Path:
+    def _online(self, need: OutputSpec) -> TeacherSource:
+        """Teachers that are run on every batch; they read the same tokens."""
+        precision = self.settings.teacher.precision
+        sources = {
+            name: OnlineTeacher(teacher.model, need, precision)
+            for teacher in self.prepared.teachers
+            for name in teacher.tasks
+        }
+        return TeacherByTask(sources)
+
+    def _cached_logits(self, stage: Stage) -> CachedLogits:
+        """The logits of all teachers, computed once and cached for later students, averaged by task."""
+        assert self.rows is not None, "inputs come first"
+        settings, data = self.settings.teacher, self.rows.data
+        found: dict[str, list[np.ndarray]] = {name: [] for name in data.tasks}
+        for part in data.parts:
+            if part.task.name in self.validated.soft_labelled:
+                found[part.task.name].append(require_soft_labels(part.task, part.train))
+        for teacher in self.prepared.teachers:
+            model = teacher.model.to(self.accelerator.device)
+            logits = cache_logits(
+                model,
+                {name: data.tasks[name] for name in teacher.tasks},
+                self.rows.train(
+                    replace(self.prepared.student.reader, tokeniser=model.tokeniser), only=teacher.tasks
+                ),
+                self._logits_directory(teacher.ref),
+                {
+                    part.task.name: f"{part.task.name}-{settings.precision}-{model.info.max_length}-"
+                    f"{digest_rows(part.train)[:16]}"
+                    for part in data.parts
+                    if part.task.name in teacher.tasks
+                },
+                self.accelerator,
+                precision=settings.precision,
+                batch_size=stage.train.eval_batch_size,
+            )
+            model.cpu()  # it is not run in this stage; free the GPU memory
+            for name, values in logits.items():
+                found[name].append(values)
+        return CachedLogits(
+            {name: average_logits(data.tasks[name], parts, settings.average) for name, parts in found.items()}
+        )
+
+    def _logits_directory(self, reference: TeacherRef) -> Path:
         """The directory of cached logits: beside the weights if the teacher is a run, else in this run."""
-        reference = self.validated.teacher
-        if reference is None or reference.saved is None:
+        if reference.saved is None:
             return self.request.out
         run = self.request.out
-        if self.home is not None:
-            beside = model_directory(self.home).parent
+        if is_saved_model(Path(reference.name)):
+            beside = model_directory(Path(reference.name)).parent
             run = beside if (beside / RUN_FILE).is_file() and os.access(beside, os.W_OK) else run
         return run / f"logits-{(reference.digest or '')[:16]}"

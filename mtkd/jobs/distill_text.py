@@ -11,6 +11,7 @@ from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.common import Request, scores_record
 from mtkd.jobs.prepare import prepare_run, validate_run
 from mtkd.jobs.stages import StagedJob, StageInputs
+from mtkd.jobs.teachers import TeacherSpec, describe_teachers
 from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.objective import Objective
@@ -32,7 +33,7 @@ _HELD_OUT = 512  # texts
 def distill_text(
     request: Request,
     settings: DistillSettings,
-    teacher: str | MultiTaskModel | None,
+    teacher: TeacherSpec,
     text: Path,
     column: str = "text",
     *,
@@ -70,12 +71,11 @@ def distill_text(
             f"{settings.name} trains for epochs, but training on text is measured in steps",
             hint="pass `steps=N` (or `train.steps=N`, or for one stage stages.NAME.train.steps=N)",
         )
-    name = type(teacher).__name__ if isinstance(teacher, MultiTaskModel) else teacher
     job = _DistillText(
         request=request,
         settings=settings,
         tasks=[TEXT],
-        sources={"teacher": name, "text": str(text), "column": column},
+        sources={"teacher": describe_teachers(teacher), "text": str(text), "column": column},
         callbacks=callbacks,
         warn=warn,
         validated=replace(validated, stages=stages),

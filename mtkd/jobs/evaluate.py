@@ -11,9 +11,11 @@ from mtkd.device import find_device
 from mtkd.evaluation.baseline import baseline_warnings
 from mtkd.evaluation.class_report import ClassReport, class_report
 from mtkd.evaluation.scoring import TaskScores, by_task, score_logits
+from mtkd.jobs.teachers import find_teachers
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel, require_heads
 from mtkd.models.saved_model import read_saved
+from mtkd.teachers.checkpoint import checkpoint_directory
 from tasks.batching import Encoded
 from tasks.errors import UserError
 from tasks.progress import progress
@@ -64,7 +66,8 @@ def evaluate(
     Tasks whose split is missing or unlabelled are skipped, as long as another task can be scored.
 
     Args:
-        model: the directory of a model, or the model itself, which stays on its device.
+        model: the directory of a model, or the model itself, which stays on its device; or a directory or hub
+            name of a fine-tuned checkpoint of transformers, for one task.
         spec: the tasks; by default all that the model was trained on. These need no TOML file.
         split: a split to score instead of the validation splits.
         limit: maximum number of rows per split.
@@ -75,6 +78,8 @@ def evaluate(
             no task can be scored.
     """
     target = find_device(device)
+    if not isinstance(model, MultiTaskModel) and checkpoint_directory(str(model)) is not None:
+        model = _checkpoint(model, spec).to(target)
     known = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
     tasks = resolve(spec, known) if spec else known
     name = "the model" if isinstance(model, MultiTaskModel) else f"the model {model}"
@@ -96,6 +101,19 @@ def evaluate(
             reports[f"{task.name}/{part.split}"] = report
     warnings = baseline_warnings({task.name: task for task in tasks}, scores)
     return Evaluation(scores, reports, skipped, warnings)
+
+
+def _checkpoint(model: Path, spec: TaskSpec | None) -> MultiTaskModel:
+    """Load a checkpoint of transformers, which does not know the name of its task."""
+    tasks = resolve(spec) if spec else []
+    if len(tasks) != 1:
+        raise UserError(
+            f"{model} is a checkpoint of transformers, which answers one task",
+            hint="name the task: `tasks=NAME`, or a task file",
+        )
+    found = find_teachers(str(model), tasks, heads=True)
+    assert found is not None, "a teacher was named"
+    return found.load(None)
 
 
 def _labelled_rows(

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
-from mtkd.jobs.objects import digest_weights
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
 from mtkd.losses.objective import labels_objective
+from mtkd.models.digest import digest_weights
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import digest_model
 from mtkd.precision import resolve_precision

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import torch
 from torch import nn
 
 from mtkd.losses.loss_term import LossTerm
+from mtkd.models.digest import digest_weights
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import SavedModel
 from mtkd.teachers.reference import TeacherRef
@@ -22,15 +21,6 @@ from tasks.tokeniser import Tokeniser
 
 _PLAIN = (bool, int, float, str, type(None))
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
-
-
-def digest_weights(module: nn.Module) -> str:
-    """A SHA-256 of the parameters and buffers of a module, and their names."""
-    parts: list[bytes | str] = []
-    for name, value in sorted(module.state_dict().items()):
-        flat = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
-        parts += [name, str(value.dtype), np.asarray(flat).tobytes()]
-    return digest_bytes(*parts)
 
 
 def describe_module(module: nn.Module) -> dict[str, Any]:

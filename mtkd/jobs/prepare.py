@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from mtkd.jobs.objects import TeacherObject
 from mtkd.jobs.store_checks import check_selection, check_store, teacher_of_store
+from mtkd.jobs.teachers import LabelsSpec, TeacherSpec, find_teachers
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective, build_objective
@@ -25,6 +25,7 @@ from mtkd.models.saved_model import ModelInfo
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.settings import DistillSettings, Stage
 from mtkd.store.store_manifest import StoreManifest
+from mtkd.teachers.group import Member, TeacherGroup
 from mtkd.teachers.reference import TeacherRef
 from tasks.errors import UserError
 from tasks.reader import Reader
@@ -37,7 +38,8 @@ class ValidatedRun:
     """A validated request; no weights are loaded yet.
 
     Attributes:
-        teacher: the reference to the teacher; None if the student learns from labels.
+        teacher: the reference to the teacher; None if the student learns from labels, or from soft labels in
+            the data.
         student: the sizes of the student.
         stages: each stage with its objective.
     """
@@ -66,9 +68,31 @@ class ValidatedRun:
 
     @property
     def aligned(self) -> bool:
-        """True if the student must read the same tokens as the teacher."""
-        of_tokens = self.teacher_need.logits and any(task.type.predicts_spans for task in self.tasks)
-        return self.need.tokens or of_tokens
+        """True if the student must read the same tokens as a teacher."""
+        return any(map(self.aligned_on, self.tasks))
+
+    def aligned_on(self, task: Task) -> bool:
+        """True if the student must read the same tokens as the teacher of this task."""
+        return self.need.tokens or (self.teacher_need.logits and task.type.predicts_spans)
+
+    def aligned_with(self, names: Collection[str]) -> bool:
+        """True if the student must read the same tokens as a teacher of these tasks."""
+        return any(self.aligned_on(task) for task in self.tasks if task.name in names)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The teachers with the tasks that they teach; empty without a teacher."""
+        if isinstance(self.teacher, TeacherGroup):
+            return self.teacher.members
+        names = tuple(task.name for task in self.tasks)
+        return (Member(self.teacher, names),) if self.teacher else ()
+
+    @property
+    def soft_labelled(self) -> tuple[str, ...]:
+        """The names of the tasks whose logits are in their rows, because they have no teacher."""
+        taught = {name for member in self.members for name in member.tasks}
+        from_rows = self.settings.supervision == "teacher" and self.teacher_need.logits
+        return tuple(task.name for task in self.tasks if from_rows and task.name not in taught)
 
     @property
     def manifest(self) -> StoreManifest | None:
@@ -77,16 +101,31 @@ class ValidatedRun:
 
 
 @dataclass(frozen=True)
+class LoadedTeacher:
+    """A loaded teacher, and the names of the tasks that it teaches."""
+
+    ref: TeacherRef
+    model: MultiTaskModel
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class PreparedRun:
     """The loaded student and teacher.
 
     Attributes:
-        teacher: None if the student learns from labels or from a knowledge store.
+        teachers: each teacher with its reference and its tasks; empty if the student learns from labels or
+            from a knowledge store.
     """
 
     validated: ValidatedRun
     student: MultiTaskModel
-    teacher: MultiTaskModel | None
+    teachers: tuple[LoadedTeacher, ...]
+
+    @property
+    def teacher(self) -> MultiTaskModel | None:
+        """The first teacher."""
+        return self.teachers[0].model if self.teachers else None
 
 
 def settings_of_student(settings: DistillSettings, student: MultiTaskModel) -> DistillSettings:
@@ -99,16 +138,19 @@ def settings_of_student(settings: DistillSettings, student: MultiTaskModel) -> D
 
 def validate_run(
     settings: DistillSettings,
-    teacher: str | MultiTaskModel | None,
+    teacher: TeacherSpec,
     tasks: list[Task],
     store: Path | None = None,
     *,
+    teacher_labels: LabelsSpec = None,
     student: nn.Module | None = None,
     losses: Mapping[str, LossTerm] | None = None,
 ) -> ValidatedRun:
     """Check that recipe, teacher, student and tasks fit together.
 
     Args:
+        teacher: see `mtkd.jobs.teachers.by_task`.
+        teacher_labels: see `mtkd.jobs.teachers.parse_labels`.
         store: a knowledge store instead of the teacher; `teacher` may then be None.
         student: a model or an encoder passed as an object, instead of one built from the settings.
         losses: loss terms instead of those of the settings.
@@ -123,10 +165,10 @@ def validate_run(
     else:
         stages = [Stage("", {}, stages[-1].train)]
         heads = any(term.teacher_need.logits for term in losses.values())
-    reference = _reference(teacher, store, heads)
-    if reference is not None and heads and reference.saved:
-        known = {task.head: task for task in reference.saved.tasks}
-        require_heads(known, tasks, f"the teacher {reference.name}")
+    if store is None:
+        reference = find_teachers(teacher, tasks, heads, teacher_labels)
+    else:
+        reference = _stored_reference(teacher, store, tasks, heads)
     spec = _student_spec(settings, reference, student)
     _check_spans(tasks, spec)
     from_labels = settings.supervision == "labels"
@@ -142,6 +184,7 @@ def validate_run(
         for stage in stages
     ]
     validated = ValidatedRun(settings, tasks, reference, spec, built)
+    _require_only_logits(validated)
     if (selection := validated.teacher_need.selection) is not None:
         check_selection(selection, settings)
     if store is not None and reference is not None and reference.manifest is not None:
@@ -156,16 +199,28 @@ def validate_run(
     return validated
 
 
-def _reference(teacher: str | MultiTaskModel | None, store: Path | None, heads: bool) -> TeacherRef | None:
-    if store is not None:
-        if isinstance(teacher, MultiTaskModel):
-            raise UserError(
-                "a knowledge store replaces the teacher", hint="pass a store or a model, not both"
-            )
-        return teacher_of_store(store, teacher, heads)
-    if isinstance(teacher, MultiTaskModel):
-        return TeacherObject.of(teacher)
-    return None if teacher is None else TeacherRef.find(teacher, heads)
+def _stored_reference(teacher: TeacherSpec, store: Path, tasks: list[Task], heads: bool) -> TeacherRef:
+    if teacher is not None and not isinstance(teacher, str):
+        raise UserError("a knowledge store replaces the teacher", hint="pass a store or a model, not both")
+    reference = teacher_of_store(store, teacher, heads)
+    if heads and reference.saved:
+        known = {task.head: task for task in reference.saved.tasks}
+        require_heads(known, tasks, f"the teacher {reference.name}")
+    return reference
+
+
+def _require_only_logits(validated: ValidatedRun) -> None:
+    """Check that several teachers, or soft labels in the data, provide what the losses need."""
+    if isinstance(validated.teacher, TeacherGroup):
+        validated.teacher.require_logits_only(validated.teacher_need)
+    need = replace(validated.teacher_need, logits=False)
+    if validated.soft_labelled and need != OutputSpec():
+        raise UserError(
+            f"the losses of {validated.settings.name} compare more than logits, but the task "
+            f"{validated.soft_labelled[0]!r} has no teacher, only soft labels",
+            hint="name a teacher for it, or choose a recipe that learns from logits alone (mkd-lstm, "
+            "mkd-transformer)",
+        )
 
 
 def _student_spec(
@@ -210,10 +265,10 @@ def prepare_run(
         UserError: teacher and student must read the same tokens but do not; or a model is damaged.
     """
     settings, wanted = validated.settings, validated.settings.student
-    aligned = validated.aligned
-    teacher = None
+    teachers: tuple[LoadedTeacher, ...] = ()
     if validated.teacher and (not validated.manifest or (wanted.needs_teacher_weights and student is None)):
-        teacher = validated.teacher.load(wanted.max_length if aligned else None)
+        teachers = _load_teachers(validated)
+    teacher = teachers[0].model if teachers else None
     if teacher or not validated.teacher:
         teacher_tokeniser = teacher.tokeniser if teacher else Tokeniser.load(locate(DEFAULT_TEACHER))
     else:
@@ -226,16 +281,28 @@ def prepare_run(
         made = student
     else:
         made = _build_student(validated, student, teacher, teacher_tokeniser, texts, importance)
-    reads = teacher.reader if teacher else None
+    readers = [one.model.reader for one in teachers if validated.aligned_with(one.tasks)]
     if validated.manifest:
-        teacher, reads = None, Reader(teacher_tokeniser, "joined", validated.manifest.contents.max_length)
-    if aligned and reads and not made.reader.reads_like(reads):
-        raise UserError(
-            f"a term of {settings.name} compares teacher and student token by token, but the teacher reads "
-            f"{_describe_reader(reads)}, and the student {_describe_reader(made.reader)}",
-            hint="use a Transformer student with the teacher's vocabulary, or remove the term",
-        )
-    return PreparedRun(validated, made, teacher if settings.supervision == "teacher" else None)
+        teachers = ()
+        length = validated.manifest.contents.max_length
+        readers = [Reader(teacher_tokeniser, "joined", length)] if validated.aligned else []
+    for reads in readers:
+        if not made.reader.reads_like(reads):
+            raise UserError(
+                f"a term of {settings.name} compares teacher and student token by token, but the teacher "
+                f"reads {_describe_reader(reads)}, and the student {_describe_reader(made.reader)}",
+                hint="use a Transformer student with the teacher's vocabulary, or remove the term",
+            )
+    return PreparedRun(validated, made, teachers if settings.supervision == "teacher" else ())
+
+
+def _load_teachers(validated: ValidatedRun) -> tuple[LoadedTeacher, ...]:
+    """Load the teachers; one that the student is compared with token by token reads as many tokens as it."""
+    found = []
+    for member in validated.members:
+        length = validated.settings.student.max_length if validated.aligned_with(member.tasks) else None
+        found.append(LoadedTeacher(member.teacher, member.teacher.load(length), member.tasks))
+    return tuple(found)
 
 
 def _build_student(

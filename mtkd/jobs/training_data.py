@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -105,14 +105,19 @@ class EncodedRows:
         rows._known = self._known
         return rows
 
-    def train(self, reader: Reader, teacher: Tokeniser | None = None) -> dict[str, Encoded]:
+    def train(
+        self, reader: Reader, teacher: Tokeniser | None = None, only: Collection[str] | None = None
+    ) -> dict[str, Encoded]:
         """Task -> training rows as token ids.
 
         Args:
             teacher: the teacher's tokeniser, to add its token ids if it differs.
+            only: the tasks to return; None = all.
         """
         found = {}
         for part in self.data.parts:
+            if only is not None and part.task.name not in only:
+                continue
             rows = self._encode(part.train, reader)
             if teacher is not None and teacher.digest != reader.tokeniser.digest and rows.windows is None:
                 teacher_rows = self._encode(part.train, replace(reader, tokeniser=teacher))
@@ -120,9 +125,15 @@ class EncodedRows:
             found[part.task.name] = rows
         return found
 
-    def validation(self, reader: Reader) -> dict[tuple[str, str], Encoded]:
-        """(task, split) -> validation rows as token ids."""
-        return {key: self._encode(rows, reader) for key, rows in self.data.validation.items()}
+    def validation(
+        self, reader: Reader, only: Collection[str] | None = None
+    ) -> dict[tuple[str, str], Encoded]:
+        """(task, split) -> validation rows of all tasks, or only of some, as token ids."""
+        return {
+            key: self._encode(rows, reader)
+            for key, rows in self.data.validation.items()
+            if only is None or key[0] in only
+        }
 
     def _encode(self, rows: Rows, reader: Reader) -> Encoded:
         key: tuple[Any, ...] = (rows.task, rows.split, reader.tokeniser.digest)

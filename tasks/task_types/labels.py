@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,11 +36,13 @@ class ParsedLabels:
         values: (n,) or (n, K) float64; NaN = unlabelled or invalid.
         problems: all problems of the labels and related columns.
         answers: n structs {text, answer_start} of lists, for `span` tasks without problems.
+        soft: (n, C) float64, the soft labels as logits, if the split has any (`tasks.soft_labels`).
     """
 
     values: np.ndarray
     problems: list[RowProblem]
     answers: pa.StructArray | None = None
+    soft: np.ndarray | None = None
 
     def counts(self, task: Task, by_label: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """`by_label`, followed by the number of unlabelled rows if there are any."""
@@ -55,8 +57,8 @@ def read_values(
 ) -> ParsedLabels:
     """Labels of one number per row, with a problem for each label that could not be parsed.
 
-    A label that is null, empty, NaN, or -1 (unless -1 is a legal value) means "unlabelled"; only test splits
-    may have such rows.
+    A label that is null, empty, NaN, or -1 (unless -1 is a legal value) means "unlabelled"; only some splits
+    may have such rows (`Task.may_be_unlabelled`).
 
     Args:
         values: (n,) float64 of the column; NaN for values that are not labels of the task.
@@ -64,7 +66,7 @@ def read_values(
     """
     texts = label_texts(table.table[task.label])
     wrong = np.isnan(values)
-    if split in task.test:
+    if task.may_be_unlabelled(split):
         wrong &= ~missing(texts)
     problems = []
     for row in np.flatnonzero(wrong).tolist():
@@ -114,3 +116,20 @@ def named_ids(task: Task, text: str = "") -> str:
     ids = {name: f"{number} ({name})" for number, name in enumerate(task.labels)}
     near = difflib.get_close_matches(text, ids, cutoff=0.5)
     return shorten([ids[name] for name in dict.fromkeys([*near, *ids])])
+
+
+def label_positions(labels: Sequence[str], names: Sequence[str]) -> list[int | None]:
+    """For each label its position in `names`, ignoring case and punctuation; None = it is not there.
+
+    Names that are equal apart from case and punctuation must match exactly.
+    """
+    found, wanted = ([_plain(name) for name in part] for part in (names, labels))
+    if len(set(found)) < len(found) or len(set(wanted)) < len(wanted):
+        found, wanted = list(names), list(labels)
+    where = {name: position for position, name in enumerate(found)}
+    return [where.get(label) for label in wanted]
+
+
+def _plain(name: str) -> str:
+    """A name in lower case, letters and digits only; unchanged if it has none."""
+    return "".join(filter(str.isalnum, name.casefold())) or name

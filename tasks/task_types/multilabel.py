@@ -60,7 +60,7 @@ class MultiLabel(TaskType):
         for row, found in enumerate(lists):
             end = start + len(found or ())
             unknown = np.flatnonzero(np.isnan(ids[start:end]))
-            if found is None and split not in task.test:
+            if found is None and not task.may_be_unlabelled(split):
                 message = f"no label; expected: a list of {named_ids(task)}; [] for no labels"
                 problems.append(RowProblem(row, task.label, message))
             elif len(unknown):

@@ -1,9 +1,10 @@
-"""A tiny encoder and a tiny teacher that several test files start from."""
+"""A tiny encoder, tiny teachers and tiny checkpoints of transformers that several test files start from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,3 +41,64 @@ def span_teacher(tiny_encoder: Path, build_once: Callable[..., Path]) -> Path:
         refine(Request("pocket", "squad_v2,rte", out, 48, 32), settings, str(tiny_encoder))
 
     return build_once("span-teacher", make)
+
+
+def byte_level_tokeniser(place: Path) -> Any:
+    """A byte-level BPE of 400 tokens, trained on the pocket rows of sst2."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import RobertaTokenizerFast
+
+    from tasks.sources import PocketSource, load_rows
+    from tasks.task_names import resolve
+
+    rows = load_rows(PocketSource(), resolve("sst2")[0], "train")
+    bpe = ByteLevelBPETokenizer()
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    bpe.train_from_iterator(rows.texts[0].to_pylist(), vocab_size=400, special_tokens=specials)
+    place.mkdir(parents=True, exist_ok=True)
+    bpe.save_model(str(place))
+    return RobertaTokenizerFast(vocab=str(place / "vocab.json"), merges=str(place / "merges.txt"))
+
+
+@pytest.fixture
+def save_checkpoint(tmp_path: Path) -> Callable[..., Path]:
+    """A function that saves a random checkpoint of transformers with its tokeniser, as after fine-tuning.
+
+    Weights are large, so that logits differ between rows.
+    """
+    import torch
+    import transformers
+
+    from mtkd.models.encoders.pretrained_config import locate
+
+    def save(
+        kind: str, name: str = "", *, seed: int = 0, head: str = "", layers: int = 2, **config: Any
+    ) -> Path:
+        place = tmp_path / (name or kind + head)
+        if kind == "Roberta":
+            tokeniser = byte_level_tokeniser(tmp_path / "bpe")
+        else:
+            tokeniser = transformers.AutoTokenizer.from_pretrained(locate("minilm"))
+        tokeniser.model_max_length = 64
+        sizes = {
+            "num_hidden_layers": layers,
+            "num_attention_heads": 2,
+            "intermediate_size": 24,
+            "hidden_size": 16,
+        }
+        if kind == "DistilBert":
+            sizes = {"n_layers": 2, "n_heads": 2, "hidden_dim": 24, "dim": 16}
+        sizes |= {"max_position_embeddings": 66 if kind == "Roberta" else 64, "vocab_size": len(tokeniser)}
+        settings = getattr(transformers, f"{kind}Config")(
+            **sizes, pad_token_id=tokeniser.pad_token_id, **config
+        )
+        torch.manual_seed(seed)
+        model = getattr(transformers, kind + (head or "ForSequenceClassification"))(settings)
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight.data.mul_(8.0)
+        model.save_pretrained(place)
+        tokeniser.save_pretrained(place)
+        return place
+
+    return save

@@ -111,10 +111,15 @@ def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerC
     if (own := own_config(place)) is not None:
         return own.model_copy(update={"pooling": pooling or own.pooling})
     found: Any = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), place, "encoder")
-    settings = {k: v for k, v in found.to_dict().items() if v is not None and not k.startswith("_")}
+    return config_of(found, pooling or _declared_pooling(place))
+
+
+def config_of(hf: Any, pooling: Pooling = "cls") -> TransformerConfig:
+    """The configuration of an encoder, from the Hugging Face configuration of any model around it."""
+    settings = {k: v for k, v in hf.to_dict().items() if v is not None and not k.startswith("_")}
     for key in ("torch_dtype", "dtype", "architectures", "transformers_version"):
         settings.pop(key, None)
-    return TransformerConfig(hf=settings, pooling=pooling or _declared_pooling(place))
+    return TransformerConfig(hf=settings, pooling=pooling)
 
 
 def quieten() -> None:
@@ -165,8 +170,4 @@ def factorised(config: TransformerConfig, rank: int) -> TransformerConfig:
     known = ElectraConfig().to_dict().keys() - {"model_type", "embedding_size", "architectures"}
     same = {key: getattr(hf, key) for key in known if hasattr(hf, key) and not key.startswith("_")}
     same["intermediate_size"] = getattr(hf, size_name(hf, "intermediate_size"))
-    settings = ElectraConfig(**{**same, "embedding_size": rank}).to_dict()
-    kept = {k: v for k, v in settings.items() if v is not None and not k.startswith("_")}
-    for key in ("torch_dtype", "dtype", "architectures", "transformers_version"):
-        kept.pop(key, None)
-    return TransformerConfig(hf=kept, pooling=config.pooling)
+    return config_of(ElectraConfig(**{**same, "embedding_size": rank}), config.pooling)

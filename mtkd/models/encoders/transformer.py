@@ -226,6 +226,14 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         Raises:
             UserError: a requested output could not be captured.
         """
+        return self.run(self.body, inputs, need)[1]
+
+    def run(self, module: nn.Module, inputs: ModelInputs, need: OutputSpec) -> tuple[Any, EncoderOutput]:
+        """As `forward`, by running the body inside another module, such as a classifier of transformers.
+
+        Returns:
+            The result of the module, None if it was stopped early; and the requested outputs.
+        """
         tokens = inputs.joined
         assert tokens is not None, "a Transformer reads both texts in one sequence"
         top = self.n_layers
@@ -234,11 +242,18 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             frozenset(range(1, top + 1)) if pooled and self.config.pooling == "cls-of-layers" else None
         )
         captured = replace(need, cls=need.cls | of_layers) if of_layers else need
-        capture = Capture(captured, to_the_end=pooled or need.sequence)
+        around = module is not self.body
+        capture = Capture(captured, to_the_end=pooled or need.sequence or around)
         options: dict[str, Any] = {"token_type_ids": tokens.token_type_ids} if self._segments else {}
         if not self._watched:
             options["output_hidden_states"] = bool(captured.hidden | captured.cls)
-        out = capture.run(self.body, input_ids=tokens.ids, attention_mask=tokens.mask.long(), **options)
+        inner: list[Any] = []
+        hook = self.body.register_forward_hook(lambda *call: inner.append(call[-1])) if around else None
+        result = capture.run(module, input_ids=tokens.ids, attention_mask=tokens.mask.long(), **options)
+        out = result
+        if hook is not None:
+            hook.remove()
+            out = inner[-1]
         if out is not None:
             for layer, hidden in enumerate(getattr(out, "hidden_states", None) or ()):
                 capture.offer(layer, hidden)
@@ -250,7 +265,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             for kind, tensors in capture.found.items()
         }
         sequence = out.last_hidden_state if need.sequence else None
-        return EncoderOutput(pooled=vector, sequence=sequence, mask=tokens.mask, **kept)
+        return result, EncoderOutput(pooled=vector, sequence=sequence, mask=tokens.mask, **kept)
 
     def save_weights(self, path: Path) -> None:
         """Write the weights and config.json to the directory of `path`, as transformers does.

@@ -1,0 +1,62 @@
+"""Checks of loaded teachers on validation rows, before a student is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from accelerate import Accelerator
+
+from mtkd.evaluation.scoring import score_logits
+from mtkd.jobs.common import scores_record, validation_logits
+from mtkd.jobs.prepare import LoadedTeacher
+from mtkd.jobs.training_data import EncodedRows
+from mtkd.settings import TrainSettings
+from mtkd.teachers.checkpoint import CheckpointRef
+from mtkd.teachers.label_order import check_order
+from tasks.task import Task
+
+
+def check_teacher(
+    teacher: LoadedTeacher,
+    tasks: Mapping[str, Task],
+    rows: EncodedRows,
+    accelerator: Accelerator,
+    train: TrainSettings,
+) -> list[str]:
+    """Run a teacher on the validation rows of its tasks, and return warnings about it.
+
+    Raises:
+        UserError: another order of a checkpoint's outputs agrees clearly better with the labels.
+    """
+    model, ref = teacher.model.to(accelerator.device), teacher.ref
+    found = [ref.warning] if isinstance(ref, CheckpointRef) and ref.warning else []
+    scores = []
+    seen: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for (name, split), encoded in rows.validation(model.reader, only=teacher.tasks).items():
+        task = tasks[name]
+        logits = validation_logits(model, task, encoded, accelerator, train)
+        scores.append(score_logits(task, split, encoded, logits, model.reader))
+        seen.setdefault(name, []).append((logits, encoded.labels))
+    if isinstance(ref, CheckpointRef) and ref.order:
+        for name, parts in seen.items():
+            logits, labels = (np.concatenate(values) for values in zip(*parts, strict=True))
+            check_order(f"the teacher {ref.name}", tasks[name], ref.order, logits, labels)
+    who = f"the teacher {ref.name}" if isinstance(ref, CheckpointRef) else "the teacher"
+    return found + below_majority(who, scores_record(scores))
+
+
+def below_majority(who: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A warning for each task on which a teacher does not beat the majority-class baseline.
+
+    Args:
+        scores: "task/split" -> scores, as recorded in run.json.
+    """
+    return [
+        f"{who} scores {s['primary']:.3f} on {key}, not better than the majority-class baseline "
+        f"({s['majority']:.3f}), so it cannot teach this task. "
+        f"Refine it longer, or leave {s['task']} out."
+        for key, s in scores.items()
+        if s["primary"] <= s["majority"]
+    ]

@@ -1,0 +1,200 @@
+"""The teachers of a run as users name them: one for all tasks, or one or several for each task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from mtkd.jobs.objects import TeacherObject
+from mtkd.models.multitask import MultiTaskModel, require_heads
+from mtkd.teachers.checkpoint import CheckpointRef, checkpoint_directory
+from mtkd.teachers.group import Member, TeacherGroup
+from mtkd.teachers.reference import TeacherRef
+from tasks.errors import UserError, shorten, unknown
+from tasks.task import Task
+
+# A name, a model, a pair (transformers model, tokeniser), or a list or a mapping by task of these.
+TeacherSpec = Any
+LabelsSpec = Mapping[str, Sequence[str]] | Sequence[str] | str | None
+
+_OF_TASK = re.compile(r"([A-Za-z][\w-]*)=(.*)", re.DOTALL)
+
+
+def by_task(spec: TeacherSpec) -> list[tuple[str | None, Any]]:
+    """Every teacher as (task, teacher); the task is None if it teaches all tasks.
+
+    Args:
+        spec: a teacher, `"sst2=DIR,rte=NAME"`, a mapping of tasks to teachers or lists of teachers, or a list
+            of teachers.
+
+    Raises:
+        UserError: a value is of another type, or a list is empty.
+    """
+    if isinstance(spec, str) and _OF_TASK.fullmatch(spec) and not Path(spec).exists():
+        parts = [_OF_TASK.fullmatch(part) for part in re.split(r",(?=[A-Za-z][\w-]*=)", spec)]
+        return [(part[1], part[2]) for part in parts if part]
+    if isinstance(spec, Mapping):
+        pairs = [(task, one) for task, value in spec.items() for _, one in by_task(value)]
+    elif isinstance(spec, list):
+        pairs = [pair for value in spec for pair in by_task(value)]
+    elif isinstance(spec, str | MultiTaskModel) or as_pair(spec):
+        return [(None, spec)]
+    else:
+        raise UserError(
+            f"`teacher` cannot be a {type(spec).__name__}",
+            expected="a directory or name, a model, a pair (transformers model, tokeniser), or a mapping "
+            'such as {"sst2": teacher}',
+        )
+    if not pairs:
+        raise UserError("`teacher` is empty", expected="a teacher for each task")
+    return pairs
+
+
+def as_pair(teacher: Any) -> tuple[nn.Module, Any] | None:
+    """A transformers model and its tokeniser, given as a pair or as a pipeline; None for anything else."""
+    pair = teacher if isinstance(teacher, tuple) and len(teacher) == 2 else None
+    if pair is None and hasattr(teacher, "model") and hasattr(teacher, "tokenizer"):
+        pair = (teacher.model, teacher.tokenizer)
+    fits = pair is not None and hasattr(pair[0], "base_model") and hasattr(pair[1], "backend_tokenizer")
+    return pair if fits else None
+
+
+def describe_teachers(spec: TeacherSpec) -> str | dict[str, list[str]] | None:
+    """How a run's record names its teachers."""
+    if spec is None:
+        return None
+    pairs = by_task(spec)
+    if len(pairs) == 1 and pairs[0][0] is None:
+        return _name(pairs[0][1])
+    named: dict[str, list[str]] = {}
+    for task, teacher in pairs:
+        named.setdefault(task or "all", []).append(_name(teacher))
+    return named
+
+
+def _name(teacher: Any) -> str:
+    if isinstance(teacher, str):
+        return teacher
+    pair = as_pair(teacher)
+    return type(pair[0] if pair else teacher).__name__
+
+
+def parse_labels(spec: LabelsSpec) -> dict[str, list[str]]:
+    """Task -> labels in the order of a checkpoint's outputs, from a mapping or from texts "TASK=a,b,c".
+
+    Raises:
+        UserError: a text is not of that form.
+    """
+    if isinstance(spec, Mapping):
+        return {task: list(labels) for task, labels in spec.items()}
+    found = {}
+    for text in [spec] if isinstance(spec, str) else spec or ():
+        match = _OF_TASK.fullmatch(text)
+        if not match:
+            raise UserError(f"`teacher_labels` has the value {text!r}", expected="TASK=label,label,...")
+        found[match[1]] = [label.strip() for label in match[2].split(",")]
+    return found
+
+
+def find_teachers(
+    spec: TeacherSpec, tasks: Sequence[Task], heads: bool, labels: LabelsSpec = None
+) -> TeacherRef | None:
+    """Find the teachers of a run without loading their weights.
+
+    Tasks with soft labels (`Task.soft_labels`) need no teacher, but a teacher that is named for them is used.
+
+    Args:
+        spec: see `by_task`; None = no teacher.
+        heads: True if the teachers' logits are needed.
+        labels: see `parse_labels`.
+
+    Returns:
+        A reference, which is a `TeacherGroup` for several teachers.
+
+    Raises:
+        UserError: a task has no teacher, a teacher is named for a task that is not trained, or a teacher does
+            not exist or does not fit its task.
+    """
+    orders = parse_labels(labels)
+    known = {task.name: task for task in tasks}
+    if others := [name for name in orders if name not in known]:
+        raise unknown("task in `teacher_labels`", others[0], known)
+    pairs = [] if spec is None else by_task(spec)
+    for name, teacher in pairs:
+        if name is not None and name not in known:
+            raise UserError(
+                f"the teacher {_name(teacher)} is named for the task {name!r}, which is not trained",
+                expected=f"a task of the run: {shorten(known, name)}",
+                hint="add it to `tasks`, or leave the teacher out",
+            )
+    taught = {name for name, _ in pairs if name is not None}
+    without = [name for name, task in known.items() if name not in taught and not task.soft_labels]
+    soft = heads and len(without) < len(known)
+    if without and all(name is not None for name, _ in pairs) and (pairs or soft):
+        raise UserError(
+            f"the task {without[0]!r} has no teacher",
+            expected=f"a teacher for each of {', '.join(known)}",
+            hint=f"add one (`teacher={without[0]}=DIR`), name a column of soft_labels in its task file, or "
+            "leave the task out of `tasks`",
+        )
+    found: list[tuple[Any, list[str]]] = []
+    for name, teacher in pairs:
+        names = [name] if name is not None else list(known)
+        same = next((n for other, n in found if _same(other, teacher) and not set(n) & set(names)), None)
+        if same is not None:
+            same.extend(names)
+        else:
+            found.append((teacher, names))
+    members = [
+        member
+        for teacher, names in found
+        for member in _members(
+            teacher, [known[name] for name in names], heads, orders, named=(None, teacher) not in pairs
+        )
+    ]
+    used = {n for member in members if isinstance(member.teacher, CheckpointRef) for n in member.tasks}
+    if extra := [name for name in orders if name not in used]:
+        raise UserError(
+            f"`teacher_labels` gives the order of labels for {extra[0]!r}, but the teacher of this task is "
+            "no transformers checkpoint",
+            hint="leave it out: a run of mtkd knows its labels",
+        )
+    return TeacherGroup.of(members, tasks) if members else None
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (isinstance(one, str) and isinstance(other, str) and one == other)
+
+
+def _members(
+    teacher: Any, tasks: Sequence[Task], heads: bool, orders: Mapping[str, Sequence[str]], named: bool
+) -> Iterator[Member]:
+    """A teacher with the tasks that it teaches; a transformers checkpoint is one teacher per task.
+
+    Args:
+        named: True if the user named the tasks that it teaches.
+    """
+    source: Any = as_pair(teacher)
+    if source is None and isinstance(teacher, str) and heads:
+        source = checkpoint_directory(teacher)
+    if source is not None:
+        if len(tasks) > 1 and not named:
+            raise UserError(
+                f"the transformers checkpoint {_name(teacher)} answers one task, but the run has "
+                f"{', '.join(task.name for task in tasks)}",
+                hint=f"name the task that it teaches, `teacher={tasks[0].name}=DIR`, and a teacher for each "
+                "other",
+            )
+        for task in tasks:
+            ref = CheckpointRef.of(_name(teacher), source, task, orders.get(task.name))
+            yield Member(ref, (task.name,))
+        return
+    model = isinstance(teacher, MultiTaskModel)
+    found = TeacherObject.of(teacher) if model else TeacherRef.find(teacher, heads)
+    if heads and found.saved is not None:
+        require_heads({task.head: task for task in found.saved.tasks}, tasks, f"the teacher {found.name}")
+    yield Member(found, tuple(task.name for task in tasks))

@@ -1,0 +1,18 @@
+"""A digest of the weights of a module in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from tasks.files import digest_bytes
+
+
+def digest_weights(module: nn.Module) -> str:
+    """A SHA-256 of the parameters and buffers of a module, and their names."""
+    parts: list[bytes | str] = []
+    for name, value in sorted(module.state_dict().items()):
+        flat = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
+        parts += [name, str(value.dtype), np.asarray(flat).tobytes()]
+    return digest_bytes(*parts)

@@ -1,0 +1,275 @@
+"""Fine-tuned checkpoints of transformers as teachers: the model with its own head and its own tokeniser."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mtkd.models.digest import digest_weights
+from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, config_of, quieten
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo, SavedModel, is_saved_model
+from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
+from mtkd.teachers.label_order import label_order
+from mtkd.teachers.reference import TeacherRef
+from tasks.batching import ModelInputs
+from tasks.errors import UserError, shorten
+from tasks.files import digest_bytes, digest_file, read_json
+from tasks.heads import PADDED
+from tasks.hub_loading import load_named
+from tasks.task import Task
+from tasks.tokeniser import Tokeniser
+
+_CLASSIFIER, _READER = "ForSequenceClassification", "ForQuestionAnswering"
+_LONGEST = 512  # tokens per row, for checkpoints that do not state a limit
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+
+
+class CheckpointModel(MultiTaskModel):
+    """A classifier or question-answering model of transformers, run as it is, for one task.
+
+    Args:
+        classifier: a `...ForSequenceClassification` or `...ForQuestionAnswering`.
+        order: the output of the classifier for each label of the task; empty = as they are.
+    """
+
+    def __init__(
+        self, classifier: nn.Module, task: Task, tokeniser: Tokeniser, info: ModelInfo, order: Sequence[int]
+    ):
+        encoder = TransformerEncoder(config_of(classifier.config), classifier.base_model)  # type: ignore[arg-type]
+        super().__init__(encoder, [], tokeniser, info)
+        self.tasks = {task.head: task}
+        self.classifier = classifier
+        self._order = list(order)
+
+    def forward(self, inputs: ModelInputs, head: str, need: OutputSpec = LOGITS) -> ModelOutput:
+        """Run a batch; see `MultiTaskModel.forward`."""
+        if not need.logits:
+            return super().forward(inputs, head, need)
+        result, out = self.encoder.run(self.classifier, inputs, replace(need, logits=False))  # type: ignore[operator]
+        return ModelOutput(**vars(out), logits=self._logits(self.tasks[head], result, out.mask))
+
+    def _logits(self, task: Task, result: Any, mask: Tensor) -> Tensor:
+        if task.type.predicts_spans:
+            logits = torch.stack([result.start_logits, result.end_logits], 1)
+            return logits.masked_fill(~mask.unsqueeze(1), PADDED)
+        logits = result.logits[:, self._order] if self._order else result.logits
+        if task.kind == "rank" and logits.shape[1] == 2:  # a classifier of right and wrong: the log-odds
+            return logits[:, [task.positive]] - logits[:, [1 - task.positive]]
+        return logits
+
+    def save(self, directory: Path) -> None:
+        """Raises UserError: a checkpoint of transformers is already on disk."""
+        raise UserError("a transformers checkpoint is saved with its own `save_pretrained`")
+
+
+@dataclass(frozen=True)
+class CheckpointRef(TeacherRef):
+    """A fine-tuned checkpoint of transformers that teaches one task.
+
+    Attributes:
+        task: the task.
+        order: the output of the checkpoint for each label of the task; empty = as they are.
+        warning: what had to be assumed about the labels; None = nothing.
+        place: the local directory; None if the model was passed as an object.
+        module: the model and its tokeniser, if they were passed as objects.
+    """
+
+    task: Task | None = None
+    order: tuple[int, ...] = ()
+    warning: str | None = None
+    place: Path | None = None
+    module: tuple[nn.Module, Any] | None = None
+
+    @staticmethod
+    def of(
+        name: str, source: Path | tuple[nn.Module, Any], task: Task, labels: Sequence[str] | None = None
+    ) -> CheckpointRef:
+        """The reference to a checkpoint, without its weights.
+
+        Args:
+            name: how messages and records name it.
+            source: its directory (`checkpoint_directory`), or the model and its fast tokeniser.
+            labels: the task's labels in the order of the checkpoint's outputs; None = by their names.
+
+        Raises:
+            UserError: the checkpoint is of another kind than the task, or its labels do not match.
+        """
+        from transformers import AutoConfig
+
+        quieten()
+        if isinstance(source, Path):
+            load = partial(AutoConfig.from_pretrained, trust_remote_code=False)
+            hf: Any = load_named(load, str(source), "configuration")
+            kind = _architecture(source)
+            _require_safetensors(name, source)
+        else:
+            hf, kind = source[0].config, type(source[0]).__name__
+        _require_kind(name, kind, hf, task)
+        order: tuple[int, ...] = ()
+        warning = None
+        if not task.type.predicts_spans:
+            outputs = [str(hf.id2label[number]) for number in range(hf.num_labels)]
+            order, warning = label_order(f"the teacher {name}", task, outputs, labels)
+        elif labels is not None:
+            label_order(f"the teacher {name}", task, (), labels)
+        config = config_of(hf)
+        place, module = (source, None) if isinstance(source, Path) else (None, source)
+        saved = SavedModel(config.model_dump(), [task], ModelInfo(_LONGEST, 0, base=str(place or name)))
+        return CheckpointRef(
+            name, saved, config, task=task, order=order, warning=warning, place=place, module=module
+        )
+
+    @cached_property
+    def _tokeniser(self) -> Tokeniser:
+        tokeniser = Tokeniser(self.module[1]) if self.module else Tokeniser.load(str(self.place))
+        if tokeniser.hf.padding_side != "right":
+            raise UserError(
+                f"the tokeniser of {self.name} pads on the {tokeniser.hf.padding_side}",
+                expected="a checkpoint that is padded on the right (BERT, RoBERTa, DeBERTa, ELECTRA, ...)",
+            )
+        return tokeniser
+
+    def tokeniser(self) -> Tokeniser:
+        """The checkpoint's own tokeniser."""
+        return self._tokeniser
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of weights, tokeniser and order of the labels."""
+        if self.module:
+            weights = [digest_weights(self.module[0])]
+        else:
+            assert self.place is not None
+            weights = [digest_file(file) for file in sorted(self.place.glob("*.safetensors"))]
+        return digest_bytes(*weights, self._tokeniser.digest, str(self.order))
+
+    def load(self, max_length: int | None) -> MultiTaskModel:
+        """Load the checkpoint.
+
+        Args:
+            max_length: maximum number of tokens per row; None = as many as its tokeniser and encoder allow.
+
+        Raises:
+            UserError: the weights are damaged, or lack a part such as the head.
+        """
+        assert self.saved is not None and self.task is not None
+        # `watch` changes how attention is called; a copy leaves the model of the caller as it is
+        classifier = copy.deepcopy(self.module[0]) if self.module else self._load_classifier()
+        info = replace(self.saved.info, max_length=max_length or 8)
+        model = CheckpointModel(classifier, self.task, self._tokeniser, info, self.order)
+        if max_length is None:
+            longest = min(self._tokeniser.hf.model_max_length, model.encoder.positions or _LONGEST)
+            model.read_at_most(longest if longest < 1 << 20 else _LONGEST)
+        return model.eval()
+
+    def _load_classifier(self) -> nn.Module:
+        import transformers
+
+        assert self.place is not None
+        kind = f"AutoModel{_READER if _architecture(self.place).endswith(_READER) else _CLASSIFIER}"
+        load = partial(
+            getattr(transformers, kind).from_pretrained,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+        loaded: Any = load_named(load, str(self.place), "teacher")
+        model, report = loaded
+        if report["missing_keys"]:
+            raise UserError(
+                f"the checkpoint {self.name} lacks weights of {shorten(sorted(report['missing_keys']))}",
+                expected="a fine-tuned checkpoint with its head",
+            )
+        return model
+
+
+def checkpoint_directory(name: str) -> Path | None:
+    """The local directory of a fine-tuned checkpoint of transformers, downloaded from the hub if needed.
+
+    Args:
+        name: a directory, or a name on the hub.
+
+    Returns:
+        None if the name stands for something else: an mtkd model, or an encoder without a task head.
+
+    Raises:
+        UserError: there is no such directory, and the hub has no such model or cannot be reached.
+    """
+    place = Path(name)
+    if name == DEFAULT_TEACHER or is_saved_model(place):
+        return None
+    if not place.is_dir():
+        if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+            return None
+        try:
+            config = load_named(partial(_fetch, ["config.json"]), name, "teacher")
+            if not _architecture(config).endswith((_CLASSIFIER, _READER)):
+                return None
+            return load_named(partial(_fetch, _FILES), name, "teacher")
+        except UserError as error:
+            raise UserError(
+                f"there is no directory {name}, and it cannot be loaded from the hub: {error.problem}",
+                expected="a run of mtkd refine, or a fine-tuned checkpoint of transformers (a directory, or "
+                "a name on the hub)",
+                hint=f"turn a pretrained encoder into a teacher with: mtkd refine --teacher {name} --out DIR",
+            ) from error
+    return place if _architecture(place).endswith((_CLASSIFIER, _READER)) else None
+
+
+def _fetch(patterns: list[str], name: str, local_files_only: bool) -> Path:
+    """The hub's files that match the patterns; raises FileNotFoundError if a kind of file is missing."""
+    from huggingface_hub import snapshot_download
+
+    place = Path(snapshot_download(name, local_files_only=local_files_only, allow_patterns=patterns))
+    needed = ("config.json", "*.safetensors") if len(patterns) > 1 else ("config.json",)
+    for pattern in needed:
+        if not any(place.glob(pattern)):
+            raise FileNotFoundError(f"it has no {pattern}")
+    return place
+
+
+def _architecture(place: Path) -> str:
+    """The class that a directory's config.json names; "" if it names none."""
+    file = place / "config.json"
+    names = read_json(file).get("architectures") if file.is_file() else None
+    return str(names[0]) if names else ""
+
+
+def _require_safetensors(name: str, place: Path) -> None:
+    if not any(place.glob("*.safetensors")):
+        other = next((file.name for file in sorted(place.glob("*.bin"))), None)
+        raise UserError(
+            f"the checkpoint {name} has no safetensors weights" + (f", only {other}" if other else ""),
+            expected="model.safetensors: other formats can run code when they are loaded",
+            hint="if you trust the file, load the model with transformers and call "
+            "`model.save_pretrained(DIR)` once, which writes safetensors",
+        )
+
+
+def _require_kind(name: str, kind: str, hf: Any, task: Task) -> None:
+    """Check that a checkpoint answers questions of the task's kind."""
+    wanted = _READER if task.type.predicts_spans else _CLASSIFIER
+    if not kind.endswith(wanted):
+        raise UserError(
+            f"the teacher {name} is a {kind}, but the task {task.name!r} is of the kind {task.kind}",
+            expected=f"a checkpoint of the class ...{wanted}",
+        )
+    several = getattr(hf, "problem_type", None) == "multi_label_classification"
+    single = getattr(hf, "problem_type", None) == "single_label_classification"
+    if (several and task.kind != "multilabel") or (single and task.kind == "multilabel"):
+        raise UserError(
+            f"the teacher {name} was trained for {hf.problem_type}, but the task {task.name!r} is of the "
+            f"kind {task.kind}",
+            expected="a checkpoint that was fine-tuned for the same kind of labels",
+        )

@@ -1,0 +1,134 @@
+"""Several teachers: one or more for each task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+
+from mtkd.models.init import InitSpec
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.outputs import ModelOutput, OutputSpec
+from mtkd.teachers.live import TeacherSource
+from mtkd.teachers.reference import TeacherRef
+from tasks.batching import Batch
+from tasks.errors import UserError
+from tasks.files import digest_bytes
+from tasks.task import Task
+from tasks.tokeniser import Tokeniser
+
+Average = Literal["probabilities", "logits"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A teacher of a group, and the names of the tasks that it teaches."""
+
+    teacher: TeacherRef
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TeacherGroup(TeacherRef):
+    """Several teachers. The student starts from the first one, and takes its tokeniser.
+
+    Attributes:
+        members: the teachers; a task that several of them teach learns from their average.
+    """
+
+    members: tuple[Member, ...] = ()
+
+    @staticmethod
+    def of(members: Sequence[Member], tasks: Sequence[Task]) -> TeacherRef:
+        """The group of some teachers; a single one that teaches all tasks of the run is itself."""
+        first = members[0].teacher
+        if len(members) == 1 and len(members[0].tasks) == len(tasks):
+            return first
+        name = ", ".join(f"{task}={member.teacher.name}" for member in members for task in member.tasks)
+        taught = {task for member in members for task in member.tasks}
+        known = [task for task in tasks if task.name in taught]
+        saved = replace(first.saved, tasks=known) if first.saved else None
+        return TeacherGroup(name, saved, first.config, members=tuple(members))
+
+    @property
+    def digest(self) -> str:
+        """A digest of all teachers and the tasks that they teach."""
+        parts = [(member.tasks, member.teacher.digest) for member in self.members]
+        return digest_bytes(json.dumps(parts))
+
+    @property
+    def init_spec(self) -> InitSpec:
+        """What a student can be initialised from: the first teacher."""
+        return self.members[0].teacher.init_spec
+
+    def tokeniser(self) -> Tokeniser:
+        """The first teacher's tokeniser."""
+        return self.members[0].teacher.tokeniser()
+
+    def load(self, max_length: int | None) -> MultiTaskModel:
+        """Raises UserError: only one teacher can be loaded here (`members` are loaded one by one)."""
+        raise UserError(
+            f"only one teacher can be used here, not several ({self.name})",
+            expected="one model with a head for each task",
+        )
+
+    def require_logits_only(self, need: OutputSpec) -> None:
+        """Check that the members can provide what the losses need.
+
+        Raises:
+            UserError: hidden states are needed of teachers of different sizes or tokenisers, or of several
+                teachers of one task.
+        """
+        if replace(need, logits=False) == OutputSpec():
+            return
+        reasons = []
+        tasks = [task for member in self.members for task in member.tasks]
+        if len(set(tasks)) < len(tasks):
+            reasons.append("a task has several teachers, and only logits can be averaged")
+        if any(member.teacher.config.shape != self.config.shape for member in self.members):
+            reasons.append("the teachers' encoders differ in their sizes")
+        digests = {member.teacher.tokeniser().digest for member in self.members}
+        if len(digests) > 1:
+            reasons.append("the teachers have different tokenisers")
+        if reasons:
+            raise UserError(
+                f"the losses compare more than logits, but {' and '.join(reasons)}",
+                hint="use one teacher, or a recipe that learns from logits alone (mkd-lstm, mkd-transformer)",
+            )
+
+
+class TeacherByTask:
+    """Asks the teacher of a batch's task."""
+
+    def __init__(self, sources: Mapping[str, TeacherSource]):
+        self._sources = sources
+        self.offers = next(iter(sources.values())).offers
+
+    def signal(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
+        """Return the outputs of the task's teacher."""
+        return self._sources[task.name].signal(task, batch, need)
+
+
+def average_logits(task: Task, parts: Sequence[np.ndarray], average: Average) -> np.ndarray:
+    """The average of several teachers' logits.
+
+    Args:
+        parts: (n, C) or (n, 2, L) float32 for each teacher.
+        average: "logits" is their mean; "probabilities" gives the logits of the mean probabilities (their
+            logarithm, or the log-odds for tasks of several labels per row). Scores are always averaged
+            themselves.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    logits = torch.stack([torch.from_numpy(part) for part in parts]).double()
+    arranged = task.type.softmax_logits(logits)
+    if average == "logits" or arranged is None:
+        return logits.mean(0).float().numpy()
+    mean = arranged.log_softmax(-1).logsumexp(0) - np.log(len(parts))
+    if arranged.shape != logits.shape:  # (n, K, 2): a distribution for each label
+        mean = mean[..., 0] - mean[..., 1]
+    return mean.float().numpy()

@@ -1,0 +1,116 @@
+"""Which output of a fine-tuned checkpoint stands for which label of a task, by name and checked on rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from tasks.errors import UserError, shorten
+from tasks.task import Task
+from tasks.task_types.labels import label_positions
+
+_NUMBERED = re.compile(r"(label)?[ _-]?\d+", re.IGNORECASE)
+# Another order of the labels is only suspected if it fits much better, on enough rows that it is not chance.
+_CLEAR_GAIN, _CLEAR_DEVIATIONS = 0.2, 3.0
+
+
+def label_order(
+    who: str, task: Task, names: Sequence[str], given: Sequence[str] | None = None
+) -> tuple[tuple[int, ...], str | None]:
+    """The output of a checkpoint for each label of a task.
+
+    Args:
+        who: how to name the checkpoint in messages.
+        names: the checkpoint's own names of its outputs (`id2label`).
+        given: the task's labels in the order of the outputs, as the user gave them; None = by name.
+
+    Returns:
+        The position of each label among the outputs, and a warning if the order had to be assumed. Both are
+        empty for tasks without labels.
+
+    Raises:
+        UserError: the numbers of labels differ, or names do not match.
+    """
+    labels = task.labels
+    wanted = len(labels) or task.type.n_outputs(task)
+    if given is not None and (len(given) != wanted or None in label_positions(labels, given) or not labels):
+        raise UserError(
+            f"`teacher_labels` names {shorten(given) or 'nothing'} for the task {task.name!r}",
+            expected=f"each of its labels once: {shorten(labels)}" if labels else "a task with labels",
+            hint="list them in the order of the checkpoint's outputs",
+        )
+    if len(names) != wanted and not (task.kind == "rank" and len(names) == 1):
+        raise UserError(
+            f"{who} has {len(names)} outputs ({shorten(names)}), but the task {task.name!r} "
+            + (f"has {wanted} labels ({shorten(labels)})" if labels else f"needs {wanted}"),
+            expected="a checkpoint that was fine-tuned on the same labels",
+        )
+    if not labels or len(names) == 1:
+        return (), None
+    found = label_positions(labels, names if given is None else given)
+    order = tuple(position for position in found if position is not None)
+    if len(order) == len(labels):
+        return order, None
+    if order or not all(_NUMBERED.fullmatch(name) for name in names):
+        raise UserError(
+            f"the outputs of {who} are named {shorten(names)}, but the labels of the task {task.name!r} are "
+            f"{shorten(labels)}",
+            hint=f"name the task's labels in the order of the outputs: `teacher_labels={_example(task)}`",
+        )
+    warning = (
+        f"{who} does not name its outputs ({shorten(names)}): they are taken as {shorten(labels)}, in this "
+        f"order. If another order is right, pass `teacher_labels={_example(task)}`."
+    )
+    return tuple(range(len(labels))), warning
+
+
+def _example(task: Task) -> str:
+    return f"{task.name}={','.join(task.labels)}"
+
+
+def check_order(who: str, task: Task, order: Sequence[int], logits: np.ndarray, labels: np.ndarray) -> None:
+    """Check that no other order of the outputs agrees clearly better with labelled rows.
+
+    Agreement is counted beyond chance (as in Cohen's kappa), so a checkpoint that always predicts the same
+    label is not blamed for its order. "Clearly" means a kappa that is higher by 0.2, and a number of rows
+    that is higher by three standard deviations.
+
+    Args:
+        order: the output of the checkpoint that was taken for each label.
+        logits: (n, C), in the order of the task's labels.
+        labels: (n,) class ids or (n, C) zeros and ones, NaN = unlabelled.
+
+    Raises:
+        UserError: another order agrees clearly better; the message names it.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    size = len(task.labels)
+    if size < 2 or logits.shape[1:] != (size,) or not len(logits):
+        return
+    known = ~np.isnan(labels) if labels.ndim == 1 else ~np.isnan(labels).any(axis=1)
+    predicted, right = task.type.decode(task, logits[known]), labels[known]
+    if labels.ndim == 1:
+        predicted, right = (np.eye(size)[part.astype(np.int64)] for part in (predicted, right))
+    together = predicted.T @ right  # rows with output j predicted and label k right
+    chance = np.outer(predicted.sum(0), right.sum(0)) / max(1, len(right))
+    outputs, best = linear_sum_assignment(chance - together)
+    most = right.sum() - (right.sum(0) ** 2).sum() / max(1, len(right))
+    now, then = np.trace(together), together[outputs, best].sum()
+    gain = ((together - chance)[outputs, best].sum() - np.trace(together - chance)) / max(most, 1e-9)
+    moved = outputs != best
+    differing = (np.diag(together)[moved] + together[outputs, best][moved]).sum()
+    if gain < _CLEAR_GAIN or then - now < _CLEAR_DEVIATIONS * np.sqrt(differing):
+        return
+    taken, better = ([""] * size for _ in range(2))
+    for column, label in enumerate(best):
+        taken[order[column]], better[order[column]] = task.labels[column], task.labels[label]
+    raise UserError(
+        f"the outputs of {who} seem to be in another order: as {', '.join(taken)}, they agree with {now:.0f} "
+        f"of {right.sum():.0f} labels of the validation rows of {task.name!r}; as {', '.join(better)}, with "
+        f"{then:.0f}",
+        hint="check the order of labels that the checkpoint was trained with, and pass it: "
+        f"`teacher_labels={task.name}={','.join(better)}`",
+    )

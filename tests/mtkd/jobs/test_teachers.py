@@ -1,0 +1,369 @@
+"""Distillation from teachers that users already have: checkpoints, several teachers, soft labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from scipy.special import softmax
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+import mtkd as api
+from mtkd.jobs.teachers import by_task, describe_teachers, find_teachers, parse_labels
+from mtkd.models.inference import predict_logits
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.teachers.group import TeacherGroup
+from tasks.batching import Encoded
+from tasks.errors import MtkdWarning, UserError
+from tasks.sources import PocketSource, load_rows
+from tasks.task_names import resolve
+
+LSTM = {
+    "student.bilstm.embedding_size": 8,
+    "student.bilstm.projection_size": 8,
+    "student.bilstm.hidden_size": 8,
+    "student.bilstm.output_size": 8,
+    "student.head_hidden": 8,
+    "student.max_length": 24,
+    "train.batch_size": 16,
+}
+TINYBERT = {
+    "student.transformer.layers": 1,
+    "student.transformer.hidden_size": 8,
+    "student.transformer.heads": 2,
+    "student.transformer.intermediate_size": 16,
+    "student.transformer.init": "random",
+    "student.max_length": 24,
+    "train.batch_size": 16,
+}
+SHORT = {"data": "pocket", "limit": 32, "eval_limit": 16, "epochs": 1}
+NEGATIVE_LAST = {"id2label": {0: "POSITIVE", 1: "NEGATIVE"}}
+ENTAILED = {"id2label": {0: "entailment", 1: "not entailment"}}
+SST2, RTE = resolve("sst2")[0], resolve("rte")[0]
+
+pytestmark = pytest.mark.filterwarnings("ignore::tasks.errors.MtkdWarning")
+
+
+@pytest.fixture
+def lessons(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
+    """What each student learned from: task -> logits of the training rows."""
+    from mtkd.teachers.live import CachedLogits
+
+    found: list[dict[str, np.ndarray]] = []
+
+    def kept(logits: dict[str, np.ndarray]) -> CachedLogits:
+        found.append(logits)
+        return CachedLogits(logits)
+
+    monkeypatch.setattr("mtkd.jobs.distill.CachedLogits", kept)
+    return found
+
+
+def learn(out: Path, teacher: Any, tasks: Any = ("sst2",), **more: Any) -> api.Model:
+    settings = LSTM | more.pop("settings", {})
+    tasks = list(tasks) if isinstance(tasks, tuple) else tasks
+    return api.distill("mkd-lstm", teacher=teacher, tasks=tasks, out=out, settings=settings, **SHORT | more)
+
+
+def plain_logits(place: Path, name: str) -> np.ndarray:
+    """The checkpoint's logits of the pocket's training rows, by plain code with transformers."""
+    rows = load_rows(PocketSource(), resolve(name)[0], "train", 32)
+    model = AutoModelForSequenceClassification.from_pretrained(place).eval()
+    tokeniser = AutoTokenizer.from_pretrained(place)
+    texts = [column.to_pylist() for column in rows.texts]
+    with torch.no_grad():
+        return model(**tokeniser(*texts, truncation=True, padding=True, return_tensors="pt")).logits.numpy()
+
+
+def test_a_checkpoint_for_each_task_with_its_own_tokeniser(
+    save_checkpoint: Callable[..., Path], tmp_path: Path, mtkd: Any, lessons: list
+) -> None:
+    first, second = save_checkpoint("Bert", **NEGATIVE_LAST), save_checkpoint("Roberta", **ENTAILED)
+    sets = [word for key, value in LSTM.items() for word in ("--set", f"{key}={value}")]
+    words = ("distill", "mkd-lstm", "--data", "pocket", "--tasks", "sst2,rte", *sets, "--epochs", 1)
+    words += ("--limit", 32, "--eval-limit", 16, "--teacher", f"sst2={first},rte={second}")
+    done = mtkd(*words, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    expected = {"sst2": plain_logits(first, "sst2")[:, ::-1], "rte": plain_logits(second, "rte")}
+    assert len(lessons) == 1 and lessons[0].keys() == expected.keys()
+    for name, logits in expected.items():
+        np.testing.assert_allclose(lessons[0][name], logits, atol=2e-5)
+    files = sorted((tmp_path / "run").glob("logits-*/*/*.safetensors"))
+    assert [file.parent.name.split("-")[0] for file in files] in (["sst2", "rte"], ["rte", "sst2"])
+    for file in files:  # computed once, and kept
+        name = file.parent.name.split("-")[0]
+        assert np.array_equal(load_file(file)["logits"], lessons[0][name])
+    student = MultiTaskModel.load(tmp_path / "run")
+    assert student.tokeniser.digest == api.load("minilm").module.tokeniser.digest, "the first teacher's"
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["identity"]["teacher"] == {"sst2": [str(first)], "rte": [str(second)]}
+    assert not list(first.glob("logits*")), "a user's directory is not written to"
+
+
+@pytest.mark.parametrize("average", ["probabilities", "logits"])
+def test_several_teachers_of_a_task_are_averaged(
+    average: str, save_checkpoint: Callable[..., Path], tmp_path: Path, lessons: list
+) -> None:
+    places = [save_checkpoint("Bert", **NEGATIVE_LAST), save_checkpoint("Roberta", **NEGATIVE_LAST)]
+    both = [plain_logits(place, "sst2")[:, ::-1] for place in places]
+    learn(tmp_path / "run", {"sst2": places}, settings={"teacher.average": average})
+    mean = np.mean(both, 0) if average == "logits" else np.log(np.mean(softmax(both, -1), 0))
+    np.testing.assert_allclose(lessons[0]["sst2"], mean, atol=2e-5)
+    learn(tmp_path / "again", [str(place) for place in places], settings={"teacher.average": average})
+    assert np.array_equal(lessons[1]["sst2"], lessons[0]["sst2"])
+
+
+def test_runs_and_checkpoints_are_mixed(
+    save_checkpoint: Callable[..., Path], tiny_teacher: Path, tmp_path: Path, lessons: list
+) -> None:
+    place = save_checkpoint("Roberta", **NEGATIVE_LAST)
+    learn(tmp_path / "alone", tiny_teacher, ("sst2", "rte"))
+    learn(tmp_path / "mixed", {"rte": api.load(tiny_teacher), "sst2": [place, tiny_teacher]}, ("sst2", "rte"))
+    assert np.array_equal(lessons[1]["rte"], lessons[0]["rte"])
+    both = [plain_logits(place, "sst2")[:, ::-1], lessons[0]["sst2"]]
+    np.testing.assert_allclose(lessons[1]["sst2"], np.log(np.mean(softmax(both, -1), 0)), atol=2e-5)
+
+
+def test_one_run_named_for_all_tasks_is_the_run_itself(
+    tiny_teacher: Path, tmp_path: Path, lessons: list
+) -> None:
+    tasks = [SST2, RTE]
+    alone = find_teachers(str(tiny_teacher), tasks, heads=True)
+    named = find_teachers(f"sst2={tiny_teacher},rte={tiny_teacher}", tasks, heads=True)
+    assert alone == named and not isinstance(named, TeacherGroup)
+
+
+def test_models_and_pipelines_in_memory(
+    save_checkpoint: Callable[..., Path], tmp_path: Path, lessons: list
+) -> None:
+    place = save_checkpoint("Bert", **NEGATIVE_LAST)
+    model = AutoModelForSequenceClassification.from_pretrained(place)
+    tokeniser = AutoTokenizer.from_pretrained(place)
+    learn(tmp_path / "name", place)
+    learn(tmp_path / "pair", (model, tokeniser))
+    learn(tmp_path / "pipeline", {"sst2": pipeline("text-classification", model=model, tokenizer=tokeniser)})
+    expected = plain_logits(place, "sst2")[:, ::-1]
+    for lesson in lessons:
+        np.testing.assert_allclose(lesson["sst2"], expected, atol=2e-5)
+    assert len(lessons) == 3
+
+
+def test_hidden_states_of_checkpoints(save_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    first = save_checkpoint("Bert", **NEGATIVE_LAST)
+    second = save_checkpoint("Bert", "other", seed=1, **ENTAILED)
+    given: dict[str, Any] = {"settings": TINYBERT, **SHORT}
+    api.distill("tinybert-4", teacher=first, tasks="sst2", out=tmp_path / "one", **given)
+    teacher = {"sst2": first, "rte": second}
+    student = api.distill("tinybert-4", teacher=teacher, tasks=["sst2", "rte"], out=tmp_path / "two", **given)
+    assert set(student.scores) == {"sst2", "rte"}
+
+
+def test_a_static_student_starts_from_a_checkpoint(
+    save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    place = save_checkpoint("Roberta", **NEGATIVE_LAST)
+    settings = {"student.head_hidden": 8, "student.max_length": 24, "student.static.width": 4}
+    student = api.distill(
+        "static", teacher=place, tasks="sst2", out=tmp_path / "run", settings=settings, **SHORT
+    )
+    assert student.module.tokeniser.vocab_size == 400
+
+
+def test_a_checkpoint_teaches_spans(
+    save_checkpoint: Callable[..., Path], tmp_path: Path, lessons: list
+) -> None:
+    place = save_checkpoint("Bert", head="ForQuestionAnswering")
+    settings = {
+        **{key: value for key, value in TINYBERT.items() if key.startswith("student.transformer")},
+        **{"student.max_length": 48, "student.stride": 8, "student.head_hidden": 0, "train.batch_size": 16},
+    }
+    given: dict[str, Any] = {"settings": settings, **SHORT, "limit": 8}
+    api.distill("mkd-transformer", teacher=place, tasks="squad", out=tmp_path / "run", **given)
+    model = find_teachers(str(place), resolve("squad"), heads=True).load(48)  # type: ignore[union-attr]
+    model.info.stride = 8
+    rows = model.reader.rows(load_rows(PocketSource(), resolve("squad")[0], "train", 8))
+    expected = predict_logits(model, resolve("squad")[0], Encoded.encode(rows, model.tokeniser))
+    np.testing.assert_allclose(lessons[0]["squad"], expected, atol=2e-5)
+
+
+def test_what_several_teachers_cannot_give(save_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    bert, other = save_checkpoint("Bert", **NEGATIVE_LAST), save_checkpoint("Roberta", **ENTAILED)
+    larger = save_checkpoint("Bert", "larger", layers=3, **ENTAILED)
+    given: dict[str, Any] = {"settings": TINYBERT, "out": tmp_path / "run", **SHORT}
+    with pytest.raises(UserError, match="the teachers have different tokenisers"):
+        api.distill("tinybert-4", teacher={"sst2": bert, "rte": other}, tasks=["sst2", "rte"], **given)
+    with pytest.raises(UserError, match="only logits can be averaged"):
+        api.distill("tinybert-4", teacher={"rte": [larger, other]}, tasks="rte", **given)
+    with pytest.raises(UserError, match="encoders differ in their sizes"):
+        api.distill("tinybert-4", teacher={"sst2": bert, "rte": larger}, tasks=["sst2", "rte"], **given)
+    word = TINYBERT | {"student.vocabulary": "word"}
+    with pytest.raises(UserError, match="compares teacher and student token by token"):
+        api.distill("tinybert-4", teacher=bert, tasks="sst2", **given | {"settings": word})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_student_with_another_vocabulary_is_refused_where_tokens_are_compared(
+    save_checkpoint: Callable[..., Path], tiny_teacher: Path, tmp_path: Path
+) -> None:
+    roberta = save_checkpoint("Roberta", layers=3, **NEGATIVE_LAST)
+    student = MultiTaskModel.load(tiny_teacher)
+    student.read_at_most(24)
+    with pytest.raises(UserError, match=r"token by token, but the teacher\s+reads .* 400 ids"):
+        api.distill(
+            "tinybert-4", teacher=roberta, student=student, tasks="sst2", out=tmp_path / "run",
+            **SHORT,
+        )  # fmt: skip
+    assert not (tmp_path / "run").exists()
+
+
+def test_outputs_in_another_order_are_refused(
+    save_checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mtkd: Any
+) -> None:
+    """A checkpoint that is right, but whose outputs have the order positive, negative."""
+    place = save_checkpoint("Bert")
+
+    def right(model: Any, task: Any, rows: Any, *rest: Any) -> np.ndarray:
+        return np.eye(2, dtype=np.float32)[1 - rows.labels.astype(int)][:, model._order]
+
+    monkeypatch.setattr("mtkd.jobs.teacher_checks.validation_logits", right)
+    sets = [word for key, value in LSTM.items() for word in ("--set", f"{key}={value}")]
+    words = ["distill", "mkd-lstm", "--data", "pocket", "--tasks", "sst2", *sets, "--epochs", 1]
+    words += ["--limit", 32, "--eval-limit", 32, "--teacher", place, "--out", tmp_path / "run"]
+    failed = mtkd(*words)
+    printed = " ".join(failed.err.split())
+    assert failed.code == 2 and "--teacher-labels sst2=positive,negative" in printed, failed.err
+    assert not (tmp_path / "run").exists()
+    done = mtkd(*words, "--teacher-labels", "sst2=positive,negative")
+    assert done.code == 0, done.err
+
+
+def test_names_that_had_to_be_assumed_are_a_warning(
+    save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    with pytest.warns(MtkdWarning, match="does not name its outputs"):
+        learn(tmp_path / "run", save_checkpoint("Bert"))
+
+
+@pytest.mark.parametrize(
+    ("teacher", "tasks", "parts"),
+    [
+        ("sst2={bert}", "sst2,rte", ["'rte' has no teacher", "teacher=rte=DIR"]),
+        ("sst2={bert},cola={bert}", "sst2", ["named for the task 'cola', which is not trained"]),
+        ("{bert}", "sst2,rte", ["answers one task, but the run has sst2, rte"]),
+        ("sst2={bert},sst2={three}", "sst2", ["3 outputs", "2 labels"]),
+        ("sst2={bert},rte={bert}", "sst2,rte", ["POSITIVE, NEGATIVE", "entailment"]),
+        ("sst2={bert},rte=none/such", "sst2,rte", ["no directory none/such"]),
+        ("rte={run},cola={run}", "rte,cola", ["no head for the task 'cola'"]),
+    ],
+)
+def test_teachers_that_do_not_fit_the_run(
+    teacher: str,
+    tasks: str,
+    parts: list[str],
+    save_checkpoint: Callable[..., Path],
+    tiny_teacher: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    places = {
+        "bert": save_checkpoint("Bert", **NEGATIVE_LAST),
+        "three": save_checkpoint("Bert", "three", num_labels=3),
+        "run": tiny_teacher,
+    }
+    with pytest.raises(UserError) as error:
+        learn(tmp_path / "run", teacher.format(**places), tasks)
+    assert all(part in str(error.value) for part in parts), error.value
+    assert not (tmp_path / "run").exists()
+
+
+def test_how_teachers_are_written(tiny_teacher: Path) -> None:
+    assert by_task("DIR") == [(None, "DIR")]
+    assert by_task("sst2=a,b,rte=c,sst2=d") == [("sst2", "a,b"), ("rte", "c"), ("sst2", "d")]
+    assert by_task({"sst2": ["a", "b"], "rte": "c"}) == [("sst2", "a"), ("sst2", "b"), ("rte", "c")]
+    assert by_task(["sst2=a", "b"]) == [("sst2", "a"), (None, "b")]
+    assert describe_teachers("DIR") == "DIR" and describe_teachers(None) is None
+    assert describe_teachers(["sst2=a", "b"]) == {"sst2": ["a"], "all": ["b"]}
+    assert parse_labels(["sst2=a, b", "rte=c,d"]) == {"sst2": ["a", "b"], "rte": ["c", "d"]}
+    with pytest.raises(UserError, match="TASK=label"):
+        parse_labels("a,b")
+    with pytest.raises(UserError, match="cannot be a int"):
+        by_task({"sst2": 3})
+    with pytest.raises(UserError, match="is empty"):
+        by_task({})
+    with pytest.raises(UserError, match="unknown task in `teacher_labels` 'cola'"):
+        find_teachers(None, [SST2], True, ["cola=a,b"])
+    with pytest.raises(UserError, match="no transformers checkpoint"):
+        find_teachers(str(tiny_teacher), [SST2], True, ["sst2=positive,negative"])
+
+
+def soft_rows(count: int, labels: bool) -> list[dict[str, Any]]:
+    random = np.random.default_rng(0)
+    rows: list[dict[str, Any]] = []
+    for number in range(count):
+        share = float(random.random())
+        row = {"text": f"text {number} is {'good' if share > 0.5 else 'bad'}", "probs": [1 - share, share]}
+        rows.append(row | ({"label": int(share > 0.5)} if labels else {}))
+    return rows
+
+
+MOOD = api.Task(name="mood", kind="classify", columns=("text",), labels=("bad", "good"), soft_labels="probs")
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_soft_labels_need_no_teacher(labels: bool, tmp_path: Path, lessons: list) -> None:
+    rows = soft_rows(32, labels)
+    data = {"mood": {"train": rows, "validation": soft_rows(16, True)}}
+    student = learn(tmp_path / "run", None, MOOD, data=data)
+    expected = np.log([row["probs"] for row in rows])
+    np.testing.assert_allclose(lessons[0]["mood"], expected, rtol=1e-5)
+    assert set(student.scores) == {"mood"}
+    again = learn(tmp_path / "run", None, MOOD, data=data)
+    assert again.path == student.path and len(lessons) == 1, "the run is finished"
+
+
+def test_soft_labels_beside_teachers(
+    save_checkpoint: Callable[..., Path], tmp_path: Path, lessons: list
+) -> None:
+    rows = soft_rows(32, True)
+    mood = {"mood": {"train": rows, "validation": soft_rows(16, True)}}
+    place = save_checkpoint("Roberta", **NEGATIVE_LAST)
+    learn(tmp_path / "run", {"sst2": place}, ["sst2", MOOD], data=[mood, "pocket"])
+    np.testing.assert_allclose(lessons[0]["mood"], np.log([row["probs"] for row in rows]), rtol=1e-5)
+    np.testing.assert_allclose(lessons[0]["sst2"], plain_logits(place, "sst2")[:, ::-1], atol=2e-5)
+    # a teacher that is named for the task comes first
+    named = save_checkpoint("Bert", id2label={0: "good", 1: "bad"})
+    learn(tmp_path / "named", {"mood": named}, MOOD, data=mood)
+    assert not np.allclose(lessons[1]["mood"], lessons[0]["mood"])
+    with pytest.raises(UserError, match="'sst2' has no teacher"):
+        learn(tmp_path / "none", None, ["sst2", MOOD], data=[mood, "pocket"])
+    with pytest.raises(UserError, match="compare more than logits, but the task 'mood'"):
+        api.distill(
+            "tinybert-4", teacher={"sst2": place}, tasks=["sst2", MOOD], out=tmp_path / "none",
+            settings=TINYBERT, **SHORT | {"data": [mood, "pocket"]},
+        )  # fmt: skip
+    rows[3]["probs"] = [0.5, 0.4]
+    with pytest.raises(UserError, match=r"memory:mood/train, row 3: column 'probs': .* sum to 0\.9"):
+        learn(tmp_path / "none", None, MOOD, data=mood)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_checkpoint_is_evaluated(save_checkpoint: Callable[..., Path], mtkd: Any, tmp_path: Path) -> None:
+    place = save_checkpoint("Roberta", **NEGATIVE_LAST)
+    done = mtkd(
+        *("evaluate", "--model", place, "--data", "pocket", "--tasks", "sst2", "--split", "train"),
+        *("--limit", 32, "--json", tmp_path / "scores.json"),
+    )
+    assert done.code == 0, done.err
+    found = json.loads((tmp_path / "scores.json").read_text())["scores"]["sst2/train"]["metrics"]["accuracy"]
+    labels = load_rows(PocketSource(), SST2, "train", 32).labels
+    expected = (plain_logits(place, "sst2")[:, ::-1].argmax(1) == labels).mean()
+    assert found == pytest.approx(expected)
+    failed = mtkd("evaluate", "--model", place, "--data", "pocket")
+    assert failed.code == 2 and "--tasks NAME" in failed.err

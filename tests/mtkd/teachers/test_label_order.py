@@ -1,0 +1,89 @@
+"""The order of a checkpoint's outputs, checked on labelled rows; the average of several teachers."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.special import expit, log_softmax, logit, softmax
+
+from mtkd.teachers.group import average_logits
+from mtkd.teachers.label_order import check_order
+from tasks.errors import UserError
+from tasks.task import Task
+from tasks.task_names import resolve
+
+MNLI = resolve("mnli")[0]
+TOPICS = Task("topics", "multilabel", ("text",), ("a", "b", "c"))
+
+
+def noisy(labels: np.ndarray, right: float, seed: int = 0) -> np.ndarray:
+    """Logits whose largest value is the label in this share of the rows, else at random."""
+    random = np.random.default_rng(seed)
+    guess = np.where(random.random(len(labels)) < right, labels, random.integers(0, 3, len(labels)))
+    return np.eye(3)[guess.astype(int)] * 2 + random.normal(0, 0.1, (len(labels), 3))
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_another_order_is_found_and_named(order: tuple[int, ...]) -> None:
+    labels = np.random.default_rng(1).choice(3, 60, p=[0.5, 0.3, 0.2]).astype(float)
+    trained = [MNLI.labels[number] for number in order]  # the label of each output of the checkpoint
+    outputs = noisy(labels, 0.6)[:, order]
+    if order == (0, 1, 2):
+        return check_order("the teacher x", MNLI, (0, 1, 2), outputs, labels)
+    with pytest.raises(UserError) as error:
+        check_order("the teacher x", MNLI, (0, 1, 2), outputs, labels)
+    assert f"`teacher_labels=mnli={','.join(trained)}`" in str(error.value)
+    # with what the message says, the outputs are in order
+    given = [trained.index(name) for name in MNLI.labels]
+    return check_order("the teacher x", MNLI, given, outputs[:, given], labels)
+
+
+def test_the_suggestion_counts_from_the_order_that_was_taken() -> None:
+    labels = np.arange(60) % 3.0
+    taken = (2, 0, 1)  # output 2 was taken for label 0, and so on; but the outputs are in the order of labels
+    with pytest.raises(UserError, match="teacher_labels=mnli=entailment,neutral,contradiction"):
+        check_order("x", MNLI, taken, noisy(labels, 0.9)[:, taken], labels)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bad_teachers_and_few_rows_are_not_blamed(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    labels = random.choice(3, 200, p=[0.8, 0.1, 0.1]).astype(float)
+    constant = np.tile([0.0, 0.0, 5.0], (200, 1))
+    check_order("x", MNLI, (0, 1, 2), constant, labels)
+    check_order("x", MNLI, (0, 1, 2), random.normal(size=(200, 3)), labels)
+    check_order("x", MNLI, (0, 1, 2), np.eye(3)[[1, 0, 2]], np.array([0.0, 1, 2]))
+    check_order("x", MNLI, (0, 1, 2), noisy(labels, 0.5, seed), np.full(200, np.nan))
+
+
+def test_several_labels_per_row() -> None:
+    labels = (np.random.default_rng(0).random((80, 3)) < [0.5, 0.3, 0.2]).astype(float)
+    outputs = np.where(labels == 1, 2.0, -2.0)
+    check_order("x", TOPICS, (0, 1, 2), outputs, labels)
+    with pytest.raises(UserError, match="teacher_labels=topics=b,a,c"):
+        check_order("x", TOPICS, (0, 1, 2), outputs[:, [1, 0, 2]], labels)
+    check_order("x", TOPICS, (0, 1, 2), np.tile([5.0, -5, -5], (80, 1)), labels[:, [1, 0, 2]])
+
+
+def test_averages() -> None:
+    random = np.random.default_rng(0)
+    parts = [random.normal(0, 3, (5, 3)).astype(np.float32) for _ in range(3)]
+    np.testing.assert_allclose(average_logits(MNLI, parts, "logits"), np.mean(parts, 0), rtol=1e-5)
+    found = average_logits(MNLI, parts, "probabilities")
+    np.testing.assert_allclose(found, np.log(np.mean(softmax(parts, -1), 0)), rtol=1e-5)
+    found = average_logits(TOPICS, parts, "probabilities")
+    np.testing.assert_allclose(found, logit(np.mean(expit(np.array(parts, float)), 0)), rtol=1e-4, atol=1e-5)
+    scores = [part[:, :1] for part in parts]
+    for average in ("logits", "probabilities"):
+        found = average_logits(resolve("stsb")[0], scores, average)  # type: ignore[arg-type]
+        np.testing.assert_allclose(found, np.mean(scores, 0), rtol=1e-5)
+    spans = [random.normal(0, 3, (4, 2, 6)).astype(np.float32) for _ in range(2)]
+    for part in spans:
+        part[0, :, 4:] = -1e4
+    found = average_logits(resolve("squad")[0], spans, "probabilities")
+    expected = np.log(np.mean(np.exp(log_softmax(np.array(spans, float), -1)), 0) + 1e-300)
+    np.testing.assert_allclose(found[1:], expected[1:], rtol=1e-5)
+    np.testing.assert_allclose(softmax(found[0], -1), np.exp(expected[0]), atol=1e-6)
+    assert average_logits(MNLI, parts[:1], "probabilities") is parts[0]
