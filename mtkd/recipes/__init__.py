@@ -124,4 +124,4 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise UserError(f"the setting {key} does not exist: {part!r} is a value, not a table of settings")
-    table[last] = value
+    table[last] = None if value == "none" else value  # TOML has no null

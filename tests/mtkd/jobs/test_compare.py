@@ -155,4 +155,4 @@ def test_a_store_stands_in_for_the_teacher(tmp_path: Path) -> None:
     inputs = GridInputs("pocket", None, tmp_path, store="stores/{task}")
     words = next(jobs(grid, inputs))[3][-1].words
     assert "--teacher" not in words and words[words.index("--store") + 1] == "stores/rte"
-    assert len(grid.cells) == 101, "the 100 configurations of up to 5 layers, and predictions alone"
+    assert len(grid.cells) == 103, "100 configurations, predictions alone, and everything twice"

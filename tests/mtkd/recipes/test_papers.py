@@ -1,0 +1,103 @@
+"""Recipes and grids hold the values of the papers' tables, which are copied here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mtkd.grids import load_grid
+from mtkd.losses.base import ModelPair
+from mtkd.losses.hidden_knowledge import HiddenKnowledge
+from mtkd.outputs import EncoderSpec, OutputSpec
+from mtkd.recipes import load_settings
+from mtkd.settings import DistillSettings
+from tasks.glue import TASKS
+
+HSK = {"hsk-tinybert-4": 4, "hsk-rosita-6": 6}
+# Liu et al. 2021, table 4: task -> length, batch, epochs on hidden states, rate of the predictions.
+TABLE_4 = {
+    "cola": (64, 32, 30, 2e-5),
+    "sst2": (64, 32, 10, 2e-5),
+    "qnli": (128, 64, 5, 2e-5),
+    "mnli": (128, 64, 5, 5e-5),
+    "mrpc": (128, 32, 20, 2e-5),
+    "rte": (128, 32, 20, 2e-5),
+    "stsb": (128, 32, 20, 2e-5),
+}
+# The titles of the panels of figures 9 and 8.
+L_TOP = {
+    "hsk-tinybert-4": {"cola": 8, "sst2": 8, "qnli": 10, "mnli": 12, "mrpc": 8, "rte": 10, "stsb": 10},
+    "hsk-rosita-6": {"cola": 8, "sst2": 10, "qnli": 10, "mnli": 10, "mrpc": 10, "rte": 8, "stsb": 8},
+}
+
+
+def spec(layers: int) -> EncoderSpec:
+    states = frozenset(range(layers + 1))
+    offers = OutputSpec(hidden=states, scores=states, context=states)
+    return EncoderSpec("bert", layers, 48, 48, 12, 48, offers)
+
+
+def top_of(settings: DistillSettings, student: int, teacher: int) -> int:
+    """The teacher layer that the student's last layer is compared with."""
+    models = ModelPair(spec(student), spec(teacher), (TASKS["rte"],))
+    return HiddenKnowledge.from_settings("hidden", settings.terms["hidden"], models).compared[-1][1]
+
+
+@pytest.mark.parametrize("recipe", HSK)
+@pytest.mark.parametrize("task", TABLE_4)
+def test_hidden_knowledge_has_the_settings_of_table_4_and_figures_8_and_9(recipe: str, task: str) -> None:
+    settings: DistillSettings = load_settings(recipe, "distill", {}, task)
+    hidden, prediction = (stage.train for stage in settings.resolved_stages())
+    length, batch, epochs, rate = TABLE_4[task]
+    assert settings.student.max_length == length
+    assert (hidden.batch_size, prediction.batch_size) == (batch, batch)
+    assert (hidden.lr, hidden.schedule, hidden.warmup, hidden.epochs) == (5e-5, "constant", 0, epochs)
+    assert (prediction.lr, prediction.schedule, prediction.epochs) == (rate, "linear", 5)
+    assert top_of(settings, HSK[recipe], 12) == L_TOP[recipe][task]
+
+
+def test_the_top_layer_may_be_a_fraction_but_covers_the_student() -> None:
+    def top(value: Any, student: int, teacher: int) -> int:
+        settings = load_settings("hsk-tinybert-4", "distill", {"terms.hidden.top": value})
+        return top_of(settings, student, teacher)
+
+    assert top(0.8333, 4, 12) == 10 and top(0.6667, 6, 12) == 8
+    assert top(0.5, 4, 9) == 5, "half up"
+    assert top(0.6667, 6, 6) == 6, "at least one teacher layer for each of the student's"
+    assert top("none", 4, 12) == 12 and top(11, 4, 12) == 11
+
+
+@pytest.mark.parametrize("recipe", HSK)
+def test_grids_hold_everything_and_the_uniform_map_as_reference(recipe: str) -> None:
+    grid = load_grid(f"{recipe}-grid", {}, {})
+    found = []
+    for name in ("all hidden states", "all hidden states, g(l, 12)"):
+        settings = load_settings(grid.recipe_of(name), "distill", grid.set | grid.cells[name].set, "cola")
+        hidden = settings.terms["hidden"]
+        assert (hidden.depth, hidden.tokens, hidden.width) == (HSK[recipe] + 1, None, 1.0)
+        found.append(top_of(settings, HSK[recipe], 12))
+    assert found == [L_TOP[recipe]["cola"], 12]
+
+
+def test_figures_3_to_7_vary_one_dimension() -> None:
+    whole = {"depth": None, "tokens": None, "width": 1.0}
+    for number, free in ((3, "depth"), (4, "tokens"), (5, "tokens"), (7, "width")):
+        grid = load_grid(f"hsk-figure-{number}", {}, {})
+        for name, cell in grid.cells.items():
+            hidden = load_settings(grid.recipe_of(name), "distill", grid.set | cell.set).terms["hidden"]
+            layers = HSK[grid.recipe_of(name)] + 1
+            kept = {key: getattr(hidden, key) for key in whole if key != free}
+            kept = {key: None if key == "depth" and value == layers else value for key, value in kept.items()}
+            assert kept == {key: value for key, value in whole.items() if key != free}, (number, name)
+
+
+def test_the_tuning_grid_has_both_students_epochs_and_rates() -> None:
+    grid = load_grid("hsk-tuning", {}, {})
+    found = set()
+    for name, cell in grid.cells.items():
+        settings = load_settings(grid.recipe_of(name), "distill", grid.set | cell.set, "rte")
+        train = settings.resolved_stages()[1].train
+        found.add((grid.recipe_of(name), train.epochs, train.lr))
+        assert settings.terms["hidden"].top is None, "tuned for the uniform map"
+    assert found == {(recipe, epochs, lr) for recipe in HSK for epochs in (5, 10) for lr in (2e-5, 5e-5)}
