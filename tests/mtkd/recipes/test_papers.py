@@ -9,6 +9,8 @@ import pytest
 from mtkd.grids import load_grid
 from mtkd.losses.base import ModelPair
 from mtkd.losses.hidden_knowledge import HiddenKnowledge
+from mtkd.losses.layer_maps import layer_pairs
+from mtkd.losses.registry import loss_class
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.settings import DistillSettings
@@ -32,10 +34,10 @@ L_TOP = {
 }
 
 
-def spec(layers: int) -> EncoderSpec:
+def spec(layers: int, width: int = 48, heads: int = 12) -> EncoderSpec:
     states = frozenset(range(layers + 1))
-    offers = OutputSpec(hidden=states, scores=states, context=states)
-    return EncoderSpec("bert", layers, 48, 48, 12, 48, offers)
+    kinds = ("hidden", "query", "key", "value", "context", "scores")
+    return EncoderSpec("bert", layers, width, width, heads, width, OutputSpec(**dict.fromkeys(kinds, states)))
 
 
 def top_of(settings: DistillSettings, student: int, teacher: int) -> int:
@@ -101,3 +103,63 @@ def test_the_tuning_grid_has_both_students_epochs_and_rates() -> None:
         found.add((grid.recipe_of(name), train.epochs, train.lr))
         assert settings.terms["hidden"].top is None, "tuned for the uniform map"
     assert found == {(recipe, epochs, lr) for recipe in HSK for epochs in (5, 10) for lr in (2e-5, 5e-5)}
+
+
+@pytest.mark.parametrize(("layers", "width", "splits"), [(12, 768, 48), (24, 1024, 64)])
+def test_minilmv2_has_48_relation_heads_for_base_and_64_for_large_teachers(
+    layers: int, width: int, splits: int
+) -> None:
+    for recipe, student in (("minilmv2-6x384", spec(6, 384)), ("minilmv2-12x768", spec(12, 768))):
+        settings = load_settings(recipe, "distill", {}).terms["relation"]
+        models = ModelPair(student, spec(layers, width), (TASKS["rte"],))
+        assert loss_class("relation").from_settings("relation", settings, models)._splits == splits
+
+
+def test_minilmv2_trains_as_in_section_4_1() -> None:
+    for recipe in ("minilmv2-6x384", "minilmv2-6x768", "minilmv2-12x384", "minilmv2-12x768"):
+        settings = load_settings(recipe, "distill", {})
+        train, encoder = settings.train, settings.student.transformer
+        assert (train.batch_size, train.lr, train.steps, train.warmup * train.steps) == (
+            256,
+            6e-4,
+            400_000,
+            4000,
+        )
+        assert (train.schedule, train.weight_decay, train.optimizer) == ("linear", 0.01, "adamw")
+        assert settings.student.max_length == 512 and settings.pack_texts
+        assert (encoder.heads, encoder.init) == (12, "random")
+        assert f"{encoder.layers}x{encoder.hidden_size}" == recipe.removeprefix("minilmv2-")
+        assert train.betas == ((0.9, 0.98) if recipe.endswith("12x768") else None), "torch's are 0.9, 0.999"
+
+
+def test_minilm_and_distilbert_compare_the_last_layers_of_any_teacher() -> None:
+    for recipe, names in (("minilm-6", ("relation", "attention")), ("distilbert-6", ("cosine",))):
+        terms = load_settings(recipe, "distill", {}).terms
+        for name in names:
+            assert layer_pairs(terms[name].layers, spec(6), spec(24)) == [(6, 24)], "auto would be 21"
+
+
+def test_minilmv2_is_fine_tuned_as_in_appendix_c() -> None:
+    glue = load_settings("minilmv2-finetune", "finetune", {}, "rte")
+    assert glue.learning_rates == [1e-5, 1.5e-5, 2e-5, 3e-5, 5e-5] and glue.epoch_counts == [3, 5, 10]
+    assert (glue.max_length, glue.train.batch_size, glue.train.warmup) == (128, 32, 0.1)
+    assert glue.train.weight_decay == 0.01
+    assert load_settings("minilmv2-finetune", "finetune", {}, "cola").epoch_counts == [25]
+    squad = load_settings("minilmv2-finetune", "finetune", {}, "squad_v2")
+    assert squad.learning_rates == [3e-5, 6e-5, 8e-5, 9e-5] and squad.epoch_counts == [3]
+    assert squad.max_length == 384
+    assert load_settings("minilmv2-finetune", "finetune", {"train.epochs": 2}, "cola").epoch_counts == []
+
+
+def test_mkd_trains_as_in_section_6_2() -> None:
+    for recipe in ("mkd-lstm", "mkd-transformer"):
+        settings = load_settings(recipe, "distill", {})
+        train = settings.train
+        assert (train.optimizer, train.lr, train.batch_size, train.epochs) == ("adam", 5e-4, 128, 16)
+        assert train.clip == 1.0 and settings.terms["logits"].reduction == "sum"
+        assert settings.student.head_hidden == 512
+    teacher = load_settings("mkd-refine", "refine", {}).train
+    assert (teacher.epochs, teacher.lr) == (1, 5e-4)
+    tuned = load_settings("finetune", "finetune", {})
+    assert tuned.learning_rates == [1e-5, 1.5e-5, 5e-5]
+    assert (tuned.train.epochs, tuned.train.patience, tuned.train.metric) == (16, None, "loss")
