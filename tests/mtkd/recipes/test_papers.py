@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mtkd.grids import load_grid
+from mtkd.jobs.compare import GridInputs, jobs
 from mtkd.losses.base import ModelPair
 from mtkd.losses.hidden_knowledge import HiddenKnowledge
 from mtkd.losses.layer_maps import layer_pairs
 from mtkd.losses.registry import loss_class
+from mtkd.losses.term_settings import value_at
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.settings import DistillSettings
@@ -163,3 +166,35 @@ def test_mkd_trains_as_in_section_6_2() -> None:
     tuned = load_settings("finetune", "finetune", {})
     assert tuned.learning_rates == [1e-5, 1.5e-5, 5e-5]
     assert (tuned.train.epochs, tuned.train.patience, tuned.train.metric) == (16, None, "loss")
+
+
+def test_table_2_of_mkd_has_single_task_and_joint_students() -> None:
+    grid = load_grid("mkd-table-2", {}, {})
+    inputs = GridInputs("pocket", "teacher", Path("out"), corpus="copies")
+    runs: dict[str, list[str]] = {}
+    for name, spec, _, chain in jobs(grid, inputs):
+        runs.setdefault(name[0], []).append(spec)
+        assert ("--corpus" in chain[-1].words) == (name[0] != "1")
+    seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
+    assert runs == {"1": seven, "2": seven, **{row: [",".join(seven)] for row in "345"}}
+
+
+def test_without_slow_build_the_temperature_falls_from_the_start() -> None:
+    grid = load_grid("waldorf-ablation", {}, {})
+    assert grid.tasks == ["squad_v2"]
+    for name, cell in grid.cells.items():
+        settings = load_settings("waldorf", "distill", cell.set)
+        half = value_at(settings.terms["soft"].temperature, 0.5)
+        if settings.supervision == "teacher":
+            assert half == pytest.approx(4.0 if settings.slow_build else 2.5), name
+
+
+def test_tinybert_follows_the_epochs_that_hidden_knowledge_was_compared_with() -> None:
+    def train(task: str) -> Any:
+        return load_settings("tinybert-4", "distill", {}, task).resolved_stages()[0].train
+
+    found = {task: (train(task).epochs, train(task).batch_size) for task in TABLE_4}
+    assert found == {
+        "cola": (50, 32), "sst2": (10, 32), "qnli": (10, 256), "mnli": (5, 256),
+        "mrpc": (20, 32), "rte": (20, 32), "stsb": (20, 32),
+    }  # fmt: skip
