@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mtkd.losses.base import ModelPair
 
 from mtkd.grids import load_grid
 from mtkd.jobs.compare import GridInputs, jobs
 from mtkd.losses.hidden_knowledge import HiddenKnowledge
 from mtkd.losses.layer_maps import layer_pairs
 from mtkd.losses.loss_registry import loss_class
+from mtkd.losses.loss_term import ModelPair
 from mtkd.losses.term_settings import value_at
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.recipes import load_settings
