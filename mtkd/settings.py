@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, SerializeAsAny, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PositiveInt,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+)
 from pydantic_core import PydanticCustomError
 
 from mtkd.losses.term_settings import Strict, TermSettings, is_zero
@@ -25,6 +34,21 @@ Student = SerializeAsAny[Annotated[StudentSettings, BeforeValidator(student_sett
 
 AUTO_STEPS, AUTO_EPOCHS = 1000, (3, 20)  # what epochs = "auto" aims at
 Precision = Literal["fp32", "bf16", "auto"]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _betas(value: tuple[float, float] | None, info: ValidationInfo) -> tuple[float, float] | None:
+    """two numbers from 0 to below 1 (only for adam and adamw), or none"""
+    if value is not None and info.data.get("optimizer") == "adadelta":
+        raise ValueError("adadelta has no betas")
+    return value
+
+
+def _warmup(value: float) -> float:
+    """a fraction from 0 to below 1, or a whole number of steps"""
+    if value < 0 or (value >= 1 and value != int(value)):
+        raise ValueError("a fraction from 0 to below 1, or a whole number of steps")
+    return value
 
 
 class TrainSettings(Strict):
@@ -37,11 +61,15 @@ class TrainSettings(Strict):
         batch_size: rows per optimiser step, over all processes.
         micro_batch: rows that go through the model at once on each process; None = all rows of the process.
         eval_batch_size: rows that go through the model at once during evaluation.
-        optimizer: the optimiser, as in torch.optim.
+        optimizer: the optimiser, as in torch.optim; weight decay is decoupled from the gradient in `adamw`,
+            and part of it in `adam`.
+        betas: the decay rates of Adam's two moments; None = torch's, 0.9 and 0.999.
+        eps: the constant that the optimiser adds to denominators; None = torch's (1e-8 for Adam).
         lr: the peak learning rate.
         weight_decay: the weight decay of all weights except biases and normalisation layers.
         schedule: the learning rate after warm-up: `constant`, or `linear` decay to 0.
-        warmup: the fraction of the steps during which the learning rate rises from 0.
+        warmup: during how many steps the learning rate rises from 0: below 1 a fraction of all steps, from 1
+            on their number.
         clip: the maximum gradient norm; None = no clipping.
         precision: "bf16" runs the student under autocast; "auto" does so where the device multiplies in bf16.
         mixing: how often each task is drawn: all its rows once per epoch (`all`), in proportion to its number
@@ -69,10 +97,12 @@ class TrainSettings(Strict):
     micro_batch: int | None = Field(None, gt=0)
     eval_batch_size: int = Field(64, gt=0)
     optimizer: Literal["adam", "adamw", "adadelta"] = "adamw"
+    betas: Annotated[tuple[Beta, Beta] | None, AfterValidator(_betas)] = None
+    eps: float | None = Field(None, gt=0)
     lr: float = Field(5e-5, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     schedule: Literal["constant", "linear"] = "linear"
-    warmup: float = Field(0.0, ge=0, lt=1)
+    warmup: Annotated[float, AfterValidator(_warmup)] = 0.0
     clip: float | None = Field(1.0, gt=0)
     precision: Precision = "fp32"
     mixing: Mixing = "all"
@@ -173,6 +203,8 @@ class DistillSettings(Strict):
         student: the kind of student and its sizes.
         terms: name -> loss term; a term with weight 0 is dropped.
         stages: name -> stage, in the order in which they run; without any, all terms form one stage.
+        pack_texts: whether a run on plain text joins neighbouring texts, with a separator between them, into
+            sequences of `student.max_length` tokens, instead of starting a sequence with each text.
         one_stage: whether to merge all stages into one, with all their terms and the sum of their epochs; the
             other training settings are those of the last stage.
         run_stages: run only these stages; empty = all.
@@ -189,6 +221,7 @@ class DistillSettings(Strict):
     student: Student = Field(default_factory=lambda: student_settings({}))
     terms: dict[str, AnyTermSettings]
     stages: dict[str, StageSettings] = Field(default_factory=dict)
+    pack_texts: bool = False
     one_stage: bool = False
     run_stages: list[str] = Field(default_factory=list)
     slow_build: float = Field(0.0, ge=0, lt=1)
@@ -262,17 +295,23 @@ class RefineSettings(Strict):
 
 
 class FinetuneSettings(Strict):
-    """How a model is fine-tuned on one task: one run per learning rate, keeping the best by validation loss.
+    """How a model is fine-tuned on one task: one run per learning rate, keeping the best by `train.metric`.
 
     Attributes:
         learning_rates: the learning rates to try, instead of `train.lr`.
+        epoch_counts: the numbers of epochs to try with each learning rate; empty = only `train.epochs`.
+        max_length: the maximum number of tokens per row; None = as the model was trained.
+        per_task: task -> dotted setting -> value.
     """
 
     name: str
     summary: str
     source: str
     learning_rates: list[float] = Field(min_length=1)
+    epoch_counts: list[PositiveInt] = Field(default_factory=list)
+    max_length: int | None = Field(None, ge=8)
     train: TrainSettings = TrainSettings()
+    per_task: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
 STAGES: dict[str, type[Strict]] = {

@@ -43,7 +43,7 @@ TASKS: dict[str, Task] = {
         columns=("sentence1", "sentence2"),
         range=(0.0, 5.0),
         metrics=("pearson", "spearman"),
-        groups=("glue", "mkd", "paraphrase"),
+        groups=("glue", "mkd", "similarity"),
         hub=(_GLUE, "stsb"),
         submission={"test": "STS-B.tsv"},
         copies=40,
@@ -77,6 +77,16 @@ TASKS: dict[str, Task] = {
         groups=("glue", "mkd", "nli"),
         hub=(_GLUE, "qnli"),
         submission={"test": "QNLI.tsv"},
+    ),
+    # MT-DNN's form of QNLI: a question's sentences are ranked. Only version 1 has several for each question.
+    "qnli_rank": Task(
+        name="qnli_rank",
+        kind="rank",
+        columns=("question", "sentence"),
+        labels=("entailment", "not_entailment"),
+        group="question",
+        metrics=("group_accuracy",),
+        hub=(_GLUE, "qnli"),
     ),
     "rte": Task(
         name="rte",

@@ -11,7 +11,7 @@ from tasks.task import Task
 
 GROUPS: dict[str, tuple[str, ...]] = {
     group: tuple(name for name, task in TASKS.items() if group in task.groups)
-    for group in ("glue", "mkd", "sentiment", "paraphrase", "nli")
+    for group in ("glue", "mkd", "sentiment", "paraphrase", "similarity", "nli")
 }
 
 

@@ -196,7 +196,7 @@ def finetune(
     overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Model:
-    """Fine-tune a model on one task's labels; the learning rate is chosen by validation loss.
+    """Fine-tune a model on one task's labels; the learning rate is chosen on validation rows.
 
     Args:
         model: a run or model directory, or a model.

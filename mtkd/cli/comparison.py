@@ -65,8 +65,8 @@ def compare(
 ) -> None:
     """Run a grid of recipes x overrides x tasks x seeds, and print one table: mean, spread, size, speed.
 
-    GRID is a TOML file or one of the grids of the papers' tables: mlkd-table-3 to -8, minilmv2-table-7, -8,
-    hsk-tinybert-4-grid, hsk-rosita-6-grid, waldorf-ablation.
+    GRID is a TOML file or one of the grids of the papers' tables, such as mlkd-table-7: docs/compare.md lists
+    them. --dry-run prints the commands of the runs and starts none.
     Finished runs are not repeated; a run that fails does not stop the others.
     """
     from mtkd.api.grid_runs import plan_grid

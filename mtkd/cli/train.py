@@ -91,7 +91,7 @@ def distill(json_file: str | None, **given: Any) -> None:
 @click.option("--recipe", default="finetune", help="settings to start from")
 @train_options
 def finetune(json_file: str | None, **given: Any) -> None:
-    """Fine-tune a model on one task's labels; the learning rate is chosen by validation loss."""
+    """Fine-tune a model on one task's labels; the learning rate is chosen on validation rows."""
     from mtkd.api.training import finetune as job
 
     _run("fine-tuned", given["out"], json_file, lambda: job(**train_settings(given)))
@@ -143,5 +143,5 @@ def draw_scores(record: dict[str, Any]) -> None:
     if size := record.get("parameters"):
         print(f"parameters: {size['total']:,}, without embeddings {size['without_embeddings']:,}")
     if "learning_rate" in record:
-        tried = ", ".join(f"{rate}: {loss:.4f}" for rate, loss in record["tried"].items())
-        print(f"learning rate {record['learning_rate']:g}, chosen by validation loss ({tried})")
+        tried = ", ".join(f"{rate}: {value:.4f}" for rate, value in record["tried"].items())
+        print(f"learning rate {record['learning_rate']:g}, chosen on validation rows ({tried})")

@@ -25,7 +25,7 @@ class Point:
         model: the student, named by its recipe and number of layers.
         depth, tokens, width: how much was kept; depth 0 = a run without hidden states.
         full: the number of layers (including the embeddings) and of tokens if everything is kept.
-        top: L_top; None = the teacher's last layer.
+        top: L_top, a layer or a fraction of the teacher's layers; None = the teacher's last layer.
         by, units: how tokens and activations were chosen.
         score: the score on the task, 0 to 1.
     """
@@ -37,7 +37,7 @@ class Point:
     tokens: int
     width: float
     full: tuple[int, int]
-    top: int | None
+    top: int | float | None
     by: str
     units: str
     score: float
@@ -128,6 +128,12 @@ def curve(points: Sequence[Point], along: str) -> list[tuple[float, float, float
     return [(x, statistics.fmean(s), max(s), len(s)) for x, s in sorted(at.items())]
 
 
+def whole_points(points: Sequence[Point]) -> list[Point]:
+    """The points that keep everything; only those of the uniform map if there are any."""
+    whole = [point for point in points if point.depth and all(point.whole)]
+    return [point for point in whole if point.top is None] or whole
+
+
 # figure -> field on the x axis, field in which the curves differ, dimension that varies, axis label
 FIGURES = {
     "depth": ("depth", "top", 0, "layers kept"),
@@ -171,7 +177,8 @@ def _joint(points: Sequence[Point], path: Path) -> Path:
     figure, panels = _panels(points)
     for (model, task), axis in panels.items():
         panel = [p for p in points if (p.model, p.task) == (model, task)]
-        kept, alone = [p for p in panel if p.depth], [p for p in panel if not p.depth]
+        alone, uniform = [p for p in panel if not p.depth], whole_points(panel)
+        kept = [p for p in panel if p.depth and (p not in uniform or p.top is not None)] or uniform
         means = curve(kept, "share")
         axis.scatter([p.share for p in kept], [100 * p.score for p in kept], s=8, color="0.7")
         axis.plot([x for x, *_ in means], [100 * y for _, y, *_ in means], "o-", ms=3, label="mean")
@@ -179,9 +186,9 @@ def _joint(points: Sequence[Point], path: Path) -> Path:
         if alone:
             level = 100 * statistics.fmean(p.score for p in alone)
             axis.axhline(level, color="0.4", ls="--", label="predictions alone")
-        whole = [p.score for p in kept if all(p.whole)]
-        if whole:
-            axis.plot([1], [100 * statistics.fmean(whole)], "r*", ms=9, label="all hidden states")
+        if uniform:
+            level = 100 * statistics.fmean(p.score for p in uniform)
+            axis.plot([1], [level], "r*", ms=9, label="all hidden states")
         axis.set_xscale("log")
         axis.set_xlabel("AHSK as a fraction of the full set")
         axis.set_ylabel("score")

@@ -31,12 +31,14 @@ class Cell(Strict):
     """A row of the table; missing values are taken from the grid.
 
     Attributes:
+        tasks: the runs of this cell, instead of the grid's (`--tasks` does not replace them).
         set: dotted setting -> value; overrides the grid.
         first: the run that initialises the student; None = as the recipe says.
         corpus: True to train on an augmented corpus too (`--corpus`).
     """
 
     recipe: str | None = None
+    tasks: list[str] = Field(default_factory=list)
     set: dict[str, Any] = Field(default_factory=dict)
     first: First | None = None
     corpus: bool = False

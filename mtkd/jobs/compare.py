@@ -196,7 +196,7 @@ def jobs(grid: Grid, inputs: GridInputs) -> Iterator[tuple[str, str, int, list[J
     for seed in grid.seeds:
         for name, cell in grid.cells.items():
             first = _text_job(cell, inputs, seed)
-            for spec in grid.tasks:
+            for spec in cell.tasks or grid.tasks:
                 out = inputs.out / "runs" / _file_name(name) / f"{_file_name(spec)}-{seed}"
                 words = ["distill", grid.recipe_of(name), *_sources(inputs.data), "--tasks", spec]
                 corpus = inputs.corpus if cell.corpus else None

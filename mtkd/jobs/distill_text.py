@@ -156,7 +156,9 @@ class _DistillText(StagedJob):
         if teacher is not None and need != OutputSpec():
             source = OnlineTeacher(teacher, need, self.settings.teacher.precision)
         collate = Collator(student.reader, teacher.reader if teacher and source else None)
-        batches = TextBatches(self.files, collate, stage.train, self.request.eval_limit or _HELD_OUT)
+        batches = TextBatches(
+            self.files, collate, stage.train, self.request.eval_limit or _HELD_OUT, self.settings.pack_texts
+        )
         if self.held_out is None:
             self.held_out = batches.held_out()
         measure = held_out_loss(self.held_out, collate, objective, source, stage.train.eval_batch_size)

@@ -1,4 +1,4 @@
-"""Fine-tune: train a model on the labels of one task, choosing the learning rate by validation loss."""
+"""Fine-tune: train a model on the labels of one task, choosing rate and epochs on validation rows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from mtkd.evaluation.scoring import watched
 from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
@@ -20,7 +21,7 @@ from mtkd.models.digest import digest_weights
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import digest_model
 from mtkd.precision import resolve_precision
-from mtkd.settings import FinetuneSettings
+from mtkd.settings import FinetuneSettings, TrainSettings
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
@@ -38,7 +39,7 @@ def finetune(
     callbacks: Sequence[Callback] = (),
     warn: Warn = ignore_warning,
 ) -> RunDirectory:
-    """Fine-tune a model on one task, once for each learning rate, and keep the best by validation loss.
+    """Fine-tune a model on one task, once for each learning rate, and keep the best by `train.metric`.
 
     Args:
         model: a trained model or its directory; if it has no head for the task, it gets a new one. A model
@@ -47,7 +48,7 @@ def finetune(
         warn: called with each warning, before training starts.
 
     Returns:
-        The finished run; its record has the validation loss of every learning rate.
+        The finished run; its record has the watched value of every learning rate and number of epochs.
 
     Raises:
         UserError: invalid data, model or settings; raised before anything is written.
@@ -109,41 +110,57 @@ class _Finetune(TrainingJob):
 
     def _fresh_copy(self) -> MultiTaskModel:
         if isinstance(self.start, Path):
-            return MultiTaskModel.load(self.start)
-        shared = {id(self.start.tokeniser): self.start.tokeniser}
-        return copy.deepcopy(self.start, shared)
+            model = MultiTaskModel.load(self.start)
+        else:
+            model = copy.deepcopy(self.start, {id(self.start.tokeniser): self.start.tokeniser})
+        model.read_at_most(self.settings.max_length or model.info.max_length)
+        return model
 
     def train(self) -> Trained:
-        rates = list(dict.fromkeys(self.settings.learning_rates))
-        results = [self._one_rate(rate) for rate in rates]
-        best = min(range(len(rates)), key=lambda index: results[index]["loss"])
-        directory = self._directory(rates[best])
+        trials = self._trials()
+        results = [self._one_trial(trial) for trial in trials]
+        best = 0
+        for index, result in enumerate(results):
+            best = index if self._better(result["value"], results[best]["value"]) else best
+        directory = self._directory(trials[best])
         for kept in ("log.jsonl", "tensorboard") if self.accelerator.is_main_process else ():
             _move(directory / kept, self.request.out / kept)
-        tried = {f"{rate:g}": result["loss"] for rate, result in zip(rates, results, strict=True)}
-        facts = {"learning_rate": rates[best], "tried": tried}
+        tried = {self._name(trial): result["value"] for trial, result in zip(trials, results, strict=True)}
+        facts = {"learning_rate": trials[best].lr, "tried": tried}
         return Trained(
             MultiTaskModel.load(directory), results[best]["scores"], results[best]["training"], facts
         )
 
+    def _trials(self) -> list[TrainSettings]:
+        """The settings to try: every learning rate with every number of epochs."""
+        settings = self.settings
+        counts = settings.epoch_counts or [settings.train.n_epochs]
+        pairs = dict.fromkeys((rate, count) for rate in settings.learning_rates for count in counts)
+        return [settings.train.model_copy(update={"lr": rate, "epochs": count}) for rate, count in pairs]
+
+    def _better(self, new: float, old: float) -> bool:
+        return new < old if self.settings.train.metric == "loss" else new > old
+
+    def _name(self, trial: TrainSettings) -> str:
+        return f"{trial.lr:g}" + (f", {trial.epochs} epochs" if self.settings.epoch_counts else "")
+
     def clean_up(self) -> None:
-        for rate in self.settings.learning_rates:
-            shutil.rmtree(self._directory(rate), ignore_errors=True)
+        for trial in self._trials():
+            shutil.rmtree(self._directory(trial), ignore_errors=True)
 
-    def _directory(self, rate: float) -> Path:
-        return self.request.out / f"lr-{rate:g}"
+    def _directory(self, trial: TrainSettings) -> Path:
+        return self.request.out / f"lr-{self._name(trial).replace(', ', '-').replace(' ', '-')}"
 
-    def _one_rate(self, rate: float) -> dict[str, Any]:
-        """Train with one learning rate, or read the result if this run has finished it before.
+    def _one_trial(self, train: TrainSettings) -> dict[str, Any]:
+        """Train with one learning rate and number of epochs, or read the result if that is finished.
 
         Returns:
-            A dict with "loss", "scores" and "training".
+            A dict with "value" (of the watched metric), "scores" and "training".
         """
-        directory = self._directory(rate)
+        directory = self._directory(train)
         if (directory / "result.json").is_file():
             earlier: dict[str, Any] = read_json(directory / "result.json")
             return earlier
-        train = self.settings.train.model_copy(update={"lr": rate})
         model = self._fresh_copy()
         torch.manual_seed(train.seed)
         model.keep(self.tasks)
@@ -156,12 +173,12 @@ class _Finetune(TrainingJob):
             directory,
             evaluate=self.evaluate,
             callbacks=self.callbacks,
-            label=f"fine-tuning at lr {rate:g}",
+            label=f"fine-tuning at lr {self._name(train)}",
         )
         outcome = trainer.fit()
         scores = self.evaluate(model)
         result: dict[str, Any] = {
-            "loss": sum(s.loss for s in scores) / len(scores),
+            "value": watched(train.metric, scores)[0],
             "scores": scores_record(scores),
             "training": vars(outcome),
         }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+import math
+from typing import Annotated, Any, Self
 
 import torch
 from pydantic import Field, PositiveInt
@@ -49,8 +50,9 @@ class HiddenKnowledge(LayeredTerm):
         """MSE on a selected part of the teacher's hidden states, summed over layer pairs (Liu et al. 2021).
 
         Attributes:
-            top: L_top, the teacher layer paired with the student's last layer (None = the last); the other
-                layers are spread evenly below it, and embeddings are paired with embeddings.
+            top: L_top, the teacher layer paired with the student's last layer, or a fraction of the teacher's
+                layers (None = the last layer); the other layers are spread evenly below it, and embeddings
+                are paired with embeddings.
             depth: N_D, how many of these layer pairs to keep, counted from the top; None = all.
             tokens: N_L, how many tokens to keep per row at most; None = all.
             by: which tokens to keep: the first (`left`), or those that [CLS] attends to most, either at the
@@ -61,7 +63,7 @@ class HiddenKnowledge(LayeredTerm):
                 all vectors (`uniform`, `random`).
         """
 
-        top: PositiveInt | None = None
+        top: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = None
         depth: PositiveInt | None = None
         tokens: PositiveInt | None = None
         by: TokenRule = "att-last-no-sep"
@@ -79,7 +81,7 @@ class HiddenKnowledge(LayeredTerm):
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         pairs_of(name, [(0, 0)], models)
         s, n, last = settings, models.student.layers, models.teacher.layers
-        top, depth = s.top or last, s.depth or n + 1
+        top, depth = _top_layer(s.top, n, last), s.depth or n + 1
         for key, value, least, most in (("top", top, n, last), ("depth", depth, 1, n + 1)):
             if not least <= value <= most:
                 raise UserError(
@@ -108,3 +110,10 @@ class HiddenKnowledge(LayeredTerm):
         where = kept.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
         projected = self.projection(torch.gather(hidden, 1, where), layer_s)
         return selected_mse(projected, kept.values, kept.units, kept.valid)
+
+
+def _top_layer(top: int | float | None, student: int, teacher: int) -> int:
+    """L_top as a layer; a fraction is rounded half up, and is at least as many layers as the student has."""
+    if isinstance(top, float):
+        return max(min(student, teacher), math.floor(top * teacher + 0.5))
+    return top or teacher

@@ -8,7 +8,7 @@ from mtkd.outputs import EncoderSpec
 from tasks.errors import UserError
 
 Pairs = list[tuple[int, int]]
-NAMES = ("uniform", "skip", "last", "first", "top:L", "auto", "emd")
+NAMES = ("uniform", "skip", "last", "first", "top:L", "last-only", "auto", "emd")
 
 # MiniLMv2 section 3.2: for 24 layers an upper middle layer is best; which one depends on the family.
 _AUTO_OF_24 = {"bert": 21, "roberta": 19, "xlm-roberta": 19}
@@ -39,7 +39,8 @@ def layer_pairs(spec: str | Pairs, student: EncoderSpec, teacher: EncoderSpec) -
     Args:
         spec: a name that `spread` knows; `auto`: the student's last layer with the teacher layer that
             MiniLMv2 found best (the last one; of 24 layers the 21st, or the 19th in the RoBERTa family);
-            `emd`: all pairs; or a list of pairs, in which 0 is the embedding layer.
+            `last-only`: the last layers of both (MiniLM, DistilBERT); `emd`: all pairs; or a list of
+            pairs, in which 0 is the embedding layer.
 
     Raises:
         UserError: a layer does not exist.
@@ -53,6 +54,8 @@ def layer_pairs(spec: str | Pairs, student: EncoderSpec, teacher: EncoderSpec) -
                         expected=f"0 (embeddings) to {model.layers}",
                     )
         return list(spec)
+    if spec == "last-only":
+        return [(student.layers, teacher.layers)]
     if spec == "auto":
         last = _AUTO_OF_24.get(teacher.family, 21) if teacher.layers == 24 else teacher.layers
         return [(student.layers, last)]

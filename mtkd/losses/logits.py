@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor, log_softmax
 from torch.nn import functional
@@ -16,7 +16,7 @@ from tasks.task import Task
 
 @full_precision
 def logits_mse(z_s: Tensor, z_t: Tensor, mask: Tensor | None = None) -> Tensor:
-    """MSE(z_T, z_S), averaged over rows and outputs (MKD Eq. 6; the paper writes the squared norm).
+    """MSE(z_T, z_S), averaged over rows and outputs; `logits_distance` sums over the outputs instead.
 
     Args:
         z_s, z_t: (B, C) logits, or (B, 2, L) of starts and ends; no gradient flows to the teacher's.
@@ -28,6 +28,16 @@ def logits_mse(z_s: Tensor, z_t: Tensor, mask: Tensor | None = None) -> Tensor:
     real = mask.unsqueeze(1)
     squares = (z_s - z_t.detach()).masked_fill(~real, 0.0).square()
     return (squares.sum((1, 2)) / (2 * mask.sum(1)).clamp(min=1)).mean()
+
+
+@full_precision
+def logits_distance(z_s: Tensor, z_t: Tensor) -> Tensor:
+    """||z_T - z_S||², averaged over rows (MKD Eq. 6).
+
+    Args:
+        z_s, z_t: (B, C) logits; no gradient flows to the teacher's.
+    """
+    return (z_s - z_t.detach()).square().sum(-1).mean()
 
 
 @full_precision
@@ -51,17 +61,35 @@ def both_logits(inputs: TermInput) -> tuple[Tensor, Tensor]:
 
 
 class LogitsMSE(LossTerm):
-    """`logits_mse`: the MSE of student and teacher logits (MKD Eq. 6-7). Item: a row."""
+    """`logits_mse`: the squared difference of student and teacher logits (MKD Eq. 6-7). Item: a row.
+
+    Args:
+        reduction: "sum" or "mean" over the outputs of a row.
+    """
 
     class Settings(TermSettings):
-        """MSE of student and teacher logits (MKD)."""
+        """Squared difference of student and teacher logits (MKD).
+
+        Attributes:
+            reduction: whether the squares of a row's outputs are added (`sum`, MKD Eq. 6) or averaged
+                (`mean`, by which a task with three classes counts a third as much); for spans, they are
+                always averaged over the tokens.
+        """
+
+        reduction: Literal["sum", "mean"] = "sum"
 
     student_need = teacher_need = LOGITS
 
+    def __init__(self, reduction: Literal["sum", "mean"] = "sum"):
+        super().__init__()
+        self._sums = reduction == "sum"
+
     def forward(self, inputs: TermInput) -> Tensor:
         student, teacher = both_logits(inputs)
-        mask = inputs.student.mask if inputs.task.type.predicts_spans else None
-        return logits_mse(student, teacher, mask) * len(student)
+        if inputs.task.type.predicts_spans:
+            return logits_mse(student, teacher, inputs.student.mask) * len(student)
+        compare = logits_distance if self._sums else logits_mse
+        return compare(student, teacher) * len(student)
 
 
 class SoftLabels(LossTerm):

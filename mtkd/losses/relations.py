@@ -194,7 +194,8 @@ class Relation(LayeredTerm):
         Attributes:
             pairs: the pairs of vectors to relate, made of q(uery), k(ey), v(alue), o (context vectors) and
                 h(idden states).
-            splits: the number of relation heads; None = as many as the student has attention heads.
+            splits: the number of relation heads; None = as many as the student has attention heads; "auto" =
+                64 for teachers of a width of 1024 or more, and 48 for others (MiniLMv2).
             heads: how the teacher's attention heads are turned into relation heads: concatenated and split
                 (`concat-split`), by their `average`, or by choosing one at `random` (MLKD-BERT table 5).
         """
@@ -202,7 +203,7 @@ class Relation(LayeredTerm):
         pairs: list[Annotated[str, Field(pattern=r"^[qkvoh]-[qkvoh]$")]] = Field(
             ["q-q", "k-k", "v-v"], min_length=1
         )
-        splits: PositiveInt | None = None
+        splits: PositiveInt | Literal["auto"] | None = None
         layers: LayerMap = "auto"
         heads: Literal["concat-split", "average", "random"] = "concat-split"
 
@@ -224,6 +225,8 @@ class Relation(LayeredTerm):
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         s, pairs = settings, pairs_of(name, settings.layers, models)
         splits = s.splits or models.student.heads
+        if splits == "auto":
+            splits = 64 if models.teacher.attention >= 1024 else 48
         _require_divisible(name, set("".join(s.pairs)) - {"-"}, splits, s.heads != "concat-split", models)
         return cls(pairs, s.pairs, splits, s.heads, models.teacher.heads, s.layers == "emd")
 

@@ -45,13 +45,15 @@ def _kind(value: str) -> str:
 
 
 def _layers(value: str | list[tuple[int, int]]) -> str | list[tuple[int, int]]:
-    """uniform | skip | last | first | top:L | auto | emd, or pairs such as [[1, 3], [2, 6]]"""
+    """uniform | skip | last | first | top:L | last-only | auto | emd, or pairs such as [[1, 3], [2, 6]]"""
     if not value or (isinstance(value, str) and not re.fullmatch(_LAYER_MAPS, value)):
-        raise ValueError("uniform, skip, last, first, top:L, auto, emd, or pairs such as [[1, 3], [2, 6]]")
+        raise ValueError(
+            "uniform, skip, last, first, top:L, last-only, auto, emd, or pairs such as [[1, 3], [2, 6]]"
+        )
     return value
 
 
-_LAYER_MAPS = r"uniform|skip|last|first|auto|emd|top:\d+"
+_LAYER_MAPS = r"uniform|skip|last|first|last-only|auto|emd|top:\d+"
 Schedule = Annotated[float | Points, AfterValidator(_weight)]
 Temperature = Annotated[float | Points, AfterValidator(_temperature)]
 LayerMap = Annotated[str | list[tuple[int, int]], AfterValidator(_layers)]

@@ -73,7 +73,7 @@ class MultiTaskModel(nn.Module):
         if max_length > longest:
             raise UserError(
                 f"max_length {max_length} is more than the {longest} positions that the encoder has",
-                hint=f"use `max_length={longest}` (refine) or `student.max_length={longest}` (distill)",
+                hint=f"use `max_length={longest}` or, to distil, `student.max_length={longest}`",
             )
         self.info.max_length = max_length
 

@@ -64,6 +64,8 @@ def load_settings(name: str, stage: str, overrides: Mapping[str, Any], task: str
         _assign(values, key, value)
     if overrides.get("train.epochs") and "train.steps" not in overrides:
         overrides = {"train.steps": None, **overrides}
+    if stage == "finetune" and (overrides.get("train.epochs") or overrides.get("train.steps")):
+        overrides = {"epoch_counts": [], **overrides}
     for key in overrides:
         section, _, setting = key.partition(".")
         for table in values.get("stages", {}).values() if section == "train" else ():
@@ -124,4 +126,4 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise UserError(f"the setting {key} does not exist: {part!r} is a value, not a table of settings")
-    table[last] = value
+    table[last] = None if value == "none" else value  # TOML has no null

@@ -24,21 +24,24 @@ def build_optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.O
         {"params": [p for p in params if p.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in params if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return OPTIMIZERS[settings.optimizer]([g for g in groups if g["params"]], lr=settings.lr)
+    given = {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps}
+    options = {name: value for name, value in given.items() if value is not None}
+    return OPTIMIZERS[settings.optimizer]([group for group in groups if group["params"]], **options)
 
 
 def learning_rate(settings: TrainSettings, step: int, total: int, hold: float = 0.0) -> float:
     """The learning rate of one step.
 
-    It rises linearly from 0 over the first `warmup * total` steps. Then it stays constant (`constant`), or
-    falls linearly to 0 at step `total` (`linear`), starting at step `hold * total`.
+    It rises linearly from 0 over the first `warmup * total` steps, or the first `warmup` steps if that is
+    1 or more. Then it stays constant (`constant`), or falls linearly to 0 at step `total` (`linear`),
+    starting at step `hold * total`.
 
     Args:
         step: the step, counted from 0.
         total: steps of the whole run.
         hold: share of the steps before which the rate does not fall.
     """
-    warm = int(settings.warmup * total)
+    warm = int(settings.warmup * total if settings.warmup < 1 else min(settings.warmup, total))
     top = total if settings.schedule == "constant" else max(warm, round(hold * total))
     return linear_rate(settings.lr, step, total, warm, top)
 

@@ -31,17 +31,25 @@ _STREAM = 0x7E87  # separates the random numbers of this source from others with
 class TextBatches:
     """Batches of text, pass after pass over the files, with memory use independent of their size.
 
-    Texts are read in chunks. The texts of a chunk are cut into sequences of up to the reader's max_length,
-    grouped into batches by length, and the batches are shuffled. So texts are shuffled within a chunk, not
-    across the corpus. Every 64th text is held out until there are `held_out` of them.
+    Texts are read in chunks. The texts of a chunk, each for itself or packed (`encode_texts`), are cut into
+    sequences of up to the reader's max_length, grouped into batches by length, and the batches are shuffled.
+    So texts are shuffled within a chunk, not across the corpus. Every 64th text is held out until
+    there are `held_out` of them.
 
     The cursor of a draw is the pass, the first text of the chunk, and the next batch of the chunk.
     """
 
-    def __init__(self, files: TextFiles, collate: Collator, settings: TrainSettings, held_out: int = 512):
+    def __init__(
+        self,
+        files: TextFiles,
+        collate: Collator,
+        settings: TrainSettings,
+        held_out: int = 512,
+        pack: bool = False,
+    ):
         self.tasks: Mapping[str, Task] = {TEXT.name: TEXT}
         self.collate = collate
-        self._files, self._settings = files, settings
+        self._files, self._settings, self._pack = files, settings, pack
         self._limit = held_out * _HELD_OUT_EVERY
         self._stream: Iterator[DrawnRows] | None = None
         self._cursor: Mapping[str, Any] = {}
@@ -63,7 +71,7 @@ class TextBatches:
         while True:
             for chunk in self._files.chunks(texts):
                 kept = chunk.filter(pa.array(~self._held_out(texts, len(chunk))))
-                pool = encode_texts(kept, self.collate.reader)
+                pool = encode_texts(kept, self.collate.reader, self._pack)
                 for number, indices in enumerate(self._batches(pool, passes, texts)):
                     if number >= batch:
                         cursor = {"passes": passes, "texts": texts, "batch": number + 1}
@@ -95,13 +103,25 @@ class TextBatches:
             first += len(chunk)
             if first >= self._limit:
                 break
-        return encode_texts(pa.array(texts, pa.string()), self.collate.reader)
+        return encode_texts(pa.array(texts, pa.string()), self.collate.reader, self._pack)
 
 
-def encode_texts(texts: pa.StringArray, reader: Reader) -> Encoded:
-    """Encode texts without truncation: a text that is too long for the reader becomes several rows."""
-    room = reader.max_length - reader.tokeniser.layout(1).n_specials
+def encode_texts(texts: pa.StringArray, reader: Reader, pack: bool = False) -> Encoded:
+    """Encode texts without truncation: a text that is too long for the reader becomes several rows.
+
+    Args:
+        pack: join all texts, with the tokens that end a text between them, before they are cut into rows, so
+            that every row but the last is as long as the reader allows.
+    """
+    layout = reader.tokeniser.layout(1)
+    room = reader.max_length - layout.n_specials
     whole = reader.tokeniser.token_ids(texts)
+    if pack:
+        end = np.array(layout.specials[-1], np.int32)
+        joined = np.insert(
+            whole.values, np.repeat(whole.offsets[1:-1], len(end)), np.tile(end, max(0, len(whole) - 1))
+        )
+        whole = RaggedArray(joined, np.array([0, len(joined)]))
     counts = -(-whole.lengths // room)
     firsts = np.repeat(whole.offsets[:-1], counts)
     nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

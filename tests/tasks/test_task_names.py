@@ -7,6 +7,7 @@ import pytest
 
 from tasks.errors import UserError
 from tasks.glue import TASKS
+from tasks.sources import load_rows, open_data
 from tasks.task_names import GROUPS, resolve
 from tasks.task_types import check_metrics
 
@@ -38,7 +39,8 @@ def test_names_groups_order_and_duplicates():
     assert names("rte") == ["rte"]
     assert names("glue") == ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
     assert names("mkd") == ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
-    assert names("sentiment,paraphrase") == ["sst2", "mrpc", "stsb", "qqp"]
+    assert names("sentiment,paraphrase") == ["sst2", "mrpc", "qqp"], "MKD table 3; STS-B is a similarity task"
+    assert names("similarity") == ["stsb"]
     assert names(" rte , nli,ax,rte,") == ["rte", "mnli", "qnli", "ax"]
 
 
@@ -55,6 +57,15 @@ def test_built_in_records_agree_with_each_other():
         assert (task.range is not None) == (task.kind == "regress")
     submitted = [file for task in TASKS.values() for file in task.submission.values()]
     assert len(set(submitted)) == len(submitted) == 11
+
+
+def test_qnli_as_ranking_has_a_group_for_each_question():
+    rows, pairs = (load_rows(open_data("pocket"), TASKS[name], "train") for name in ("qnli_rank", "qnli"))
+    assert TASKS["qnli_rank"].kind == "rank" and rows.texts == pairs.texts
+    assert rows.labels.tolist() == pairs.labels.tolist()
+    questions = rows.texts[0].to_pylist()
+    assert len(set(rows.groups.tolist())) == len(set(questions)) < len(questions)
+    assert len(set(zip(rows.groups.tolist(), questions, strict=True))) == len(set(questions))
 
 
 def test_own_task_mixes_with_names(tmp_path):

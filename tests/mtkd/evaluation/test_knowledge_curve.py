@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mtkd.evaluation.knowledge_curve import Point, curve, draw, gather
+from mtkd.evaluation.knowledge_curve import Point, curve, draw, gather, whole_points
 from mtkd.recipes import load_settings
 from tasks.errors import UserError
 
@@ -78,6 +79,12 @@ def test_a_curve_holds_mean_best_and_count_by_rising_amount(runs: Path) -> None:
 
 def point(depth: int, tokens: int, width: float, score: float) -> Point:
     return Point("r", "rte", "m", depth, tokens, width, (3, 24), None, "att", "magnitude", score)
+
+
+def test_the_star_is_the_uniform_map_if_it_was_run() -> None:
+    upper, uniform = (replace(point(3, 24, 1.0, score), top=top) for score, top in ((0.7, 10), (0.6, None)))
+    assert whole_points([point(3, 12, 1.0, 0.5), upper]) == [upper]
+    assert whole_points([point(0, 24, 1.0, 0.5), upper, uniform]) == [uniform]
 
 
 def test_a_dimension_is_drawn_where_it_varies_and_the_others_are_whole(tmp_path: Path) -> None:

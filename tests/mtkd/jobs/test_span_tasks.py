@@ -90,7 +90,12 @@ def test_recipes_distil_spans_beside_classes(recipe: str, span_teacher: Path, tm
 
 def test_a_store_teaches_spans_as_the_teacher_does(span_teacher: Path, tmp_path: Path) -> None:
     sets = STUDENT | {"student.transformer.layers": 2, "train.epochs": 2, "train.batch_size": 16}
-    sets |= {"student.dropout": 0.0, "student.transformer.dropout": 0.0, "terms.logits.loss": "soft_labels"}
+    sets |= {
+        "train.lr": 5e-5,
+        "student.dropout": 0.0,
+        "student.transformer.dropout": 0.0,
+        "terms.logits.loss": "soft_labels",
+    }
     request = StoreRequest("mkd-transformer", "pocket", "squad_v2,rte", str(span_teacher), sets, limit=24)
     build_store(request, tmp_path / "store", command="test")
     settings = load_settings("mkd-transformer", "distill", sets, "squad_v2,rte")

@@ -255,6 +255,23 @@ def test_a_pass_over_text_sees_every_piece_once(corpus: Path, tiny_encoder: Path
     assert sum(real) / len(real) > 0.9, "batches hold texts of about one length"
 
 
+def test_packed_texts_fill_every_sequence_and_lose_no_token(corpus: Path, tiny_encoder: Path) -> None:
+    tokeniser = Tokeniser.load(str(tiny_encoder))
+    texts = pa.array(["the cat sat", "on mats", "the dog sat on the long mat"] * 5)
+    packed = encode_texts(texts, Reader(tokeniser, "joined", 12), pack=True).texts[0]
+    (end,) = tokeniser.layout(1).specials[-1]
+    lists = [tokeniser.token_ids(texts.slice(n, 1)).values.tolist() for n in range(len(texts))]
+    joined = lists[0] + [token for ids in lists[1:] for token in (end, *ids)]
+    assert packed.values.tolist() == joined
+    assert packed.lengths.tolist() == [10] * (len(joined) // 10) + [len(joined) % 10] * (len(joined) % 10 > 0)
+    files, train = TextFiles.open(corpus), settings_of("minilmv2-6x384", RELATIONS).train
+    plain, full = (
+        TextBatches(files, Collator(Reader(tokeniser, "joined", 24)), train, pack=pack).held_out()
+        for pack in (False, True)
+    )
+    assert len(full) < len(plain) and full.texts[0].lengths[:-1].min() == 22
+
+
 @pytest.mark.parametrize(
     ("recipe", "changes", "complaint"),
     [

@@ -113,6 +113,37 @@ def test_fine_tuning_a_model_leaves_it_as_it_was(tiny_teacher: Path, tmp_path: P
     )
 
 
+@pytest.mark.parametrize("metric", ["loss", "score"])
+def test_fine_tuning_tries_every_rate_with_every_number_of_epochs(
+    metric: str, tiny_teacher: Path, tmp_path: Path
+) -> None:
+    changes = {
+        "learning_rates": [1e-4, 3e-3],
+        "epoch_counts": [1, 2],
+        "max_length": 12,
+        "train.metric": metric,
+    }
+    settings = load_settings("finetune", "finetune", changes)
+    run = finetune(Request("pocket", "rte", tmp_path / "run", 32, 16), settings, tiny_teacher)
+    tried = run.record["tried"]
+    assert set(tried) == {f"{rate}, {epochs} epochs" for rate in ("0.0001", "0.003") for epochs in (1, 2)}
+    (scores,) = run.record["scores"].values()
+    best = min(tried.values()) if metric == "loss" else max(tried.values())
+    assert scores["loss" if metric == "loss" else "primary"] == best
+    assert run.record["training"]["epochs"] == int(next(key for key in tried if tried[key] == best)[-8])
+    assert run.model().info.max_length == 12 and MultiTaskModel.load(tiny_teacher).info.max_length != 12
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        "log.jsonl",
+        "model",
+        "run.json",
+        "tensorboard",
+    ]
+    with pytest.raises(UserError, match="max_length 5000 is more than"):
+        longer = settings.model_copy(update={"max_length": 5000})
+        finetune(Request("pocket", "rte", tmp_path / "not"), longer, tiny_teacher)
+    assert not (tmp_path / "not").exists()
+
+
 def test_rows_are_tokenised_once(tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts: dict[str, int] = {}
     original = Tokeniser.token_ids

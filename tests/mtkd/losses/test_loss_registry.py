@@ -185,10 +185,17 @@ def test_losses_can_be_given_as_objects() -> None:
     half = Distance()
     half.weight = 0.5
     mixed = build_objective({"mine": half, **settings_of(mse={"loss": "logits_mse"})}, BERT, BERT, [RTE])
-    assert value_of(mixed) == (0.5 * 1.5 + 2.5, [1.5, 2.5])
+    assert value_of(mixed) == (0.5 * 1.5 + 5.0, [1.5, 5.0])
     only = Distance()
     only.kinds = ["regress"]
-    assert value_of(build_objective([only, LogitsMSE()], BERT, BERT, [RTE])) == (2.5, [0.0, 2.5])
+    assert value_of(build_objective([only, LogitsMSE()], BERT, BERT, [RTE])) == (5.0, [0.0, 5.0])
+
+
+@pytest.mark.parametrize("reduction, expected", [("sum", 5.0), ("mean", 2.5)])
+def test_squared_logits_are_summed_or_averaged_over_the_outputs(reduction: str, expected: float) -> None:
+    terms = settings_of(mse={"loss": "logits_mse", "reduction": reduction})
+    assert value_of(build_objective(terms, BERT, BERT, [RTE])) == (expected, [expected])
+    assert value_of(build_objective([LogitsMSE()], BERT, BERT, [RTE]))[0] == 5.0
 
 
 def test_objects_are_named_after_their_class() -> None:

@@ -18,7 +18,7 @@ from mtkd.losses.attention import attention_kl, score_mse
 from mtkd.losses.contrastive import sample_contrastive
 from mtkd.losses.emd import emd, emd_weights
 from mtkd.losses.hidden import cosine, masked_mse, patient_cls_mse
-from mtkd.losses.logits import logits_mse, soft_label_kl
+from mtkd.losses.logits import logits_distance, logits_mse, soft_label_kl
 from mtkd.losses.relations import relation_kl, sample_similarity_kl, token_similarity_kl
 
 
@@ -26,6 +26,12 @@ def test_logits_mse_is_the_mean_of_squares() -> None:
     student, teacher = torch.randn(5, 3), torch.randn(5, 3)
     naive = sum((student[b, c] - teacher[b, c]).item() ** 2 for b in range(5) for c in range(3)) / 15
     assert logits_mse(student, teacher).item() == pytest.approx(naive, rel=1e-5)
+
+
+def test_logits_distance_is_the_squared_norm_of_a_row() -> None:
+    student, teacher = torch.randn(5, 3), torch.randn(5, 3)
+    naive = sum(torch.linalg.vector_norm(student[b] - teacher[b]).item() ** 2 for b in range(5)) / 5
+    assert logits_distance(student, teacher).item() == pytest.approx(naive, rel=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0])

@@ -131,6 +131,15 @@ def test_the_rate_holds_while_layers_are_built() -> None:
     assert {learning_rate(constant, step, 20, 0.5) for step in range(20)} == {1.0}
 
 
+@pytest.mark.parametrize(("warmup", "peak"), [(0.25, 5), (5, 5), (1, 1), (50, 20)])
+def test_warm_up_is_a_fraction_or_a_number_of_steps(warmup: float, peak: int) -> None:
+    settings = TrainSettings(lr=1.0, schedule="constant", warmup=warmup)
+    rates = [learning_rate(settings, step, 20) for step in range(21)]
+    assert rates.index(1.0) == peak if peak < 20 else max(rates[:20]) < 1.0
+    with pytest.raises(ValueError, match="whole number"):
+        TrainSettings(warmup=1.5)
+
+
 def trained(out: Path, teacher: Path) -> dict[str, torch.Tensor]:
     settings = load_settings("tinybert-4", "distill", SMALL | {"train.checkpoint_steps": 5})
     distill(Request("pocket", "rte", out, 32, 16), settings, str(teacher))

@@ -1,0 +1,200 @@
+"""Recipes and grids hold the values of the papers' tables, which are copied here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtkd.grids import load_grid
+from mtkd.jobs.compare import GridInputs, jobs
+from mtkd.losses.hidden_knowledge import HiddenKnowledge
+from mtkd.losses.layer_maps import layer_pairs
+from mtkd.losses.loss_registry import loss_class
+from mtkd.losses.loss_term import ModelPair
+from mtkd.losses.term_settings import value_at
+from mtkd.outputs import EncoderSpec, OutputSpec
+from mtkd.recipes import load_settings
+from mtkd.settings import DistillSettings
+from tasks.glue import TASKS
+
+HSK = {"hsk-tinybert-4": 4, "hsk-rosita-6": 6}
+# Liu et al. 2021, table 4: task -> length, batch, epochs on hidden states, rate of the predictions.
+TABLE_4 = {
+    "cola": (64, 32, 30, 2e-5),
+    "sst2": (64, 32, 10, 2e-5),
+    "qnli": (128, 64, 5, 2e-5),
+    "mnli": (128, 64, 5, 5e-5),
+    "mrpc": (128, 32, 20, 2e-5),
+    "rte": (128, 32, 20, 2e-5),
+    "stsb": (128, 32, 20, 2e-5),
+}
+# The titles of the panels of figures 9 and 8.
+L_TOP = {
+    "hsk-tinybert-4": {"cola": 8, "sst2": 8, "qnli": 10, "mnli": 12, "mrpc": 8, "rte": 10, "stsb": 10},
+    "hsk-rosita-6": {"cola": 8, "sst2": 10, "qnli": 10, "mnli": 10, "mrpc": 10, "rte": 8, "stsb": 8},
+}
+
+
+def spec(layers: int, width: int = 48, heads: int = 12) -> EncoderSpec:
+    states = frozenset(range(layers + 1))
+    kinds = ("hidden", "query", "key", "value", "context", "scores")
+    return EncoderSpec("bert", layers, width, width, heads, width, OutputSpec(**dict.fromkeys(kinds, states)))
+
+
+def top_of(settings: DistillSettings, student: int, teacher: int) -> int:
+    """The teacher layer that the student's last layer is compared with."""
+    models = ModelPair(spec(student), spec(teacher), (TASKS["rte"],))
+    return HiddenKnowledge.from_settings("hidden", settings.terms["hidden"], models).compared[-1][1]
+
+
+@pytest.mark.parametrize("recipe", HSK)
+@pytest.mark.parametrize("task", TABLE_4)
+def test_hidden_knowledge_has_the_settings_of_table_4_and_figures_8_and_9(recipe: str, task: str) -> None:
+    settings: DistillSettings = load_settings(recipe, "distill", {}, task)
+    hidden, prediction = (stage.train for stage in settings.resolved_stages())
+    length, batch, epochs, rate = TABLE_4[task]
+    assert settings.student.max_length == length
+    assert (hidden.batch_size, prediction.batch_size) == (batch, batch)
+    assert (hidden.lr, hidden.schedule, hidden.warmup, hidden.epochs) == (5e-5, "constant", 0, epochs)
+    assert (prediction.lr, prediction.schedule, prediction.epochs) == (rate, "linear", 5)
+    assert top_of(settings, HSK[recipe], 12) == L_TOP[recipe][task]
+
+
+def test_the_top_layer_may_be_a_fraction_but_covers_the_student() -> None:
+    def top(value: Any, student: int, teacher: int) -> int:
+        settings = load_settings("hsk-tinybert-4", "distill", {"terms.hidden.top": value})
+        return top_of(settings, student, teacher)
+
+    assert top(0.8333, 4, 12) == 10 and top(0.6667, 6, 12) == 8
+    assert top(0.5, 4, 9) == 5, "half up"
+    assert top(0.6667, 6, 6) == 6, "at least one teacher layer for each of the student's"
+    assert top("none", 4, 12) == 12 and top(11, 4, 12) == 11
+
+
+@pytest.mark.parametrize("recipe", HSK)
+def test_grids_hold_everything_and_the_uniform_map_as_reference(recipe: str) -> None:
+    grid = load_grid(f"{recipe}-grid", {}, {})
+    found = []
+    for name in ("all hidden states", "all hidden states, g(l, 12)"):
+        settings = load_settings(grid.recipe_of(name), "distill", grid.set | grid.cells[name].set, "cola")
+        hidden = settings.terms["hidden"]
+        assert (hidden.depth, hidden.tokens, hidden.width) == (HSK[recipe] + 1, None, 1.0)
+        found.append(top_of(settings, HSK[recipe], 12))
+    assert found == [L_TOP[recipe]["cola"], 12]
+
+
+def test_figures_3_to_7_vary_one_dimension() -> None:
+    whole = {"depth": None, "tokens": None, "width": 1.0}
+    for number, free in ((3, "depth"), (4, "tokens"), (5, "tokens"), (7, "width")):
+        grid = load_grid(f"hsk-figure-{number}", {}, {})
+        for name, cell in grid.cells.items():
+            hidden = load_settings(grid.recipe_of(name), "distill", grid.set | cell.set).terms["hidden"]
+            layers = HSK[grid.recipe_of(name)] + 1
+            kept = {key: getattr(hidden, key) for key in whole if key != free}
+            kept = {key: None if key == "depth" and value == layers else value for key, value in kept.items()}
+            assert kept == {key: value for key, value in whole.items() if key != free}, (number, name)
+
+
+def test_the_tuning_grid_has_both_students_epochs_and_rates() -> None:
+    grid = load_grid("hsk-tuning", {}, {})
+    found = set()
+    for name, cell in grid.cells.items():
+        settings = load_settings(grid.recipe_of(name), "distill", grid.set | cell.set, "rte")
+        train = settings.resolved_stages()[1].train
+        found.add((grid.recipe_of(name), train.epochs, train.lr))
+        assert settings.terms["hidden"].top is None, "tuned for the uniform map"
+    assert found == {(recipe, epochs, lr) for recipe in HSK for epochs in (5, 10) for lr in (2e-5, 5e-5)}
+
+
+@pytest.mark.parametrize(("layers", "width", "splits"), [(12, 768, 48), (24, 1024, 64)])
+def test_minilmv2_has_48_relation_heads_for_base_and_64_for_large_teachers(
+    layers: int, width: int, splits: int
+) -> None:
+    for recipe, student in (("minilmv2-6x384", spec(6, 384)), ("minilmv2-12x768", spec(12, 768))):
+        settings = load_settings(recipe, "distill", {}).terms["relation"]
+        models = ModelPair(student, spec(layers, width), (TASKS["rte"],))
+        assert loss_class("relation").from_settings("relation", settings, models)._splits == splits
+
+
+def test_minilmv2_trains_as_in_section_4_1() -> None:
+    for recipe in ("minilmv2-6x384", "minilmv2-6x768", "minilmv2-12x384", "minilmv2-12x768"):
+        settings = load_settings(recipe, "distill", {})
+        train, encoder = settings.train, settings.student.transformer
+        assert (train.batch_size, train.lr, train.steps, train.warmup * train.steps) == (
+            256,
+            6e-4,
+            400_000,
+            4000,
+        )
+        assert (train.schedule, train.weight_decay, train.optimizer) == ("linear", 0.01, "adamw")
+        assert settings.student.max_length == 512 and settings.pack_texts
+        assert (encoder.heads, encoder.init) == (12, "random")
+        assert f"{encoder.layers}x{encoder.hidden_size}" == recipe.removeprefix("minilmv2-")
+        assert train.betas == ((0.9, 0.98) if recipe.endswith("12x768") else None), "torch's are 0.9, 0.999"
+
+
+def test_minilm_and_distilbert_compare_the_last_layers_of_any_teacher() -> None:
+    for recipe, names in (("minilm-6", ("relation", "attention")), ("distilbert-6", ("cosine",))):
+        terms = load_settings(recipe, "distill", {}).terms
+        for name in names:
+            assert layer_pairs(terms[name].layers, spec(6), spec(24)) == [(6, 24)], "auto would be 21"
+
+
+def test_minilmv2_is_fine_tuned_as_in_appendix_c() -> None:
+    glue = load_settings("minilmv2-finetune", "finetune", {}, "rte")
+    assert glue.learning_rates == [1e-5, 1.5e-5, 2e-5, 3e-5, 5e-5] and glue.epoch_counts == [3, 5, 10]
+    assert (glue.max_length, glue.train.batch_size, glue.train.warmup) == (128, 32, 0.1)
+    assert glue.train.weight_decay == 0.01
+    assert load_settings("minilmv2-finetune", "finetune", {}, "cola").epoch_counts == [25]
+    squad = load_settings("minilmv2-finetune", "finetune", {}, "squad_v2")
+    assert squad.learning_rates == [3e-5, 6e-5, 8e-5, 9e-5] and squad.epoch_counts == [3]
+    assert squad.max_length == 384
+    assert load_settings("minilmv2-finetune", "finetune", {"train.epochs": 2}, "cola").epoch_counts == []
+
+
+def test_mkd_trains_as_in_section_6_2() -> None:
+    for recipe in ("mkd-lstm", "mkd-transformer"):
+        settings = load_settings(recipe, "distill", {})
+        train = settings.train
+        assert (train.optimizer, train.lr, train.batch_size, train.epochs) == ("adam", 5e-4, 128, 16)
+        assert train.clip == 1.0 and settings.terms["logits"].reduction == "sum"
+        assert settings.student.head_hidden == 512
+    teacher = load_settings("mkd-refine", "refine", {}).train
+    assert (teacher.epochs, teacher.lr) == (1, 5e-4)
+    tuned = load_settings("finetune", "finetune", {})
+    assert tuned.learning_rates == [1e-5, 1.5e-5, 5e-5]
+    assert (tuned.train.epochs, tuned.train.patience, tuned.train.metric) == (16, None, "loss")
+
+
+def test_table_2_of_mkd_has_single_task_and_joint_students() -> None:
+    grid = load_grid("mkd-table-2", {}, {})
+    inputs = GridInputs("pocket", "teacher", Path("out"), corpus="copies")
+    runs: dict[str, list[str]] = {}
+    for name, spec, _, chain in jobs(grid, inputs):
+        runs.setdefault(name[0], []).append(spec)
+        assert ("--corpus" in chain[-1].words) == (name[0] != "1")
+    seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
+    assert runs == {"1": seven, "2": seven, **{row: [",".join(seven)] for row in "345"}}
+
+
+def test_without_slow_build_the_temperature_falls_from_the_start() -> None:
+    grid = load_grid("waldorf-ablation", {}, {})
+    assert grid.tasks == ["squad_v2"]
+    for name, cell in grid.cells.items():
+        settings = load_settings("waldorf", "distill", cell.set)
+        half = value_at(settings.terms["soft"].temperature, 0.5)
+        if settings.supervision == "teacher":
+            assert half == pytest.approx(4.0 if settings.slow_build else 2.5), name
+
+
+def test_tinybert_follows_the_epochs_that_hidden_knowledge_was_compared_with() -> None:
+    def train(task: str) -> Any:
+        return load_settings("tinybert-4", "distill", {}, task).resolved_stages()[0].train
+
+    found = {task: (train(task).epochs, train(task).batch_size) for task in TABLE_4}
+    assert found == {
+        "cola": (50, 32), "sst2": (10, 32), "qnli": (10, 256), "mnli": (5, 256),
+        "mrpc": (20, 32), "rte": (20, 32), "stsb": (20, 32),
+    }  # fmt: skip
