@@ -88,6 +88,12 @@ class TrainSettings(Strict):
             written after each epoch.
         checkpoint_steps: also write a checkpoint every this many steps.
         steps_per_epoch: the number of steps that count as an epoch; None = one pass over the rows.
+        unlabelled_fraction: the fraction of the rows of an epoch that have no labels: an epoch takes all rows
+            with labels once, and so many of the others in turn; None = all rows once.
+        min_confidence: drop rows without labels if the teacher's most probable class has a lower probability
+            (classification only); None = keep all.
+        class_weights: weights of the classes in the loss on labels of classification tasks: one number per
+            label, or "balanced" = inversely proportional to their number of rows, with mean 1; None = 1.
         seed: the random seed of weights, row order and dropout.
     """
 
@@ -109,6 +115,9 @@ class TrainSettings(Strict):
     bucket: bool = True
     shuffle: Literal["auto", "rows", "blocks"] = "auto"
     steps_per_epoch: int | None = Field(None, gt=0)
+    unlabelled_fraction: float | None = Field(None, gt=0, lt=1)
+    min_confidence: float | None = Field(None, gt=0, le=1)
+    class_weights: Literal["balanced"] | list[Annotated[float, Field(ge=0)]] | None = None
     metric: str = "score"
     keep: Literal["best", "last"] = "best"
     patience: int | None = Field(None, gt=0)

@@ -13,10 +13,13 @@ import pyarrow.compute as pc
 from tasks.data_quality import imbalance, leakage, token_problems
 from tasks.errors import UserError, shorten
 from tasks.raw_table import Level, RawTable
+from tasks.rows import ANSWERS, Rows, row_keys
 from tasks.sources import DataSource
-from tasks.task import Task
+from tasks.task import UNLABELLED, Task
+from tasks.unlabelled import UnlabelledRequest, append_unlabelled, count_overlap, overlap_warnings
 from tasks.validation import Problem, find_problems
 
+_STEP = 65_536  # rows processed at once
 _WORD = r"[^\s\pZ\x0b\x1c-\x1f\x{85}]+"  # white space as Python defines it; RE2's \s matches less
 
 
@@ -100,7 +103,12 @@ class DataReport:
         return value | {"errors": self.errors}
 
 
-def report_on(source: DataSource, tasks: Sequence[Task], max_length: int = 128) -> DataReport:
+def report_on(
+    source: DataSource,
+    tasks: Sequence[Task],
+    max_length: int = 128,
+    unlabelled: UnlabelledRequest = UnlabelledRequest(),  # noqa: B008 (it is frozen)
+) -> DataReport:
     """Read every split of the tasks and report on it. Invalid data are reported, not raised.
 
     A task without any split, without its training split or without any validation split is an error, since
@@ -108,7 +116,9 @@ def report_on(source: DataSource, tasks: Sequence[Task], max_length: int = 128) 
 
     Args:
         max_length: tokens that a model keeps per row; longer rows are counted.
+        unlabelled: the rows without labels to report on; by default those that tasks and source name.
     """
+    unlabelled.check(tasks)
     splits: list[SplitReport] = []
     problems: list[Problem] = []
     for task in tasks:
@@ -127,10 +137,18 @@ def report_on(source: DataSource, tasks: Sequence[Task], max_length: int = 128) 
                     level: Level = "error" if split in present else "warning"
                     problems.append(Problem(f"{task.name}/{split}", None, message, level))
                 continue
-            keys = _keys(raw.table, task.columns)
+            keys = row_keys([raw.table[name] for name in task.columns])
             splits.append(_report(task, split, raw, keys, train, max_length))
             if split == task.train:
                 train = keys
+        try:
+            if batches := unlabelled.open(source, task):
+                rows = append_unlabelled(task, _no_rows(task), batches, unlabelled.limit)[0]
+                leaks = overlap_warnings(source, task, rows, unlabelled.split_of(task))
+                splits.append(_unlabelled_report(task, rows, leaks, train, max_length))
+        except UserError as error:
+            message = "; ".join(line.strip() for line in error.lines())
+            problems.append(Problem(f"{task.name}/{UNLABELLED}", None, message))
     return DataReport(source.name, tuple(splits), tuple(problems))
 
 
@@ -171,7 +189,7 @@ def _report(
     if labels_as_text is not None:
         index = raw.table.schema.get_field_index(task.label)
         comparable = raw.table.set_column(index, task.label, labels_as_text)
-        with_label = _keys(comparable, (*task.columns, task.label))
+        with_label = row_keys([comparable[name] for name in (*task.columns, task.label)])
     problems, labels = find_problems(task, split, raw)
     balance = tuple(Count(*found) for found in task.type.balance(task, labels)) if labels else ()
     seen = None if train is None else pc.is_in(keys, value_set=train)
@@ -193,21 +211,45 @@ def _report(
     )
 
 
-def _keys(table: pa.Table, columns: Sequence[str]) -> pa.Array:
-    """One string per row; two strings are equal if and only if the rows agree in every column."""
-    parts = []
-    for name in columns:
-        values = table[name].combine_chunks()
-        values = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
-        text = values.cast(pa.large_string()).fill_null("")
-        parts += [pc.binary_length(text).cast(pa.large_string()), text]
-    return pc.binary_join_element_wise(*parts, pa.scalar(":", pa.large_string()))
+def _no_rows(task: Task) -> Rows:
+    """Training rows of a task: none."""
+    none = pa.array([], pa.string())
+    answers = pa.array([], ANSWERS) if task.type.predicts_spans else None
+    return Rows(task.name, UNLABELLED, none, (none,) * len(task.columns), np.zeros(0), answers=answers)
+
+
+def _unlabelled_report(
+    task: Task, rows: Rows, leaks: Sequence[str], train: pa.Array | None, max_length: int
+) -> SplitReport:
+    path = f"{task.name}/{UNLABELLED}"
+    table = pa.table(dict(zip(task.columns, rows.texts, strict=True)))
+    hashes = np.zeros(len(rows), np.int64)
+    for start in range(0, len(rows), _STEP):
+        keys = row_keys([column.slice(start, _STEP) for column in rows.texts]).to_pylist()
+        hashes[start : start + len(keys)] = list(map(hash, keys))
+    return SplitReport(
+        task=task.name,
+        split=UNLABELLED,
+        path=path,
+        rows=len(rows),
+        balance=(Count("unlabelled", len(rows)),),
+        lengths=tuple(_lengths(name, table[name]) for name in task.columns),
+        duplicates=len(rows) - len(np.unique(hashes)),
+        overlap=None if train is None else count_overlap(rows, train),
+        problems=(
+            *(Problem(path, None, leak, "warning") for leak in leaks),
+            *token_problems(task, RawTable(table, path), max_length),
+        ),
+    )
 
 
 def _lengths(name: str, column: pa.ChunkedArray) -> Lengths:
-    texts = column.combine_chunks().drop_null().dictionary_encode()
-    sizes = pc.count_substring_regex(texts.dictionary, _WORD)
-    words = sizes.take(texts.indices).to_numpy(zero_copy_only=False)
+    parts = []
+    for start in range(0, len(column), _STEP):
+        texts = column.slice(start, _STEP).combine_chunks().drop_null().dictionary_encode()
+        sizes = pc.count_substring_regex(texts.dictionary, _WORD)
+        parts.append(sizes.take(texts.indices).to_numpy(zero_copy_only=False))
+    words = np.concatenate(parts) if parts else np.zeros(0)
     if len(words) == 0:
         return Lengths(name, 0.0, 0.0, 0.0, 0)
     median, p95 = np.percentile(words, [50, 95])

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +164,11 @@ def read_json(path: Path) -> Any:
 
 def digest_bytes(*parts: bytes | str) -> str:
     """A SHA-256 over the parts, each prefixed by its length."""
+    return digest_parts(parts)
+
+
+def digest_parts(parts: Iterable[bytes | str]) -> str:
+    """`digest_bytes` of parts that are produced one after the other."""
     state = hashlib.sha256()
     for part in parts:
         raw = part.encode() if isinstance(part, str) else part

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+
+from tasks.mapped import MappedArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +50,18 @@ class RaggedArray:
         return RaggedArray(
             np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets
         )
+
+    @staticmethod
+    def mapped(parts: Iterable[RaggedArray]) -> RaggedArray:
+        """Concatenate the rows of all parts in temporary files, so that they do not take up memory."""
+        values, offsets = MappedArray(np.int32), MappedArray(np.int64)
+        end = 0
+        offsets.add(np.zeros(1))
+        for part in parts:
+            values.add(part.values)
+            offsets.add(part.offsets[1:] + end)
+            end += len(part.values)
+        return RaggedArray(values.finish(), offsets.finish())
 
     @staticmethod
     def concat(parts: list[RaggedArray]) -> RaggedArray:

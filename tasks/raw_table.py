@@ -1,4 +1,4 @@
-"""Reading a file of raw rows (parquet, JSON lines, CSV or TSV), with the line number of every row.
+"""Raw rows with the line number of every row, and reading them from TSV.
 
 Unreadable lines do not stop the reader. They are left out of the table and recorded in `RawTable.bad_lines`,
 so that all of them can be reported at once.
@@ -6,19 +6,16 @@ so that all of them can be reported at once.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tasks.errors import UserError, unknown
+from tasks.errors import UserError
 
 Level = Literal["error", "warning"]
 
@@ -41,16 +38,20 @@ class RawTable:
         path: the file, the pattern of its shards, or a name such as "pocket:rte/train".
         lines: (n,) int64, the line at which each row starts, counted from 1; None if there are no lines.
         bad_lines: the lines that are not in the table.
+        first: the number of rows of the file before those of the table.
     """
 
     table: pa.Table
     path: str
     lines: np.ndarray | None = None
     bad_lines: tuple[UnreadableLine, ...] = ()
+    first: int = 0
 
     def location(self, row: int) -> str:
         """The location of row `row` (counted from 0), as "file:line" or "file, row number"."""
-        return f"{self.path}, row {row}" if self.lines is None else f"{self.path}:{self.lines[row]}"
+        if self.lines is None:
+            return f"{self.path}, row {self.first + row}"
+        return f"{self.path}:{self.lines[row]}"
 
 
 def read_text(path: Path) -> tuple[str, list[UnreadableLine]]:
@@ -76,7 +77,7 @@ def read_text(path: Path) -> tuple[str, list[UnreadableLine]]:
         return raw.decode("utf-8-sig", errors="replace"), bad
 
 
-def _make_table(
+def make_table(
     path: Path, names: Sequence[str], rows: list[Sequence[Any]], lines: list[int], bad: list[UnreadableLine]
 ) -> RawTable:
     """Make a table of rows (tuples in the order of `names`); rows on lines in `bad` are dropped."""
@@ -99,11 +100,11 @@ def _array(values: Sequence[Any]) -> pa.Array:
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
-        texts = [value if value is None or _is_text(value) else json.dumps(value) for value in values]
+        texts = [value if value is None or is_text(value) else json.dumps(value) for value in values]
         return pa.array(texts, type=pa.string())
 
 
-def _is_text(value: Any) -> bool:
+def is_text(value: Any) -> bool:
     """True for a string that can be encoded as UTF-8; JSON may contain lone surrogates."""
     if not isinstance(value, str):
         return False
@@ -114,7 +115,7 @@ def _is_text(value: Any) -> bool:
     return True
 
 
-def _check_header(path: Path, names: Sequence[str]) -> None:
+def check_header(path: Path, names: Sequence[str]) -> None:
     twice = sorted({name for name in names if list(names).count(name) > 1})
     if twice:
         raise UserError(f"{path} names the column {twice[0]!r} twice", hint="give each column its own name")
@@ -142,7 +143,7 @@ def read_tsv(
     if names is None:
         names = content[0].removesuffix("\r").split("\t") if content else []
         content, first = content[1:], 2
-    _check_header(path, names)
+    check_header(path, names)
     kept = [index for index, name in enumerate(names) if keep is None or name in keep]
     rows: list[Sequence[Any]] = []
     lines = []
@@ -154,106 +155,4 @@ def read_tsv(
         else:
             level: Level = "warning" if skip_short and len(fields) < len(names) else "error"
             bad.append(UnreadableLine(number, f"{len(fields)} fields instead of {len(names)}", level))
-    return _make_table(path, [names[index] for index in kept], rows, lines, bad)
-
-
-def _read_csv(path: Path, texts: Sequence[str]) -> RawTable:
-    """Read comma-separated values with a header; quoted fields may span lines."""
-    text, bad = read_text(path)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    names: list[str] | None = None
-    rows: list[Sequence[Any]] = []
-    lines = []
-    start = 1
-    try:
-        for fields in reader:
-            if names is None:
-                names = fields
-                _check_header(path, names)
-            elif len(fields) == len(names):
-                rows.append(fields)
-                lines.append(start)
-            elif fields:
-                bad.append(UnreadableLine(start, f"{len(fields)} fields, but the header has {len(names)}"))
-            start = reader.line_num + 1
-    except csv.Error as error:
-        bad.append(UnreadableLine(start, f"not CSV: {error}; the lines after it were not read"))
-    return _make_table(path, names or [], rows, lines, bad)
-
-
-def _read_jsonl(path: Path, texts: Sequence[str]) -> RawTable:
-    """Read one JSON object per line; every line must have the fields of the first."""
-    text, bad = read_text(path)
-    names: list[str] | None = None
-    rows: list[Sequence[Any]] = []
-    lines = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            bad.append(UnreadableLine(number, f"not JSON: {error.msg} at column {error.colno}"))
-            continue
-        problem = _fields_problem(record, names, texts)
-        if problem:
-            bad.append(UnreadableLine(number, problem))
-            continue
-        names = names or list(record)
-        rows.append([record[name] for name in names])
-        lines.append(number)
-    return _make_table(path, names or [], rows, lines, bad)
-
-
-def _fields_problem(record: Any, names: list[str] | None, texts: Sequence[str]) -> str | None:
-    """The problem of one JSON line, given the fields of the first line and the text columns; or None."""
-    if not isinstance(record, dict) or not record:
-        return "not a JSON object with fields"
-    expected = record.keys() if names is None else names
-    lacking = [name for name in expected if name not in record]
-    extra = [name for name in record if name not in expected]
-    if lacking:
-        return f"the field {lacking[0]!r} is missing"
-    if extra:
-        return f"the field {extra[0]!r} is not in the first row"
-    for name in texts:
-        value = record.get(name)
-        if value is not None and not _is_text(value):
-            return f"the field {name!r} is {json.dumps(value)[:40]}, not text"
-    return None
-
-
-def read_parquet(paths: Sequence[Path], label: str) -> RawTable:
-    """Read one or more parquet shards as one table with the path `label`.
-
-    Raises:
-        UserError: a file is not parquet, or the shards have different columns.
-    """
-    try:
-        tables = [pq.read_table(path, partitioning=None) for path in paths]
-        return RawTable(pa.concat_tables(tables).replace_schema_metadata(None), label)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"cannot read {label} as parquet: {error}") from error
-
-
-READERS: dict[str, Callable[[Path, Sequence[str]], RawTable]] = {
-    ".parquet": lambda path, texts: read_parquet([path], str(path)),
-    ".jsonl": _read_jsonl,
-    ".json-lines": _read_jsonl,
-    ".csv": _read_csv,
-    ".tsv": lambda path, texts: read_tsv(path),
-}
-
-
-def read_file(path: Path, texts: Sequence[str]) -> RawTable:
-    """Read one file in the format that its suffix names.
-
-    Args:
-        texts: the columns whose values must be text.
-
-    Raises:
-        UserError: unknown suffix, or a file that cannot be read at all.
-    """
-    if path.suffix not in READERS:
-        raise unknown("kind of data file", path.suffix or path.name, READERS)
-    return READERS[path.suffix](path, texts)
+    return make_table(path, [names[index] for index in kept], rows, lines, bad)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,6 +76,21 @@ class Rows:
         """True if every row has a label."""
         return bool(has_label(self.labels).all())
 
+    def slice(self, start: int, stop: int) -> Rows:
+        """The rows from `start` up to `stop`, without copying; rows cut into windows cannot be sliced."""
+        assert self.windows is None, "windows refer to whole examples"
+        count = stop - start
+        return Rows(
+            self.task,
+            self.split,
+            self.uids.slice(start, count),
+            tuple(text.slice(start, count) for text in self.texts),
+            self.labels[start:stop],
+            None if self.groups is None else self.groups[start:stop],
+            None if self.answers is None else self.answers.slice(start, count),
+            soft=None if self.soft is None else self.soft[start:stop],
+        )
+
     def take(self, indices: np.ndarray) -> Rows:
         """The rows at `indices`, in that order."""
         where = pa.array(indices)
@@ -89,6 +105,17 @@ class Rows:
             None if self.windows is None else self.windows.take(indices),
             None if self.soft is None else self.soft[indices],
         )
+
+
+def row_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
+    """One string per row of some columns; two are equal if and only if the rows agree in every column."""
+    parts = []
+    for column in columns:
+        values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        values = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+        text = values.cast(pa.large_string()).fill_null("")
+        parts += [pc.binary_length(text).cast(pa.large_string()), text]
+    return pc.binary_join_element_wise(*parts, pa.scalar(":", pa.large_string()))
 
 
 def concat(parts: list[Rows]) -> Rows:

@@ -19,7 +19,7 @@ from tasks.ragged import RaggedArray
 Mixing = Literal["all", "proportional", "sqrt", "uniform", "annealed"]
 POOL = 64  # batches that are sorted by length together
 BLOCK = 4096  # rows, or groups of rows, per block when shuffling block by block
-_PASS, _CUT, _ORDER, _BLOCKS = range(4)  # purposes of the random number streams
+_PASS, _CUT, _ORDER, _BLOCKS, _OTHERS = range(5)  # purposes of the random number streams
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +51,10 @@ class TaskSampler:
             `batch_size` rows.
         steps_per_epoch: batches per epoch for mixings other than `all`; by default the number that `all`
             takes.
+        labelled: task -> (n,) bool, True for rows with labels; only needed for `unlabelled_fraction`.
+        unlabelled_fraction: a pass takes all rows (or groups) with labels, and so many of the others that
+            these are this fraction of it: the next ones of an endless shuffled stream. Tasks in which all
+            rows have labels, or none, are not affected. Such passes are not shuffled block by block.
         blocks: shuffle the blocks of `blocks_of` and the rows inside each block, instead of all rows, so that
             data stored block by block is read block by block. Tasks of a single block are not affected.
 
@@ -69,6 +73,8 @@ class TaskSampler:
         bucket: bool = True,
         groups: Mapping[str, np.ndarray] | None = None,
         steps_per_epoch: int | None = None,
+        labelled: Mapping[str, np.ndarray] | None = None,
+        unlabelled_fraction: float | None = None,
         blocks: bool = False,
     ):
         if mixing not in get_args(Mixing):
@@ -85,6 +91,9 @@ class TaskSampler:
             task: _Stream(task, rows, batch_size, seed, bucket, (groups or {}).get(task), blocks)
             for task, rows in lengths.items()
         }
+        if unlabelled_fraction is not None:
+            for task, stream in self._streams.items():
+                stream.mix((labelled or {})[task], unlabelled_fraction)
         self._mixing, self._seed, self._epochs = mixing, seed, epochs
         whole = sum(stream.batches_per_pass for stream in self._streams.values())
         self._steps = whole if steps_per_epoch is None else steps_per_epoch
@@ -154,6 +163,24 @@ class _Stream:
         self._blocks = _unit_blocks(task, n_units) if blocks and n_units > BLOCK else None
         self._units_per_batch = max(1, round(batch_size * n_units / self.n_rows))
         self.batches_per_pass = -(-n_units // self._units_per_batch)
+        self._mixture: tuple[np.ndarray, np.ndarray, int] | None = None
+
+    def mix(self, labelled: np.ndarray, fraction: float) -> None:
+        """Let each pass hold all units with labels, and so many others that these are `fraction` of it.
+
+        Args:
+            labelled: (n,) bool, True for rows with labels; a group has labels if one of its rows has.
+        """
+        if self._members is not None:
+            labelled = np.logical_or.reduceat(labelled[self._members.values], self._members.offsets[:-1])
+        own, others = np.flatnonzero(labelled), np.flatnonzero(~labelled)
+        if not (len(own) and len(others)):
+            return
+        count = max(1, round(len(own) * fraction / (1 - fraction)))
+        per_pass = len(own) + count
+        self.n_rows = round(self.n_rows * per_pass / len(labelled))
+        self._mixture, self._blocks = (own, others, count), None
+        self.batches_per_pass = -(-per_pass // self._units_per_batch)
 
     def take(self, start: int, count: int, epoch: int) -> list[np.ndarray]:
         """Batches start .. start + count - 1 of the stream.
@@ -188,10 +215,24 @@ class _Stream:
     def _shuffled(self, which: int) -> np.ndarray:
         """All units in the order of pass `which`."""
         random = _generator(self._seed, self._task, _PASS, which)
+        if self._mixture is not None:
+            own, others, count = self._mixture
+            return random.permutation(np.concatenate([own, self._others(others, which * count, count)]))
         if self._blocks is None:
             return random.permutation(len(self._lengths))
         blocks = [self._blocks[i] for i in random.permutation(len(self._blocks))]
         return np.concatenate([random.permutation(block) for block in blocks])
+
+    def _others(self, others: np.ndarray, start: int, count: int) -> np.ndarray:
+        """Units start .. start + count - 1 of the endless stream of units without labels."""
+        found = []
+        end = start + count
+        while start < end:
+            turn, first = divmod(start, len(others))
+            order = _generator(self._seed, self._task, _OTHERS, turn).permutation(others)
+            found.append(order[first : first + end - start])
+            start += len(found[-1])
+        return np.concatenate(found)
 
     def _rows(self, units: np.ndarray) -> np.ndarray:
         return units if self._members is None else self._members.take(units).values.astype(np.int64)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,17 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.errors import UserError
-from tasks.files import digest_bytes
+from tasks.file_readers import READERS, read_batches, read_file, read_parquet
+from tasks.files import digest_parts
 from tasks.glue_release import find_release, read_release
-from tasks.raw_table import READERS, RawTable, read_file, read_parquet
+from tasks.raw_table import RawTable
 from tasks.rows import Rows
 from tasks.schema import fit_columns
-from tasks.task import Task
+from tasks.task import UNLABELLED, Task
 from tasks.task_types.labels import ParsedLabels
 from tasks.validation import find_problems, summarise
 
 _SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".tsv")
 _SHOWN = 8
+Batches = Callable[[], Iterator[RawTable]]  # reads rows, some at a time
 _DIGEST_ROWS = 65536
 
 
@@ -74,6 +77,18 @@ class DataSource(ABC):
         """The rows of `raw_table` as an Arrow table."""
         return self.raw_table(task, split).table
 
+    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+        """A function that reads the rows without labels of a task, some at a time; None if there are none.
+
+        Args:
+            named: True if they were asked for; the pocket tasks have such rows only then.
+        """
+        if task.unlabelled:
+            paths = matching_files(task.unlabelled, self.root)
+            return partial(read_all_batches, paths, task) if paths else None
+        read = self._locate(task, UNLABELLED)
+        return None if read is None else lambda: iter([read()])
+
     def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
         if not task.files:
             return self._locate(task, split)
@@ -102,6 +117,14 @@ class PocketSource(DataSource):
             if split in POCKET_SPLITS.get(name, ()):
                 return lambda: RawTable(generate(name, split), f"pocket:{name}/{split}")
         return None
+
+    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+        from tasks.pocket import generate, has_unlabelled
+
+        name = next(filter(has_unlabelled, _names(task)), None) if named else None
+        if name is None:
+            return super().unlabelled(task)
+        return lambda: iter([RawTable(generate(name, UNLABELLED), f"pocket:{name}/{UNLABELLED}")])
 
 
 class HubSource(DataSource):
@@ -144,6 +167,15 @@ class DirectorySource(DataSource):
             for parent in (self.root, self.root / "glue"):
                 if path := find_release(parent, name, split):
                     return partial(read_release, path, name, split)
+        return None
+
+    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+        if task.unlabelled:
+            return super().unlabelled(task)
+        for name in _names(task):
+            for parent in (self.root / "glue" / name, self.root / name):
+                if paths := _split_files(parent, UNLABELLED):
+                    return partial(read_all_batches, paths, task)
         return None
 
     def _search_hint(self, task: Task, split: str) -> str:
@@ -202,15 +234,35 @@ def _names(task: Task) -> list[str]:
     return list(dict.fromkeys([task.name, *([task.hub[1]] if task.hub else [])]))
 
 
-def _locate_file(parent: Path, split: str, task: Task) -> Callable[[], RawTable] | None:
+def _split_files(parent: Path, split: str) -> list[Path]:
+    """The file of a split in a directory, or its shards; empty if there is none."""
     for suffix in _SUFFIXES:
         path = parent / f"{split}{suffix}"
         if path.is_file():
-            return partial(read_file, path, task.columns)
+            return [path]
         shards = sorted(parent.glob(f"{split}-*-of-*.parquet")) if suffix == ".parquet" else []
         if shards:
-            return partial(read_parquet, shards, str(parent / f"{split}-*.parquet"))
-    return None
+            return shards
+    return []
+
+
+def _locate_file(parent: Path, split: str, task: Task) -> Callable[[], RawTable] | None:
+    paths = _split_files(parent, split)
+    if paths and paths[0].stem == split:
+        return partial(read_file, paths[0], task.columns)
+    return partial(read_parquet, paths, str(parent / f"{split}-*.parquet")) if paths else None
+
+
+def matching_files(patterns: Sequence[str], root: Path | None) -> list[Path]:
+    """The files that some patterns match, in sorted order per pattern; relative patterns start at `root`."""
+    usable = [pattern for pattern in patterns if root is not None or Path(pattern).is_absolute()]
+    return [Path(path) for pattern in usable for path in sorted(glob.glob(str((root or Path()) / pattern)))]
+
+
+def read_all_batches(paths: Sequence[Path], task: Task) -> Iterator[RawTable]:
+    """The rows of some files, some at a time."""
+    for path in paths:
+        yield from read_batches(path, task.columns)
 
 
 def load_rows(source: DataSource, task: Task, split: str, limit: int | None = None, seed: int = 0) -> Rows:
@@ -234,7 +286,7 @@ def sample_rows(rows: Rows, limit: int | None, seed: int = 0) -> Rows:
     """
     if limit is not None and limit < 1:
         raise UserError(f"the limit of {limit} rows is too small", expected="1 or more")
-    return rows if limit is None or limit >= len(rows) else rows.take(_sample(rows, limit, seed))
+    return rows if limit is None or limit >= len(rows) else rows.take(sample_indices(rows, limit, seed))
 
 
 def validated_table(source: DataSource, task: Task, split: str) -> RawTable:
@@ -250,7 +302,7 @@ def _validated(source: DataSource, task: Task, split: str) -> tuple[RawTable, Pa
     raw = source.raw_table(task, split)
     named = "TASK.toml" if task.files else task.name
     hint = f"`mtkd data check --data {source.name} --tasks {named}` lists all problems"
-    return raw, _require_valid(task, split, raw, hint)
+    return raw, require_valid(task, split, raw, hint)
 
 
 def load_file(path: Path, task: Task) -> Rows:
@@ -270,10 +322,10 @@ def unlabelled_rows(task: Task, table: RawTable) -> Rows:
     """
     unlabelled = replace(task, test=("in",), label="__no_label__")
     table = replace(table, table=fit_columns(unlabelled, "in", table))
-    return _rows(unlabelled, "in", table, _require_valid(unlabelled, "in", table))
+    return _rows(unlabelled, "in", table, require_valid(unlabelled, "in", table))
 
 
-def _require_valid(task: Task, split: str, raw: RawTable, hint: str | None = None) -> ParsedLabels:
+def require_valid(task: Task, split: str, raw: RawTable, hint: str | None = None) -> ParsedLabels:
     """The labels of the rows; raises UserError if any row is invalid."""
     problems, labels = find_problems(task, split, raw)
     errors = [problem for problem in problems if problem.level == "error"]
@@ -305,7 +357,7 @@ def _rows(task: Task, split: str, raw: RawTable, labels: ParsedLabels) -> Rows:
     )
 
 
-def _sample(rows: Rows, limit: int, seed: int) -> np.ndarray:
+def sample_indices(rows: Rows, limit: int, seed: int = 0) -> np.ndarray:
     """Sorted row numbers of a random subset; if rows have groups, whole groups and at least one.
 
     A larger limit only adds rows, so the samples of a learning curve are nested.
@@ -321,20 +373,23 @@ def _sample(rows: Rows, limit: int, seed: int) -> np.ndarray:
 
 def digest_rows(rows: Rows) -> str:
     """A SHA-256 of the content of the rows: task, split, uids, texts, labels, groups and soft labels."""
-    labels = np.where(np.isnan(rows.labels), np.nan, rows.labels)
-    parts: list[bytes | str] = [rows.task, rows.split, labels.astype("<f8").tobytes()]
+    return digest_parts(_content(rows))
+
+
+def _content(rows: Rows) -> Iterator[bytes | str]:
+    yield from (rows.task, rows.split)
+    yield np.where(np.isnan(rows.labels), np.nan, rows.labels).astype("<f8").tobytes()
     for column in (rows.uids, *rows.texts):
-        parts.append(b"column")
+        yield b"column"
         for start in range(0, len(column), _DIGEST_ROWS):
             chunk = column.slice(start, _DIGEST_ROWS)
-            sizes = pc.binary_length(chunk).to_numpy(zero_copy_only=False)
-            parts += [sizes.astype("<i8").tobytes(), "".join(chunk.to_pylist())]
+            yield pc.binary_length(chunk).to_numpy(zero_copy_only=False).astype("<i8").tobytes()
+            yield "".join(chunk.to_pylist())
     if rows.groups is not None:
-        parts.append(rows.groups.astype("<i8").tobytes())
+        yield rows.groups.astype("<i8").tobytes()
     if rows.answers is not None:
-        parts.append(json.dumps(rows.answers.to_pylist()))
+        yield json.dumps(rows.answers.to_pylist())
     if rows.windows is not None:
-        parts.append(rows.windows.answers.astype("<i8").tobytes())
+        yield rows.windows.answers.astype("<i8").tobytes()
     if rows.soft is not None:
-        parts.append(rows.soft.astype("<f8").tobytes())
-    return digest_bytes(*parts)
+        yield rows.soft.astype("<f8").tobytes()

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from tasks.errors import UserError, unknown
 from tasks.raw_table import RawTable
-from tasks.sources import DataSource
-from tasks.task import Task
+from tasks.sources import Batches, DataSource
+from tasks.task import UNLABELLED, Task
 
 _EXPECTED = (
     "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.Table, a mapping of columns, "
@@ -101,6 +101,11 @@ class TableSource(DataSource):
         """Rows in memory take precedence over a task's own files."""
         return self._locate(task, split)
 
+    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+        """Rows in memory take precedence over a task's own files."""
+        read = self._locate(task, UNLABELLED)
+        return super().unlabelled(task) if read is None else lambda: iter([read()])
+
     def _search_hint(self, task: Task, split: str) -> str:
         if task.name not in self._tables:
             return str(unknown("task of the data", task.name, self._tables))
@@ -119,3 +124,6 @@ class CombinedSource(DataSource):
 
     def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
         return self._locate(task, split)
+
+    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
+        return next((read for source in self._sources if (read := source.unlabelled(task, named))), None)

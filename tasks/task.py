@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from tasks.task_types import TaskType
 
 
-_SEQUENCES = ("columns", "labels", "metrics", "validation", "test", "groups")
+_SEQUENCES = ("columns", "labels", "metrics", "validation", "test", "groups", "unlabelled")
+
+UNLABELLED = "unlabelled"  # the split of rows without labels
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Task:
         head: the task whose head predicts this one (ax: "mnli"); by default its own name.
         groups: the groups of tasks that it belongs to on the command line (`--tasks nli`).
         files: split -> file, relative to the data directory; empty for built-in tasks.
+        unlabelled: files or patterns of files of rows without labels, relative to the data directory.
         hub: (dataset, configuration) of the official copy, or None.
         submission: test split -> file name of GLUE's submission format.
         unanswerable: True if a context may not contain the answer (`span`).
@@ -57,6 +60,7 @@ class Task:
     head: str = ""
     groups: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    unlabelled: tuple[str, ...] = ()
     hub: tuple[str, str] | None = None
     submission: Mapping[str, str] = field(default_factory=dict)
     unanswerable: bool = False

@@ -18,6 +18,7 @@
 
     [files]                                 # split -> file; splits: train, validation*, test*
     train = "extra/train.parquet"
+    unlabelled = "extra/more-*.parquet"     # rows without labels: a file, a pattern, or a list of these
 
 Without `[files]` the rows are searched under the task's name, as for built-in tasks.
 """
@@ -25,6 +26,7 @@ Without `[files]` the rows are searched under the task's name, as for built-in t
 from __future__ import annotations
 
 import dataclasses
+import glob
 import re
 import tomllib
 from collections.abc import Callable
@@ -34,7 +36,7 @@ from typing import Any
 from tasks.errors import UserError, unknown
 from tasks.glue import TASKS
 from tasks.soft_labels import KINDS, has_soft_labels
-from tasks.task import Task
+from tasks.task import UNLABELLED, Task
 from tasks.task_types import check_metrics, is_kind, kinds, task_type
 
 # The keys that only some task types have (`TaskType.fields`).
@@ -116,8 +118,18 @@ def _positive(path: Path, fields: dict[str, Any], labels: tuple[str, ...]) -> di
     return fields | {"positive": labels.index(fields["positive"])}
 
 
-def _file_fields(path: Path, files: dict[str, str]) -> dict[str, Any]:
+def _file_fields(path: Path, files: dict[str, Any]) -> dict[str, Any]:
     """The task's split names and files; paths beside the TOML file are made absolute."""
+    unlabelled = files.pop(UNLABELLED, [])
+    patterns = [unlabelled] if isinstance(unlabelled, str) else unlabelled
+    near = {pattern: str(path.parent.resolve() / pattern) for pattern in patterns}
+    found = {
+        UNLABELLED: tuple(near[pattern] if glob.glob(near[pattern]) else pattern for pattern in patterns)
+    }
+    return found | (_split_fields(path, files) if files else {})
+
+
+def _split_fields(path: Path, files: dict[str, str]) -> dict[str, Any]:
     beside = {split: path.parent.resolve() / file for split, file in files.items()}
     return {
         "files": {split: str(beside[split]) if beside[split].is_file() else files[split] for split in files},
@@ -221,11 +233,14 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _files(value: Any) -> dict[str, str]:
+def _files(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or not value:
         raise TypeError
     for split, file in value.items():
-        if not re.fullmatch(r"train|(validation|test)(_\w+)?", split):
+        if split == UNLABELLED and isinstance(file, list):
+            _texts(file)
+            continue
+        if split != UNLABELLED and not re.fullmatch(r"train|(validation|test)(_\w+)?", split):
             raise ValueError
         _text(file)
     return dict(value)
@@ -248,5 +263,5 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "groups": (_texts, _NAMES),
     "copies": (_copies, "0 or more"),
     "unanswerable": (_flag, "true or false"),
-    "files": (_files, "a table of train, validation, test (or validation_x, test_x) = file"),
+    "files": (_files, "a table of train, validation, test (or validation_x, test_x), unlabelled = file"),
 }

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 TEXTS_PER_CALL = 50_000  # texts tokenised at once
+MAPPED_TEXTS = 200_000  # the ids of more texts are kept in temporary files
 MAX_WORDS = 500_000  # distinct words cached between calls
 PAD, UNKNOWN, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 
@@ -157,9 +158,8 @@ class Tokeniser:
         A special token that is spelled out in a text, such as the mask token, becomes that token.
         """
         chunks = (texts[i : i + TEXTS_PER_CALL] for i in range(0, len(texts), TEXTS_PER_CALL))
-        if self.word_local:
-            return RaggedArray.concat([self._by_word(chunk) for chunk in chunks])
-        return RaggedArray.concat([self._encode(chunk.to_pylist()) for chunk in chunks])
+        parts = map(self._by_word if self.word_local else self._encode, chunks)
+        return RaggedArray.mapped(parts) if len(texts) > MAPPED_TEXTS else RaggedArray.concat(list(parts))
 
     def token_ids_with_offsets(self, texts: pa.StringArray) -> tuple[RaggedArray, RaggedArray, RaggedArray]:
         """The token ids of each text as from `token_ids`, and the character offsets of each token.
@@ -188,8 +188,9 @@ class Tokeniser:
         backend.no_padding()
         return backend
 
-    def _encode(self, texts: list[str]) -> RaggedArray:
-        encodings = self._backend().encode_batch_fast(texts, add_special_tokens=False)
+    def _encode(self, texts: pa.StringArray | list[str]) -> RaggedArray:
+        listed = texts if isinstance(texts, list) else texts.to_pylist()
+        encodings = self._backend().encode_batch_fast(listed, add_special_tokens=False)
         return RaggedArray.from_lists([encoding.ids for encoding in encodings])
 
     def _by_word(self, texts: pa.StringArray) -> RaggedArray:

@@ -9,6 +9,7 @@ from tasks.data_report import DataReport, report_on
 from tasks.sources import open_data
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
+from tasks.unlabelled import UnlabelledRequest
 
 
 def list_tasks() -> dict[str, Task]:
@@ -46,16 +47,24 @@ def show_recipe(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     return load_settings(name, recipe_stage(name), settings or {})
 
 
-def check_data(data: Any, tasks: TaskSpec | None = None, *, max_length: int = 128) -> DataReport:
+def check_data(
+    data: Any,
+    tasks: TaskSpec | None = None,
+    *,
+    unlabelled: Mapping[str, Any] | None = None,
+    max_length: int = 128,
+) -> DataReport:
     """Everything that is wrong with the rows of some tasks; nothing here raises for invalid rows.
 
     Args:
         data: see `refine`.
         tasks: by default all built-in tasks that the data have.
+        unlabelled: task -> rows without labels to check, too (see `distill`); by default those of data and
+            task files.
         max_length: tokens that models keep of a row; longer rows are counted.
     """
     source = open_data(data)
     chosen = resolve(tasks or "glue,ax,squad")
     if tasks is None:
         chosen = [task for task in chosen if source.splits(task)] or chosen
-    return report_on(source, chosen, max_length)
+    return report_on(source, chosen, max_length, UnlabelledRequest(unlabelled or {}))

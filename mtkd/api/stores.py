@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ def plan_store(
     out: str | Path = ".",
     corpus: str | Path | None = None,
     limit: int | None = None,
+    unlabelled: Mapping[str, str | Path | Sequence[Path]] | None = None,
+    unlabelled_limit: int | None = None,
     settings: Mapping[str, Any] | None = None,
     dtype: str = "fp16",
     precision: str = "fp32",
@@ -37,6 +39,8 @@ def plan_store(
         out: the directory whose disk is looked at.
         corpus: an augmented corpus whose copies are stored too.
         limit: at most so many training rows per task.
+        unlabelled, unlabelled_limit: files of rows without labels, and at most so many of their rows per task
+            (see `distill`); by default those of data and task files.
         settings: dotted setting -> value, over the recipe's.
         dtype: of vectors on disk: "fp32", "fp16", "bf16" or "int8"; precision: of the teacher while it runs.
         batch: rows that the teacher reads at once.
@@ -59,6 +63,8 @@ def build_store(
     out: str | Path,
     corpus: str | Path | None = None,
     limit: int | None = None,
+    unlabelled: Mapping[str, str | Path | Sequence[Path]] | None = None,
+    unlabelled_limit: int | None = None,
     settings: Mapping[str, Any] | None = None,
     dtype: str = "fp16",
     precision: str = "fp32",
@@ -72,8 +78,8 @@ def build_store(
     Args:
         out: where the store goes; overwrite: drop another store that is there.
         command: how the store's manifest says it was made.
-        recipe, data, tasks, teacher, corpus, limit, settings, dtype, precision, batch, budget: see
-            `plan_store`.
+        recipe, data, tasks, teacher, corpus, limit, unlabelled, unlabelled_limit, settings, dtype, precision,
+            batch, budget: see `plan_store`.
 
     Raises:
         UserError: as `plan_store`; another store is in `out`; too little space.
@@ -108,7 +114,7 @@ def store_request(given: Mapping[str, Any]) -> StoreRequest:
     """What a store is asked to hold, from the arguments of `plan_store`."""
     from mtkd.jobs.plan_store import StoreRequest
 
-    names = ("recipe", "limit", "dtype", "precision", "batch", "budget")
+    names = ("recipe", "limit", "unlabelled_limit", "dtype", "precision", "batch", "budget")
     return StoreRequest(
         **{name: given[name] for name in names},
         data=str(given["data"]),
@@ -116,4 +122,8 @@ def store_request(given: Mapping[str, Any]) -> StoreRequest:
         teacher=str(given["teacher"]),
         sets=dict(given["settings"] or {}),
         corpus=str(given["corpus"]) if given["corpus"] else None,
+        unlabelled={
+            task: str(files) if isinstance(files, str | Path) else [str(file) for file in files]
+            for task, files in (given["unlabelled"] or {}).items()
+        },
     )

@@ -92,9 +92,11 @@ def distill(
     init: str | Path | None = None,
     corpus: str | Path | None = None,
     store: str | Path | None = None,
+    unlabelled: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     train: TrainSettings | None = None,
     limit: int | None = None,
+    unlabelled_limit: int | None = None,
     eval_limit: int | None = None,
     epochs: int | None = None,
     steps: int | None = None,
@@ -124,6 +126,11 @@ def distill(
         init: what a Transformer student starts from: a run, or an encoder.
         corpus: an augmented corpus, which is added to the training rows.
         store: a knowledge store in the teacher's place.
+        unlabelled: task -> text without labels that the teacher labels and the student learns from, too: a
+            file or pattern of files, a list of Paths, the name of a split without labels such as "test", or
+            rows in memory (see `data`). By default the key "unlabelled" of the data or of the task file.
+        unlabelled_limit: at most so many rows without labels per task (a seeded sample); 0 = none. `limit`
+            counts the other training rows.
         settings, train, limit, eval_limit, epochs, steps, batch, lr, seed, device, resume, overwrite,
             callbacks: see `refine`.
 
@@ -135,9 +142,8 @@ def distill(
     """
     options, named = dict(locals()), model_or_path(teacher)
     if text is not None:
-        given = [
-            name for name in ("data", "tasks", "corpus", "store", "limit", "teacher_labels") if options[name]
-        ]
+        of_tasks = "data tasks corpus store unlabelled limit unlabelled_limit teacher_labels"
+        given = [name for name in of_tasks.split() if options[name]]
         if given:
             raise UserError(
                 f"plain text has no tasks: {', '.join(f'`{name}`' for name in given)} cannot be combined "
@@ -156,6 +162,7 @@ def distill(
             "a distillation needs rows", hint="`data=pocket|hub|DIR`, or `text=FILE` for plain text"
         )
     from mtkd.jobs.distill import distill as distill_job
+    from tasks.unlabelled import UnlabelledRequest
 
     options["tasks"] = "glue" if tasks is None else tasks
     loaded, request = prepare("distill", recipe, options, named)
@@ -167,6 +174,7 @@ def distill(
             Path(corpus) if corpus else None,
             Path(store) if store else None,
             teacher_labels=teacher_labels,
+            unlabelled=UnlabelledRequest(unlabelled or {}, unlabelled_limit),
             student=_module(student),
             losses=losses,
             callbacks=callbacks,

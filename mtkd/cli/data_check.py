@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mtkd
-from mtkd.cli.options import data_option, report_options, show, table
+from mtkd.cli.options import data_option, report_options, show, table, unlabelled_option
 
 if TYPE_CHECKING:
     from tasks.data_report import DataReport, SplitReport
@@ -22,6 +22,7 @@ def data() -> None:
 @data.command("check")
 @data_option
 @click.option("--tasks", help="tasks, groups of tasks or task files  [default: all in the data]")
+@unlabelled_option
 @click.option(
     "--max-length",
     default=128,
@@ -30,13 +31,20 @@ def data() -> None:
 )
 @click.option("--list", "most", default=50, help="print at most N lines (0 = all)")
 @report_options
-def check(data: Any, tasks: str | None, max_length: int, most: int, json_file: str | None) -> None:
+def check(
+    data: Any,
+    tasks: str | None,
+    unlabelled: dict[str, Any],
+    max_length: int,
+    most: int,
+    json_file: str | None,
+) -> None:
     """Report rows, label balance, lengths, duplicates, overlap with train, and every bad row.
 
     Warns of imbalanced labels, training rows in other splits, rows that will be cut to --max-length tokens,
     and text that the default vocabulary does not know. The exit code is 2 if there are errors.
     """
-    report = mtkd.check_data(data, tasks, max_length=max_length)
+    report = mtkd.check_data(data, tasks, unlabelled=unlabelled, max_length=max_length)
     show(report.to_json(), json_file, lambda: _draw(report, most))
     sys.exit(2 if report.errors else 0)
 

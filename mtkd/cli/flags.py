@@ -18,7 +18,7 @@ NAMED = frozenset(
     word
     for line in (
         "batch beams budget copies corpus data device dtype format in limit min_confidence min_overlap model",
-        "out precision spacy store tasks teacher text vocab_size without workers",
+        "out precision spacy store tasks teacher text unlabelled vocab_size without workers",
     )
     for word in line.split()
 )

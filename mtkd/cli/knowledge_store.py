@@ -17,6 +17,8 @@ from mtkd.cli.options import (
     show,
     stack,
     table,
+    unlabelled_limit_option,
+    unlabelled_option,
 )
 from tasks.errors import UserError
 
@@ -40,6 +42,8 @@ contents_options = stack(
         help="an augmented corpus to store as well",
     ),
     limit_option,
+    unlabelled_option,
+    unlabelled_limit_option,
     click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of the recipe"),
     click.option(
         "--budget",

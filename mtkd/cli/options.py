@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from tasks.errors import UserError
 from tasks.files import write_json
 from tasks.progress import say as say
 from tasks.progress import set_quiet
@@ -57,6 +58,33 @@ limit_option = click.option(
     type=click.IntRange(min=1),
     metavar="N",
     help="at most N training rows per task (a seeded sample)",
+)
+
+
+def _files_of_tasks(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, Any]:
+    """TASK=FILE options as task -> file or split, or the list of its files."""
+    given: dict[str, list[str]] = {}
+    for item in value:
+        task, separator, file = item.partition("=")
+        if not (task and separator and file):
+            raise UserError(f"--unlabelled {item!r}", expected="TASK=FILE, such as sst2=reviews.csv")
+        given.setdefault(task, []).append(file)
+    return {task: files[0] if len(files) == 1 else [Path(f) for f in files] for task, files in given.items()}
+
+
+unlabelled_option = click.option(
+    "--unlabelled",
+    multiple=True,
+    metavar="TASK=FILE",
+    callback=_files_of_tasks,
+    help="text without labels: a file, a pattern such as 'more-*.csv', or a split such as test  "
+    "[default: `unlabelled` in the task file or data]",
+)
+unlabelled_limit_option = click.option(
+    "--unlabelled-limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="at most N rows without labels per task (a seeded sample); 0 = none",
 )
 eval_limit_option = click.option(
     "--eval-limit", type=click.IntRange(min=1), metavar="N", help="at most N validation rows per task"

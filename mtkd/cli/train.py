@@ -20,6 +20,8 @@ from mtkd.cli.options import (
     table,
     train_options,
     train_settings,
+    unlabelled_limit_option,
+    unlabelled_option,
 )
 
 if TYPE_CHECKING:
@@ -68,6 +70,8 @@ def refine(json_file: str | None, **given: Any) -> None:
 @click.option("--init", metavar="DIR|NAME", help="what the student starts from: a run, or an encoder")
 @click.option("--corpus", metavar="DIR", help="a corpus of mtkd augment, added to the training rows")
 @click.option("--store", metavar="DIR", help="a knowledge store in place of the teacher")
+@unlabelled_option
+@unlabelled_limit_option
 @out_option
 @train_options
 def distill(json_file: str | None, **given: Any) -> None:

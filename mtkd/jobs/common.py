@@ -18,7 +18,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import TrainSettings
 from mtkd.training.run_directory import RunDirectory
 from tasks.batching import Encoded
-from tasks.errors import unknown
+from tasks.errors import UserError, unknown
 from tasks.files import digest_bytes
 from tasks.sources import DataSource, open_data
 from tasks.task import Task
@@ -90,6 +90,20 @@ def check_metric(metric: str, tasks: list[Task]) -> None:
     known = ["score", "loss", *(f"{task.name}/{name}" for task in tasks for name in task.metrics)]
     if metric not in known:
         raise unknown("metric to watch (train.metric)", metric, known)
+
+
+def refuse_unlabelled_settings(train: TrainSettings, job: str) -> None:
+    """Refuse the settings of rows without labels in a job that does not use such rows.
+
+    Raises:
+        UserError: such a setting is given.
+    """
+    for name in ("unlabelled_fraction", "min_confidence"):
+        if (value := getattr(train, name)) is not None:
+            raise UserError(
+                f"train.{name} = {value}, but {job} does not use rows without labels of tasks",
+                hint=f"leave `train.{name}` out; mtkd distill uses it",
+            )
 
 
 def evaluator(

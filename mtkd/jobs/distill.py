@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from mtkd.jobs.class_weights import check_class_weights, weigh_classes
 from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
 from mtkd.jobs.objects import describe_losses, describe_module, require_objects
 from mtkd.jobs.prepare import prepare_run, settings_of_student, validate_run
@@ -19,6 +20,15 @@ from mtkd.jobs.teacher_checks import below_majority, check_teacher
 from mtkd.jobs.teachers import LabelsSpec, TeacherSpec, describe_teachers, parse_labels
 from mtkd.jobs.training_data import EncodedRows, check_mask, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Warn, ignore_warning
+from mtkd.jobs.unlabelled_rows import (
+    cache_folders,
+    check_fraction,
+    check_soft_labelled,
+    check_unlabelled_settings,
+    confident_rows,
+    stored_logits,
+    usable_request,
+)
 from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective, named_losses
 from mtkd.models.multitask import MultiTaskModel
@@ -30,8 +40,8 @@ from mtkd.settings import DistillSettings, Stage, TrainSettings
 from mtkd.store.store_manifest import StoreManifest
 from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.teachers.cached_logits import cache_logits
-from mtkd.teachers.group import TeacherByTask, average_logits
-from mtkd.teachers.live import CachedLogits, OnlineTeacher, TeacherSource
+from mtkd.teachers.group import AveragedLogits, TeacherByTask
+from mtkd.teachers.live import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
 from mtkd.teachers.reference import TeacherRef
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
@@ -41,9 +51,10 @@ from mtkd.training.trainer import Evaluate
 from tasks.batching import Collator
 from tasks.corpus_reader import read_corpus
 from tasks.errors import UserError
+from tasks.progress import say
 from tasks.reader import Reader
 from tasks.soft_labels import require_soft_labels
-from tasks.sources import digest_rows
+from tasks.unlabelled import UnlabelledRequest
 
 _BYTES_AT_RANDOM = 1 << 30  # a store up to this size fits in memory and can be read in any order
 
@@ -56,6 +67,7 @@ def distill(
     store: Path | None = None,
     *,
     teacher_labels: LabelsSpec = None,
+    unlabelled: UnlabelledRequest = UnlabelledRequest(),  # noqa: B008 (it is frozen)
     student: nn.Module | None = None,
     losses: Mapping[str, LossTerm] | Sequence[LossTerm] | None = None,
     callbacks: Sequence[Callback] = (),
@@ -71,6 +83,8 @@ def distill(
         corpus: an augmented corpus whose copies are added to the training rows.
         store: a knowledge store to use instead of running the teacher.
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint.
+        unlabelled: the rows without labels that the student also learns from; by default those that the tasks
+            name.
         student: a student to train, instead of one built from the settings: a MultiTaskModel (missing heads
             are added, heads of other tasks removed) or an encoder that reads the teacher's tokens.
         losses: loss terms instead of those of the settings, each with weight 1, in a single stage; the terms
@@ -106,8 +120,12 @@ def distill(
     validated = validate_run(
         settings, teacher, tasks, store, teacher_labels=teacher_labels, student=student, losses=terms
     )
-    for stage, _ in validated.stages:
+    sources |= unlabelled.record()
+    usable = usable_request(unlabelled, validated.stages, tasks)
+    for stage, objective in validated.stages:
+        check_class_weights(stage.train, tasks, objective)
         check_metric(stage.train.metric, tasks)
+        check_unlabelled_settings(stage.train, validated, tasks, usable is not None)
     return _Distill(
         request=request,
         settings=settings,
@@ -117,6 +135,7 @@ def distill(
         warn=warn,
         validated=validated,
         corpus=corpus,
+        unlabelled=usable,
         student=student,
     ).run()
 
@@ -149,16 +168,23 @@ class _Distill(StagedJob):
     """Distillation on the rows of tasks.
 
     Attributes:
+        unlabelled: the rows without labels that are added; None if no loss can use them.
         student: a student passed as an object.
         store_rows: task -> position of each training row in the knowledge store.
     """
 
     corpus: Path | None
+    unlabelled: UnlabelledRequest | None
     student: nn.Module | None
     store_rows: dict[str, np.ndarray] = field(init=False, default_factory=dict)
 
     def inputs(self) -> dict[str, Any]:
-        self.rows = EncodedRows(load_training_data(self.request, self.tasks, self.corpus))
+        self.rows = EncodedRows(load_training_data(self.request, self.tasks, self.corpus, self.unlabelled))
+        source = self.request.source()
+        if self.unlabelled is None and any(source.unlabelled(task) for task in self.tasks):
+            self.warnings.append(
+                "rows without labels are not used, since every loss of this run needs labels"
+            )
         teacher, manifest = self.validated.teacher, self.validated.manifest
         digests = {
             "data": self.rows.data.digests,
@@ -176,13 +202,16 @@ class _Distill(StagedJob):
             for teacher in self.prepared.teachers:
                 check_mask(self.corpus, {"teacher": teacher.model})
             check_mask(self.corpus, {"student": student})
+        check_soft_labelled(self.validated.soft_labelled, self.rows.data)
         self.rows = self.rows.for_reader(student.reader)
-        self.warnings += self.rows.data.window_warnings
+        self.warnings += [*self.rows.data.warnings, *self.rows.data.window_warnings]
         if self._stored:
             parts = self.rows.data.parts
             self.store_rows = {part.task.name: find_stored_rows(*self._stored, part.train) for part in parts}
         rows = self.rows.data.n_train
         for stage, objective in self.validated.stages:
+            weigh_classes(objective, stage.train, self.rows.data)
+            check_fraction(stage.train, self.rows.data)
             stage = replace(stage, train=stage.train.with_epochs(rows))
             self.stages.append((stage, objective, self._stage_inputs(stage, objective)))
         self.warnings += self._teacher_warnings()
@@ -242,12 +271,13 @@ class _Distill(StagedJob):
             reader = None if cached else teachers[0].model.reader
 
         def open_teacher() -> TeacherSource:
-            if cached:
-                return self._cached_logits(stage)
-            assert source is not None
-            for teacher in teachers:
+            found = self._cached_logits(stage) if cached else source
+            assert found is not None
+            if (least := stage.train.min_confidence) is not None:
+                self._drop_unsure(stage, batches, least)
+            for teacher in teachers if not cached else ():
                 teacher.model.to(self.accelerator.device)
-            return source
+            return found
 
         reads, train, tasks = self.prepared.student.reader, stage.train, self.rows.data.tasks
         large = isinstance(source, StoredTeacher) and source.bytes > _BYTES_AT_RANDOM
@@ -264,6 +294,21 @@ class _Distill(StagedJob):
         """True if not all logits come from one teacher."""
         return len(self.prepared.teachers) + len(self.validated.soft_labelled) > 1
 
+    def _drop_unsure(self, stage: Stage, batches: TaskBatches, least: float) -> None:
+        """Leave out the rows without labels of which the teacher is not sure, and record how many."""
+        assert self.rows is not None, "inputs come first"
+        logits = stored_logits(*self._stored, self.store_rows) if self._stored else None
+        if logits is None:
+            cached = self._cached_logits(stage).logits
+            logits = {name: values.__getitem__ for name, values in cached.items()}
+        kept = confident_rows(self.rows.data, logits, least)
+        batches.keep({name: np.flatnonzero(rows) for name, rows in kept.items()})
+        self.facts["dropped"] = {name: int((~rows).sum()) for name, rows in kept.items()}
+        for name, count in self.facts["dropped"].items() if self.accelerator.is_main_process else ():
+            say(
+                f"{name}: {count:,} rows without labels dropped, as the teacher is less than {least:.0%} sure"
+            )
+
     def _online(self, need: OutputSpec) -> TeacherSource:
         """Teachers that are run on every batch; they read the same tokens."""
         precision = self.settings.teacher.precision
@@ -278,7 +323,7 @@ class _Distill(StagedJob):
         """The logits of all teachers, computed once and cached for later students, averaged by task."""
         assert self.rows is not None, "inputs come first"
         settings, data = self.settings.teacher, self.rows.data
-        found: dict[str, list[np.ndarray]] = {name: [] for name in data.tasks}
+        found: dict[str, list[IndexedLogits]] = {name: [] for name in data.tasks}
         for part in data.parts:
             if part.task.name in self.validated.soft_labelled:
                 found[part.task.name].append(require_soft_labels(part.task, part.train))
@@ -292,8 +337,7 @@ class _Distill(StagedJob):
                 ),
                 self._logits_directory(teacher.ref),
                 {
-                    part.task.name: f"{part.task.name}-{settings.precision}-{model.info.max_length}-"
-                    f"{digest_rows(part.train)[:16]}"
+                    part.task.name: cache_folders(data, part, f"{settings.precision}-{model.info.max_length}")
                     for part in data.parts
                     if part.task.name in teacher.tasks
                 },
@@ -305,7 +349,7 @@ class _Distill(StagedJob):
             for name, values in logits.items():
                 found[name].append(values)
         return CachedLogits(
-            {name: average_logits(data.tasks[name], parts, settings.average) for name, parts in found.items()}
+            {name: AveragedLogits(data.tasks[name], parts, settings.average) for name, parts in found.items()}
         )
 
     def _logits_directory(self, reference: TeacherRef) -> Path:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.evaluation.scoring import TaskScores
-from mtkd.jobs.common import Request, scores_record
+from mtkd.jobs.class_weights import check_class_weights
+from mtkd.jobs.common import Request, refuse_unlabelled_settings, scores_record
 from mtkd.jobs.prepare import prepare_run, validate_run
 from mtkd.jobs.stages import StagedJob, StageInputs
 from mtkd.jobs.teachers import TeacherSpec, describe_teachers
@@ -61,6 +62,9 @@ def distill_text(
     settings = resolve_precision(settings, request.device, warn)
     settings, left_out = _without_task(settings, teacher is not None)
     validated = validate_run(settings, teacher, [TEXT])
+    for stage, objective in validated.stages:
+        refuse_unlabelled_settings(stage.train, "training on plain text")
+        check_class_weights(stage.train, [TEXT], objective)
     changes = {"metric": "loss", "keep": "last"}  # there are no scores, and overfitting is no concern
     stages = [
         (replace(stage, train=stage.train.model_copy(update=changes)), objective)

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from mtkd.evaluation.scoring import watched
-from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
+from mtkd.jobs.class_weights import check_class_weights, weigh_classes
+from mtkd.jobs.common import Request, check_metric, evaluator, refuse_unlabelled_settings, scores_record
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
 from mtkd.losses.objective import labels_objective
@@ -59,6 +60,8 @@ def finetune(
     if len(tasks) != 1:
         raise UserError(f"cannot fine-tune on {len(tasks)} tasks", expected="one task")
     check_metric(settings.train.metric, tasks)
+    refuse_unlabelled_settings(settings.train, "mtkd finetune")
+    check_class_weights(settings.train, tasks, labels_objective())
     name = type(model).__name__ if isinstance(model, MultiTaskModel) else str(model)
     return _Finetune(
         request=request,
@@ -157,6 +160,7 @@ class _Finetune(TrainingJob):
         Returns:
             A dict with "value" (of the watched metric), "scores" and "training".
         """
+        assert self.rows is not None, "inputs come first"
         directory = self._directory(train)
         if (directory / "result.json").is_file():
             earlier: dict[str, Any] = read_json(directory / "result.json")
@@ -167,7 +171,7 @@ class _Finetune(TrainingJob):
         trainer = Trainer(
             self.accelerator,
             model,
-            labels_objective(),
+            weigh_classes(labels_objective(), self.settings.train, self.rows.data),
             self.batches,
             train,
             directory,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import shutil
 import time
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ from tasks.corpus_reader import read_corpus
 from tasks.errors import UserError
 from tasks.rows import Rows
 from tasks.sources import digest_rows
+from tasks.unlabelled import UnlabelledRequest
 
 _TIMED_BATCHES = 6
 
@@ -43,6 +45,7 @@ class StoreRequest:
     Attributes:
         recipe, sets: the recipe that will use the store, and overrides of its settings.
         data, tasks, limit, corpus: the rows.
+        unlabelled, unlabelled_limit: the rows without labels; see `tasks.unlabelled.UnlabelledRequest`.
         teacher: the teacher whose outputs are stored.
         dtype: number format of vectors on disk.
         precision: precision in which the teacher runs.
@@ -57,6 +60,8 @@ class StoreRequest:
     sets: dict[str, Any] = field(default_factory=dict)
     corpus: str | None = None
     limit: int | None = None
+    unlabelled: dict[str, str | list[str]] = field(default_factory=dict)
+    unlabelled_limit: int | None = None
     dtype: Dtype = "fp16"
     precision: str = "fp32"
     batch: int = 32
@@ -68,8 +73,12 @@ class StoreRequest:
         def absolute(name: str | None) -> str | None:
             return str(Path(name).resolve()) if name and Path(name).exists() else name
 
-        paths = {key: absolute(getattr(self, key)) for key in ("data", "teacher", "corpus")}
-        return asdict(self) | paths
+        paths: dict[str, Any] = {key: absolute(getattr(self, key)) for key in ("data", "teacher", "corpus")}
+        files = {
+            task: [absolute_pattern(f) for f in file] if isinstance(file, list) else absolute_pattern(file)
+            for task, file in self.unlabelled.items()
+        }
+        return asdict(self) | paths | {"unlabelled": files}
 
 
 @dataclass(frozen=True)
@@ -133,7 +142,11 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
             hint="choose a recipe that distils, and leave out supervision=labels",
         )
     corpus = Path(request.corpus) if request.corpus else None
-    data = load_training_data(Request(request.data, request.tasks, Path(), request.limit, 1), tasks, corpus)
+    files = {k: [Path(f) for f in v] if isinstance(v, list) else v for k, v in request.unlabelled.items()}
+    unlabelled = UnlabelledRequest(files, request.unlabelled_limit)
+    unlabelled.check(tasks)
+    run = Request(request.data, request.tasks, Path(), request.limit, 1)
+    data = load_training_data(run, tasks, corpus, unlabelled)
     teacher = reference.load(settings.student.max_length if validated.aligned else None)
     data = data.for_reader(teacher.reader)
     if corpus:
@@ -172,6 +185,11 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     return PreparedStore(
         request, settings, reference, rows_of, job, key, chosen, predicted, validated.student.layers
     )
+
+
+def absolute_pattern(pattern: str) -> str:
+    """A pattern of files as an absolute path; the name of a split stays as it is."""
+    return str(Path(pattern).resolve()) if glob.glob(pattern) else pattern
 
 
 def replace_tokens(contents: Contents, tokens: int) -> Contents:

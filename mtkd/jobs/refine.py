@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from mtkd.evaluation.baseline import baseline_warnings
-from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
+from mtkd.jobs.class_weights import check_class_weights, weigh_classes
+from mtkd.jobs.common import Request, check_metric, evaluator, refuse_unlabelled_settings, scores_record
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
 from mtkd.losses.objective import labels_objective
@@ -53,6 +54,8 @@ def refine(
     settings = resolve_precision(settings, request.device, warn)
     tasks = trainable_tasks(request.tasks)
     check_metric(settings.train.metric, tasks)
+    refuse_unlabelled_settings(settings.train, "mtkd refine")
+    check_class_weights(settings.train, tasks, labels_objective())
     return _Refine(
         request=request,
         settings=settings,
@@ -94,10 +97,11 @@ class _Refine(TrainingJob):
         return self.model
 
     def train(self) -> Trained:
+        assert self.rows is not None, "inputs come first"
         trainer = Trainer(
             self.accelerator,
             self.model,
-            labels_objective(),
+            weigh_classes(labels_objective(), self.settings.train, self.rows.data),
             self.batches,
             self.settings.train,
             self.request.out,

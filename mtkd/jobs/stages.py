@@ -43,6 +43,7 @@ class StagedJob(TrainingJob):
     Attributes:
         prepared: teacher and student, set by `prepare`.
         stages: each stage with its objective and its inputs, set by `prepare`.
+        facts: further values to record, found during training.
     """
 
     name = "distill"
@@ -50,6 +51,7 @@ class StagedJob(TrainingJob):
     validated: ValidatedRun
     prepared: PreparedRun = field(init=False)
     stages: list[tuple[Stage, Objective, StageInputs]] = field(default_factory=list, init=False)
+    facts: dict[str, Any] = field(init=False, default_factory=dict)
 
     @abstractmethod
     def scores(self, student: MultiTaskModel) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class StagedJob(TrainingJob):
                 write_json(directory / _RESULT, record[stage.name])
                 shutil.rmtree(directory / "checkpoints", ignore_errors=True)
             self.accelerator.wait_for_everyone()
-        return Trained(student, self.scores(student), record.get("", record))
+        return Trained(student, self.scores(student), record.get("", record), self.facts)
 
 
 def stage_directory(out: Path, stage: Stage) -> Path:

@@ -17,18 +17,27 @@ from tasks.errors import UserError
 from tasks.reader import Reader
 from tasks.rows import Rows, concat, has_label
 from tasks.sources import DataSource, digest_rows, load_rows, sample_rows
-from tasks.task import Task
+from tasks.task import UNLABELLED, Task
 from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
+from tasks.unlabelled import UnlabelledRequest, append_unlabelled, overlap_warnings
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """The training rows of one task, and its validation rows by split."""
+    """The rows of one task.
+
+    Attributes:
+        train: the training rows: those of the training split, rows of a corpus, rows without labels.
+        validation: split -> rows.
+        unlabelled: how many of the training rows, the last ones, come from the task's file of rows without
+            labels (before they are cut into windows).
+    """
 
     task: Task
     train: Rows
     validation: Mapping[str, Rows]
+    unlabelled: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,10 +47,12 @@ class TrainingData:
     Attributes:
         parts: one entry per task.
         digests: "task/split" -> SHA-256 of the rows.
+        warnings: about the rows without labels.
     """
 
     parts: list[TaskData]
     digests: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def tasks(self) -> dict[str, Task]:
@@ -160,11 +171,17 @@ def trainable_tasks(spec: str | Sequence[Task]) -> list[Task]:
     return tasks
 
 
-def load_training_data(request: Request, tasks: list[Task], corpus: Path | None = None) -> TrainingData:
+def load_training_data(
+    request: Request,
+    tasks: list[Task],
+    corpus: Path | None = None,
+    unlabelled: UnlabelledRequest | None = None,
+) -> TrainingData:
     """Read and validate all rows of a run.
 
     Args:
         corpus: an augmented corpus whose copies or questions are added to the training rows.
+        unlabelled: which rows without labels are added to the training rows; None = none.
 
     Raises:
         UserError: invalid data; a task without validation rows; a corpus that lacks a task or was made from
@@ -172,7 +189,7 @@ def load_training_data(request: Request, tasks: list[Task], corpus: Path | None 
     """
     source = request.source()
     question_tasks = _question_tasks(corpus, tasks) if corpus else []
-    parts, digests = [], {}
+    parts, digests, warnings = [], {}, []
     for task in tasks:
         assert task.train is not None, "trainable_tasks refuses others"
         everything = load_rows(source, task, task.train)
@@ -185,8 +202,14 @@ def load_training_data(request: Request, tasks: list[Task], corpus: Path | None 
         validation = _validation(source, task, request.eval_limit)
         for rows in (train, *validation.values()):
             digests[f"{task.name}/{rows.split}"] = digest_rows(rows)
-        parts.append(TaskData(task, train, validation))
-    return TrainingData(parts, digests)
+        added = 0
+        if unlabelled and (batches := unlabelled.open(source, task)):
+            train, added = append_unlabelled(task, train, batches, unlabelled.limit)
+            new = train.slice(len(train) - added, len(train))
+            digests[f"{task.name}/{UNLABELLED}"] = digest_rows(new)
+            warnings += overlap_warnings(source, task, new, unlabelled.split_of(task))
+        parts.append(TaskData(task, train, validation, added))
+    return TrainingData(parts, digests, warnings)
 
 
 def _question_tasks(corpus: Path, tasks: list[Task]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from torch import Tensor, log_softmax
@@ -12,6 +13,7 @@ from mtkd.losses.term_settings import Points, Temperature, TermSettings, value_a
 from mtkd.outputs import LOGITS
 from tasks.batching import Batch
 from tasks.task import Task
+from tasks.task_types.classification import Classification
 
 
 @full_precision
@@ -116,13 +118,18 @@ class SoftLabels(LossTerm):
 
 
 class Labels(LossTerm):
-    """`labels`: the task's own loss on labels, without a teacher. Item: a labelled row."""
+    """`labels`: the task's own loss on labels, without a teacher. Item: a labelled row.
+
+    Attributes:
+        class_weights: `classify` task -> (C,) weights of its classes.
+    """
 
     class Settings(TermSettings):
         """The task's own loss on labels."""
 
     needs_labels: ClassVar[bool] = True
     student_need = LOGITS
+    class_weights: Mapping[str, Tensor] = {}
 
     def num_items(self, task: Task, batch: Batch) -> int:
         return task.type.count_items(task, batch.labels, batch.groups)
@@ -130,4 +137,7 @@ class Labels(LossTerm):
     def forward(self, inputs: TermInput) -> Tensor:
         assert inputs.student.logits is not None, "the term declares them as needed"
         task, batch = inputs.task, inputs.batch
+        if task.name in self.class_weights and isinstance(task.type, Classification):
+            weights = self.class_weights[task.name].to(batch.labels.device)
+            return task.type.weighted_loss(inputs.student.logits, batch.labels, weights).total
         return task.type.loss(task, inputs.student.logits, batch.labels, batch.groups).total

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from safetensors.numpy import load_file
 from torch import Tensor
 
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.storage.distributed import ProcessGroup
-from mtkd.storage.safetensors_shards import SafetensorsFormat
+from mtkd.storage.safetensors_shards import SafetensorsFormat, read_header
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, total_size
 from tasks.batching import Encoded
 from tasks.errors import UserError
@@ -24,18 +24,60 @@ from tasks.task import Task
 _SHARD_ROWS = 8192
 
 
+@dataclass(frozen=True)
+class CacheFolder:
+    """The folder of the logits of a task's rows from `start` up to `stop`.
+
+    Its name identifies everything that affects the logits.
+    """
+
+    name: str
+    start: int
+    stop: int
+
+
+class MappedLogits:
+    """The logits of n rows, (n, C) or (n, 2, L) float32, memory-mapped from shards that are in order.
+
+    Args:
+        files: the shards.
+    """
+
+    def __init__(self, files: Sequence[Path]):
+        self._parts = [_map_logits(file) for file in files]
+        self._starts = np.cumsum([0, *map(len, self._parts)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, indices: np.ndarray) -> np.ndarray:
+        """The logits of some rows, copied into memory."""
+        of_part = np.searchsorted(self._starts, indices, side="right") - 1
+        found = np.empty((len(indices), *self._parts[0].shape[1:]), np.float32)
+        for part in np.unique(of_part):
+            rows = of_part == part
+            found[rows] = self._parts[part][indices[rows] - self._starts[part]]
+        return found
+
+
+def _map_logits(path: Path) -> np.ndarray:
+    header, base = read_header(path)
+    entry = header["logits"]
+    return np.asarray(np.memmap(path, "<f4", "r", base + entry["data_offsets"][0], tuple(entry["shape"])))
+
+
 def cache_logits(
     teacher: MultiTaskModel,
     tasks: Mapping[str, Task],
     data: Mapping[str, Encoded],
     directory: Path,
-    folders: Mapping[str, str],
+    folders: Mapping[str, Sequence[CacheFolder]],
     accelerator: Accelerator,
     *,
     precision: str = "fp32",
     batch_size: int = 64,
-) -> dict[str, np.ndarray]:
-    """Return the teacher's logits, task -> (n, C) or (n, 2, L) float32, computing those not on disk yet.
+) -> dict[str, MappedLogits]:
+    """Return the teacher's logits of each task, computing those not on disk yet.
 
     The logits are written in shards of 8,192 rows, so an interrupted pass can be resumed. The shards are
     divided among the processes.
@@ -43,19 +85,20 @@ def cache_logits(
     Args:
         data: task -> rows encoded for the teacher.
         directory: the directory of the cache.
-        folders: task -> folder of its shards, whose name identifies everything that affects the logits.
+        folders: task -> the folders of its shards, in the order of the rows.
 
     Raises:
         UserError: the teacher produced a non-finite value (the error names the task and the row).
     """
     shards = [
         PlannedShard(
-            f"{folders[name]}/{start:09d}.safetensors",
+            f"{folder.name}/{start - folder.start:09d}.safetensors",
             name,
-            np.arange(start, min(start + _SHARD_ROWS, len(encoded.labels))),
+            np.arange(start, min(start + _SHARD_ROWS, folder.stop)),
         )
-        for name, encoded in data.items()
-        for start in range(0, len(encoded.labels), _SHARD_ROWS)
+        for name in data
+        for folder in folders[name]
+        for start in range(folder.start, folder.stop, _SHARD_ROWS)
     ]
     output = ShardedOutput(directory, "", shards, SafetensorsFormat())
 
@@ -71,10 +114,10 @@ def cache_logits(
     total, left = total_size(shards), total_size(missing)
     with progress("teacher", total, done=total - left, show=accelerator.is_main_process) as advance:
         output.write(missing, make, ranks=ProcessGroup.of(accelerator), advance=advance)
-    logits: dict[str, list[np.ndarray]] = {name: [] for name in data}
-    for shard in shards:
-        logits[shard.task].append(load_file(directory / shard.file)["logits"])
-    return {name: np.concatenate(parts) for name, parts in logits.items()}
+    return {
+        name: MappedLogits([directory / shard.file for shard in shards if shard.task == name])
+        for name in data
+    }
 
 
 def _check_finite(name: str, rows: Encoded, logits: np.ndarray) -> None:

@@ -13,7 +13,7 @@ import torch
 from mtkd.models.init import InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import ModelOutput, OutputSpec
-from mtkd.teachers.live import TeacherSource
+from mtkd.teachers.live import IndexedLogits, TeacherSource
 from mtkd.teachers.reference import TeacherRef
 from tasks.batching import Batch
 from tasks.errors import UserError
@@ -111,6 +111,21 @@ class TeacherByTask:
     def signal(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
         """Return the outputs of the task's teacher."""
         return self._sources[task.name].signal(task, batch, need)
+
+
+class AveragedLogits:
+    """The averages of several teachers' logits, computed for the rows that are asked for.
+
+    Args:
+        parts: the logits of each teacher, indexed by row numbers.
+        average: see `average_logits`.
+    """
+
+    def __init__(self, task: Task, parts: Sequence[IndexedLogits], average: Average):
+        self._task, self._parts, self._average = task, parts, average
+
+    def __getitem__(self, indices: np.ndarray) -> np.ndarray:
+        return average_logits(self._task, [part[indices] for part in self._parts], self._average)
 
 
 def average_logits(task: Task, parts: Sequence[np.ndarray], average: Average) -> np.ndarray:

@@ -58,17 +58,29 @@ class OnlineTeacher:
         return replace(output, selected=selected, **kept)
 
 
+class IndexedLogits(Protocol):
+    """Logits of many rows: an array, or something that reads or computes those of some rows."""
+
+    def __getitem__(self, indices: np.ndarray, /) -> np.ndarray:
+        """The logits of some rows."""
+        ...
+
+
 class CachedLogits:
-    """Returns precomputed logits, task -> (n, C) or (n, 2, L), without running the teacher."""
+    """Returns precomputed logits, task -> (n, C) or (n, 2, L), without running the teacher.
+
+    Args:
+        logits: task -> what is indexed by (b,) row numbers.
+    """
 
     offers = LOGITS
 
-    def __init__(self, logits: Mapping[str, np.ndarray]):
-        self._logits = {name: torch.from_numpy(values) for name, values in logits.items()}
+    def __init__(self, logits: Mapping[str, IndexedLogits]):
+        self.logits = logits
 
     def signal(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
         """Return the precomputed logits for the rows of a batch."""
-        rows = self._logits[task.name][torch.from_numpy(batch.indices)]
+        rows = torch.from_numpy(self.logits[task.name][batch.indices])
         if task.type.predicts_spans and batch.inputs.joined is not None:
             rows = rows[..., : batch.inputs.joined.ids.shape[1]]
         return ModelOutput(logits=rows.to(batch.labels.device))

@@ -87,10 +87,30 @@ class TaskBatches:
         ahead: Callable[[str, np.ndarray], None] | None = None,
     ):
         self.tasks, self.collate = tasks, collate
-        self._data, self._ahead = data, ahead
-        groups = {name: rows.groups for name, rows in data.items() if rows.groups is not None}
-        self._sampler = TaskSampler(
-            {name: collate.reader.lengths(rows.texts) for name, rows in data.items()},
+        self._data, self._ahead, self._settings, self._blocks = data, ahead, settings, blocks
+        self._kept: dict[str, np.ndarray] = {}
+        self._sampler = self._make_sampler()
+
+    def keep(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Draw only some rows of some tasks.
+
+        Args:
+            rows: task -> (k,) int64 row numbers.
+        """
+        self._kept = dict(rows)
+        self._sampler = self._make_sampler()
+
+    def _make_sampler(self) -> TaskSampler:
+        settings, lengths, groups, labelled = self._settings, {}, {}, {}
+        for name, rows in self._data.items():
+            kept = self._kept.get(name, slice(None))
+            lengths[name] = self.collate.reader.lengths(rows.texts)[kept]
+            if rows.groups is not None:
+                groups[name] = rows.groups[kept]
+            if settings.unlabelled_fraction is not None:
+                labelled[name] = rows.labelled[kept]
+        return TaskSampler(
+            lengths,
             settings.batch_size,
             mixing=settings.mixing,
             seed=settings.seed,
@@ -98,7 +118,9 @@ class TaskBatches:
             bucket=settings.bucket,
             groups=groups,
             steps_per_epoch=settings.steps_per_epoch,
-            blocks=blocks,
+            labelled=labelled,
+            unlabelled_fraction=settings.unlabelled_fraction,
+            blocks=self._blocks,
         )
 
     def __len__(self) -> int:
@@ -107,13 +129,18 @@ class TaskBatches:
 
     def epoch(self, number: int, start: int, cursor: Mapping[str, Any]) -> Iterator[DrawnRows]:
         """The draws of an epoch, starting at batch `start`; the cursor is not used."""
-        draws = self._sampler.epoch(number)[start:]
+        draws = [self._numbered(draw) for draw in self._sampler.epoch(number)[start:]]
         for n, draw in enumerate(draws):
             before = _nothing
             if self._ahead and n + AHEAD < len(draws):
                 upcoming = draws[n + AHEAD]
                 before = partial(self._ahead, upcoming.task, upcoming.indices)
             yield DrawnRows(self._data[draw.task], draw.indices, before=before)
+
+    def _numbered(self, draw: BatchIndices) -> BatchIndices:
+        """A batch of the sampler by the numbers of its rows in the data."""
+        kept = self._kept.get(draw.task)
+        return draw if kept is None else BatchIndices(draw.task, kept[draw.indices])
 
 
 @dataclass(frozen=True, eq=False)

@@ -87,6 +87,11 @@ POCKET_SPLITS: dict[str, tuple[str, ...]] = {
 """The splits of each pocket task."""
 
 
+def has_unlabelled(task_name: str) -> bool:
+    """True if a task has the split `unlabelled`."""
+    return task_name in RECIPES and "train" in POCKET_SPLITS[task_name]
+
+
 def generate(task_name: str, split: str, seed: int = 0) -> pa.Table:
     """One split of a pocket task, with the hub's columns; the result depends only on the arguments.
 
@@ -95,8 +100,7 @@ def generate(task_name: str, split: str, seed: int = 0) -> pa.Table:
     """
     if task_name not in POCKET_SPLITS:
         raise unknown("pocket task", task_name, POCKET_SPLITS)
-    has_unlabelled = task_name in RECIPES and "train" in POCKET_SPLITS[task_name]
-    known = (*POCKET_SPLITS[task_name], *([UNLABELLED] if has_unlabelled else []))
+    known = (*POCKET_SPLITS[task_name], *([UNLABELLED] if has_unlabelled(task_name) else []))
     if split not in known:
         raise unknown(f"split of the pocket task {task_name}:", split, known)
     if task_name in ("squad", "squad_v2"):

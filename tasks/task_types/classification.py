@@ -53,10 +53,20 @@ class Classification(TaskType):
 
     def loss(self, task: Task, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> LossSum:
         """Cross-entropy (MKD, section 3.1)."""
+        return self.weighted_loss(logits, labels, None)
+
+    def weighted_loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> LossSum:
+        """Cross-entropy, times the weight of each row's class.
+
+        Args:
+            weights: (C,) float32; None = 1.
+        """
         from torch.nn import functional
 
         classes = labels.float().nan_to_num(nan=_NO_CLASS).long()
-        total = functional.cross_entropy(logits.float(), classes, ignore_index=_NO_CLASS, reduction="sum")
+        total = functional.cross_entropy(
+            logits.float(), classes, weights, ignore_index=_NO_CLASS, reduction="sum"
+        )
         return LossSum(total, (classes != _NO_CLASS).sum())
 
     def decode(

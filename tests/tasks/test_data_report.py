@@ -217,3 +217,17 @@ def test_long_lists_of_names_are_cut() -> None:
     assert expected is not None
     assert expected.startswith("name_55, ") and expected.endswith(" and 69 more") and expected.count(",") == 7
     assert unknown("label", "x", ["b", "a"]).expected == "a, b"
+
+
+def test_rows_without_labels_are_a_split_of_the_report(tmp_path: Path) -> None:
+    texts = [("x y", "z"), ("new", "n"), ("new", "n"), ("old one", "o"), ("", "e")]
+    source = {"pair": {"train": [dict(zip(("a", "b", "label"), row, strict=True)) for row in TRAIN[:4]]}}
+    source["pair"]["validation"] = [{"a": "old one", "b": "o", "label": 1}]
+    source["pair"]["unlabelled"] = [{"a": a, "b": b} for a, b in texts]
+    split = report_on(open_data(source), [PAIR]).splits[-1]
+    assert (split.split, split.rows, split.duplicates, split.overlap) == ("unlabelled", 5, 1, 1)
+    assert [(length.mean, length.max) for length in split.lengths] == [(1.2, 2), (1.0, 1)]
+    assert [problem.message[:28] for problem in split.problems] == ["1 of the 5 rows without labe"]
+    source["pair"]["unlabelled"][0]["label"] = 1
+    found = report_on(open_data(source), [PAIR])
+    assert found.errors == 1 and "column 'label' holds 1" in found.problems[-1].message

@@ -153,3 +153,38 @@ def test_shares_part_a_draw(world: int) -> None:
 def test_bad_arguments_are_one_clear_error(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=rf"(?s){message}"):
         TaskSampler(**{"lengths": make_lengths(), "batch_size": 4, **change})
+
+
+def test_a_fraction_of_every_pass_has_no_labels() -> None:
+    labelled = {"a": np.arange(100) < 12, "b": np.ones(20, bool)}
+    lengths = {name: np.full(len(values), 5) for name, values in labelled.items()}
+    made = TaskSampler(lengths, 8, seed=3, labelled=labelled, unlabelled_fraction=0.75)
+    assert len(made) == 6 + 3, "12 + 36 rows of a, 20 rows of b"
+    seen: list[int] = []
+    for number in range(5):
+        rows = np.concatenate([draw.indices for draw in made.epoch(number) if draw.task == "a"])
+        assert sorted(rows[rows < 12].tolist()) == list(range(12)), "all rows with labels, once"
+        assert len(rows) == 48
+        seen += rows[rows >= 12].tolist()
+        of_b = np.concatenate([draw.indices for draw in made.epoch(number) if draw.task == "b"])
+        assert sorted(of_b.tolist()) == list(range(20))
+    counts = np.bincount(seen, minlength=100)[12:]
+    assert counts.sum() == 180 and set(counts.tolist()) == {2, 3}, "the 88 others in turn"
+    few = TaskSampler(
+        {"a": lengths["a"][:14]}, 8, labelled={"a": labelled["a"][:14]}, unlabelled_fraction=0.5
+    )
+    rows = np.concatenate([draw.indices for draw in few.epoch(0)])
+    assert sorted(rows.tolist()) == [*range(12), *[12] * 6, *[13] * 6], "repeated if there are too few"
+
+
+def test_groups_without_labels_stay_together_in_a_mixed_pass() -> None:
+    groups = np.repeat(np.arange(10), 3)
+    labelled = groups < 4
+    made = TaskSampler(
+        {"a": np.full(30, 5)}, 6, labelled={"a": labelled}, groups={"a": groups}, unlabelled_fraction=0.5
+    )
+    for draw in made.epoch(0):
+        _, counts = np.unique(groups[draw.indices], return_counts=True)
+        assert set(counts.tolist()) == {3}
+    rows = np.concatenate([draw.indices for draw in made.epoch(0)])
+    assert len(rows) == 24 and (~labelled[rows]).sum() == 12

@@ -1,0 +1,102 @@
+"""Class weights against torch's weighted cross-entropy, and the settings of rows without labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from mtkd.jobs.class_weights import check_class_weights, weigh_classes
+from mtkd.jobs.common import Request
+from mtkd.jobs.distill import distill
+from mtkd.jobs.refine import refine
+from mtkd.jobs.training_data import TaskData, TrainingData
+from mtkd.jobs.unlabelled_rows import confident_rows
+from mtkd.losses.logits import LogitsMSE
+from mtkd.losses.loss_term import TermInput
+from mtkd.losses.objective import Objective, labels_objective
+from mtkd.outputs import ModelOutput
+from mtkd.recipes import load_settings
+from mtkd.settings import TrainSettings
+from tasks.errors import UserError
+from tasks.glue import TASKS
+from tasks.sources import load_rows, open_data
+from tasks.task import Task
+
+THREE = Task(name="three", kind="classify", columns=("a",), labels=("x", "y", "z"))
+LABELS = [0, 0, 0, 1, 2, 2]
+
+
+def data() -> TrainingData:
+    rows = {"a": [f"text {n}" for n in range(6)], "label": LABELS}
+    return TrainingData(
+        [TaskData(THREE, load_rows(open_data({"three": {"train": rows}}), THREE, "train"), {})]
+    )
+
+
+@pytest.mark.parametrize("setting", ["balanced", [0.5, 2.0, 1.0]])
+def test_weights_are_those_of_torch(setting: Any) -> None:
+    term = weigh_classes(labels_objective(), TrainSettings(class_weights=setting), data()).terms["labels"]
+    expected = torch.tensor([6 / 9, 2.0, 1.0] if setting == "balanced" else setting)
+    logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor(LABELS, dtype=torch.float32)
+    labels[4] = torch.nan
+    batch: Any = SimpleNamespace(labels=labels, groups=None)
+    found = term(TermInput(THREE, batch, ModelOutput(logits=logits), None, 5))
+    known = ~labels.isnan()
+    mean = functional.cross_entropy(logits[known], labels[known].long(), expected)
+    torch.testing.assert_close(found, mean * expected[labels[known].long()].sum())
+
+
+def test_weights_that_do_not_fit_are_refused(tiny_encoder: Path, tmp_path: Path) -> None:
+    for weights, tasks, objective, message in (
+        ([1.0, 2.0], [THREE], labels_objective(), "the task 'three' has 3 labels, not 2"),
+        ("balanced", [TASKS["stsb"]], labels_objective(), "no task of this run is a classification"),
+        ("balanced", [THREE], Objective({"kd": LogitsMSE()}), "no loss of this run is the loss on labels"),
+    ):
+        with pytest.raises(UserError, match=message):
+            check_class_weights(TrainSettings(class_weights=weights), tasks, objective)
+    for name in ("unlabelled_fraction", "min_confidence"):
+        settings = load_settings("refine", "refine", {f"train.{name}": 0.5})
+        with pytest.raises(UserError, match=f"train.{name} = 0.5, but mtkd refine does not use"):
+            refine(Request("pocket", "sst2", tmp_path / "run", 16, 16), settings, str(tiny_encoder))
+
+
+def test_rows_of_which_the_teacher_is_unsure_are_dropped() -> None:
+    loaded = data()
+    labels = loaded.parts[0].train.labels
+    labels[2:] = np.nan
+    share = np.array([0.1, 0.1, 0.95, 0.5, 0.9, 0.6])
+    logits = np.log(np.stack([share, (1 - share) / 2, (1 - share) / 2], 1))
+    found = confident_rows(loaded, {"three": lambda rows: logits[rows]}, 0.75)
+    assert found["three"].tolist() == [True, True, True, False, True, False]
+
+
+def test_a_run_leaves_them_out(tiny_teacher: Path, tmp_path: Path) -> None:
+    changes = {"train.steps": 2, "train.batch_size": 8, "student.head_hidden": 8, "student.max_length": 24}
+    changes |= {f"student.bilstm.{size}_size": 8 for size in ("embedding", "projection", "hidden", "output")}
+    train = {"sentence": ["good", "bad"] * 8, "label": [1, 0] * 8}
+    splits = {
+        "train": train,
+        "validation": train,
+        "unlabelled": {"sentence": [f"word {n}" for n in range(20)]},
+    }
+    request = Request(open_data({"sst2": splits}), "sst2", tmp_path / "all")
+    with pytest.raises(UserError, match="no task of this run is a classification"):
+        other = Request("pocket", "stsb", tmp_path / "stsb", 16, 16)
+        distill(other, load_settings("mkd-lstm", "distill", {"train.min_confidence": 0.9}), str(tiny_teacher))
+    settings = load_settings("mkd-lstm", "distill", changes | {"train.min_confidence": 1.0})
+    made = distill(request, settings, str(tiny_teacher))
+    assert made.record["dropped"] == {"sst2": 20}
+    request = Request(open_data({"sst2": {"train": train, "validation": train}}), "sst2", tmp_path / "none")
+    fewer = distill(request, load_settings("mkd-lstm", "distill", changes), str(tiny_teacher))
+    one, other_weights = made.model().state_dict(), fewer.model().state_dict()
+    assert all(torch.equal(one[name], other_weights[name]) for name in one), "as if they were not there"
+    with pytest.raises(UserError, match=r"train.unlabelled_fraction = 0.5, but all rows have labels"):
+        settings = load_settings("mkd-lstm", "distill", changes | {"train.unlabelled_fraction": 0.5})
+        distill(Request(request.data, "sst2", tmp_path / "other"), settings, str(tiny_teacher))
