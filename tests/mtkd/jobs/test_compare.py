@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
@@ -58,19 +57,32 @@ HERE = GridInputs(
 )
 
 
+class Ended:
+    """A process that has ended."""
+
+    def __init__(self, code: int):
+        self.code = code
+
+    def wait(self) -> int:
+        return self.code
+
+    def terminate(self) -> None:
+        pass
+
+
 @pytest.fixture
 def started(processes: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The command lines of the runs that a comparison starts; each runs in a forked process."""
     commands: list[list[str]] = []
     one_at_a_time = threading.Lock()  # the server of the processes answers one request after the other
 
-    def popen(words: list[str], stdout: IO[str], stderr: int, env: dict[str, str]) -> SimpleNamespace:
+    def popen(words: list[str], stdout: IO[str], stderr: int, env: dict[str, str]) -> Ended:
         assert words[:3] == [sys.executable, "-m", "mtkd.cli.main"] and stderr == subprocess.STDOUT
         with one_at_a_time:
             commands.append(words)
             answered = processes.run(*words[3:])
         stdout.write(answered.out + answered.err)
-        return SimpleNamespace(wait=lambda: answered.code)
+        return Ended(answered.code)
 
     monkeypatch.setattr(subprocess, "Popen", popen)
     # Peak memory is measured in processes of its own: tests/mtkd/evaluation/test_inference_bench.py does so.
@@ -173,7 +185,7 @@ def test_two_at_a_time_and_an_interruption_change_nothing(
     started.clear()
 
     def interrupted(*given: Any, **more: Any) -> Any:
-        return SimpleNamespace(wait=lambda: 143) if len(started) == 3 else popen(*given, **more)
+        return Ended(143) if len(started) == 3 else popen(*given, **more)
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     assert mtkd(*one).code == 130 and not (tmp_path / "one/compare.json").exists()
