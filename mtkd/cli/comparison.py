@@ -63,20 +63,17 @@ from tasks.errors import UserError
 @click.option(
     "--baselines/--no-baselines",
     default=True,
-    show_default=True,
     help="add the majority class and a frozen encoder with a linear model",
 )
 @click.option(
     "--columns",
     type=click.Choice(["primary", "all"]),
     default="primary",
-    show_default=True,
     help="also print every metric of every split (compare.md always has both tables)",
 )
 @click.option(
     "--jobs",
     default=1,
-    show_default=True,
     type=click.IntRange(min=1),
     metavar="N",
     help="runs at the same time, each with its share of the CPU cores",
