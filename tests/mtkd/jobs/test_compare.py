@@ -141,6 +141,7 @@ seeds = [0, 1]
 "student.transformer.hidden_size" = 8
 "student.transformer.heads" = 2
 "student.transformer.intermediate_size" = 8
+"student.transformer.init" = "random"
 [refine]
 set = { max_length = 24, "train.epochs" = 1 }
 [cells.distilled]
