@@ -173,7 +173,7 @@ class Table:
         if gaps := self.difference_lines():
             parts += [self.difference_title, _markdown(self.difference_columns(), gaps)]
         parts += [METRICS_TITLE, _markdown(self.metric_columns(), self.metric_lines())]
-        parts += [f"- {note}" for note in self.notes]
+        parts += ["\n".join(f"- {note}" for note in self.notes)] if self.notes else []
         return "\n\n".join(parts) + "\n"
 
     @property
