@@ -114,6 +114,15 @@ class Grid(Strict):
         shared = recipe_stage(self.recipe_of(name)) == recipe_stage(self.recipe)
         return (self.set if shared else {}) | self.cells[name].set
 
+    def specs_of(self, name: str) -> list[str]:
+        """What a cell is trained on: an entry for each run of a seed."""
+        return self.cells[name].tasks or self.tasks
+
+    @property
+    def specs(self) -> list[str]:
+        """What any cell is trained on."""
+        return list(dict.fromkeys(spec for name in self.cells for spec in self.specs_of(name)))
+
     @property
     def baseline_row(self) -> str:
         """The row that the others are compared with."""
@@ -155,6 +164,8 @@ class Grid(Strict):
             others = [other for other in self.cells if other != name and not self.cells[other].steps_of]
             if cell.steps_of not in others:
                 raise unknown("cell (steps_of)", cell.steps_of, others)
+            if self.specs_of(cell.steps_of) != self.specs_of(name):
+                raise UserError(f"steps_of names {cell.steps_of!r}, which is trained on other tasks")
 
 
 def grid_names() -> list[str]:

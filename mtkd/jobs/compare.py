@@ -146,10 +146,10 @@ def _notes(grid: Grid, rows: Mapping[str, Row]) -> list[str]:
     for which, names in ((text, best), ("the last epoch", last)):
         cells = "" if len(names) == len(kept) else f" ({', '.join(names)})"
         notes += [f"The scored weights are those of {which}{cells}."] if names else []
-    steps = {name: statistics.fmean(rows[name].steps) for name in grid.cells if rows[name].steps}
+    steps = {name: sum(rows[name].steps) / len(grid.seeds) for name in grid.cells if rows[name].steps}
     if len(set(steps.values())) > 1:
         listed = ", ".join(f"{name} {value:,.0f}" for name, value in steps.items())
-        notes.append(f"The cells did not train for the same number of steps: {listed}.")
+        notes.append(f"The cells did not train for the same number of steps with each seed: {listed}.")
     if len(grid.seeds) == 1:
         notes.append("There is one seed, so the intervals do not cover the chance of the seed.")
     return notes

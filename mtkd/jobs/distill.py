@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from mtkd.evaluation.scoring import TaskScores
-from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
+from mtkd.jobs.common import Request, check_metric, evaluator
 from mtkd.jobs.objects import describe_losses, describe_module, require_objects
 from mtkd.jobs.prepare import prepare_run, settings_of_student, validate_run
 from mtkd.jobs.stages import StagedJob, StageInputs

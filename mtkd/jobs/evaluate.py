@@ -235,7 +235,7 @@ def _differences(tasks: Mapping[str, Task], model: Runs, other: Runs) -> dict[st
 def _checkpoint(
     model: Path | MultiTaskModel, spec: TaskSpec | None, device: torch.device
 ) -> Path | MultiTaskModel:
-    """Load a checkpoint of transformers, which does not know the name of its task; others stay as they are."""
+    """Load a checkpoint of transformers, which does not know its task; other models stay as they are."""
     if isinstance(model, MultiTaskModel) or checkpoint_directory(str(model)) is None:
         return model
     tasks = resolve(spec) if spec else []

@@ -9,10 +9,11 @@ from mtkd.evaluation.baseline import MAJORITY, TRAINING_ROWS, encoder_baselines,
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.grids import Grid
 from mtkd.jobs.compare_table import Row
-from mtkd.jobs.evaluate import pretrained_encoder
+from mtkd.jobs.evaluate import encoder_of
 from mtkd.jobs.grid_jobs import GridInputs
 from mtkd.jobs.grid_plan import encoder_to_refine
-from mtkd.models.saved_model import is_saved_model, saved_in
+from mtkd.jobs.teachers import by_task
+from mtkd.models.saved_model import saved_in
 from tasks.errors import UserError
 from tasks.row_predictions import RowPredictions
 from tasks.sources import load_rows, open_data
@@ -77,8 +78,10 @@ def _encoder(grid: Grid, inputs: GridInputs, spec: str) -> str | None:
         return saved_in(described).info.base
     if grid.refine:
         return encoder_to_refine(grid, inputs, spec)
-    teacher = (inputs.teacher or "").replace("{task}", spec)
-    return pretrained_encoder(Path(teacher)) if is_saved_model(Path(teacher)) else teacher or None
+    if not inputs.teacher:
+        return None
+    teachers = by_task(inputs.teacher.replace("{task}", spec))
+    return next((encoder_of(name) for task, name in teachers if task in (None, *spec.split(","))), None)
 
 
 def within_majority(rows: Mapping[str, Row]) -> list[str]:

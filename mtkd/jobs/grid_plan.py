@@ -60,13 +60,13 @@ class _Planner:
 
     def runs(self) -> Iterator[PlannedRun]:
         if self.grid.refine and not self.inputs.store:
-            teachers = {job.out: (spec, job) for spec in self.grid.tasks for job in self._teacher(spec)}
+            teachers = {job.out: (spec, job) for spec in self.grid.specs for job in self._teacher(spec)}
             for spec, job in teachers.values():
                 spec = self.grid.refine.tasks or spec
                 yield PlannedRun(TEACHER, spec, self.grid.refine.seed, (job,), (job,), (job,))
         for seed in self.grid.seeds:
             for name in self.grid.cells:
-                for spec in self.grid.tasks:
+                for spec in self.grid.specs_of(name):
                     yield self._run(name, spec, seed)
 
     def _run(self, name: str, spec: str, seed: int) -> PlannedRun:

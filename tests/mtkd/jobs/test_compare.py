@@ -333,6 +333,7 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
     ("change", "complaint"),
     [
         ("steps_of = 'another'\n", r"unknown cell \(steps_of\) 'another'"),
+        ("steps_of = 'distilled'\ntasks = ['rte']\n", "'distilled', which is trained on other tasks"),
         ("then = 'mkd-lstm'\n", "cell 'x': unknown finetune recipe 'mkd-lstm'"),
         ("recipe = 'finetune'\nthen = 'finetune'\n", "then cannot be used with a recipe for mtkd finetune"),
         ("recipe = 'refine'\ncorpus = true\n", "corpus cannot be used with a recipe for mtkd refine"),
