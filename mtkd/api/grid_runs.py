@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.errors import UserError
 
 if TYPE_CHECKING:
-    from mtkd.jobs.compare import Table
+    from mtkd.jobs.compare_table import Table
 
 
 def compare(
@@ -29,12 +29,15 @@ def compare(
     limit: int | None = None,
     eval_limit: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    baseline: str | None = None,
+    baselines: bool = True,
+    jobs: int = 1,
     say: Callable[[str], None] = print,
 ) -> Table:
     """Run a grid of recipes x settings x tasks x seeds and gather one table: mean, spread, size and speed.
 
     Each run is a process of its own; finished runs are not repeated, and a failed run does
-    not stop the others.
+    not stop the others. Each row's differences to a baseline have paired bootstrap intervals.
 
     Args:
         grid: a TOML file, or one of `mtkd.list_grids()` (the papers' tables).
@@ -44,8 +47,13 @@ def compare(
         text, base: plain text for cells that start from it, and the teacher of those.
         without: cells to leave out.
         tasks, seeds: in place of the grid's ("rte,stsb" is one run of both tasks).
-        epochs: of every stage of every run.
+        epochs: of every cell's run, shared among its stages, so that cells with the same rows and batches
+            train for the same number of steps; not of the teacher, and of runs before (`first`) and after
+            (`then`) it.
         settings: dotted setting -> value, for every cell.
+        baseline: the cell that the others are compared with; by default the grid's, or its first.
+        baselines: also show the majority class and the baselines of a frozen encoder.
+        jobs: how many runs at the same time, each with its share of the CPU cores.
         say: called with a line before each run, and with what went wrong.
 
     Returns:
@@ -58,23 +66,26 @@ def compare(
 
     given = {name: value for name, value in locals().items() if name not in ("say", "job")}
     loaded, inputs = plan_grid(**given)
-    return job.run_grid(loaded, inputs, say)
+    return job.run_grid(loaded, inputs, say, jobs)
 
 
 def plan_grid(grid: str | Path, **given: Any) -> tuple[Any, Any]:
     """A loaded grid and the inputs of its runs, from the arguments of `compare`."""
     from mtkd.grids import load_grid
-    from mtkd.jobs.compare import GridInputs
+    from mtkd.jobs.grid_jobs import GridInputs
 
-    if not given["teacher"] and not given["store"]:
-        raise UserError("a grid needs a teacher", hint="`teacher=DIR|NAME`, or `store=DIR` of its knowledge")
-    changes = {name: list(given[name]) for name in ("tasks", "seeds") if given[name]}
+    changes: dict[str, Any] = {name: list(given[name]) for name in ("tasks", "seeds") if given[name]}
+    changes |= {"baseline": given["baseline"]} if given["baseline"] else {}
+    changes |= {} if given["baselines"] else {"baselines": False}
     loaded = load_grid(str(grid), changes, given["settings"] or {}, given["without"])
-    limits = [(name, given[name]) for name in ("limit", "eval_limit", "epochs") if given[name]]
-    words = tuple(word for name, value in limits for word in (f"--{name.replace('_', '-')}", str(value)))
+    if not (given["teacher"] or given["store"] or (loaded.refine and loaded.refine.teacher)):
+        raise UserError("a grid needs a teacher", hint="`teacher=DIR|NAME`, or `store=DIR` of its knowledge")
+    if given["jobs"] < 1:
+        raise UserError(f"`jobs={given['jobs']}`", expected="1 or more")
+    numbers: dict[str, Any] = {name: given[name] for name in ("limit", "eval_limit", "epochs")}
     models = ("teacher", "base", "store", "corpus")
-    names = {name: str(given[name]) if given[name] else None for name in models}
+    names: dict[str, Any] = {name: str(given[name]) if given[name] else None for name in models}
     text = Path(given["text"]) if given["text"] else None
     data = given["data"]
     sources = str(data) if isinstance(data, str | Path) else [str(part) for part in data]
-    return loaded, GridInputs(sources, out=Path(given["out"]), text=text, more=words, **names)
+    return loaded, GridInputs(sources, out=Path(given["out"]), text=text, **numbers, **names)

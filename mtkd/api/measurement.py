@@ -25,14 +25,21 @@ def evaluate(
     limit: int | None = None,
     batch: int = 64,
     device: str | None = None,
+    against: str | Path | Model | None = None,
+    baselines: bool = False,
+    encoder: str | None = None,
+    predictions: str | Path | None = None,
 ) -> Evaluation:
-    """Score a model on labelled rows; see `Model.evaluate`."""
-    from mtkd.api.model import Model
+    """Score a model on labelled rows, and compare it with another one; see `Model.evaluate`."""
+    from mtkd.api.model import Model, place_or_module
     from mtkd.jobs.evaluate import evaluate as evaluate_model
 
+    more: dict[str, Any] = {"split": split, "limit": limit, "baselines": baselines, "encoder": encoder}
     if isinstance(model, Model):
-        return _loaded(model, device).evaluate(data, tasks, split=split, limit=limit, batch=batch)
-    return evaluate_model(Path(model), data, tasks, split=split, limit=limit, batch_size=batch, device=device)
+        loaded = _loaded(model, device)
+        return loaded.evaluate(data, tasks, batch=batch, against=against, predictions=predictions, **more)
+    more |= {"against": place_or_module(against), "predictions": Path(predictions) if predictions else None}
+    return evaluate_model(Path(model), data, tasks, batch_size=batch, device=device, **more)
 
 
 def predict(

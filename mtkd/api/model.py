@@ -10,7 +10,7 @@ import torch
 from mtkd.device import find_device
 from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
-from mtkd.jobs.evaluate import Evaluation
+from mtkd.jobs.evaluate import Evaluation, pretrained_encoder
 from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
@@ -140,23 +140,45 @@ class Model:
         split: str | None = None,
         limit: int | None = None,
         batch: int = 64,
+        against: str | Path | Model | None = None,
+        baselines: bool = False,
+        encoder: str | None = None,
+        predictions: str | Path | None = None,
     ) -> Evaluation:
-        """Score the model on labelled rows.
+        """Score the model on labelled rows, and compare it with another one or with baselines.
 
         Args:
             data: "pocket", "hub", a directory, or tables such as {"rte": {"validation": frame}}.
             tasks: by default all that the model has heads for.
             split: another split than the validation ones.
             limit: at most so many rows per split.
+            against: another model, a run or a model directory, to compare with row by row.
+            baselines: compare with the majority class, a linear model on a frozen encoder, and cosines.
+            encoder: that encoder; by default the one that the teacher started from.
+            predictions: a directory for each row's prediction: parquet files TASK/SPLIT.parquet.
 
         Returns:
             A mapping of task (or "task/split") to scores; it also has `reports` class by class, the tasks
-            that were `skipped`, and `warnings`.
+            that were `skipped`, `warnings`, and the `differences` to other models with their intervals.
 
         Raises:
-            UserError: no head for a task, or no labelled split to score.
+            UserError: no head for a task, no labelled split to score, or no encoder is known.
         """
-        return evaluate_model(self.module, data, tasks, split=split, limit=limit, batch_size=batch)
+        if baselines and encoder is None:
+            encoder = pretrained_encoder(self.path) if self.path else self.info.base
+        return evaluate_model(
+            self.module,
+            data,
+            tasks,
+            split=split,
+            limit=limit,
+            batch_size=batch,
+            device=str(self._device),
+            against=place_or_module(against),
+            baselines=baselines,
+            encoder=encoder,
+            predictions=Path(predictions) if predictions else None,
+        )
 
     def save(self, directory: str | Path) -> Path:
         """Write the model to a directory that `mtkd.load` reads; returns the directory.
@@ -169,6 +191,13 @@ class Model:
             raise UserError(f"{place} exists and holds no mtkd model", hint="name another directory")
         self.module.save(place)
         return place
+
+
+def place_or_module(model: str | Path | Model | None) -> Path | MultiTaskModel | None:
+    """The directory of a model that is not loaded yet, else its module."""
+    if not isinstance(model, Model):
+        return Path(model) if model is not None else None
+    return model.path if model._module is None and model.path else model.module
 
 
 def load(name: str | Path, *, device: str | None = None) -> Model:

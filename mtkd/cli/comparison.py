@@ -48,10 +48,36 @@ from tasks.errors import UserError
     "--tasks", help="replace the grid's tasks (space-separated; comma-separated tasks are trained together)"
 )
 @click.option("--seeds", help="replace the grid's seeds (comma-separated)")
-@click.option("--epochs", type=click.IntRange(min=1), help="epochs of every stage of every run")
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    help="epochs of every cell, shared among its stages: the same total steps for all, given the same rows "
+    "and batch size (the table says where steps differ)",
+)
 @limit_option
 @eval_limit_option
 @click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of every cell")
+@click.option(
+    "--baseline", metavar="CELL", help="what the other cells are compared with  [default: the grid's first]"
+)
+@click.option(
+    "--baselines/--no-baselines",
+    default=True,
+    help="add the majority class and a frozen encoder with a linear model",
+)
+@click.option(
+    "--columns",
+    type=click.Choice(["primary", "all"]),
+    default="primary",
+    help="also print every metric of every split (compare.md always has both tables)",
+)
+@click.option(
+    "--jobs",
+    default=1,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="runs at the same time, each with its share of the CPU cores",
+)
 @click.option("--dry-run", is_flag=True, help="only print the commands")
 @report_options
 def compare(
@@ -60,6 +86,7 @@ def compare(
     seeds: str | None,
     sets: tuple[str, ...],
     dry_run: bool,
+    columns: str,
     json_file: str | None,
     **given: Any,
 ) -> None:
@@ -67,22 +94,30 @@ def compare(
 
     GRID is a TOML file or one of the grids of the papers' tables, such as mlkd-table-7: docs/compare.md lists
     them. --dry-run prints the commands of the runs and starts none.
-    Finished runs are not repeated; a run that fails does not stop the others.
+    Finished runs are not repeated; a run that fails does not stop the others. A second table has each cell's
+    difference to the baseline with its 95% interval (paired bootstrap over rows and seeds).
     """
     from mtkd.api.grid_runs import plan_grid
-    from mtkd.jobs.compare import jobs, run_grid
+    from mtkd.jobs.compare import run_grid
+    from mtkd.jobs.compare_table import METRICS_TITLE
+    from mtkd.jobs.grid_plan import plan
     from mtkd.recipes import parse_set
 
     loaded, inputs = plan_grid(grid, **given, **_lists(tasks, seeds), settings=parse_set(sets))
     if dry_run:
-        for _, _, _, chain in jobs(loaded, inputs):
-            for job in chain:
-                print(f"mtkd {shlex.join(job.words)}")
+        for job in dict.fromkeys(job for run in plan(loaded, inputs) for job in run.jobs):
+            print(f"mtkd {shlex.join(job.command)}")
         return
-    found = run_grid(loaded, inputs, say)
+    found = run_grid(loaded, inputs, say, given["jobs"])
 
     def draw() -> None:
         table(found.columns(), found.lines(), found.grid.title)
+        if gaps := found.difference_lines():
+            table(found.difference_columns(), gaps, found.difference_title)
+        if columns == "all":
+            table(found.metric_columns(), found.metric_lines(), METRICS_TITLE)
+        for note in found.notes:
+            print(note)
         for row in found.rows:
             for what, why in row.failed.items():
                 print(f"failed: {row.name}, {what}: {why}")

@@ -17,8 +17,8 @@ SETTINGS = frozenset(
 NAMED = frozenset(
     word
     for line in (
-        "batch beams budget copies corpus data device dtype format in limit min_confidence min_overlap model",
-        "out precision spacy store tasks teacher text unlabelled vocab_size without workers",
+        "against batch beams budget copies corpus data device dtype format in limit min_confidence",
+        "min_overlap model out precision spacy store tasks teacher text unlabelled vocab_size without workers",
     )
     for word in line.split()
 )

@@ -40,38 +40,61 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 @click.option("--split", help="another split than the validation ones")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N rows per split")
 @click.option("--report", is_flag=True, help="also print scores class by class (--json always has them)")
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="another run or model to compare with, row by row",
+)
+@click.option(
+    "--baselines",
+    is_flag=True,
+    help="compare with the majority class, a linear model on a frozen encoder, and cosines",
+)
+@click.option(
+    "--encoder", metavar="DIR|NAME", help="that encoder  [default: the one that the teacher started from]"
+)
+@click.option(
+    "--predictions",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="write each row's label and prediction to DIR/TASK/SPLIT.parquet",
+)
 @batch_option
 @device_option
 @report_options
 def evaluate(
-    model: Path,
-    data: Any,
-    tasks: str | None,
-    split: str | None,
-    limit: int | None,
-    report: bool,
-    batch: int,
-    device: str | None,
-    json_file: str | None,
+    model: Path, data: Any, tasks: str | None, report: bool, json_file: str | None, **given: Any
 ) -> None:
     """Score a model on labelled data.
+
+    Differences to --against and --baselines have 95% intervals: a paired bootstrap over the rows. They are
+    marked better, worse, or tied if the interval contains 0.
+
 
     Tasks without labelled rows are skipped with a warning; it is an error if none has any.
     """
     from mtkd.cli.train import draw_scores
     from mtkd.jobs.common import scores_record
 
-    found = mtkd.evaluate(model, data, tasks, split=split, limit=limit, batch=batch, device=device)
+    found = mtkd.evaluate(model, data, tasks, **given)
     skipped = [f"{name} is skipped: {reason}" for name, reason in found.skipped.items()]
     record = {
         "scores": scores_record(found.scores),
         "details": {name: classes.to_json() for name, classes in found.reports.items()},
         "skipped": found.skipped,
         "warnings": found.warnings,
+        "differences": {
+            name: {task: gap.to_json() for task, gap in gaps.items()}
+            for name, gaps in found.differences.items()
+        },
     }
 
     def draw() -> None:
         draw_scores(record)
+        for name, gaps in found.differences.items():
+            rows = [(task, *gap.columns()) for task, gap in gaps.items()]
+            table(("task", "score", "other", "difference", "95% interval", ""), rows, f"Compared with {name}")
         for name, classes in found.reports.items() if report else ():
             _draw_classes(name, classes)
 

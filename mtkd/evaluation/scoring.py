@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from tasks.batching import Encoded
 from tasks.reader import Reader
+from tasks.row_predictions import RowPredictions
 from tasks.task import Task
 
 
@@ -25,6 +27,7 @@ class TaskScores:
         loss: the task's own loss, averaged over rows (for `span` tasks, over windows).
         details: further numbers that are not part of `primary`.
         threshold: the decision threshold (`TaskType.best_threshold`), for tasks that have one.
+        predictions: what was predicted for each row; None for scores that were read from a file.
     """
 
     task: str
@@ -36,10 +39,12 @@ class TaskScores:
     loss: float
     details: Mapping[str, float] = field(default_factory=dict)
     threshold: Any = None
+    predictions: RowPredictions | None = field(default=None, repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON values."""
-        return asdict(self)
+        """Convert to plain JSON values, without the predictions."""
+        values = asdict(replace(self, predictions=None))
+        return {name: value for name, value in values.items() if name != "predictions"}
 
 
 def score_logits(
@@ -71,6 +76,7 @@ def score_logits(
         _mean_loss(task, encoded, logits),
         found.details,
         found.threshold,
+        found.predictions,
     )
 
 
@@ -110,3 +116,23 @@ def by_task(scores: Sequence[TaskScores]) -> dict[str, TaskScores]:
         score.task if names.count(score.task) == 1 else f"{score.task}/{score.split}": score
         for score in scores
     }
+
+
+def write_predictions(directory: Path, scores: Iterable[TaskScores]) -> None:
+    """Write what was predicted for each row to `directory`/TASK/SPLIT.parquet (`RowPredictions.write`)."""
+    for found in scores:
+        if found.predictions is not None:
+            path = directory / found.task / f"{found.split}.parquet"
+            found.predictions.write(path, found.task, found.split)
+
+
+def read_predictions(directory: Path) -> dict[str, dict[str, RowPredictions]]:
+    """Read what `write_predictions` wrote: task -> split -> predictions; empty if there is nothing.
+
+    Raises:
+        UserError: a file is damaged.
+    """
+    found: dict[str, dict[str, RowPredictions]] = {}
+    for path in sorted(directory.glob("*/*.parquet")):
+        found.setdefault(path.parent.name, {})[path.stem] = RowPredictions.read(path)
+    return found

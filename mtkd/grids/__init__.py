@@ -6,18 +6,20 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveInt
 
 from mtkd.losses.term_settings import Strict
-from mtkd.recipes import load_settings
+from mtkd.recipes import load_settings, recipe_stage
 from mtkd.settings import validate
 from tasks.errors import UserError, unknown
 
+TEACHER = "teacher"  # the row of the models that the grid refines
 
-class First(Strict):
-    """A run on plain text (`--text`) that initialises the student; cells with the same settings share it.
+
+class Step(Strict):
+    """A run before or after that of a cell; in a grid also the name of the recipe alone.
 
     Attributes:
         set: dotted setting -> value.
@@ -27,21 +29,49 @@ class First(Strict):
     set: dict[str, Any] = Field(default_factory=dict)
 
 
+AnyStep = Annotated[
+    Step, BeforeValidator(lambda value: {"recipe": value} if isinstance(value, str) else value)
+]
+
+
+class Refine(Strict):
+    """The refining of the teacher of all cells.
+
+    Attributes:
+        teacher: the pretrained encoder, if none is given with the grid (`--teacher`).
+        tasks: the tasks of the one teacher of all cells; None = one teacher for each entry of the grid's
+            tasks.
+        set: dotted setting -> value.
+    """
+
+    recipe: str = "refine"
+    teacher: str | None = None
+    tasks: str | None = None
+    seed: int = Field(0, ge=0)
+    set: dict[str, Any] = Field(default_factory=dict)
+
+
 class Cell(Strict):
     """A row of the table; missing values are taken from the grid.
 
     Attributes:
+        recipe: of any command: "refine" trains the encoder, "finetune" the teacher, further on each task.
         tasks: the runs of this cell, instead of the grid's (`--tasks` does not replace them).
         set: dotted setting -> value; overrides the grid.
-        first: the run that initialises the student; None = as the recipe says.
+        first: a run on plain text (`--text`) that initialises the student, shared by cells with the same
+            settings; None = as the recipe says.
         corpus: True to train on an augmented corpus too (`--corpus`).
+        then: the fine-tuning of the model on each of its tasks; the fine-tuned models are scored.
+        steps_of: the cell whose number of steps this one trains for.
     """
 
     recipe: str | None = None
     tasks: list[str] = Field(default_factory=list)
     set: dict[str, Any] = Field(default_factory=dict)
-    first: First | None = None
+    first: AnyStep | None = None
     corpus: bool = False
+    then: AnyStep | None = None
+    steps_of: str | None = None
 
 
 class Bench(Strict):
@@ -57,7 +87,10 @@ class Grid(Strict):
 
     Attributes:
         tasks: each entry is one run; "rte,stsb" is one run on both tasks.
-        set: dotted setting -> value, for every cell.
+        set: dotted setting -> value, for every cell whose recipe is for the same command as the grid's.
+        refine: how the teacher is refined first; None = it is given.
+        baseline: the cell that the others are compared with; None = the first.
+        baselines: True for rows of the baselines that train no encoder.
     """
 
     title: str
@@ -68,10 +101,32 @@ class Grid(Strict):
     set: dict[str, Any] = Field(default_factory=dict)
     cells: dict[str, Cell] = Field(min_length=1)
     bench: Bench = Bench()
+    refine: Refine | None = None
+    baseline: str | None = None
+    baselines: bool = True
 
     def recipe_of(self, name: str) -> str:
         """The recipe of a cell."""
         return self.cells[name].recipe or self.recipe
+
+    def sets_of(self, name: str) -> dict[str, Any]:
+        """The settings of a cell, those of the grid included."""
+        shared = recipe_stage(self.recipe_of(name)) == recipe_stage(self.recipe)
+        return (self.set if shared else {}) | self.cells[name].set
+
+    def specs_of(self, name: str) -> list[str]:
+        """What a cell is trained on: an entry for each run of a seed."""
+        return self.cells[name].tasks or self.tasks
+
+    @property
+    def specs(self) -> list[str]:
+        """What any cell is trained on."""
+        return list(dict.fromkeys(spec for name in self.cells for spec in self.specs_of(name)))
+
+    @property
+    def baseline_row(self) -> str:
+        """The row that the others are compared with."""
+        return self.baseline or next(iter(self.cells))
 
     def check(self) -> None:
         """Validate the settings of every cell.
@@ -79,13 +134,38 @@ class Grid(Strict):
         Raises:
             UserError: a recipe or setting is unknown; names the cell.
         """
+        if self.refine:
+            if TEACHER in self.cells:
+                raise UserError(f"a cell is called {TEACHER!r}, like the row of the refined teacher")
+            load_settings(self.refine.recipe, "refine", self.refine.set)
+        rows = [*self.cells, *([TEACHER] if self.refine else [])]
+        if self.baseline and self.baseline not in rows:
+            raise unknown("cell (baseline)", self.baseline, rows)
         for name, cell in self.cells.items():
             try:
-                load_settings(self.recipe_of(name), "distill", self.set | cell.set)
-                if cell.first:
-                    load_settings(cell.first.recipe, "distill", cell.first.set)
+                self._check_cell(name, cell)
             except UserError as error:
                 raise UserError(f"cell {name!r}: " + "\n".join(error.lines())) from error
+
+    def _check_cell(self, name: str, cell: Cell) -> None:
+        stage = recipe_stage(self.recipe_of(name))
+        load_settings(self.recipe_of(name), stage, self.sets_of(name))
+        given = {"first": cell.first, "corpus": cell.corpus, "steps_of": cell.steps_of}
+        if stage == "finetune":
+            given["then"] = cell.then
+        wrong = [key for key, value in given.items() if value]
+        if stage != "distill" and wrong:
+            raise UserError(f"{wrong[0]} cannot be used with a recipe for mtkd {stage}")
+        if cell.first:
+            load_settings(cell.first.recipe, "distill", cell.first.set)
+        if cell.then:
+            load_settings(cell.then.recipe, "finetune", cell.then.set)
+        if cell.steps_of:
+            others = [other for other in self.cells if other != name and not self.cells[other].steps_of]
+            if cell.steps_of not in others:
+                raise unknown("cell (steps_of)", cell.steps_of, others)
+            if self.specs_of(cell.steps_of) != self.specs_of(name):
+                raise UserError(f"steps_of names {cell.steps_of!r}, which is trained on other tasks")
 
 
 def grid_names() -> list[str]:

@@ -143,6 +143,6 @@ def validation_logits(
     return logits
 
 
-def scores_record(scores: list[TaskScores]) -> dict[str, Any]:
+def scores_record(scores: Sequence[TaskScores]) -> dict[str, Any]:
     """Scores as recorded in run.json: "task/split" -> scores."""
     return {f"{s.task}/{s.split}": s.to_json() for s in scores}

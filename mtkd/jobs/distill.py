@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.class_weights import check_class_weights, weigh_classes
-from mtkd.jobs.common import Request, check_metric, evaluator, scores_record
+from mtkd.jobs.common import Request, check_metric, evaluator
 from mtkd.jobs.objects import describe_losses, describe_module, require_objects
 from mtkd.jobs.prepare import prepare_run, settings_of_student, validate_run
 from mtkd.jobs.stages import StagedJob, StageInputs
@@ -217,12 +218,12 @@ class _Distill(StagedJob):
         self.warnings += self._teacher_warnings()
         return student
 
-    def scores(self, student: MultiTaskModel) -> dict[str, Any]:
+    def scores(self, student: MultiTaskModel) -> list[TaskScores]:
         """Validation scores; empty if the last stage did not train the heads."""
         last = self.stages[-1][2]
         if last.evaluate is None:
-            return {}
-        return scores_record(self._evaluator(self.settings.train, student)(student))
+            return []
+        return self._evaluator(self.settings.train, student)(student)
 
     def _importance(self, model: MultiTaskModel) -> Importance:
         assert self.rows is not None, "inputs come first"

@@ -9,7 +9,7 @@ from typing import Any
 
 from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.class_weights import check_class_weights
-from mtkd.jobs.common import Request, refuse_unlabelled_settings, scores_record
+from mtkd.jobs.common import Request, refuse_unlabelled_settings
 from mtkd.jobs.prepare import prepare_run, validate_run
 from mtkd.jobs.stages import StagedJob, StageInputs
 from mtkd.jobs.teachers import TeacherSpec, describe_teachers
@@ -149,9 +149,9 @@ class _DistillText(StagedJob):
         self.stages = [(*pair, self._stage_inputs(*pair)) for pair in self.validated.stages]
         return self.prepared.student
 
-    def scores(self, student: MultiTaskModel) -> dict[str, Any]:
+    def scores(self, student: MultiTaskModel) -> list[TaskScores]:
         """The scores of the last evaluation, which was after the last step."""
-        return scores_record(self.last)
+        return self.last
 
     def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:
         """The batches and the teacher of a stage, and its evaluation on the held-out texts."""

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mtkd.device import find_device
-from mtkd.evaluation.baseline import baseline_warnings
+from mtkd.evaluation.baseline import (
+    COSINE,
+    LINEAR,
+    MAJORITY,
+    TRAINING_ROWS,
+    baseline_warnings,
+    encoder_baselines,
+    majority_baseline,
+)
 from mtkd.evaluation.class_report import ClassReport, class_report
-from mtkd.evaluation.scoring import TaskScores, by_task, score_logits
+from mtkd.evaluation.differences import MEAN, Difference, differences_by_task, sample_scores
+from mtkd.evaluation.frozen_encoder import FrozenEncoder
+from mtkd.evaluation.scoring import TaskScores, by_task, score_logits, write_predictions
 from mtkd.jobs.teachers import find_teachers
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel, require_heads
-from mtkd.models.saved_model import read_saved
+from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
 from mtkd.teachers.checkpoint import checkpoint_directory
+from mtkd.training.run_directory import RUN_FILE
 from tasks.batching import Encoded
 from tasks.errors import UserError
+from tasks.files import read_json
 from tasks.progress import progress
+from tasks.row_predictions import RowPredictions
 from tasks.rows import Rows, has_label
 from tasks.sources import DataSource, load_rows, open_data
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
+
+Runs = dict[str, dict[str, RowPredictions]]  # task -> split -> predictions of one model
 
 
 @dataclass(frozen=True)
@@ -34,12 +51,15 @@ class Evaluation(Mapping[str, TaskScores]):
         reports: "task/split" -> per-class report, for tasks with one class per row.
         skipped: "task" or "task/split" -> why it was not scored.
         warnings: warnings about these scores.
+        differences: baseline or other model -> task -> how much higher this model scores, with a paired
+            bootstrap interval; "mean" = the means over tasks. See `mtkd.evaluation.differences`.
     """
 
     scores: list[TaskScores]
     reports: dict[str, ClassReport]
     skipped: dict[str, str]
     warnings: list[str]
+    differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> TaskScores:
         return by_task(self.scores)[name]
@@ -60,6 +80,10 @@ def evaluate(
     limit: int | None = None,
     batch_size: int = 64,
     device: str | None = None,
+    against: Path | MultiTaskModel | None = None,
+    baselines: bool = False,
+    encoder: str | None = None,
+    predictions: Path | None = None,
 ) -> Evaluation:
     """Score a model on the validation splits of some tasks.
 
@@ -72,19 +96,27 @@ def evaluate(
         split: a split to score instead of the validation splits.
         limit: maximum number of rows per split.
         device: such as "cuda:1"; None = the best available device.
+        against: another model (or its directory) to compare this one with, row by row.
+        baselines: True to compare with the baselines of `mtkd.evaluation.baseline` too.
+        encoder: the pretrained encoder of these baselines; None = the one that the teacher started from.
+        predictions: a directory to which each row's prediction is written (`write_predictions`).
 
     Raises:
-        UserError: the model or device does not exist, the model has no head for a task, a row is invalid, or
-            no task can be scored.
+        UserError: a model or device does not exist, a model has no head for a task, a row is invalid, no task
+            can be scored, or no encoder is known for the baselines.
     """
     target = find_device(device)
-    if not isinstance(model, MultiTaskModel) and checkpoint_directory(str(model)) is not None:
-        model = _checkpoint(model, spec).to(target)
+    model = _checkpoint(model, spec, target)
+    against = None if against is None else _checkpoint(against, spec, target)
     known = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
     tasks = resolve(spec, known) if spec else known
     name = "the model" if isinstance(model, MultiTaskModel) else f"the model {model}"
     require_heads({task.head: task for task in known}, tasks, name)
-    rows, skipped = _labelled_rows(open_data(data), tasks, split, limit)
+    if against is not None:
+        _require_other(against, tasks)
+    frozen = _frozen_encoder(model, encoder, device) if baselines else None
+    source = open_data(data)
+    rows, skipped = _labelled_rows(source, tasks, split, limit)
     if not rows:
         reasons = "\n".join(f"  {name}: {reason}" for name, reason in skipped.items())
         raise UserError(
@@ -92,19 +124,120 @@ def evaluate(
             expected="labelled rows of at least one task",
             hint="choose another split or other data; use `mtkd predict` for unlabelled rows",
         )
-    loaded = model if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model).to(target)
-    scores, reports = [], {}
-    for task, part in rows:
-        score, report = _score(loaded, task, part, batch_size)
-        scores.append(score)
-        if report:
-            reports[f"{task.name}/{part.split}"] = report
-    warnings = baseline_warnings({task.name: task for task in tasks}, scores)
-    return Evaluation(scores, reports, skipped, warnings)
+    by_name = {task.name: task for task in tasks}
+    scores = _score_all(_loaded(model, target), rows, batch_size)
+    reports = {
+        f"{score.task}/{score.split}": class_report(
+            by_name[score.task], score.predictions.predictions, score.predictions.labels
+        )
+        for score in scores
+        if score.predictions is not None and by_name[score.task].type.one_class
+    }
+    compared: dict[str, Runs] = {}
+    if against is not None:
+        other = _score_all(_loaded(against, target), rows, batch_size)
+        label = type(against).__name__ if isinstance(against, MultiTaskModel) else str(against)
+        compared[label] = _by_task(other)
+    if frozen is not None:
+        compared |= _baselines(source, rows, _by_task(scores), frozen, skipped)
+    if predictions is not None:
+        write_predictions(predictions, scores)
+    differences = {name: _differences(by_name, _by_task(scores), found) for name, found in compared.items()}
+    return Evaluation(scores, reports, skipped, baseline_warnings(by_name, scores), differences)
 
 
-def _checkpoint(model: Path, spec: TaskSpec | None) -> MultiTaskModel:
-    """Load a checkpoint of transformers, which does not know the name of its task."""
+def _loaded(model: Path | MultiTaskModel, device: torch.device) -> MultiTaskModel:
+    return model if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model).to(device)
+
+
+def _require_other(against: Path | MultiTaskModel, tasks: Sequence[Task]) -> None:
+    known = against.tasks.values() if isinstance(against, MultiTaskModel) else read_saved(against).tasks
+    require_heads({task.head: task for task in known}, tasks, "the other model (`against`)")
+
+
+def _frozen_encoder(model: Path | MultiTaskModel, encoder: str | None, device: str | None) -> FrozenEncoder:
+    found = encoder or (model.info.base if isinstance(model, MultiTaskModel) else pretrained_encoder(model))
+    if found is None:
+        raise UserError(
+            "the baselines need a pretrained encoder, and the model does not say which one its teacher "
+            "started from",
+            hint="name one: `encoder=minilm`",
+        )
+    return FrozenEncoder(found, device=device)
+
+
+def pretrained_encoder(model: Path) -> str | None:
+    """The pretrained encoder that a model, or the teacher of its run, started from; None if unknown."""
+    base = read_saved(model).info.base
+    record = model_directory(model).parent / RUN_FILE
+    if base is None and record.is_file():
+        identity = read_json(record)["identity"]
+        before = identity.get("teacher") or identity.get("model")
+        return encoder_of(before) if isinstance(before, str) else None
+    return base
+
+
+def encoder_of(teacher: str) -> str | None:
+    """The pretrained encoder that a teacher started from, or the teacher itself if it is one."""
+    if is_saved_model(Path(teacher)):
+        return pretrained_encoder(Path(teacher))
+    return teacher if checkpoint_directory(teacher) is None else None
+
+
+def _score_all(model: MultiTaskModel, rows: Sequence[tuple[Task, Rows]], batch_size: int) -> list[TaskScores]:
+    return [_score(model, task, part, batch_size) for task, part in rows]
+
+
+def _by_task(scores: Sequence[TaskScores]) -> Runs:
+    found: Runs = {}
+    for score in scores:
+        if score.predictions is not None:
+            found.setdefault(score.task, {})[score.split] = score.predictions
+    return found
+
+
+def _baselines(
+    source: DataSource,
+    rows: Sequence[tuple[Task, Rows]],
+    scored: Runs,
+    frozen: FrozenEncoder,
+    skipped: dict[str, str],
+) -> dict[str, Runs]:
+    """The predictions of the baselines; tasks without training rows only have the first one."""
+    found: dict[str, Runs] = {}
+    tasks = {task.name: task for task, _ in rows}
+    for name, splits in scored.items():
+        task = tasks[name]
+        made = {MAJORITY: majority_baseline(task, splits)}
+        if task.train in source.splits(task):
+            train = load_rows(source, task, task.train, TRAINING_ROWS)
+            made |= encoder_baselines(task, train, [part for t, part in rows if t.name == name], frozen)
+        else:
+            skipped[f"{name} ({LINEAR}, {COSINE})"] = f"no training rows in {source.name!r}"
+        for baseline, predicted in made.items():
+            found.setdefault(baseline, {})[name] = predicted
+    return found
+
+
+def _differences(tasks: Mapping[str, Task], model: Runs, other: Runs) -> dict[str, Difference]:
+    pairs = {
+        name: sample_scores(tasks[name], [{0: model[name]}, {0: other[name]}])
+        for name in model
+        if name in other
+    }
+    sides = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
+    found = differences_by_task(*sides)
+    if len(pairs) < len(model):
+        found.pop(MEAN, None)  # the mean over some tasks would not be that of the model
+    return found
+
+
+def _checkpoint(
+    model: Path | MultiTaskModel, spec: TaskSpec | None, device: torch.device
+) -> Path | MultiTaskModel:
+    """Load a checkpoint of transformers, which does not know its task; other models stay as they are."""
+    if isinstance(model, MultiTaskModel) or checkpoint_directory(str(model)) is None:
+        return model
     tasks = resolve(spec) if spec else []
     if len(tasks) != 1:
         raise UserError(
@@ -113,7 +246,7 @@ def _checkpoint(model: Path, spec: TaskSpec | None) -> MultiTaskModel:
         )
     found = find_teachers(str(model), tasks, heads=True)
     assert found is not None, "a teacher was named"
-    return found.load(None)
+    return found.load(None).to(device)
 
 
 def _labelled_rows(
@@ -160,13 +293,8 @@ def _without_missing_files(task: Task, splits: Sequence[str]) -> tuple[Task, str
     return replace(task, files={}), remark
 
 
-def _score(
-    model: MultiTaskModel, task: Task, rows: Rows, batch_size: int
-) -> tuple[TaskScores, ClassReport | None]:
+def _score(model: MultiTaskModel, task: Task, rows: Rows, batch_size: int) -> TaskScores:
     encoded = Encoded.encode(model.reader.rows(rows), model.tokeniser)
     with progress(f"evaluating {task.name}/{rows.split}", len(encoded)) as advance:
         logits = predict_logits(model, task, encoded, batch_size=batch_size, advance=advance)
-    scores = score_logits(task, rows.split, encoded, logits, model.reader, model.threshold(task))
-    if not task.type.one_class:
-        return scores, None
-    return scores, class_report(task, task.type.decode(task, logits), encoded.labels)
+    return score_logits(task, rows.split, encoded, logits, model.reader, model.threshold(task))

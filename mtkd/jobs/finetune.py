@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from mtkd.evaluation.scoring import watched
+from mtkd.evaluation.scoring import TaskScores, watched, write_predictions
 from mtkd.jobs.class_weights import check_class_weights, weigh_classes
 from mtkd.jobs.common import Request, check_metric, evaluator, refuse_unlabelled_settings, scores_record
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
@@ -25,7 +25,7 @@ from mtkd.precision import resolve_precision
 from mtkd.settings import FinetuneSettings, TrainSettings
 from mtkd.training.batches import TaskBatches
 from mtkd.training.callbacks import Callback
-from mtkd.training.run_directory import RunDirectory
+from mtkd.training.run_directory import PREDICTIONS, RunDirectory
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator
 from tasks.errors import UserError
@@ -126,13 +126,12 @@ class _Finetune(TrainingJob):
         for index, result in enumerate(results):
             best = index if self._better(result["value"], results[best]["value"]) else best
         directory = self._directory(trials[best])
-        for kept in ("log.jsonl", "tensorboard") if self.accelerator.is_main_process else ():
+        for kept in ("log.jsonl", "tensorboard", PREDICTIONS) if self.accelerator.is_main_process else ():
             _move(directory / kept, self.request.out / kept)
         tried = {self._name(trial): result["value"] for trial, result in zip(trials, results, strict=True)}
         facts = {"learning_rate": trials[best].lr, "tried": tried}
-        return Trained(
-            MultiTaskModel.load(directory), results[best]["scores"], results[best]["training"], facts
-        )
+        scores = [TaskScores(**values) for values in results[best]["scores"].values()]
+        return Trained(MultiTaskModel.load(directory), scores, results[best]["training"], facts)
 
     def _trials(self) -> list[TrainSettings]:
         """The settings to try: every learning rate with every number of epochs."""
@@ -189,6 +188,7 @@ class _Finetune(TrainingJob):
         if self.accelerator.is_main_process:
             model.info.scores = result["scores"]
             model.save(directory / "model")
+            write_predictions(directory / PREDICTIONS, scores)
             write_json(directory / "result.json", result)
         self.accelerator.wait_for_everyone()
         return result

@@ -10,7 +10,7 @@ import torch
 
 from mtkd.evaluation.baseline import baseline_warnings
 from mtkd.jobs.class_weights import check_class_weights, weigh_classes
-from mtkd.jobs.common import Request, check_metric, evaluator, refuse_unlabelled_settings, scores_record
+from mtkd.jobs.common import Request, check_metric, evaluator, refuse_unlabelled_settings
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
 from mtkd.losses.objective import labels_objective
@@ -117,4 +117,4 @@ class _Refine(TrainingJob):
         weak = baseline_warnings({task.name: task for task in self.tasks}, scores)
         if weak and self.accelerator.is_main_process:
             self.warn("\n".join(weak))
-        return Trained(self.model, scores_record(scores), vars(outcome))
+        return Trained(self.model, scores, vars(outcome))

@@ -7,8 +7,8 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.prepare import PreparedRun, ValidatedRun
 from mtkd.jobs.training_job import Trained, TrainingJob
 from mtkd.losses.objective import Objective
@@ -54,8 +54,8 @@ class StagedJob(TrainingJob):
     facts: dict[str, Any] = field(init=False, default_factory=dict)
 
     @abstractmethod
-    def scores(self, student: MultiTaskModel) -> dict[str, Any]:
-        """The scores of the trained student, as recorded in run.json."""
+    def scores(self, student: MultiTaskModel) -> list[TaskScores]:
+        """The scores of the trained student."""
 
     def train(self) -> Trained:
         """Run the stages; stages that this run has finished before are not repeated."""

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mtkd.device import keep_memory
-from mtkd.jobs.common import Request
+from mtkd.evaluation.scoring import TaskScores, write_predictions
+from mtkd.jobs.common import Request, scores_record
 from mtkd.jobs.training_data import EncodedRows
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.training.callbacks import Callback
 from mtkd.training.processes import make_accelerator
-from mtkd.training.run_directory import RunDirectory
+from mtkd.training.run_directory import PREDICTIONS, RunDirectory
 from tasks.progress import say
 from tasks.task import Task
 
@@ -31,13 +32,13 @@ class Trained:
     """The result of `TrainingJob.train`.
 
     Attributes:
-        scores: "task/split" -> scores, as recorded in run.json.
+        scores: the validation scores, whose predictions are written beside the model.
         training: the training history, as recorded in run.json.
         facts: further values to record.
     """
 
     model: MultiTaskModel
-    scores: dict[str, Any]
+    scores: Sequence[TaskScores]
     training: dict[str, Any]
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -112,9 +113,10 @@ class TrainingJob(ABC):
             with run.open(ranks, **inputs, **rows, **found):
                 trained = self.train()
                 if main:
-                    trained.model.info.scores = trained.scores
+                    scores = trained.model.info.scores = scores_record(trained.scores)
                     trained.model.save(self.request.out / "model")
-                    run.finish(scores=trained.scores, training=trained.training, **trained.facts)
+                    write_predictions(self.request.out / PREDICTIONS, trained.scores)
+                    run.finish(scores=scores, training=trained.training, **trained.facts)
                     self.clean_up()
                 ranks.wait()
         return run

@@ -28,7 +28,13 @@ def recipe_text(name: str) -> str:
 
 
 def recipe_stage(name: str) -> str:
-    """The stage of a recipe: "distill", "refine" or "finetune"."""
+    """The stage of a recipe: "distill", "refine" or "finetune".
+
+    Raises:
+        UserError: unknown recipe.
+    """
+    if name not in _files():
+        raise unknown("recipe", name, _files(), hint="`mtkd recipes` lists all recipes")
     return _read(name)["stage"]
 
 

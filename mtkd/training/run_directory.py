@@ -20,6 +20,7 @@ from tasks.errors import UserError
 from tasks.files import read_json, write_json
 
 RUN_FILE = "run.json"
+PREDICTIONS = "predictions"  # what the model predicted for each validation row
 _PACKAGES = (
     "torch",
     "transformers",
@@ -41,14 +42,14 @@ def _read_identity(directory: Path) -> Any:
 RUN_KIND = OutputKind(
     "run",
     RUN_FILE,
-    (r"run\.json|log\.jsonl", r"(tensorboard|checkpoints|model|stages|lr-[^/]+|logits-[^/]+)/.+"),
+    (r"run\.json|log\.jsonl", r"(tensorboard|checkpoints|model|predictions|stages|lr-[^/]+|logits-[^/]+)/.+"),
     _read_identity,
     tolerant=True,
 )
 
 
 class RunDirectory:
-    """The directory of a run: run.json, log.jsonl, tensorboard/, checkpoints/, model/.
+    """The directory of a run: run.json, log.jsonl, tensorboard/, checkpoints/, model/, predictions/.
 
     Nothing is written before `open`, so an invalid request leaves no files behind.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from tasks.errors import UserError
 from tasks.raw_table import RawTable
+from tasks.row_predictions import RowPredictions
 from tasks.rows import ANSWERS, answered
 from tasks.squad import best_threshold, exact_match, gold_answers, score_texts, token_f1
 from tasks.task import Task
@@ -115,10 +117,23 @@ class Span(TaskType):
             spans = np.array([exact_match(text, gold) + token_f1(text, gold) for text, gold in pairs])
             nulls = np.array([2.0 * (gold == [""]) for gold in golds])
             threshold = best_threshold(found.lead, spans, nulls)
-        scores = score_texts(found.texts(threshold), golds, threshold)
+        texts = found.texts(threshold)
+        scores = score_texts(texts, golds, threshold)
         by_metric = {name: getattr(scores, name) for name in task.metrics}
-        majority = float(np.mean([gold == [""] for gold in golds])) if task.unanswerable else 0.0
-        return SplitScores(len(examples), by_metric, majority, scores.by_kind, threshold)
+        by_row = {
+            name: np.array([self.metrics[name](*pair) for pair in zip(texts, golds, strict=True)])
+            for name in task.metrics
+        }
+        has = np.array([float(gold != [""]) for gold in golds])
+        rows = RowPredictions(examples.uids, has, np.array(texts, dtype=object), by_row=by_row)
+        majority = float(1 - has.mean()) if task.unanswerable else 0.0
+        return SplitScores(len(examples), by_metric, majority, scores.by_kind, threshold, rows)
+
+    def majority_predictions(self, task: Task, rows: RowPredictions) -> RowPredictions:
+        """No answer to any question."""
+        right = 1.0 - rows.labels if task.unanswerable else np.zeros(len(rows))
+        texts = np.full(len(rows), "", dtype=object)
+        return replace(rows, predictions=texts, by_row=dict.fromkeys(task.metrics, right))
 
     def records(
         self, task: Task, encoded: Encoded, logits: np.ndarray, layout: Layout, threshold: Any

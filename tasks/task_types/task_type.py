@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ import pyarrow as pa
 from tasks.errors import UserError
 from tasks.metrics import majority_score, score
 from tasks.raw_table import RawTable
+from tasks.row_predictions import RowPredictions
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 
@@ -53,6 +54,8 @@ class SplitScores:
         majority: the majority-class baseline: the score of the best constant prediction.
         details: further values that do not count towards the task's score.
         threshold: the threshold for `TaskType.decode` and `TaskType.records`; None if the type has none.
+        predictions: what was predicted for each row, from which the scores of resampled rows follow; None if
+            the type does not keep it.
     """
 
     rows: int
@@ -60,6 +63,7 @@ class SplitScores:
     majority: float
     details: dict[str, float] = field(default_factory=dict)
     threshold: Any = None
+    predictions: RowPredictions | None = None
 
     @property
     def primary(self) -> float:
@@ -239,7 +243,19 @@ class TaskType(ABC):
         predictions = self.decode(task, logits, groups, threshold)
         found = score(task, predictions, labels, groups, scores=logits, split=split)
         majority = majority_score(task, labels, groups, split=split)
-        return SplitScores(len(labels), found.by_metric, majority.primary, {}, threshold)
+        ranked = None if groups is None else np.asarray(logits, np.float64).reshape(-1)
+        rows = RowPredictions(encoded.uids, labels, predictions.astype(np.float64), groups, ranked)
+        return SplitScores(len(labels), found.by_metric, majority.primary, {}, threshold, rows)
+
+    def majority_predictions(self, task: Task, rows: RowPredictions) -> RowPredictions:
+        """The majority-class baseline on the same rows: the constant prediction with the best score."""
+        zeros = np.zeros(rows.labels.shape)
+        ranked = None if rows.groups is None else zeros
+        constant = max(
+            self.constant_predictions(task, rows.labels),
+            key=lambda value: score(task, zeros + value, rows.labels, rows.groups, scores=ranked).primary,
+        )
+        return replace(rows, predictions=zeros + constant, scores=ranked)
 
     def records(
         self, task: Task, encoded: Encoded, logits: np.ndarray, layout: Layout, threshold: Any

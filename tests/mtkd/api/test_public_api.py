@@ -97,7 +97,18 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tasks": mtkd.list_tasks,
 }
 # What only the command line has: how results are shown, and a demonstration.
-SHOWN = {"json_file", "quiet", "report", "dry_run", "most", "complete", "as_markdown", "repair", "folder"}
+SHOWN = {
+    "json_file",
+    "quiet",
+    "report",
+    "dry_run",
+    "columns",
+    "most",
+    "complete",
+    "as_markdown",
+    "repair",
+    "folder",
+}
 RENAMED = {"sets": "settings", "models": "models", "directory": "store"}
 
 

@@ -194,7 +194,13 @@ def test_the_main_job(
     record = json.loads((student / "run.json").read_text())
     assert record["rows"]["sst2"] == {"train": 96, "unlabelled": 64, "validation": 16}
     assert record["status"] == "finished" and record["versions"]["torch"] and record["data"]
-    assert {p.name for p in student.iterdir()} == {"run.json", "log.jsonl", "tensorboard", "model"}
+    assert {p.name for p in student.iterdir()} == {
+        "run.json",
+        "log.jsonl",
+        "tensorboard",
+        "model",
+        "predictions",
+    }
 
     again = mtkd(*words, "--out", student, *[word for word in TINY if word != "--quiet"], *SMALL)
     assert again.code == 0 and "already finished" in again.err

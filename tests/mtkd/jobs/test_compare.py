@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
 
+from mtkd.evaluation.baseline import COSINE, LINEAR, MAJORITY
+from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import grid_names, load_grid
-from mtkd.jobs.compare import GridInputs, Job, Row, Table, jobs
+from mtkd.jobs.compare_table import Row, Table
+from mtkd.jobs.grid_jobs import GridInputs, Job
+from mtkd.jobs.grid_plan import plan
+from mtkd.jobs.grid_scheduler import run_jobs
 from tasks.errors import UserError
 
 GRID = """
@@ -44,27 +52,47 @@ HERE = GridInputs(
     Path("out"),
     Path("text.txt"),
     "base",
-    more=("--limit", "9"),
+    limit=9,
     corpus="copies/{task}",
 )
+
+
+class Ended:
+    """A process that has ended."""
+
+    def __init__(self, code: int):
+        self.code = code
+
+    def wait(self) -> int:
+        return self.code
+
+    def terminate(self) -> None:
+        pass
 
 
 @pytest.fixture
 def started(processes: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The command lines of the runs that a comparison starts; each runs in a forked process."""
     commands: list[list[str]] = []
+    one_at_a_time = threading.Lock()  # the server of the processes answers one request after the other
 
-    def popen(words: list[str], stdout: IO[str], stderr: int) -> SimpleNamespace:
+    def popen(words: list[str], stdout: IO[str], stderr: int, env: dict[str, str]) -> Ended:
         assert words[:3] == [sys.executable, "-m", "mtkd.cli.main"] and stderr == subprocess.STDOUT
-        commands.append(words)
-        answered = processes.run(*words[3:])
+        with one_at_a_time:
+            commands.append(words)
+            answered = processes.run(*words[3:])
         stdout.write(answered.out + answered.err)
-        return SimpleNamespace(wait=lambda: answered.code)
+        return Ended(answered.code)
 
     monkeypatch.setattr(subprocess, "Popen", popen)
     # Peak memory is measured in processes of its own: tests/mtkd/evaluation/test_inference_bench.py does so.
     monkeypatch.setattr("mtkd.evaluation.inference_bench._peak_apart", lambda *given: 1)
     return commands
+
+
+def words_of(file: Path, teacher: Path, out: Path) -> list[object]:
+    words = ["compare", file, "--data", "pocket", "--teacher", teacher, "--out", out]
+    return [*words, "--limit", 16, "--eval-limit", 16, "--epochs", 2, "--set", "train.batch_size=8"]
 
 
 @pytest.mark.slow(reason="a process per cell of the grid")
@@ -73,15 +101,23 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
 ) -> None:
     file, out = tmp_path / "grid.toml", tmp_path / "out"
     file.write_text(GRID, encoding="utf-8")
-    words = ["compare", file, "--data", "pocket", "--teacher", tiny_teacher, "--out", out]
-    words += ["--limit", 16, "--eval-limit", 16, "--epochs", 1, "--set", "train.batch_size=8"]
-    first = mtkd(*words)
+    words = words_of(file, tiny_teacher, out)
+    first = mtkd(*words, "--columns", "all")
     assert first.code == 1, "a cell failed"
     assert "failed: broken, rte, seed 0: error: the term 'mha' splits vectors into 5" in first.out
+    assert "rte acc" in first.out and "the best `train.metric`" in first.out
     found = json.loads((out / "compare.json").read_text())
-    two, broken = found["rows"]
+    two, broken, majority, *encoder = found["rows"]
     assert two["scores"]["rte"][0] > 0 and two["speed"] == {"2": 1.0} and two["parameters"] > 0
+    assert (
+        two["steps"] == [4] and two["kept"] == "best" and two["metrics"] == {"rte acc": two["scores"]["rte"]}
+    )
     assert broken["scores"] == {} and broken["average"] is None
+    assert [row["name"] for row in (majority, *encoder)] == [MAJORITY, LINEAR, COSINE]
+    assert all(row["differences"]["rte"]["baseline"] == two["mean"]["rte"] for row in (majority, *encoder))
+    written = read_predictions(out / "runs/two/rte-0/predictions")["rte"]["validation"]
+    assert (written.labels == written.predictions).mean() == pytest.approx(two["mean"]["rte"])
+    assert len(list((out / "features").iterdir())) == 4, "two texts of training and validation rows"
     assert "| two | " in (out / "compare.md").read_text()
 
     file.write_text(GRID.replace(', "terms.mha.splits" = 5', ""), encoding="utf-8")
@@ -89,32 +125,233 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     again = mtkd(*words)
     assert again.code == 0, again.out + again.err
     assert len(started) == 1 and any("broken" in word for word in started[0]), "only the mended cell runs"
+    rows = json.loads((out / "compare.json").read_text())["rows"]
+    tie = rows[1]["differences"]["rte"]
+    assert (tie["low"], tie["high"], tie["verdict"]) == (0, 0, "tied"), "the same settings, so the same model"
+
+
+CHAIN = """
+title = "Chain"
+recipe = "mkd-transformer"
+tasks = ["rte"]
+seeds = [0, 1]
+[set]
+"student.max_length" = 24
+"student.transformer.layers" = 2
+"student.transformer.hidden_size" = 8
+"student.transformer.heads" = 2
+"student.transformer.intermediate_size" = 8
+"student.transformer.init" = "random"
+[refine]
+set = { max_length = 24, "train.epochs" = 1 }
+[cells.distilled]
+then = { recipe = "finetune", set = { learning_rates = [1e-3], "train.epochs" = 1 } }
+[cells.labels]
+set = { supervision = "labels" }
+steps_of = "distilled"
+[bench]
+seq_len = 16
+batches = [2]
+rounds = 1
+"""
+
+
+@pytest.mark.slow(reason="a process per cell of the grid")
+def test_two_at_a_time_and_an_interruption_change_nothing(
+    mtkd: Callable,
+    tiny_encoder: Path,
+    tmp_path: Path,
+    started: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "grid.toml").write_text(CHAIN, encoding="utf-8")
+
+    def table(out: str) -> list[dict[str, Any]]:
+        rows = json.loads((tmp_path / out / "compare.json").read_text())["rows"]
+        for row in rows:
+            for cost in ("seconds", "speed", "ms", "gpu_speed", "gpu_ms"):
+                row.pop(cost)
+        return rows
+
+    words = words_of(tmp_path / "grid.toml", tiny_encoder, tmp_path / "two")
+    assert mtkd(*words, "--jobs", 2).code == 0
+    assert len(started) == 1 + 3 * 2, "a teacher; for each seed a student, its fine-tuning and its control"
+    rows = table("two")
+    assert [row["name"] for row in rows] == ["teacher", "distilled", "labels", MAJORITY, LINEAR, COSINE]
+    distilled, labels = rows[1:3]
+    steps = json.loads((tmp_path / "two/runs/distilled/rte-0/run.json").read_text())["training"]["steps"]
+    assert labels["steps"] == [steps, steps] == [4, 4] and distilled["steps"] > labels["steps"]
+
+    popen, one = subprocess.Popen, words_of(tmp_path / "grid.toml", tiny_encoder, tmp_path / "one")
+    started.clear()
+
+    def interrupted(*given: Any, **more: Any) -> Any:
+        return Ended(143) if len(started) == 3 else popen(*given, **more)
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    assert mtkd(*one).code == 130 and not (tmp_path / "one/compare.json").exists()
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    assert mtkd(*one).code == 0 and len(started) == 7, "what was finished is not run again"
+    assert table("one") == rows
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let every command be this Python code, with the words of the command as its arguments."""
+    popen = subprocess.Popen
+
+    def start(words: list[str], **more: Any) -> Any:
+        return popen([sys.executable, "-c", code, *words[3:]], **more)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+
+
+MEET = """
+import os, pathlib, sys, time
+here = pathlib.Path(sys.argv[1])
+(here / sys.argv[2]).write_text(os.environ["OMP_NUM_THREADS"])
+if sys.argv[2] == "bad":
+    sys.exit("error: bad luck")
+deadline = time.monotonic() + 60
+while not (here / "a").exists() or not (here / "b").exists():
+    assert time.monotonic() < deadline, "the other one never started"
+    time.sleep(0.01)
+"""
+
+
+def test_jobs_run_together_and_after_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, MEET)
+    monkeypatch.setenv("OMP_NUM_THREADS", "6")
+    bad, a, b = (Job((str(tmp_path), name), tmp_path / "runs" / name) for name in ("bad", "a", "b"))
+    late = Job((str(tmp_path), "late"), tmp_path / "runs/late", (a, b))
+    never = Job((str(tmp_path), "never"), tmp_path / "runs/never", (bad,))
+    said: list[str] = []
+    broken = run_jobs([bad, never, late, a, b, a], 2, said.append)
+    assert broken == {bad.out: "error: bad luck", never.out: "error: bad luck"}
+    assert [line.split()[-1] for line in said if line.startswith("[")] == ["bad", "a", "b", "late"]
+    assert (tmp_path / "a").read_text() == "3", "half of the threads each"
+    assert not (tmp_path / "never").exists()
+
+
+def test_sigterm_ends_the_commands_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "started"
+    stand_in(monkeypatch, f"import time; open({str(file)!r}, 'w').close(); time.sleep(600)")
+
+    def kill() -> None:
+        while not file.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=kill).start()
+    start = time.monotonic()
+    with pytest.raises(SystemExit) as left:
+        run_jobs([Job(("x",), tmp_path / "runs/x")], 1, print)
+    assert left.value.code == 143 and time.monotonic() - start < 300
 
 
 @pytest.mark.parametrize("name", grid_names())
 def test_the_grids_that_ship_load(name: str) -> None:
     grid = load_grid(name, {}, {})
-    planned = list(jobs(grid, HERE))
+    planned = plan(grid, HERE)
     runs = sum(len(cell.tasks or grid.tasks) for cell in grid.cells.values())
     assert len(planned) == runs * len(grid.seeds)
-    assert len({chain[-1].out for *_, chain in planned}) == len(planned)
+    assert len({run.jobs[-1].out for run in planned}) == len(planned)
 
 
 def test_a_grid_as_commands() -> None:
     grid = load_grid("minilmv2-table-8", {"tasks": ["rte", "sst2,rte"], "seeds": [3]}, {"train.epochs": 2})
-    name, spec, seed, (first, last) = list(jobs(grid, HERE))[1]
-    assert (name, spec, seed) == ("6 relation heads", "sst2,rte", 3)
+    run = plan(grid, HERE)[1]
+    first, last = run.jobs
+    assert (run.cell, run.spec, run.seed) == ("6 relation heads", "sst2,rte", 3)
     assert first.words[:6] == ("distill", "minilmv2-6x384", "--text", "text.txt", "--teacher", "base")
     assert "terms.relation.splits=6" in first.words and "train.epochs=2" not in first.words
     assert last.words[-2:] == ("--init", str(first.out)) and "train.epochs=2" in last.words
-    assert "teach/sst2,rte" in last.words and last.words[10:12] == ("--limit", "9")
-    assert next(iter(jobs(grid, HERE)))[3][0] == first, "cells that start alike share the start"
+    assert "teach/sst2,rte" in last.words and last.words[last.words.index("--limit") + 1] == "9"
+    assert plan(grid, HERE)[0].jobs[0] == first, "cells that start alike share the start"
+
+
+STEPS = """
+title = "Steps"
+recipe = "mlkd-bert-4"
+tasks = ["rte,stsb"]
+baseline = "labels"
+[set]
+"student.max_length" = 24
+[refine]
+teacher = "minilm"
+set = { "train.epochs" = 7 }
+[cells.distilled]
+then = "finetune"
+[cells.labels]
+set = { supervision = "labels", "train.epochs" = 9 }
+steps_of = "distilled"
+[cells."another teacher"]
+recipe = "refine"
+[cells."tuned teacher"]
+recipe = "finetune"
+"""
+
+
+def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(STEPS, encoding="utf-8")
+    grid = load_grid(str(tmp_path / "grid.toml"), {}, {"train.batch_size": 8})
+    teacher, *cells = plan(grid, GridInputs("pocket", None, tmp_path, epochs=7))
+    by_name = {run.cell: run for run in cells}
+    (refine,) = teacher.jobs
+    assert refine.words[0] == "refine" and {"minilm", "train.epochs=7", "rte,stsb"} <= set(refine.words)
+    assert "train.batch_size=8" not in refine.words, "settings of cells are not those of the teacher"
+
+    start, distill, *tuned = by_name["distilled"].jobs
+    assert start == refine and distill.words[distill.words.index("--teacher") + 1] == str(refine.out)
+    assert {"stages.layers.train.epochs=4", "stages.prediction.train.epochs=3"} <= set(distill.words), (
+        "7 epochs in the proportion 20 to 15"
+    )
+    assert [job.words[:5] for job in tuned] == [
+        ("finetune", "--model", str(distill.out), "--task", task) for task in ("rte", "stsb")
+    ]
+    assert by_name["distilled"].scored == tuple(tuned)
+    assert all(distill in job.needs and "--epochs" not in job.words for job in tuned)
+
+    labels = by_name["labels"].jobs[-1]
+    assert distill in labels.needs and "--epochs" not in labels.words
+    assert "train.epochs=9" not in labels.words, "it would take precedence over --steps"
+    assert labels.command[-2:] == ["--steps", f"STEPS OF {distill.out}"]
+    distill.out.mkdir(parents=True)
+    training = {"layers": {"steps": 40}, "prediction": {"steps": 2}}
+    (distill.out / "run.json").write_text(json.dumps({"status": "finished", "training": training}))
+    assert labels.command[-2:] == ["--steps", "42"]
+
+    (other,) = by_name["another teacher"].scored
+    assert other.words[0] == "refine" and other.words[-2:] == ("--epochs", "7") and other.out != refine.out
+    assert [job.words[:3] for job in by_name["tuned teacher"].scored] == 2 * [
+        ("finetune", "--model", str(refine.out))
+    ]
+    with pytest.raises(UserError, match="less than one epoch for each stage of the cell 'distilled'"):
+        plan(grid, GridInputs("pocket", None, tmp_path, epochs=1))
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ("recipe = 'mlkd'", "cell 'two': unknown distill recipe 'mlkd'"),
+        ("steps_of = 'another'\n", r"unknown cell \(steps_of\) 'another'"),
+        ("steps_of = 'distilled'\ntasks = ['rte']\n", "'distilled', which is trained on other tasks"),
+        ("then = 'mkd-lstm'\n", "cell 'x': unknown finetune recipe 'mkd-lstm'"),
+        ("recipe = 'finetune'\nthen = 'finetune'\n", "then cannot be used with a recipe for mtkd finetune"),
+        ("recipe = 'refine'\ncorpus = true\n", "corpus cannot be used with a recipe for mtkd refine"),
+        ("[cells.teacher]\n", "a cell is called 'teacher'"),
+    ],
+)
+def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(f"{STEPS}[cells.x]\n{change}", encoding="utf-8")
+    with pytest.raises(UserError, match=complaint):
+        load_grid(str(tmp_path / "grid.toml"), {}, {})
+    with pytest.raises(UserError, match=r"unknown cell \(baseline\) 'y'"):
+        load_grid("mlkd-table-8", {"baseline": "y"}, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("recipe = 'mlkd'", "cell 'two': unknown recipe 'mlkd'"),
         ("[cells.two]\nset = {'terms.mha.splitz' = 2}", r"cell 'two': unknown setting 'terms.mha.splitz'"),
         ("taks = ['rte']", "unknown setting 'taks'"),
         ("recipe = ", "is not valid TOML"),
@@ -132,14 +369,23 @@ def test_a_grid_that_is_wrong(change: str, complaint: str, tmp_path: Path) -> No
 
 def test_the_table_holds_mean_and_spread_over_seeds() -> None:
     row = Row(
-        "a", {"rte": [0.5, 0.6], "stsb": [0.2]}, parameters=4_000_000, seconds=[10.0, 20.0], speed={64: 1.5}
+        "a",
+        {"rte": [0.5, 0.6], "stsb": [0.2]},
+        parameters=4_000_000,
+        steps=[1000],
+        seconds=[10.0, 20.0],
+        speed={64: 1.5},
+        ms={64: 2.0},
     )
     grid = load_grid("mlkd-table-8", {}, {})
     lines = Table(grid, ["rte", "stsb"], [row, Row("b")], {}).lines()
     assert lines == [
-        ["a", "55.0 ± 7.1", "20.0", "37.5", "4.0M", "15 s", "1.50x"],
-        ["b", "-", "-", "-", "-", "-", "-"],
+        ["a", "55.0 ± 7.1", "20.0", "37.5", "4.0M", "1,000", "15 s", "1.50x (2.0 ms)"],
+        ["b", "-", "-", "-", "-", "-", "-", "-"],
     ]
+    row.gpu_speed, row.gpu_ms = {64: 3.0}, {64: 0.5}
+    table = Table(grid, ["rte", "stsb"], [row], {})
+    assert table.columns()[-1] == "speed on GPU at 64" and table.lines()[0][-1] == "3.00x (0.5 ms)"
 
 
 def test_another_command_is_not_taken_for_finished(tmp_path: Path) -> None:
@@ -154,6 +400,6 @@ def test_another_command_is_not_taken_for_finished(tmp_path: Path) -> None:
 def test_a_store_stands_in_for_the_teacher(tmp_path: Path) -> None:
     grid = load_grid("hsk-tinybert-4-grid", {"tasks": ["rte"]}, {})
     inputs = GridInputs("pocket", None, tmp_path, store="stores/{task}")
-    words = next(jobs(grid, inputs))[3][-1].words
+    words = plan(grid, inputs)[0].jobs[-1].words
     assert "--teacher" not in words and words[words.index("--store") + 1] == "stores/rte"
     assert len(grid.cells) == 103, "100 configurations, predictions alone, and everything twice"

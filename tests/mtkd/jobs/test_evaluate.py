@@ -9,21 +9,35 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import classification_report
 from sklearn.metrics import confusion_matrix as count_confusions
+from sklearn.preprocessing import StandardScaler
 
 from mtkd.device import find_device
-from mtkd.evaluation.baseline import baseline_warnings, margin_of_error
+from mtkd.evaluation.baseline import (
+    COSINE,
+    LINEAR,
+    MAJORITY,
+    baseline_warnings,
+    best_cut,
+    encoder_baselines,
+)
 from mtkd.evaluation.class_report import class_report
-from mtkd.evaluation.scoring import TaskScores
+from mtkd.evaluation.frozen_encoder import FrozenEncoder
+from mtkd.evaluation.scoring import TaskScores, read_predictions
 from mtkd.jobs.common import Request
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.refine import refine
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from tasks.errors import UserError
 from tasks.glue import TASKS
-from tasks.sources import load_file
+from tasks.row_predictions import RowPredictions
+from tasks.sources import load_file, load_rows, open_data
 from tasks.task import Task
 
 OWN = """
@@ -114,23 +128,99 @@ def test_classes_on_screen_and_in_json(mtkd: Callable, tiny_teacher: Path, tmp_p
     assert sum(found["support"] for found in details["classes"]) == rows
 
 
-def scores(task: str, metric: str, primary: float, majority: float, rows: int) -> TaskScores:
-    return TaskScores(task, "validation", rows, {metric: primary}, primary, majority, 0.0)
-
-
 def test_a_score_within_the_error_of_the_baseline_is_a_warning() -> None:
-    """For p = 0.5 and 100 rows the margin is 1.96 * 0.05 = 0.098; for a correlation 1.96 / 10 = 0.196."""
+    """On 100 rows, half of each class, 75 right ones are more than chance explains, and 54 are not."""
+    labels = np.repeat([0.0, 1.0], 50)
+
+    def scored(task: str, predictions: np.ndarray) -> TaskScores:
+        rows = RowPredictions(pa.array(map(str, range(100))), labels, predictions)
+        return TaskScores(task, "validation", 100, {}, 0.0, 0.0, 0.0, predictions=rows)
+
+    def right(number: int) -> np.ndarray:
+        found = 1 - labels
+        chosen = np.random.default_rng(0).permutation(100)[:number]
+        found[chosen] = labels[chosen]
+        return found
+
     tasks = {name: TASKS[name] for name in ("rte", "stsb")}
-    assert margin_of_error(scores("rte", "accuracy", 0.6, 0.5, 100)) == pytest.approx(0.098)
-    assert margin_of_error(scores("stsb", "pearson", 0.6, 0.0, 100)) == pytest.approx(0.196)
-    assert baseline_warnings(tasks, [scores("rte", "accuracy", 0.6, 0.5, 100)]) == []
-    assert baseline_warnings(tasks, [scores("stsb", "pearson", 0.2, 0.0, 100)]) == []
-    (close,) = baseline_warnings(tasks, [scores("rte", "accuracy", 0.59, 0.5, 100)])
-    assert "not above always predicting the most frequent class" in close
-    (worse,) = baseline_warnings(tasks, [scores("rte", "accuracy", 0.1, 0.5, 100)])
+    assert baseline_warnings(tasks, [scored("rte", right(75)), scored("stsb", labels)]) == []
+    (close,) = baseline_warnings(tasks, [scored("rte", right(54))])
+    assert "0.540 is not above always predicting the most frequent class (0.500)" in close
+    (worse,) = baseline_warnings(tasks, [scored("rte", right(10))])
     assert "0.100 is not" in worse
-    (weak,) = baseline_warnings(tasks, [scores("stsb", "pearson", 0.19, 0.0, 100)])
-    assert "always predicting the mean" in weak
+    (weak,) = baseline_warnings(tasks, [scored("stsb", np.tile([0.0, 1.0], 50))])
+    assert "always predicting the mean" in weak and "(0.000)" in weak
+
+
+def test_two_models_and_baselines_row_by_row(
+    mtkd: Callable, tiny_teacher: Path, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    words = ["--data", "pocket", "--tasks", "rte,stsb,sst2", "--limit", 40, "--quiet"]
+    answered = mtkd(
+        "evaluate", "--model", tiny_teacher, "--against", tiny_teacher, "--baselines", *words,
+        "--json", tmp_path / "scores.json", "--predictions", tmp_path / "rows",
+    )  # fmt: skip
+    assert answered.code == 0, answered.err
+    assert "Compared with" in answered.out and "tied" in answered.out
+    record = json.loads((tmp_path / "scores.json").read_text())
+    found = record["differences"]
+    assert set(found) == {str(tiny_teacher), MAJORITY, LINEAR, COSINE}
+    assert all(
+        (gap["low"], gap["high"], gap["verdict"]) == (0, 0, "tied")
+        for gap in found[str(tiny_teacher)].values()
+    )
+    assert set(found[str(tiny_teacher)]) == set(found[LINEAR]) == {"rte", "stsb", "sst2", "mean"}
+    assert set(found[COSINE]) == {"rte", "stsb"}, "one text has no cosine"
+    scores = record["scores"]["rte/validation"]
+    assert found[MAJORITY]["rte"]["baseline"] == pytest.approx(scores["majority"])
+    written = read_predictions(tmp_path / "rows")
+    assert set(written) == {"rte", "stsb", "sst2"} and len(written["rte"]["validation"]) == 40
+    rows = written["rte"]["validation"]
+    assert (rows.labels == rows.predictions).mean() == pytest.approx(scores["metrics"]["accuracy"])
+    missing = mtkd("evaluate", "--model", tiny_teacher, "--against", tmp_path / "none", *words)
+    assert missing.code == 2 and "none" in missing.err
+
+
+def test_the_frozen_encoder_against_scikit_learn(tiny_encoder: Path, tmp_path: Path) -> None:
+    source = open_data("pocket")
+    task = TASKS["sst2"]
+    train, validation = (load_rows(source, task, split, 60) for split in ("train", "validation"))
+    frozen = FrozenEncoder(str(tiny_encoder), tmp_path)
+    (vectors,) = frozen.vectors(validation)
+    model = MultiTaskModel.without_heads(str(tiny_encoder), 128)
+    encoded = model.tokeniser.token_ids(validation.texts[0])
+    layout = model.tokeniser.layout(1).specials
+    ids = torch.tensor([[*layout[0], *encoded.row(3), *layout[1]]])
+    with torch.inference_mode():
+        hidden = model.encoder.body(input_ids=ids).last_hidden_state
+    np.testing.assert_allclose(vectors[3], hidden[0].mean(0), atol=1e-5)
+    files = {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    again = FrozenEncoder("no such encoder", tmp_path)
+    again.name = str(tiny_encoder)
+    np.testing.assert_array_equal(again.vectors(validation)[0], vectors)
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == files, "read, not computed again"
+    found = encoder_baselines(task, train, [validation], frozen)
+    assert set(found) == {LINEAR}
+    given = frozen.vectors(train)[0]
+    scaler = StandardScaler().fit(given)
+    choices = [
+        LogisticRegression(C=c, max_iter=200)
+        .fit(scaler.transform(given), train.labels)
+        .predict(scaler.transform(vectors))
+        for c in (1e-3, 1e-2, 1e-1, 1.0)
+    ]
+    predictions = found[LINEAR]["validation"].predictions
+    assert any((predictions == choice).all() for choice in choices)
+
+
+def test_the_cut_of_the_cosine_is_the_best_of_all() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        values, positive = rng.integers(0, 6, 12).astype(float), rng.random(12) < 0.5
+        threshold, sign = best_cut(values, positive)
+        right = ((sign * (values - threshold) > 0) == positive).sum()
+        cuts = np.arange(-0.5, 6.5)
+        assert right == max(((s * (values - cut) > 0) == positive).sum() for cut in cuts for s in (1, -1))
 
 
 def test_a_model_carries_its_own_tasks(mtkd: Callable, own_task: tuple[Path, Path], tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_fine_tuning_a_model_leaves_it_as_it_was(tiny_teacher: Path, tmp_path: P
     assert_same(model, MultiTaskModel.load(tiny_teacher))
     assert json.loads((tmp_path / "given" / "run.json").read_text())["tried"] == named.record["tried"]
     assert sorted(path.name for path in (tmp_path / "given").iterdir()) == sorted(
-        ["log.jsonl", "model", "run.json", "tensorboard"]
+        ["log.jsonl", "model", "predictions", "run.json", "tensorboard"]
     )
 
 

@@ -1,0 +1,169 @@
+"""Paired differences between models, with bootstrap intervals over validation rows and seeds."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from mtkd.evaluation.resampling import SAMPLES, resampled_scores
+from tasks.errors import UserError
+from tasks.metrics import score
+from tasks.row_predictions import RowPredictions
+from tasks.task import Task
+
+Verdict = Literal["better", "worse", "tied"]
+Splits = Mapping[str, RowPredictions]  # split -> predictions of one model
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much higher the score of a model is than that of a baseline.
+
+    Attributes:
+        score, baseline: the scores, averaged over seeds.
+        difference: score - baseline.
+        low, high: the 95% interval of the difference.
+    """
+
+    score: float
+    baseline: float
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """ "better" if the whole interval is above 0, "worse" if it is below, else "tied"."""
+        return "better" if self.low > 0 else "worse" if self.high < 0 else "tied"
+
+    def columns(self) -> tuple[str, str, str, str, str]:
+        """As text, in points: score, baseline, difference, interval, verdict."""
+        return (
+            f"{100 * self.score:.1f}",
+            f"{100 * self.baseline:.1f}",
+            f"{100 * self.difference:+.1f}",
+            f"{100 * self.low:+.1f} to {100 * self.high:+.1f}",
+            self.verdict,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain JSON values."""
+        return asdict(self) | {"verdict": self.verdict}
+
+
+class ScoreSamples:
+    """The score of one model on one task, and on bootstrap samples of its rows; one line per seed.
+
+    The score of a task with several validation splits (MNLI) is their mean; their rows are drawn separately.
+
+    Attributes:
+        seeds: the seeds of the runs.
+        scores: (S,) the score of the run of each seed on all rows.
+        samples: (S, R) its score on each sample of rows.
+    """
+
+    def __init__(self, seeds: Sequence[int], scores: np.ndarray, samples: np.ndarray):
+        self.seeds, self.scores, self.samples = tuple(seeds), scores, samples
+
+    def drawn(self, seed: int) -> np.ndarray:
+        """(R,) the mean over seeds on each sample, in which S - 1 of the S seeds are drawn.
+
+        Drawing S - 1 instead of S with replacement (Rao & Wu 1988) gives the variance of the mean without
+        bias. Models with the same seeds draw the same ones, so differences are paired by seed too.
+        """
+        number, total = self.samples.shape
+        if number == 1:
+            return self.samples[0]
+        rng = np.random.default_rng([seed, zlib.crc32(repr(self.seeds).encode())])
+        chosen = rng.integers(number, size=(number - 1, total))
+        return self.samples[chosen, np.arange(total)].mean(0)
+
+
+def sample_scores(
+    task: Task,
+    models: Sequence[Mapping[int, Splits]],
+    *,
+    samples: int = SAMPLES,
+    seed: int = 0,
+) -> list[ScoreSamples]:
+    """Score models on a task, and on the same bootstrap samples of its validation rows.
+
+    Args:
+        models: for each model, seed -> split -> predictions.
+
+    Raises:
+        UserError: the models were not scored on the same rows.
+    """
+    runs = [splits for model in models for splits in model.values()]
+    names = list(runs[0])
+    values, drawn = np.zeros(len(runs)), np.zeros((len(runs), samples))
+    for split in names:
+        if any(set(run) != set(names) for run in runs):
+            raise UserError(f"not all models were scored on the same splits of {task.name}")
+        rows = [run[split] for run in runs]
+        for other in rows[1:]:
+            if not other.uids.equals(rows[0].uids):
+                raise UserError(
+                    f"the models were not scored on the same rows of {task.name}/{split}",
+                    hint="score them on the same data, with the same limit",
+                )
+        values += [np.mean(list(metric_values(task, part).values())) for part in rows]
+        drawn += resampled_scores(task, split, rows, samples=samples, seed=seed)
+    values, drawn = values / len(names), drawn / len(names)
+    found, start = [], 0
+    for model in models:
+        part = slice(start, start + len(model))
+        found.append(ScoreSamples(list(model), values[part], drawn[part]))
+        start += len(model)
+    return found
+
+
+def metric_values(task: Task, rows: RowPredictions) -> dict[str, float]:
+    """The value of each of the task's metrics on all rows; their mean is the task's score."""
+    if rows.by_row:
+        return {name: float(rows.by_row[name].mean()) for name in task.metrics}
+    return score(task, rows.predictions, rows.labels, rows.groups, scores=rows.scores).by_metric
+
+
+def paired_difference(
+    model: Sequence[ScoreSamples], baseline: Sequence[ScoreSamples], *, seed: int = 0
+) -> Difference:
+    """The difference of two models on one task, or of their means over several tasks, with its interval.
+
+    The interval holds the 2.5% and the 97.5% percentile of the difference over bootstrap samples. Each sample
+    draws the validation rows of every split with replacement, the same for both models, and the seeds (see
+    `ScoreSamples.drawn`). With one seed per model the interval covers only the chance of which rows were
+    validated on. A threshold that was tuned on validation rows, and the choice of the epoch, stay as
+    they are.
+
+    Args:
+        model, baseline: the samples of each task, for the same tasks.
+        seed: of the draw of seeds.
+    """
+    ours, others = ([float(part.scores.mean()) for part in side] for side in (model, baseline))
+    gaps = np.mean([a.drawn(seed) - b.drawn(seed) for a, b in zip(model, baseline, strict=True)], axis=0)
+    low, high = np.quantile(gaps, [0.025, 0.975])
+    means = float(np.mean(ours)), float(np.mean(others))
+    return Difference(*means, means[0] - means[1], float(low), float(high))
+
+
+MEAN = "mean"
+
+
+def differences_by_task(
+    model: Mapping[str, ScoreSamples], baseline: Mapping[str, ScoreSamples], *, seed: int = 0
+) -> dict[str, Difference]:
+    """The difference on each task that both models were scored on.
+
+    If there are several tasks and both models have all of them, the key "mean" holds that of the means.
+    """
+    shared = [name for name in model if name in baseline]
+    found = {name: paired_difference([model[name]], [baseline[name]], seed=seed) for name in shared}
+    if len(shared) > 1 and set(model) == set(baseline):
+        sides = [model[name] for name in shared], [baseline[name] for name in shared]
+        found[MEAN] = paired_difference(*sides, seed=seed)
+    return found

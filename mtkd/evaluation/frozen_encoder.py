@@ -1,0 +1,88 @@
+"""The vectors of texts from a pretrained encoder that is not trained, kept on disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file, save_file
+
+from mtkd.device import find_device
+from mtkd.models.encoders.pretrained_config import digest_encoder, locate
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.outputs import OutputSpec
+from tasks.batching import Collator, Encoded
+from tasks.files import atomic_path, digest_bytes
+from tasks.progress import progress
+from tasks.reader import Reader
+from tasks.rows import Rows
+from tasks.sources import digest_rows
+from tasks.tokeniser import Tokeniser
+
+_LENGTH, _BATCH = 128, 64
+
+
+class FrozenEncoder:
+    """Texts as the means of the last layer of a pretrained encoder over their first 128 tokens.
+
+    The weights are read when they are first needed.
+
+    Args:
+        name: hub name or directory of an encoder, or `minilm`.
+        cache: directory in which the vectors are kept; None = nowhere.
+        device: such as "cuda:1"; None = the best available device.
+    """
+
+    def __init__(self, name: str, cache: Path | None = None, device: str | None = None):
+        self.name, self._cache, self._device = name, cache, device
+        self._loaded: tuple[TransformerEncoder, Reader] | None = None
+
+    def vectors(self, rows: Rows) -> list[np.ndarray]:
+        """For each text column an (n, width) float32 array.
+
+        Raises:
+            UserError: there is no such encoder.
+        """
+        texts = [self._file(rows, column) for column in range(len(rows.texts))]
+        return [self._column(rows, column, file) for column, file in enumerate(texts)]
+
+    def _file(self, rows: Rows, column: int) -> Path | None:
+        if self._cache is None:
+            return None
+        identity = digest_bytes(digest_encoder(self.name) or self.name, digest_rows(rows), str(_LENGTH))
+        return self._cache / f"{rows.task}-{rows.split}-{column}-{identity[:16]}.safetensors"
+
+    def _column(self, rows: Rows, column: int, file: Path | None) -> np.ndarray:
+        if file is not None and file.is_file():
+            found: np.ndarray = load_file(file)["vectors"]
+            return found
+        single = replace(rows, texts=(rows.texts[column],), answers=None)
+        vectors = self._encode(single, f"encoding {rows.task}/{rows.split}")
+        if file is not None:
+            with atomic_path(file) as temporary:
+                save_file({"vectors": vectors}, temporary)
+        return vectors
+
+    def _encode(self, rows: Rows, label: str) -> np.ndarray:
+        encoder, reader = self._load()
+        encoded, collate = Encoded.encode(rows, reader.tokeniser), Collator(reader)
+        order = np.argsort(-reader.lengths(encoded.texts), kind="stable")
+        device = next(encoder.parameters()).device
+        found = np.zeros((len(rows), encoder.width), np.float32)
+        with torch.inference_mode(), progress(label, len(rows)) as advance:
+            for start in range(0, len(order), _BATCH):
+                indices = order[start : start + _BATCH]
+                pooled = encoder(collate(encoded, indices).inputs.to(device), OutputSpec(pooled=True)).pooled
+                assert pooled is not None, "asked for"
+                found[indices] = pooled.float().cpu().numpy()
+                advance(len(indices))
+        return found
+
+    def _load(self) -> tuple[TransformerEncoder, Reader]:
+        if self._loaded is None:
+            encoder = TransformerEncoder.pretrained(self.name, "mean").to(find_device(self._device)).eval()
+            length = min(_LENGTH, encoder.positions or _LENGTH)
+            self._loaded = encoder, Reader(Tokeniser.load(locate(self.name)), "joined", length, 0)
+        return self._loaded

@@ -1,0 +1,172 @@
+"""Scores of resampled validation rows: the bootstrap, without a Python step per sample for most metrics.
+
+A sample of n rows, drawn with replacement, is described by how often it contains each row. Most metrics are
+functions of sums over rows, so one matrix product with these counts gives their values on many samples.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from tasks import metrics
+from tasks.metrics import Predictions
+from tasks.row_predictions import RowPredictions
+from tasks.task import Task
+
+SAMPLES = 2000
+_CELLS = 1 << 21  # counts held at once
+_FLAT = 1e-13  # a variance below this fraction of the whole split's is that of constant values
+
+# Maps (predictions, counts (r, n) float64) to the metric's values on r samples.
+Resampled = Callable[[RowPredictions, np.ndarray], np.ndarray]
+
+
+def resampled_scores(
+    task: Task,
+    split: str,
+    models: Sequence[RowPredictions],
+    *,
+    samples: int = SAMPLES,
+    seed: int = 0,
+) -> np.ndarray:
+    """The task's score of each model on bootstrap samples of the rows; all models get the same samples.
+
+    The samples are those of the whole split (all candidates of a group together, for `rank`). They depend
+    only on the seed, the names of task and split, and the number of rows.
+
+    Args:
+        models: predictions for the same rows, in the same order.
+
+    Returns:
+        (len(models), samples) float64, the mean of the task's metrics.
+    """
+    units, number = _units(models[0])
+    found = np.empty((len(models), samples))
+    start = 0
+    for drawn in _counts(number, samples, [seed, zlib.crc32(f"{task.name}/{split}".encode())]):
+        counts = drawn if units is None else drawn[:, units]
+        for row, model in enumerate(models):
+            values = [_metric(task, name, model)(model, counts) for name in task.metrics]
+            found[row, start : start + len(drawn)] = np.mean(values, axis=0)
+        start += len(drawn)
+    return found
+
+
+def _units(rows: RowPredictions) -> tuple[np.ndarray | None, int]:
+    """What is drawn: the group of each row and the number of groups, or None and the number of rows."""
+    if rows.groups is None:
+        return None, len(rows)
+    names, units = np.unique(rows.groups, return_inverse=True)
+    return units, len(names)
+
+
+def _counts(number: int, samples: int, seed: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield (r, number) float64 arrays: how often each of `number` items is in a sample of `number` items."""
+    rng = np.random.default_rng(seed)
+    step = max(1, _CELLS // number)
+    for start in range(0, samples, step):
+        size = min(step, samples - start)
+        drawn = rng.integers(number, size=(size, number)) + number * np.arange(size)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=size * number).reshape(size, number).astype(np.float64)
+
+
+def _metric(task: Task, name: str, rows: RowPredictions) -> Resampled:
+    if name in rows.by_row:
+        return lambda rows, counts: counts @ rows.by_row[name] / counts.sum(1)
+    function = task.type.metrics[name]
+    return _RESAMPLED.get(function) or (lambda rows, counts: _one_by_one(task, function, rows, counts))
+
+
+def _one_by_one(
+    task: Task, metric: Callable[..., float], rows: RowPredictions, counts: np.ndarray
+) -> np.ndarray:
+    """Any metric: repeat the rows of each sample; repeated groups are groups of their own."""
+    found = np.empty(len(counts))
+    for sample, repeats in enumerate(counts.astype(np.int64)):
+        taken = np.repeat(np.arange(len(rows)), repeats)
+        groups = rows.groups
+        if groups is not None:
+            copy = np.arange(len(taken)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+            groups = groups[taken] * (repeats.max() + 1) + copy
+        scores = None if rows.scores is None else rows.scores[taken]
+        given = Predictions(rows.predictions[taken], rows.labels[taken], groups, scores, task.positive)
+        found[sample] = metric(given)
+    return found
+
+
+def _accuracy(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
+    return counts @ (rows.predictions == rows.labels) / counts.sum(1)
+
+
+def _f1(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
+    predicted, actual = rows.predictions == 1, rows.labels == 1
+    return _share(2 * counts @ (predicted & actual), counts @ predicted + counts @ actual)
+
+
+def _by_class(rows: RowPredictions, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(r, C) each: for each class that occurs, the rows that are right, predicted as it, and of it."""
+    classes = np.union1d(rows.predictions, rows.labels)
+    predicted, actual = rows.predictions[:, None] == classes, rows.labels[:, None] == classes
+    return counts @ (predicted & actual), counts @ predicted, counts @ actual
+
+
+def _macro_f1(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
+    right, predicted, actual = _by_class(rows, counts)
+    return _share(2 * right, predicted + actual).sum(1) / (predicted + actual > 0).sum(1)
+
+
+def _matthews(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
+    right, predicted, actual = _by_class(rows, counts)
+    total = counts.sum(1)
+    above = right.sum(1) * total - (predicted * actual).sum(1)
+    spread = (total**2 - (predicted**2).sum(1)) * (total**2 - (actual**2).sum(1))
+    return _share(above, np.sqrt(spread))
+
+
+def _pearson(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
+    left, right = (values - values.mean() for values in (rows.predictions, rows.labels))
+    columns = np.stack([left, right, left * left, right * right, left * right], axis=1)
+    x, y, xx, yy, xy = (counts @ columns / counts.sum(1, keepdims=True)).T
+    flat = (left @ left / len(left) * _FLAT, right @ right / len(right) * _FLAT)
+    return _correlation(xy - x * y, xx - x * x, yy - y * y, flat)
+
+
+def _spearman(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
+    left, right = (_ranks(values, counts) for values in (rows.predictions, rows.labels))
+    total = counts.sum(1, keepdims=True)
+    left, right = (ranks - (total + 1) / 2 for ranks in (left, right))
+    xy, xx, yy = ((counts * product).sum(1) for product in (left * right, left * left, right * right))
+    return _correlation(xy, xx, yy, (0.0, 0.0))
+
+
+def _ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(r, n) the rank of each row's value in each sample; equal values share their mean rank."""
+    distinct, which = np.unique(values, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    starts = np.searchsorted(which[order], np.arange(len(distinct)))
+    equal = np.add.reduceat(counts[:, order], starts, axis=1)
+    return (np.cumsum(equal, axis=1) - (equal - 1) / 2)[:, which]
+
+
+def _correlation(xy: np.ndarray, xx: np.ndarray, yy: np.ndarray, flat: tuple[float, float]) -> np.ndarray:
+    """The correlation from (co)variances; 0 where a side is constant."""
+    varies = (xx > flat[0]) & (yy > flat[1])
+    return np.where(varies, _share(xy, np.sqrt(np.where(varies, xx * yy, 0.0))), 0.0)
+
+
+def _share(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """above / below; 0 where below is 0."""
+    return np.divide(above, below, out=np.zeros(np.shape(above)), where=below > 0)
+
+
+_RESAMPLED: dict[Callable[..., float], Resampled] = {
+    metrics.accuracy: _accuracy,
+    metrics.f1: _f1,
+    metrics.macro_f1: _macro_f1,
+    metrics.matthews: _matthews,
+    metrics.pearson: _pearson,
+    metrics.spearman: _spearman,
+}

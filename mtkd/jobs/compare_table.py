@@ -1,0 +1,223 @@
+"""The table of a grid: scores, what they cost, and differences to the baseline."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mtkd.evaluation.differences import MEAN, Difference
+from mtkd.grids import Grid
+
+Columns = Mapping[str, list[float]]
+METRICS_TITLE = "Every metric of every validation split"
+_METRICS = {
+    "accuracy": "acc",
+    "f1": "F1",
+    "matthews": "Matthews",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+    "exact_match": "EM",
+}
+_SPLITS = {"validation_matched": "-m", "validation_mismatched": "-mm"}
+
+
+@dataclass
+class Row:
+    """The results of the runs of one cell, or of a baseline.
+
+    Attributes:
+        scores: task -> score of each seed.
+        failed: task and seed -> error message.
+        parameters: parameters of the student without embeddings.
+        seconds: training time of each run.
+        speed: batch size -> inference speed on the CPU relative to the first row.
+        ms: batch size -> inference time on the CPU in milliseconds.
+        gpu_speed, gpu_ms: the same on the GPU; empty where there is none.
+        steps: training steps of each run.
+        kept: "best" or "last": which epoch's weights were scored.
+        metrics: heading such as "mnli-m acc" -> value of each seed.
+        differences: task, or "mean" -> difference to the baseline.
+        above_majority: the same to the majority class; empty if the grid has no baselines.
+    """
+
+    name: str
+    scores: dict[str, list[float]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    parameters: int | None = None
+    seconds: list[float] = field(default_factory=list)
+    speed: dict[int, float] = field(default_factory=dict)
+    ms: dict[int, float] = field(default_factory=dict)
+    gpu_speed: dict[int, float] = field(default_factory=dict)
+    gpu_ms: dict[int, float] = field(default_factory=dict)
+    steps: list[int] = field(default_factory=list)
+    kept: str | None = None
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    differences: dict[str, Difference] = field(default_factory=dict)
+    above_majority: dict[str, Difference] = field(default_factory=dict)
+
+    def mean(self, task: str) -> float:
+        """The mean over seeds."""
+        return _mean(self.scores, task)
+
+    def spread(self, task: str) -> float | None:
+        """The standard deviation over seeds; None if there are fewer than two."""
+        return _spread(self.scores, task)
+
+    def average(self, tasks: list[str]) -> float:
+        """The mean over tasks; NaN if a task is missing."""
+        return statistics.fmean([self.mean(task) for task in tasks]) if tasks else math.nan
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain JSON values."""
+        gaps = {"differences": self.differences, "above_majority": self.above_majority}
+        plain = {name: {k: gap.to_json() for k, gap in found.items()} for name, found in gaps.items()}
+        return {**vars(self), **plain}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A grid's results.
+
+    Attributes:
+        tasks: the scored tasks; tasks that were trained together are listed separately.
+        rows: the teacher if the grid refines it, the cells in the order of the grid, and the baselines.
+        commands: cell -> the commands of its runs.
+        notes: what else a reader of the table should know.
+    """
+
+    grid: Grid
+    tasks: list[str]
+    rows: list[Row]
+    commands: dict[str, list[str]]
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as plain JSON values; missing values are null."""
+        rows = [
+            {
+                **row.to_json(),
+                "mean": {task: row.mean(task) for task in self.tasks},
+                "spread": {task: row.spread(task) for task in self.tasks},
+                "average": row.average(self.tasks),
+            }
+            for row in self.rows
+        ]
+        plain = {
+            "title": self.grid.title,
+            "tasks": self.tasks,
+            "baseline": self.grid.baseline_row,
+            "rows": rows,
+            "commands": self.commands,
+            "notes": self.notes,
+        }
+        return json.loads(json.dumps(plain).replace("NaN", "null"))
+
+    @property
+    def _gpu(self) -> bool:
+        return any(row.gpu_speed for row in self.rows)
+
+    def columns(self) -> list[str]:
+        """The column headings."""
+        devices = ["", *([" on GPU"] if self._gpu else [])]
+        batches = [f"speed{device} at {batch}" for device in devices for batch in self.grid.bench.batches]
+        return ["", *self.tasks, "average", "parameters", "steps", "training", *batches]
+
+    def lines(self) -> list[list[str]]:
+        """The rows as text, scores in percent with the spread over seeds."""
+        return [
+            [
+                row.name,
+                *(_percent(row.mean(task), row.spread(task)) for task in self.tasks),
+                _percent(row.average(self.tasks), None),
+                "-" if row.parameters is None else f"{row.parameters / 1e6:.1f}M",
+                f"{statistics.fmean(row.steps):,.0f}" if row.steps else "-",
+                f"{statistics.fmean(row.seconds):.0f} s" if row.seconds else "-",
+                *(_speed(row.speed, row.ms, batch) for batch in self.grid.bench.batches),
+                *(_speed(row.gpu_speed, row.gpu_ms, b) for b in self.grid.bench.batches if self._gpu),
+            ]
+            for row in self.rows
+        ]
+
+    def difference_columns(self) -> list[str]:
+        """The column headings of `difference_lines`."""
+        return ["", *self.tasks, *([MEAN] if len(self.tasks) > 1 else [])]
+
+    def difference_lines(self) -> list[list[str]]:
+        """Each row's differences to the baseline in points, with their 95% intervals and verdicts."""
+        names = self.difference_columns()[1:]
+        return [
+            [row.name, *(_gap(row.differences.get(name)) for name in names)]
+            for row in self.rows
+            if row.differences
+        ]
+
+    def metric_columns(self) -> list[str]:
+        """The column headings of `metric_lines`, such as "mrpc F1", "mrpc acc" and "mnli-m acc"."""
+        return ["", *dict.fromkeys(name for row in self.rows for name in row.metrics)]
+
+    def metric_lines(self) -> list[list[str]]:
+        """Every metric of every validation split, in percent, with the spread over seeds."""
+        names = self.metric_columns()[1:]
+        return [
+            [row.name, *(_percent(_mean(row.metrics, name), _spread(row.metrics, name)) for name in names)]
+            for row in self.rows
+        ]
+
+    def markdown(self) -> str:
+        """The tables as Markdown."""
+        parts = [f"## {self.grid.title}", _markdown(self.columns(), self.lines())]
+        if gaps := self.difference_lines():
+            parts += [self.difference_title, _markdown(self.difference_columns(), gaps)]
+        parts += [METRICS_TITLE, _markdown(self.metric_columns(), self.metric_lines())]
+        parts += ["\n".join(f"- {note}" for note in self.notes)] if self.notes else []
+        return "\n\n".join(parts) + "\n"
+
+    @property
+    def difference_title(self) -> str:
+        """The title of the table of differences."""
+        return f"Differences to {self.grid.baseline_row!r} in points, with 95% intervals (paired bootstrap)"
+
+
+def metric_name(task: str, split: str, metric: str, splits: int) -> str:
+    """The heading of a metric.
+
+    Args:
+        splits: how many validation splits the task has.
+    """
+    suffix = _SPLITS.get(split, f"/{split}") if splits > 1 else ""
+    return f"{task}{suffix} {_METRICS.get(metric, metric)}"
+
+
+def _mean(columns: Columns, name: str) -> float:
+    return statistics.fmean(columns[name]) if columns.get(name) else math.nan
+
+
+def _spread(columns: Columns, name: str) -> float | None:
+    values = columns.get(name, [])
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def _percent(value: float, spread: float | None) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{100 * value:.1f}" + ("" if spread is None else f" ± {100 * spread:.1f}")
+
+
+def _speed(speed: Mapping[int, float], ms: Mapping[int, float], batch: int) -> str:
+    return f"{speed[batch]:.2f}x ({ms[batch]:.1f} ms)" if batch in speed else "-"
+
+
+def _gap(gap: Difference | None) -> str:
+    if gap is None:
+        return "-"
+    _, _, difference, interval, verdict = gap.columns()
+    return f"{difference} ({interval}) {verdict}"
+
+
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    body = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in body)

@@ -1,0 +1,96 @@
+"""The rows of a grid's table that train no encoder, and warnings about cells that are no better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mtkd.evaluation.baseline import MAJORITY, TRAINING_ROWS, encoder_baselines, majority_baseline
+from mtkd.evaluation.frozen_encoder import FrozenEncoder
+from mtkd.grids import Grid
+from mtkd.jobs.compare_table import Row
+from mtkd.jobs.evaluate import encoder_of
+from mtkd.jobs.grid_jobs import GridInputs
+from mtkd.jobs.grid_plan import encoder_to_refine
+from mtkd.jobs.teachers import by_task
+from mtkd.models.saved_model import saved_in
+from tasks.errors import UserError
+from tasks.row_predictions import RowPredictions
+from tasks.sources import load_rows, open_data
+from tasks.task import Task
+
+Predicted = dict[str, dict[int, dict[str, RowPredictions]]]  # task -> seed -> split -> predictions
+
+
+def grid_baselines(
+    grid: Grid,
+    inputs: GridInputs,
+    tasks: Mapping[str, Task],
+    specs: Mapping[str, str],
+    predicted: Mapping[str, Predicted],
+) -> tuple[dict[str, Predicted], list[str]]:
+    """The predictions of the baselines for the rows that the cells were scored on.
+
+    The vectors of the frozen encoder are kept in `out`/features.
+
+    Args:
+        tasks: name -> the task as the models know it.
+        specs: task -> the entry of the grid's tasks that it belongs to.
+        predicted: cell -> its predictions.
+
+    Returns:
+        Baseline -> predictions, under the seed 0; and remarks about baselines that are missing.
+    """
+    found: dict[str, Predicted] = {}
+    remarks: dict[str, None] = {}
+    for name, task in tasks.items():
+        runs = [run for cell in predicted.values() for run in cell.get(name, {}).values()]
+        if not runs:
+            continue
+        made = {MAJORITY: majority_baseline(task, runs[0])}
+        try:
+            made |= _of_encoder(grid, inputs, task, specs[name])
+        except UserError as error:  # the runs are worth their table all the same
+            remarks[f"No baselines of a frozen encoder for {name}: {error.problem}."] = None
+        for baseline, splits in made.items():
+            found.setdefault(baseline, {})[name] = {0: splits}
+    return found, list(remarks)
+
+
+def _of_encoder(
+    grid: Grid, inputs: GridInputs, task: Task, spec: str
+) -> dict[str, dict[str, RowPredictions]]:
+    encoder = _encoder(grid, inputs, spec)
+    if encoder is None or task.train is None:
+        raise UserError("the teacher does not say which pretrained encoder it started from")
+    source = open_data(inputs.data)
+    limit = min(inputs.limit or TRAINING_ROWS, TRAINING_ROWS)
+    train = load_rows(source, task, task.train, limit)
+    present = [split for split in task.validation if split in source.splits(task)]
+    validation = [load_rows(source, task, split, inputs.eval_limit) for split in present]
+    return encoder_baselines(task, train, validation, FrozenEncoder(encoder, inputs.out / "features"))
+
+
+def _encoder(grid: Grid, inputs: GridInputs, spec: str) -> str | None:
+    """The pretrained encoder that the teacher of an entry of the grid's tasks started from."""
+    if inputs.store:
+        described = Path(inputs.store.replace("{task}", spec)) / "teacher"
+        return saved_in(described).info.base
+    if grid.refine:
+        return encoder_to_refine(grid, inputs, spec)
+    if not inputs.teacher:
+        return None
+    teachers = by_task(inputs.teacher.replace("{task}", spec))
+    return next((encoder_of(name) for task, name in teachers if task in (None, *spec.split(","))), None)
+
+
+def within_majority(rows: Mapping[str, Row]) -> list[str]:
+    """A warning for each cell with tasks on which it is not better than the majority class."""
+    notes = []
+    for name in rows:
+        weak = [task for task, gap in rows[name].above_majority.items() if gap.verdict != "better"]
+        if weak and name != MAJORITY and rows[name].kept:
+            notes.append(
+                f"Warning: {name} is not better than the majority class beyond chance on {', '.join(weak)}."
+            )
+    return notes

@@ -1,0 +1,119 @@
+"""The inputs of a grid's runs, and a run as a command with the runs that it needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mtkd.training.run_directory import RUN_FILE
+from tasks.files import digest_bytes, read_json
+
+_COMMAND, _LOG = "command.json", "log.txt"
+
+
+@dataclass(frozen=True)
+class GridInputs:
+    """The inputs of every run of a grid.
+
+    Attributes:
+        data: one source, or several, of which each split is read from the first that has it.
+        teacher: a run of refine, or an encoder; `{task}` in it is replaced by the task.
+        text: plain text for cells with a `first` run.
+        base: the teacher of these `first` runs.
+        store: a knowledge store instead of the teacher; `{task}` as in `teacher`.
+        corpus: an augmented corpus for cells that use one; `{task}` as in `teacher`.
+        limit, eval_limit: rows per training and validation split; None = all.
+        epochs: the epochs of every cell's run, over all its stages; None = those of the recipe.
+    """
+
+    data: str | Sequence[str]
+    teacher: str | None
+    out: Path
+    text: Path | None = None
+    base: str | None = None
+    store: str | None = None
+    corpus: str | None = None
+    limit: int | None = None
+    eval_limit: int | None = None
+    epochs: int | None = None
+
+    @property
+    def rows(self) -> list[str]:
+        """The words of a command that name its data and how many rows of it are used."""
+        sources = [self.data] if isinstance(self.data, str) else self.data
+        words = [word for source in sources for word in ("--data", source)]
+        limits = (("--limit", self.limit), ("--eval-limit", self.eval_limit))
+        return words + [word for name, value in limits if value for word in (name, str(value))]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command and its run directory.
+
+    Attributes:
+        needs: jobs that must be finished before.
+        steps_of: train for as many steps as this job did.
+    """
+
+    words: tuple[str, ...]
+    out: Path
+    needs: tuple[Job, ...] = field(default=(), compare=False)
+    steps_of: Job | None = field(default=None, compare=False)
+
+    @property
+    def command(self) -> list[str]:
+        """All words of the command; the number of steps is known once `steps_of` is finished."""
+        if self.steps_of is None:
+            return list(self.words)
+        record = self.steps_of.out / RUN_FILE
+        known = record.is_file() and read_json(record)["status"] == "finished"
+        steps = str(total(read_json(record), "steps")) if known else f"STEPS OF {self.steps_of.out}"
+        return [*self.words, "--steps", steps]
+
+    @property
+    def finished(self) -> bool:
+        """True if the directory holds a finished run of exactly this command."""
+        record = self.out / RUN_FILE
+        if not (record.is_file() and self.command_file.is_file()):
+            return False
+        return read_json(self.command_file) == self.command and read_json(record)["status"] == "finished"
+
+    @property
+    def command_file(self) -> Path:
+        """Where the command of the finished run is recorded."""
+        return self.out.with_name(f"{self.out.name}.{_COMMAND}")
+
+    @property
+    def log(self) -> Path:
+        """The output of the command."""
+        return self.out.with_name(f"{self.out.name}.{_LOG}")
+
+
+def total(record: dict[str, Any], key: str) -> Any:
+    """The sum of "steps" or "seconds" over the stages of a finished run."""
+    training = record["training"]
+    parts = [training] if key in training else training.values()
+    return sum(part[key] for part in parts)
+
+
+def setting_words(values: Mapping[str, Any]) -> list[str]:
+    """Settings as words of a command."""
+    return [word for key, value in values.items() for word in ("--set", f"{key}={_toml(value)}")]
+
+
+def _toml(value: Any) -> str:
+    """A value in inline TOML."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)
+
+
+def file_name(name: str) -> str:
+    """A name that is safe as a file name."""
+    kept = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-")
+    return kept if kept == name else f"{kept}-{digest_bytes(name)[:6]}"

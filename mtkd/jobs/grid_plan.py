@@ -1,0 +1,260 @@
+"""The commands of a grid: one per run, with the runs that it needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mtkd.grids import TEACHER, Cell, Grid, Step
+from mtkd.jobs.grid_jobs import GridInputs, Job, file_name, setting_words
+from mtkd.models.saved_model import is_saved_model, read_saved
+from mtkd.recipes import load_settings, recipe_stage
+from mtkd.settings import DistillSettings
+from tasks.errors import UserError
+from tasks.files import digest_bytes
+from tasks.task_names import resolve
+
+_LENGTH = re.compile(r"(^|\.)train\.(epochs|steps)$")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One cell, trained on one entry of the grid's tasks with one seed.
+
+    Attributes:
+        jobs: the commands, in an order in which they can run.
+        scored: those of them whose scores are the cell's.
+        trained: those whose steps and seconds count as the cell's own.
+    """
+
+    cell: str
+    spec: str
+    seed: int
+    jobs: tuple[Job, ...]
+    scored: tuple[Job, ...]
+    trained: tuple[Job, ...]
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.cell}, {self.spec}, seed {self.seed}"
+
+
+def plan(grid: Grid, inputs: GridInputs) -> list[PlannedRun]:
+    """All runs of a grid: the teachers that it refines first, then seed by seed and cell by cell.
+
+    Raises:
+        UserError: a cell needs plain text, a corpus or a teacher, and none is given; or `epochs` is
+            too small.
+    """
+    return list(_Planner(grid, inputs).runs())
+
+
+class _Planner:
+    def __init__(self, grid: Grid, inputs: GridInputs):
+        self.grid, self.inputs = grid, inputs
+        _check_corpus(grid, inputs)
+
+    def runs(self) -> Iterator[PlannedRun]:
+        if self.grid.refine and not self.inputs.store:
+            teachers = {job.out: (spec, job) for spec in self.grid.specs for job in self._teacher(spec)}
+            for spec, job in teachers.values():
+                spec = self.grid.refine.tasks or spec
+                yield PlannedRun(TEACHER, spec, self.grid.refine.seed, (job,), (job,), (job,))
+        for seed in self.grid.seeds:
+            for name in self.grid.cells:
+                for spec in self.grid.specs_of(name):
+                    yield self._run(name, spec, seed)
+
+    def _run(self, name: str, spec: str, seed: int) -> PlannedRun:
+        cell = self.grid.cells[name]
+        teacher = self._teacher(spec)
+        first = _text_job(cell, self.inputs, seed)
+        before = (*teacher, *([first] if first else []))
+        stage = recipe_stage(self.grid.recipe_of(name))
+        main = {"distill": self._distill, "refine": self._refine, "finetune": self._finetune}[stage](
+            name, spec, seed, before
+        )
+        needed = [job for last in main if last.steps_of for job in (*last.steps_of.needs, last.steps_of)]
+        after: list[Job] = []
+        if cell.then:
+            out = main[0].out
+            needs = (*main[0].needs, main[0])
+            label = out.with_name(f"{out.name}-then")
+            after = self._finetuned(cell.then, spec, seed, str(out), needs, label)
+        jobs = dict.fromkeys((*before, *needed, *main, *after))
+        return PlannedRun(name, spec, seed, tuple(jobs), tuple(after or main), (*main, *after))
+
+    def _out(self, name: str, spec: str, seed: int) -> Path:
+        return self.inputs.out / "runs" / file_name(name) / f"{file_name(spec)}-{seed}"
+
+    def _teacher(self, spec: str) -> tuple[Job, ...]:
+        """The run that refines the teacher; empty if the grid refines none."""
+        refine = self.grid.refine
+        if refine is None or self.inputs.store:
+            return ()
+        tasks = refine.tasks or spec
+        words = [
+            "refine",
+            *self.inputs.rows,
+            "--tasks",
+            tasks,
+            "--teacher",
+            encoder_to_refine(self.grid, self.inputs, spec),
+        ]
+        words += ["--recipe", refine.recipe, "--seed", str(refine.seed), *setting_words(refine.set)]
+        out = self.inputs.out / "teacher" / file_name(tasks)
+        return (Job((*words, "--out", str(out)), out),)
+
+    def _common(self, name: str, seed: int, out: Path) -> list[str]:
+        words = ["--seed", str(seed), *self.inputs.rows]
+        return [*words, *setting_words(self._sets(name)), "--out", str(out)]
+
+    def _sets(self, name: str) -> dict[str, Any]:
+        """The settings of a cell, without those of its length if that is given otherwise."""
+        sets, given = self.grid.sets_of(name), self.inputs.epochs or self.grid.cells[name].steps_of
+        return {key: value for key, value in sets.items() if not (given and _LENGTH.search(key))}
+
+    def _distill(self, name: str, spec: str, seed: int, before: tuple[Job, ...]) -> list[Job]:
+        grid, inputs, cell = self.grid, self.inputs, self.grid.cells[name]
+        out = self._out(name, spec, seed)
+        teacher = self._teacher(spec)
+        words = ["distill", grid.recipe_of(name), "--tasks", spec]
+        corpus = inputs.corpus if cell.corpus else None
+        taught = str(teacher[0].out) if teacher else inputs.teacher
+        for option, path in (("--teacher", taught), ("--store", inputs.store), ("--corpus", corpus)):
+            words += [option, path.replace("{task}", spec)] if path else []
+        words += self._common(name, seed, out)
+        first = before[len(teacher) :]
+        words += ["--init", str(first[0].out)] if first else []
+        other = None
+        if cell.steps_of:
+            (other,) = self._run(cell.steps_of, spec, seed).trained[:1]
+        else:
+            words += self._epochs(name, spec)
+        return [Job(tuple(words), out, (*before, *([other] if other else [])), other)]
+
+    def _refine(self, name: str, spec: str, seed: int, before: tuple[Job, ...]) -> list[Job]:
+        out = self._out(name, spec, seed)
+        words = ["refine", "--recipe", self.grid.recipe_of(name), "--tasks", spec]
+        words += [
+            "--teacher",
+            encoder_to_refine(self.grid, self.inputs, spec),
+            *self._common(name, seed, out),
+            *self._epochs(name, spec),
+        ]
+        return [Job(tuple(words), out)]
+
+    def _finetune(self, name: str, spec: str, seed: int, before: tuple[Job, ...]) -> list[Job]:
+        model = str(before[0].out) if before else (self.inputs.teacher or "").replace("{task}", spec)
+        if not model:
+            raise UserError(
+                f"the cell {name!r} fine-tunes the teacher, but none is given", hint="pass `teacher=DIR`"
+            )
+        step = Step(recipe=self.grid.recipe_of(name), set=self._sets(name))
+        more = self._epochs(name, spec)
+        return self._finetuned(step, spec, seed, model, before, self._out(name, spec, seed), more)
+
+    def _finetuned(
+        self,
+        step: Step,
+        spec: str,
+        seed: int,
+        model: str,
+        needs: tuple[Job, ...],
+        label: Path,
+        more: Sequence[str] = (),
+    ) -> list[Job]:
+        """A job for each task, in directories whose names start with that of `label`."""
+        found = []
+        for task in _task_words(spec):
+            out = label.with_name(f"{label.name}-{file_name(task)}")
+            words = ["finetune", "--model", model, "--task", task, "--recipe", step.recipe]
+            words += ["--seed", str(seed), *self.inputs.rows, *setting_words(step.set), *more]
+            found.append(Job((*words, "--out", str(out)), out, needs))
+        return found
+
+    def _epochs(self, name: str, spec: str) -> list[str]:
+        """The words that make the stages of a cell's run last `epochs` epochs together."""
+        epochs, recipe = self.inputs.epochs, self.grid.recipe_of(name)
+        if epochs is None:
+            return []
+        stage = recipe_stage(recipe)
+        settings = load_settings(recipe, stage, self.grid.sets_of(name), spec)
+        stages = settings.resolved_stages() if isinstance(settings, DistillSettings) else []
+        if len(stages) < 2:
+            return ["--epochs", str(epochs)]
+        if epochs < len(stages):
+            raise UserError(
+                f"`epochs={epochs}` is less than one epoch for each stage of the cell {name!r}",
+                expected=f"{len(stages)} or more",
+            )
+        words = []
+        lengths = [part.train.epochs for part in stages]
+        weights = [1 if "auto" in lengths else int(length) for length in lengths]
+        for part, share in zip(stages, _shares(weights, epochs), strict=True):
+            if part.train.steps is not None:
+                words += ["--set", f"stages.{part.name}.train.steps=none"]
+            words += ["--set", f"stages.{part.name}.train.epochs={share}"]
+        return words
+
+
+def encoder_to_refine(grid: Grid, inputs: GridInputs, spec: str) -> str:
+    """The pretrained encoder that becomes the teacher, or that a cell with a recipe for refining trains.
+
+    Raises:
+        UserError: none is given.
+    """
+    name = inputs.teacher or (grid.refine.teacher if grid.refine else None)
+    if grid.refine is None:
+        name = inputs.base or name
+    if name is None:
+        raise UserError("the grid refines an encoder, but none is given", hint="pass `teacher=NAME`")
+    return name.replace("{task}", spec)
+
+
+def _shares(weights: Sequence[int], number: int) -> list[int]:
+    """`number` as a sum of whole parts in proportion to the weights, each at least 1."""
+    exact = [weight / sum(weights) * number for weight in weights]
+    parts = [max(1, int(part)) for part in exact]
+    while sum(parts) != number:
+        step = 1 if sum(parts) < number else -1
+        able = [i for i in range(len(parts)) if parts[i] + step >= 1]
+        parts[max(able, key=lambda i: step * (exact[i] - parts[i]))] += step
+    return parts
+
+
+def _task_words(spec: str) -> list[str]:
+    """The single tasks of an entry of the grid's tasks; paths of task files stay paths."""
+    words = [word.strip() for word in spec.split(",") if word.strip()]
+    named = [[word] if word.endswith(".toml") else [task.name for task in resolve(word)] for word in words]
+    return [name for names in named for name in names]
+
+
+def _check_corpus(grid: Grid, inputs: GridInputs) -> None:
+    wants = next((name for name, cell in grid.cells.items() if cell.corpus), None)
+    if wants is not None and inputs.corpus is None:
+        raise UserError(
+            f"the cell {wants!r} trains on an augmented corpus, but none is given",
+            hint=f"pass `corpus=DIR` made by mtkd augment, or leave the cell out with `without={wants}`",
+        )
+
+
+def _text_job(cell: Cell, inputs: GridInputs, seed: int) -> Job | None:
+    """The run on plain text that a cell starts from; cells with the same settings share it."""
+    if cell.first is None:
+        return None
+    if inputs.text is None:
+        raise UserError("this grid starts students from plain text", hint="pass `text=FILE` with plain text")
+    base = inputs.base or inputs.teacher
+    if base is None:
+        raise UserError("this grid starts students from plain text", hint="pass their teacher as `base=NAME`")
+    if inputs.base is None and is_saved_model(Path(base)):
+        base = read_saved(Path(base)).info.base or base
+    words = ["distill", cell.first.recipe, "--text", str(inputs.text), "--teacher", base]
+    words += ["--seed", str(seed), *setting_words(cell.first.set)]
+    out = inputs.out / "first" / f"{cell.first.recipe}-{digest_bytes(*words)[:12]}"
+    return Job((*words, "--out", str(out)), out)

@@ -1,0 +1,84 @@
+"""What a model predicted for each row of a labelled split, in memory and as parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.errors import UserError
+from tasks.files import atomic_path
+
+_METRIC = "metric."  # starts the names of the columns with a metric's value on each row
+
+
+@dataclass(frozen=True, eq=False)
+class RowPredictions:
+    """Predictions and labels of the n rows of one split.
+
+    Attributes:
+        uids: n unique names.
+        labels: (n,) or (n, K) float64, without NaN; for `span` tasks 1 for an answer and 0 for none.
+        predictions: the same shape, as returned by `TaskType.decode`; for `span` tasks (n,) texts.
+        groups: (n,) int64 ids of the candidate groups (`rank`), or None.
+        scores: (n,) float64, the model's score of each candidate (`rank`), or None.
+        by_row: metric -> (n,) float64, for metrics that are the mean of a value of each row (`span`).
+    """
+
+    uids: pa.StringArray
+    labels: np.ndarray
+    predictions: np.ndarray
+    groups: np.ndarray | None = None
+    scores: np.ndarray | None = None
+    by_row: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def write(self, path: Path, task: str, split: str) -> None:
+        """Write a parquet file with the columns task, split, uid, label, prediction, and what else there is.
+
+        Labels and predictions are class ids (lists of 0 and 1 for `multilabel`), scores or texts.
+        """
+        columns: dict[str, Any] = {
+            "task": pa.array([task] * len(self)).dictionary_encode(),
+            "split": pa.array([split] * len(self)).dictionary_encode(),
+            "uid": self.uids,
+            "label": pa.array(self.labels.tolist()),
+            "prediction": pa.array(self.predictions.tolist()),
+        }
+        more = {"group": self.groups, "score": self.scores}
+        more |= {_METRIC + name: values for name, values in self.by_row.items()}
+        columns |= {name: pa.array(values) for name, values in more.items() if values is not None}
+        with atomic_path(path) as temporary:
+            pq.write_table(pa.table(columns), temporary, compression="zstd")
+
+    @classmethod
+    def read(cls, path: Path) -> RowPredictions:
+        """Read a file written by `write`.
+
+        Raises:
+            UserError: the file is missing or damaged.
+        """
+        try:
+            table = pq.read_table(path).combine_chunks()
+            found = {name: table[name].combine_chunks() for name in table.column_names}
+            labels, predictions = (
+                np.array(found.pop(name).to_pylist(), dtype=None) for name in ("label", "prediction")
+            )
+            by_row = {
+                name.removeprefix(_METRIC): column.to_numpy()
+                for name, column in found.items()
+                if name.startswith(_METRIC)
+            }
+            groups, scores = (
+                found[name].to_numpy() if name in found else None for name in ("group", "score")
+            )
+            return cls(found["uid"], labels, predictions, groups, scores, by_row)
+        except (OSError, pa.ArrowInvalid, KeyError) as error:
+            raise UserError(f"the predictions in {path} cannot be read: {error}") from error
