@@ -46,7 +46,7 @@ def show_recipe(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     return load_settings(name, recipe_stage(name), settings or {})
 
 
-def check_data(data: Any, tasks: TaskSpec | None = None, *, max_length: int = 128) -> DataReport:
+def check_data(data: Any = None, tasks: TaskSpec | None = None, *, max_length: int = 128) -> DataReport:
     """Everything that is wrong with the rows of some tasks; nothing here raises for invalid rows.
 
     Args:

@@ -134,7 +134,7 @@ class Model:
 
     def evaluate(
         self,
-        data: Any,
+        data: Any = None,
         tasks: TaskSpec | None = None,
         *,
         split: str | None = None,
@@ -144,7 +144,8 @@ class Model:
         """Score the model on labelled rows.
 
         Args:
-            data: "pocket", "hub", a directory, or tables such as {"rte": {"validation": frame}}.
+            data: "pocket", "hub", a directory, or tables such as {"rte": {"validation": frame}}; None = the
+                files that the tasks name themselves.
             tasks: by default all that the model has heads for.
             split: another split than the validation ones.
             limit: at most so many rows per split.

@@ -51,7 +51,7 @@ class StoreRequest:
     """
 
     recipe: str
-    data: str
+    data: str | None
     tasks: str
     teacher: str
     sets: dict[str, Any] = field(default_factory=dict)

@@ -200,7 +200,7 @@ def _default(field: FieldInfo) -> Any:
 
 def _info(model: type[BaseModel], name: str, field: FieldInfo, key: str, value: Any) -> SettingInfo:
     described = field.description or _documented(model).get(name) or _SHARED.get(name, "")
-    return SettingInfo(key, _written(value), _allowed(field.annotation, field.metadata), described)
+    return SettingInfo(key, _written(value), allowed_values(field.annotation, field.metadata), described)
 
 
 def _written(value: Any) -> str:
@@ -218,7 +218,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value)
 
 
-def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+def allowed_values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     """The values of a type in words; a validator's docstring, if there is one, says it better."""
     for item in metadata:
         function = getattr(item, "func", None)
@@ -226,17 +226,17 @@ def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
             return " ".join(function.__doc__.split()).rstrip(".")
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _allowed(parts[0], [*metadata, *parts[1:]])
+        return allowed_values(parts[0], [*metadata, *parts[1:]])
     if origin is Literal:
         return " | ".join(map(str, parts))
     if origin in (Union, types.UnionType):
-        return " | ".join(_allowed(part, metadata) for part in parts)
+        return " | ".join(allowed_values(part, metadata) for part in parts)
     if origin is list:
-        return f"list of {_allowed(parts[0])}"
+        return f"list of {allowed_values(parts[0])}"
     if origin is tuple:
-        return f"[{', '.join(map(_allowed, parts))}]"
+        return f"[{', '.join(map(allowed_values, parts))}]"
     if origin is dict:
-        return f"table of {_allowed(parts[1])}"
+        return f"table of {allowed_values(parts[1])}"
     bounds = [
         f"{sign} {value:g}"
         for item in metadata
