@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from mtkd.losses.allowed_values import allowed_values
 from mtkd.losses.term_settings import Strict, TermSettings, is_zero
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.models.encoders.encoder_registry import settings_class, student_settings
@@ -337,7 +338,7 @@ def validate(model: type[Strict], values: Mapping[str, Any]) -> Any:
 def _explain(model: type[BaseModel], values: Mapping[str, Any], error: ValidationError) -> UserError:
     first = error.errors()[0]
     # For a setting with several allowed types, the location also contains the type ("float", "list[...]").
-    where = [str(p) for p in first["loc"] if p not in ("float", "str") and "[" not in str(p)]
+    where = [str(p) for p in first["loc"] if p not in _UNION_PARTS and "[" not in str(p)]
     key = ".".join(where)
     if first["type"] == "extra_forbidden":
         section = ".".join(where[:-1])
@@ -366,8 +367,6 @@ def _explain(model: type[BaseModel], values: Mapping[str, Any], error: Validatio
 
 def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str]) -> str | None:
     """What the setting at a location may be, in words; None if it is inside a table without a fixed form."""
-    from mtkd.recipes.reference import allowed_values
-
     *path, last = where
     part: Any = model
     inside: Any = values
@@ -386,6 +385,7 @@ def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str
     return allowed_values(field.annotation, field.metadata) if field else None
 
 
+_UNION_PARTS = ("float", "str", "int", "constrained-int", "constrained-float")
 _NOT_SET = ("name", "summary", "source")
 
 

@@ -107,7 +107,7 @@ def finetune(json_file: str | None, **given: Any) -> None:
 
 def _all_of_glue() -> str:
     """The default of --tasks, and a line that says so."""
-    from tasks.registry import GROUPS
+    from tasks.task_names import GROUPS
 
     say(f"no --tasks given: training on all GLUE tasks ({', '.join(GROUPS['glue'])})")
     return "glue"

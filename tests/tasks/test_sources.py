@@ -387,7 +387,7 @@ def test_bad_file(tmp_path: Path, file: str, text: str | bytes, said: str) -> No
     assert said in bad(tmp_path, file, text)
 
 
-@pytest.mark.parametrize("text", ["text,label\na,b,c\n", 'text,label\n"a'])
+@pytest.mark.parametrize("text", ["one,two,label\na,b\n", 'one,two,label\n"a'])
 def test_a_split_without_readable_rows_has_one_problem(tmp_path: Path, text: str) -> None:
     message = bad(tmp_path, "train.csv", text)
     assert message.startswith("1 problem in own/train:") and "is empty" not in message
