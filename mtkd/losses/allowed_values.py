@@ -23,6 +23,8 @@ def allowed_values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         function = getattr(item, "func", None)
         if function is not None and function.__doc__:
             return " ".join(function.__doc__.split()).rstrip(".")
+    # Field(gt=0) inside Annotated holds its bounds in an attribute of the same name.
+    metadata = [part for item in metadata for part in (getattr(item, "metadata", None) or [item])]
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return allowed_values(parts[0], [*metadata, *parts[1:]])
