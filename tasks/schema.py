@@ -18,6 +18,7 @@ def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
         UserError: a column is missing (the most similar name is suggested) or has an unsuitable type.
     """
     table = raw.table
+    present = table.column_names
     if table.num_columns == 0:
         return pa.table({name: pa.array([], pa.string()) for name in (*task.columns, task.label)})
     if task.label not in table.column_names and task.may_be_unlabelled(split):
@@ -25,11 +26,11 @@ def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
     soft = [task.soft_labels] if task.soft_labels and split == task.train else []
     for name in (*task.columns, task.label, *([task.group] if task.group else []), *soft):
         if name not in table.column_names:
-            near = difflib.get_close_matches(name, table.column_names, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(name, present, n=1, cutoff=0.5)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise UserError(
                 f"{raw.path} has no column {name!r}, which task {task.name!r} needs{hint}",
-                expected=f"the file's columns are {shorten(table.column_names, name)}",
+                expected=f"the file's columns are {shorten(present, name)}",
                 hint="rename the column in the file, or name it in the task's TOML file",
             )
     _check_types(task, table, raw.path)

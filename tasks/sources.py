@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.errors import UserError
+from tasks.errors import UserError, counted
 from tasks.file_readers import READERS, read_batches, read_file, read_parquet
 from tasks.files import digest_parts
 from tasks.glue_release import find_release, read_release
+from tasks.missing_data import missing_file, similar_split
 from tasks.raw_table import RawTable
 from tasks.rows import Rows
 from tasks.schema import fit_columns
@@ -64,12 +65,7 @@ class DataSource(ABC):
         """
         read = self._find(task, split)
         if read is None:
-            present = self.splits(task)
-            raise UserError(
-                f"no split {split!r} of task {task.name!r} in {self.name!r}",
-                expected=f"one of {', '.join(present)}" if present else None,
-                hint=self._search_hint(task, split),
-            )
+            raise self.missing(task, split)
         raw = read()
         return replace(raw, table=fit_columns(task, split, raw))
 
@@ -89,6 +85,26 @@ class DataSource(ABC):
         read = self._locate(task, UNLABELLED)
         return None if read is None else lambda: iter([read()])
 
+    def missing(self, task: Task, split: str) -> UserError:
+        """The error for a split that this source does not have."""
+        if split in task.files:
+            return missing_file(task, split, self._folders())
+        present = self.splits(task)
+        return UserError(
+            f"no split {split!r} of task {task.name!r} in {self.name!r}",
+            expected=f"one of {', '.join(present)}" if present else None,
+            hint=self._search_hint(task, split),
+        )
+
+    def check_hint(self, task: Task) -> str:
+        """How to list all problems of a task's data."""
+        named = "TASK.toml" if task.files else task.name
+        return f"`mtkd data check --data {self.name} --tasks {named}` lists all problems"
+
+    def _folders(self) -> list[Path]:
+        """The directories in which a task's own relative files are looked up."""
+        return [self.root] if self.root else []
+
     def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
         if not task.files:
             return self._locate(task, split)
@@ -100,8 +116,7 @@ class DataSource(ABC):
 
     def _search_hint(self, task: Task, split: str) -> str:
         if task.files:
-            where = f" under {self.root} and beside its TOML file" if self.root else " beside its TOML file"
-            return f"looked for {task.files.get(split, 'no file (none is named)')}{where}; pass `data=DIR`"
+            return f"name the file of the split {split!r} under [files] in the task file"
         return "choose another task, or another `data`: pocket, hub or a directory"
 
 
@@ -183,9 +198,35 @@ class DirectorySource(DataSource):
             return super()._search_hint(task, split)
         name = _names(task)[-1]
         kinds = "|".join(suffix.removeprefix(".") for suffix in _SUFFIXES)
-        return (
+        looked = (
             f"looked for glue/{name}/{split}.({kinds}), {name}/... and GLUE's original files in {self.name}"
         )
+        for folder in (self.root / parent / name for parent in ("glue", "") for name in _names(task)):
+            files = {file.stem: file for suffix in _SUFFIXES for file in folder.glob(f"*{suffix}")}
+            if near := similar_split(split, files):
+                return f"rename {files[near]} to {split}{files[near].suffix}"
+        return looked
+
+
+class FilesSource(DataSource):
+    """Only the files that the tasks name themselves; the source if no data are given."""
+
+    name = "the task files"
+
+    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+        return None
+
+    def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+        if not task.files:
+            raise UserError(
+                f"the task {task.name!r} names no files of its own, so it needs data",
+                hint="choose a source of rows with `data=pocket|hub|DIR`",
+            )
+        return super()._find(task, split)
+
+    def check_hint(self, task: Task) -> str:
+        """How to list all problems of a task's data."""
+        return "`mtkd data check --tasks TASK.toml` lists all problems"
 
 
 def open_data(spec: Any) -> DataSource:
@@ -194,13 +235,15 @@ def open_data(spec: Any) -> DataSource:
     Args:
         spec: "pocket", "hub", a directory, a `DataSource`, or tables in memory (task -> split -> rows, see
             `tasks.tables.TableSource`); or a list of these, where each split is read from the first that has
-            it.
+            it. None = only the files that the tasks name themselves.
 
     Raises:
         UserError: the directory does not exist, or the value is of another type.
     """
     if isinstance(spec, DataSource):
         return spec
+    if spec is None:
+        return FilesSource()
     if isinstance(spec, Mapping):
         from tasks.tables import TableSource
 
@@ -300,9 +343,7 @@ def validated_table(source: DataSource, task: Task, split: str) -> RawTable:
 
 def _validated(source: DataSource, task: Task, split: str) -> tuple[RawTable, ParsedLabels]:
     raw = source.raw_table(task, split)
-    named = "TASK.toml" if task.files else task.name
-    hint = f"`mtkd data check --data {source.name} --tasks {named}` lists all problems"
-    return raw, require_valid(task, split, raw, hint)
+    return raw, require_valid(task, split, raw, f"{task.name}/{split}", source.check_hint(task))
 
 
 def load_file(path: Path, task: Task) -> Rows:
@@ -322,17 +363,17 @@ def unlabelled_rows(task: Task, table: RawTable) -> Rows:
     """
     unlabelled = replace(task, test=("in",), label="__no_label__")
     table = replace(table, table=fit_columns(unlabelled, "in", table))
-    return _rows(unlabelled, "in", table, require_valid(unlabelled, "in", table))
+    return _rows(unlabelled, "in", table, require_valid(unlabelled, "in", table, table.path))
 
 
-def require_valid(task: Task, split: str, raw: RawTable, hint: str | None = None) -> ParsedLabels:
+def require_valid(task: Task, split: str, raw: RawTable, what: str, hint: str | None = None) -> ParsedLabels:
     """The labels of the rows; raises UserError if any row is invalid."""
     problems, labels = find_problems(task, split, raw)
     errors = [problem for problem in problems if problem.level == "error"]
     if errors:
         shown = "\n".join(f"  {line}" for _, line in summarise(errors)[:_SHOWN])
         raise UserError(
-            f"{len(errors)} problem(s) in {task.name}/{split}:\n{shown}",
+            f"{counted(len(errors), 'problem')} in {what}:\n{shown}",
             hint=hint,
         )
     assert labels is not None, "an empty split is an error"

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from tasks.errors import UserError, unknown
+from tasks.errors import UserError, shorten
+from tasks.missing_data import similar_split
 from tasks.raw_table import RawTable
 from tasks.sources import Batches, DataSource
 from tasks.task import UNLABELLED, Task
 
-_EXPECTED = (
-    "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.Table, a mapping of columns, "
-    "or a list of dicts"
-)
+_TABLES = "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.Table, a mapping of columns,"
 
 
 def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> pa.Table:
@@ -35,8 +35,16 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
     except (pa.ArrowException, TypeError, ValueError, KeyError, AttributeError) as error:
         reason = str(error).strip().split("\n")[0]
         raise UserError(
-            f"{what} cannot be read ({type(rows).__name__}): {reason}", expected=_EXPECTED
+            f"{what} cannot be read ({type(rows).__name__}): {reason}",
+            expected=f"{_TABLES} or a list of {_values(columns)}",
         ) from error
+
+
+def _values(columns: Sequence[str]) -> str:
+    """What rows of a list can be, besides tables."""
+    if not columns:
+        return "dicts"
+    return "dicts or " + (f"tuples ({', '.join(columns)})" if len(columns) > 1 else "strings")
 
 
 def _convert(rows: Any, columns: list[str]) -> pa.Table:
@@ -65,6 +73,9 @@ def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
         return pa.table({name: [row.get(name) for row in rows] for name in names})
     if not columns:
         raise TypeError(f"a list of {type(rows[0]).__name__} has no column names")
+    odd = next((row for row in rows if not isinstance(row, str | tuple | list)), rows[0])
+    if not isinstance(odd, str | tuple | list):
+        raise TypeError(f"row {rows.index(odd)} is a {type(odd).__name__}")
     tuples = [(row,) if isinstance(row, str) else tuple(row) for row in rows]
     wrong = next((row for row in tuples if len(row) != len(columns)), None)
     if wrong is not None:
@@ -106,10 +117,26 @@ class TableSource(DataSource):
         read = self._locate(task, UNLABELLED)
         return super().unlabelled(task) if read is None else lambda: iter([read()])
 
-    def _search_hint(self, task: Task, split: str) -> str:
-        if task.name not in self._tables:
-            return str(unknown("task of the data", task.name, self._tables))
-        return f"the data have the splits {', '.join(self._tables[task.name])}"
+    def check_hint(self, task: Task) -> str:
+        """How to list all problems of a task's data."""
+        return f"mtkd.check_data(data, {task.name!r}).all_problems lists all problems"
+
+    def missing(self, task: Task, split: str) -> UserError:
+        """The error for a split that is not in memory; it suggests which key to rename."""
+        splits = self._tables.get(task.name)
+        if splits is None:
+            near = difflib.get_close_matches(task.name, self._tables, n=1)
+            return UserError(
+                f"the data have no task {task.name!r}",
+                expected=f"a key {task.name!r}; the keys of the data are {shorten(self._tables, task.name)}",
+                hint=f"rename the key {near[0]!r} to {task.name!r}" if near else None,
+            )
+        similar = similar_split(split, splits)
+        return UserError(
+            f"the data of task {task.name!r} have no split {split!r}",
+            expected=f"a key {split!r}; the keys are {', '.join(map(repr, splits)) or 'none'}",
+            hint=f"rename the key {similar!r} to {split!r}" if similar else None,
+        )
 
 
 class CombinedSource(DataSource):
@@ -118,6 +145,19 @@ class CombinedSource(DataSource):
     def __init__(self, sources: Sequence[DataSource]):
         self._sources = list(sources)
         self.name = " + ".join(source.name for source in sources)
+
+    def check_hint(self, task: Task) -> str:
+        """How to list all problems of a task's data."""
+        return f"mtkd data check lists all problems of {task.name!r}"
+
+    def missing(self, task: Task, split: str) -> UserError:
+        """The error for a split that no source has, with the hints of all."""
+        error = super().missing(task, split)
+        hints = [hint for source in self._sources if (hint := source.missing(task, split).hint)]
+        return UserError(error.problem, expected=error.expected, hint="; ".join(dict.fromkeys(hints)))
+
+    def _folders(self) -> list[Path]:
+        return [folder for source in self._sources for folder in source._folders()]
 
     def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
         return next((read for source in self._sources if (read := source._find(task, split))), None)

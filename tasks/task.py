@@ -19,6 +19,8 @@ UNLABELLED = "unlabelled"  # the split of rows without labels
 class Task:
     """One task: its columns, labels, metrics and the origin of its rows.
 
+    A single text stands for a tuple of one, as in `columns="text"`.
+
     Attributes:
         name: the name on the command line and in files.
         kind: the name of its task type (`tasks.task_types`): `classify`, `regress`, `rank`, `span`, ..., or
@@ -70,7 +72,8 @@ class Task:
 
     def __post_init__(self) -> None:
         for name in _SEQUENCES:
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            value = getattr(self, name)
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
         if not self.head:
             object.__setattr__(self, "head", self.name)
         if not self.metrics:

@@ -81,6 +81,8 @@ def _parse(path: Path | str, key: str, value: Any) -> Any:
     try:
         return _FIELDS[key][0](value)
     except (TypeError, ValueError) as error:
+        if key == "kind" and isinstance(value, str):
+            raise unknown(f"kind of task in {path}:", value, kinds()) from error
         raise UserError(f"{path}: {key} = {value!r} is not valid", expected=_expected(key)) from error
 
 

@@ -139,7 +139,7 @@ def checked_batches(task: Task, batches: Iterator[RawTable]) -> Iterator[RawTabl
             pa.nulls(raw.table.num_rows, task.type.label_type),
         )
         fitted = dataclasses.replace(fitted, table=blank)
-        require_valid(plain, UNLABELLED, fitted)
+        require_valid(plain, UNLABELLED, fitted, fitted.path)
         yield fitted
 
 

@@ -84,6 +84,8 @@ def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem],
         )
         for bad in raw.bad_lines
     ]
+    if raw.table.num_rows == 0 and any(line.level == "error" for line in lines):
+        return lines, None
     if raw.table.num_rows == 0:
         return [*lines, Problem(raw.path, None, "the split is empty")], None
     labels = task.type.read_labels(task, split, raw)

@@ -48,7 +48,7 @@ def show_recipe(name: str, settings: Mapping[str, Any] | None = None) -> Any:
 
 
 def check_data(
-    data: Any,
+    data: Any = None,
     tasks: TaskSpec | None = None,
     *,
     unlabelled: Mapping[str, Any] | None = None,

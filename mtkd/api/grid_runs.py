@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def compare(
     grid: str | Path,
     *,
-    data: str | Path | Sequence[str | Path],
+    data: str | Path | Sequence[str | Path] | None = None,
     out: str | Path,
     teacher: str | Path | None = None,
     store: str | Path | None = None,
@@ -86,6 +86,6 @@ def plan_grid(grid: str | Path, **given: Any) -> tuple[Any, Any]:
     models = ("teacher", "base", "store", "corpus")
     names: dict[str, Any] = {name: str(given[name]) if given[name] else None for name in models}
     text = Path(given["text"]) if given["text"] else None
-    data = given["data"]
+    data = given["data"] or []
     sources = str(data) if isinstance(data, str | Path) else [str(part) for part in data]
     return loaded, GridInputs(sources, out=Path(given["out"]), text=text, **numbers, **names)

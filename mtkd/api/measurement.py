@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tasks.errors import UserError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def evaluate(
     model: str | Path | Model,
-    data: Any,
+    data: Any = None,
     tasks: TaskSpec | None = None,
     *,
     split: str | None = None,
@@ -88,7 +89,7 @@ def glue_submission(
 
 
 def bench_inference(
-    models: Sequence[str | Path] | Mapping[str, str | Path],
+    models: Sequence[str | Path | Model] | Mapping[str, str | Path | Model],
     *,
     seq_len: int = 128,
     batch: int = 128,
@@ -100,16 +101,31 @@ def bench_inference(
     """Time models in turn in one run: median and spread, parameters, disk and memory.
 
     Args:
-        models: directories, or name -> directory; the first is what the others are compared with.
+        models: directories or models, or name -> one of these; the first is what the others are compared
+            with.
         seq_len: tokens per row; batch: rows per batch; rounds: timed batches per model, after `warmup` more.
     """
     from mtkd.device import find_device
     from mtkd.evaluation import inference_bench as bench
 
-    named = models if isinstance(models, Mapping) else {str(place): place for place in models}
-    place = str(find_device(device))
-    settings = bench.BenchSettings(seq_len, batch, rounds, warmup, precision, place)
-    return bench.bench_inference({name: Path(place) for name, place in named.items()}, settings)
+    settings = bench.BenchSettings(seq_len, batch, rounds, warmup, precision, str(find_device(device)))
+    given = models.values() if isinstance(models, Mapping) else models
+    with TemporaryDirectory() as folder:  # for models in memory: memory is measured in another process
+        places = [_directory(model, Path(folder) / str(n)) for n, model in enumerate(given)]
+        names = models if isinstance(models, Mapping) else map(_bench_name, models, range(1, len(places) + 1))
+        return bench.bench_inference(dict(zip(names, places, strict=True)), settings)
+
+
+def _directory(model: str | Path | Model, free: Path) -> Path:
+    """Where a model is saved; one in memory is saved to `free`."""
+    if isinstance(model, str | Path):
+        return Path(model)
+    return model.path or model.save(free)
+
+
+def _bench_name(model: str | Path | Model, number: int) -> str:
+    path = model if isinstance(model, str | Path) else model.path
+    return str(path) if path else f"model {number}"
 
 
 def report_knowledge(runs: Sequence[str | Path], out: str | Path) -> list[Path]:

@@ -134,7 +134,7 @@ class Model:
 
     def evaluate(
         self,
-        data: Any,
+        data: Any = None,
         tasks: TaskSpec | None = None,
         *,
         split: str | None = None,
@@ -148,7 +148,8 @@ class Model:
         """Score the model on labelled rows, and compare it with another one or with baselines.
 
         Args:
-            data: "pocket", "hub", a directory, or tables such as {"rte": {"validation": frame}}.
+            data: "pocket", "hub", a directory, or tables such as {"rte": {"validation": frame}}; None = the
+                files that the tasks name themselves.
             tasks: by default all that the model has heads for.
             split: another split than the validation ones.
             limit: at most so many rows per split.

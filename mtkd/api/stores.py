@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def plan_store(
     recipe: str,
     *,
-    data: str | Path,
+    data: str | Path | None = None,
     tasks: TaskSpec,
     teacher: str | Path,
     out: str | Path = ".",
@@ -57,7 +57,7 @@ def plan_store(
 def build_store(
     recipe: str,
     *,
-    data: str | Path,
+    data: str | Path | None = None,
     tasks: TaskSpec,
     teacher: str | Path,
     out: str | Path,
@@ -117,7 +117,7 @@ def store_request(given: Mapping[str, Any]) -> StoreRequest:
     names = ("recipe", "limit", "unlabelled_limit", "dtype", "precision", "batch", "budget")
     return StoreRequest(
         **{name: given[name] for name in names},
-        data=str(given["data"]),
+        data=str(given["data"]) if given["data"] else None,
         tasks=describe(given["tasks"]),
         teacher=str(given["teacher"]),
         sets=dict(given["settings"] or {}),

@@ -27,7 +27,7 @@ Teacher: TypeAlias = "str | Path | Model | MultiTaskModel | tuple[nn.Module, Any
 def refine(
     teacher: str | Path = "minilm",
     *,
-    data: Any,
+    data: Any = None,
     tasks: TaskSpec = "glue",
     out: str | Path,
     recipe: str = "refine",
@@ -50,7 +50,8 @@ def refine(
     Args:
         teacher: hub name or directory of a pretrained encoder; "minilm" is installed beside mtkd.
         data: "pocket", "hub", a directory, tables such as {"rte": {"train": rows, "validation": rows}}
-            (rows: a DataFrame, datasets.Dataset, pyarrow.Table or list of dicts), or a list of these.
+            (rows: a DataFrame, datasets.Dataset, pyarrow.Table or list of dicts), or a list of these. It can
+            be left out if every task is a task file with [files].
         tasks: names, groups, paths of task files, `mtkd.Task` objects, or a list of these.
         out: the run directory. An unfinished run of the same settings that is there is resumed.
         recipe: the settings to start from.
@@ -157,9 +158,9 @@ def distill(
             request, loaded, named, Path(text), text_column, callbacks=callbacks, warn=warn_caller
         )
         return _model(done)
-    if data is None:
+    if data is None and tasks is None:
         raise UserError(
-            "a distillation needs rows", hint="`data=pocket|hub|DIR`, or `text=FILE` for plain text"
+            "a distillation needs rows", hint="pass `data=pocket|hub|DIR`, or `text=FILE` for plain text"
         )
     from mtkd.jobs.distill import distill as distill_job
     from tasks.unlabelled import UnlabelledRequest
@@ -187,7 +188,7 @@ def finetune(
     model: str | Path | Model,
     *,
     task: TaskSpec,
-    data: Any,
+    data: Any = None,
     out: str | Path,
     recipe: str = "finetune",
     settings: Mapping[str, Any] | None = None,

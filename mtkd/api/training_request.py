@@ -35,7 +35,7 @@ def prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = 
     if not isinstance(tasks, str | Path) or words & {task.name for task in known}:
         tasks = resolve(tasks, known)
     request = Request(
-        data=str(data) if isinstance(data, str | Path) else open_data(data),
+        data=str(data) if isinstance(data, str | Path) else data if data is None else open_data(data),
         tasks=str(tasks) if isinstance(tasks, str | Path) else tasks,
         out=Path(options["out"]),
         **{name: options[name] for name in ("limit", "eval_limit", "resume", "overwrite", "device")},

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mtkd
+from mtkd.cli.flags import as_options
 from mtkd.cli.options import data_option, report_options, show, table, unlabelled_option
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def check(
 
 def _draw(report: DataReport, most: int) -> None:
     """Print the table of splits, then at most `most` lines of problems (0 = all)."""
+    from tasks.errors import counted
     from tasks.validation import summarise
 
     rows = [
@@ -67,11 +69,12 @@ def _draw(report: DataReport, most: int) -> None:
     table(("split", "rows", "labels", "words: mean/p95/max", "duplicate", "in train"), rows, report.source)
     lines = summarise(report.all_problems)
     for level, line in lines[: most or None]:
-        print(f"{level}: {line}")
+        print(f"{level}: {as_options(line)}")
     if most and len(lines) > most:
         print(f"... and {len(lines) - most} more lines (--list 0 prints all, --json every row)")
     warnings = len(report.all_problems) - report.errors
-    print(f"{report.errors} errors, {warnings} warnings in {len(report.splits)} splits")
+    found = counted(report.errors, "error"), counted(warnings, "warning")
+    print(f"{', '.join(found)} in {counted(len(report.splits), 'split')}")
 
 
 def _balance(split: SplitReport) -> str:

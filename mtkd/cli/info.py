@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from mtkd.cli.options import json_option, show, table
 
 if TYPE_CHECKING:
     from mtkd.recipes.settings_reference import SettingInfo
+
+_WIDTH = 100  # characters per line of settings
 
 
 @click.command()
@@ -83,7 +86,7 @@ def show_recipe(name: str, complete: bool, json_file: str | None) -> None:
         if settings is None or not complete:
             print(text, end="")
         else:
-            _draw_settings(settings_in_use(settings), "value")
+            _draw_settings(settings_in_use(settings))
 
     show(settings and settings.model_dump(), json_file, draw)
 
@@ -98,9 +101,15 @@ def all_settings(as_markdown: bool) -> None:
         print(markdown(), end="")
         return
     for section in sections():
-        _draw_settings(section.settings, "default", f"{section.title}: {section.summary}")
+        _draw_settings(section.settings, f"{section.title}: {section.summary}")
 
 
-def _draw_settings(found: Sequence[SettingInfo], value: str, title: str | None = None) -> None:
-    rows = [(s.key, s.value, s.allowed, s.description) for s in found]
-    table(("setting", value, "allowed", "meaning"), rows, title)
+def _draw_settings(found: Sequence[SettingInfo], title: str | None = None) -> None:
+    """Print each setting as `key = value  (what is allowed)` and, below, its meaning; at most 100 wide."""
+    if title:
+        print(f"{title}\n")
+    for s in found:
+        first = f"{s.key} = {s.value}  ({s.allowed})" if s.value else f"{s.key}  ({s.allowed})"
+        print(textwrap.fill(first, _WIDTH, subsequent_indent="    ", break_on_hyphens=False))
+        print(textwrap.fill(s.description, _WIDTH, initial_indent="    ", subsequent_indent="    "))
+    print()

@@ -32,7 +32,12 @@ def store() -> None:
 
 contents_options = stack(
     click.option("--recipe", metavar="R", help="the recipe that the store is for (`mtkd recipes`)"),
-    click.option("--data", metavar="pocket|hub|DIR", help="where the rows come from", envvar="MTKD_DATA"),
+    click.option(
+        "--data",
+        metavar="pocket|hub|DIR",
+        help="where the rows come from; not needed for task files with [files]",
+        envvar="MTKD_DATA",
+    ),
     click.option("--tasks", metavar="T", help="tasks, groups of tasks or task files, comma-separated"),
     click.option("--teacher", metavar="DIR", help="a run of mtkd refine, or a pretrained encoder"),
     click.option(
@@ -143,8 +148,9 @@ def build(out: Path, repair: bool, overwrite: bool, json_file: str | None, **giv
     kept = len(manifest.shards) - made
     say(f"{made} shards built" + (f", {kept} were there already" if kept else "") + f": {out}")
     sets = "".join(f" --set {key}={value}" for key, value in prepared.chosen.items())
+    data = f" --data {prepared.request.data}" if prepared.request.data else ""
     say(
-        f"next: mtkd distill {prepared.request.recipe} --store {out} --data {prepared.request.data} "
+        f"next: mtkd distill {prepared.request.recipe} --store {out}{data} "
         f"--tasks {prepared.request.tasks}{sets} --out DIR"
     )
 
@@ -183,7 +189,7 @@ def _arguments(given: dict[str, Any]) -> dict[str, Any]:
     """The options as arguments of `mtkd.plan_store` and `mtkd.build_store`."""
     from mtkd.recipes import parse_set
 
-    for name in ("recipe", "data", "tasks", "teacher"):
+    for name in ("recipe", "tasks", "teacher"):
         if not given[name]:
             raise UserError(f"a store needs --{name}", hint=f"add --{name}")
     budget = None if given["budget"] is None else _bytes(given["budget"])

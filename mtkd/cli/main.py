@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import sys
 import warnings
@@ -14,6 +15,8 @@ from mtkd import __version__
 from mtkd.cli.flags import as_options
 from mtkd.cli.lazy_group import LazyGroup
 from tasks.errors import MtkdWarning, UserError
+
+_AGAIN = "  hint: the same command starts again; a command with --out resumes if it wrote a checkpoint"
 
 
 @click.group(
@@ -60,13 +63,17 @@ def main() -> None:
     except UserError as error:
         _fail([as_options(line) for line in error.lines()], 2)
     except click.exceptions.Abort:
-        _fail(["interrupted"], 130)
+        _fail(["interrupted", _AGAIN], 130)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+    except click.NoSuchOption as error:
+        near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1)
+        nearest = f" (did you mean {near[0]!r}?)" if near else ""
+        _fail([f"unknown option {error.option_name!r}{nearest}", *_see_help(error)], 2)
     except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        usage = [f"  hint: {context.command_path} --help"] if context else []
-        _fail([error.format_message(), *usage], 2)
+        _fail([error.format_message(), *_see_help(error)], 2)
     except KeyboardInterrupt:
-        _fail(["interrupted"], 130)
+        _fail(["interrupted", _AGAIN], 130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
@@ -88,6 +95,11 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
         warn(as_options(str(message)))
 
     return show
+
+
+def _see_help(error: click.ClickException) -> list[str]:
+    context = getattr(error, "ctx", None)
+    return [f"  hint: {context.command_path} --help"] if context else []
 
 
 def _fail(lines: list[str], code: int) -> None:

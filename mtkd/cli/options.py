@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shlex
 import sys
@@ -38,16 +37,15 @@ def one_or_several(
     return list(value) if len(value) > 1 else value[0] if value else None
 
 
-_data = functools.partial(
-    click.option,
+data_option = click.option(
     "--data",
     multiple=True,
     metavar="pocket|hub|DIR",
     envvar="MTKD_DATA",
     callback=one_or_several,
-    help="where the rows come from; given several times, each split is read from the first that has it",
+    help="where the rows come from; given several times, each split is read from the first that has it; not "
+    "needed for task files with [files]",
 )
-data_option = _data(required=True)
 out_option = click.option(
     "--out", required=True, metavar="DIR", type=click.Path(path_type=Path), help="output directory"
 )
@@ -110,7 +108,6 @@ device_option = click.option(
     "--device", metavar="cpu|cuda|cuda:N|mps", help="where to run  [default: a GPU if there is one]"
 )
 
-optional_data_option = _data()
 train_options = stack(
     limit_option,
     eval_limit_option,

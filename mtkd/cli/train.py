@@ -13,7 +13,6 @@ import click
 from mtkd.cli.options import (
     data_option,
     one_or_several,
-    optional_data_option,
     out_option,
     say,
     show,
@@ -30,7 +29,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @data_option
-@click.option("--tasks", default="glue", help="tasks, groups of tasks or task files, comma-separated")
+@click.option(
+    "--tasks",
+    help="tasks, groups of tasks or task files, comma-separated  [default: glue, which is all GLUE tasks]",
+)
 @click.option("--teacher", default="minilm", help="hub name or directory of an encoder")
 @out_option
 @click.option("--recipe", default="refine", help="settings to start from")
@@ -42,13 +44,17 @@ def refine(json_file: str | None, **given: Any) -> None:
     """
     from mtkd.api.training import refine as job
 
+    if given["tasks"] is None:
+        given["tasks"] = _all_of_glue()
     _run("refined", given["out"], json_file, lambda: job(**train_settings(given)))
 
 
 @click.command()
 @click.argument("recipe")
-@optional_data_option
-@click.option("--tasks", help="tasks, groups of tasks or task files, comma-separated  [default: glue]")
+@data_option
+@click.option(
+    "--tasks", help="tasks, groups of tasks or task files, comma-separated  [default: glue, all of it]"
+)
 @click.option(
     "--text", type=click.Path(path_type=Path), metavar="FILE|DIR", help="plain text instead of --data"
 )
@@ -84,6 +90,8 @@ def distill(json_file: str | None, **given: Any) -> None:
     """
     from mtkd.api.training import distill as job
 
+    if given["tasks"] is None and given["text"] is None and given["data"] is not None:
+        given["tasks"] = _all_of_glue()
     _run("distilled", given["out"], json_file, lambda: job(**train_settings(given)))
 
 
@@ -101,6 +109,14 @@ def finetune(json_file: str | None, **given: Any) -> None:
     _run("fine-tuned", given["out"], json_file, lambda: job(**train_settings(given)))
 
 
+def _all_of_glue() -> str:
+    """The default of --tasks, and a line that says so."""
+    from tasks.task_names import GROUPS
+
+    say(f"no --tasks given: training on all GLUE tasks ({', '.join(GROUPS['glue'])})")
+    return "glue"
+
+
 def _run(what: str, out: Path, json_file: str | None, job: Callable[[], Model]) -> None:
     """Run a job and show its scores; Ctrl-C and SIGTERM leave with a checkpoint and exit code 130 or 143."""
     from accelerate import PartialState
@@ -110,6 +126,9 @@ def _run(what: str, out: Path, json_file: str | None, job: Callable[[], Model]) 
     started, before = time.monotonic(), _written(out)
     try:
         model = job()
+    except KeyboardInterrupt:
+        say(f"interrupted before the first checkpoint; the same command starts the run in {out} again")
+        raise SystemExit(130) from None
     except Interrupted as interrupted:
         say(f"interrupted; a checkpoint is in {out}: the same command resumes from there")
         raise SystemExit(interrupted.exit_code) from None

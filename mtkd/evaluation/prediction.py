@@ -109,8 +109,8 @@ def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, bat
     try:
         rows = load_file(source, task)
     except UserError as error:
-        wanted = " and ".join(task.columns)
-        raise UserError(error.problem, expected=f"one JSON object a line, each with {wanted}") from error
+        wanted = " and ".join(map(repr, task.columns))
+        raise UserError(error.problem, expected=f"one JSON object per line, with {wanted}") from error
     records = predict_rows(model, task, rows, batch_size)
     given = [json.loads(line) for line in source.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     with atomic_path(out) as temporary, open(temporary, "w", encoding="utf-8") as handle:

@@ -29,8 +29,8 @@ class Request:
     """The arguments that all training jobs share.
 
     Attributes:
-        data: an argument of `tasks.sources.open_data`, or a `DataSource`, whose `name` is recorded in
-            run.json.
+        data: a name or directory for `tasks.sources.open_data`, a `DataSource`, whose `name` is recorded in
+            run.json, or None for the files that the tasks name themselves.
         tasks: task names as on the command line, or tasks.
         out: the run directory.
         limit, eval_limit: rows per training and validation split; None = all.
@@ -38,7 +38,7 @@ class Request:
         device: "cpu", "cuda", "cuda:1" or "mps"; None = the GPU if available.
     """
 
-    data: str | DataSource
+    data: str | DataSource | None
     tasks: str | Sequence[Task]
     out: Path
     limit: int | None = None
@@ -53,7 +53,7 @@ class Request:
         Raises:
             UserError: the directory does not exist.
         """
-        return open_data(self.data) if isinstance(self.data, str) else self.data
+        return open_data(self.data)
 
     def open_run(self, job: str, settings: Any, tasks: list[Task], **more: Any) -> RunDirectory:
         """Open the run directory. The identity of the run is everything that determines its result.
@@ -70,7 +70,7 @@ class Request:
             values["train"].pop(key)
         identity = {
             "stage": job,
-            "data": self.data if isinstance(self.data, str) else self.data.name,
+            "data": self.data.name if isinstance(self.data, DataSource) else self.data,
             "tasks": self.tasks if isinstance(self.tasks, str) else ",".join(task.name for task in tasks),
             "task_digest": digest_bytes(json.dumps([task.to_json() for task in tasks]))[:16],
             "limit": self.limit,

@@ -35,14 +35,14 @@ from tasks.files import read_json
 from tasks.progress import progress
 from tasks.row_predictions import RowPredictions
 from tasks.rows import Rows, has_label
-from tasks.sources import DataSource, load_rows, open_data
+from tasks.sources import DataSource, FilesSource, load_rows, open_data
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 
 Runs = dict[str, dict[str, RowPredictions]]  # task -> split -> predictions of one model
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation(Mapping[str, TaskScores]):
     """The scores of a model, by task; by "task/split" for a task that was scored on several splits.
 
@@ -60,6 +60,28 @@ class Evaluation(Mapping[str, TaskScores]):
     skipped: dict[str, str]
     warnings: list[str]
     differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """A small table: task or split, rows, metrics, score and baseline; then what was skipped."""
+        lines = [("task", "rows", "score", "baseline", "metrics")]
+        for name, score in self.items():
+            metrics = ", ".join(f"{metric} {value:.3f}" for metric, value in score.metrics.items())
+            lines.append((name, f"{score.rows:,}", f"{score.primary:.3f}", f"{score.majority:.3f}", metrics))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        table = [
+            "  ".join(
+                [
+                    first.ljust(widths[0]),
+                    *(v.rjust(w) for v, w in zip(values, widths[1:-1], strict=True)),
+                    last,
+                ]
+            )
+            for first, *values, last in lines
+        ]
+        skipped = [f"{name} is skipped: {reason}" for name, reason in self.skipped.items()]
+        return "\n".join([*table, *skipped, *self.warnings])
+
+    __repr__ = __str__
 
     def __getitem__(self, name: str) -> TaskScores:
         return by_task(self.scores)[name]
@@ -262,6 +284,8 @@ def _labelled_rows(
     for original in tasks:
         wanted = [split] if split else list(original.validation or original.test)
         task, moved = _without_missing_files(original, wanted)
+        if isinstance(source, FilesSource):  # there is no other place to search
+            task = original
         present = source.splits(task)
         for name in [name for name in wanted if name in present]:
             rows = load_rows(source, task, name, limit)

@@ -54,7 +54,7 @@ class StoreRequest:
     """
 
     recipe: str
-    data: str
+    data: str | None
     tasks: str
     teacher: str
     sets: dict[str, Any] = field(default_factory=dict)

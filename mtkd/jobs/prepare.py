@@ -194,7 +194,7 @@ def validate_run(
         raise UserError(
             f"a term of {settings.name} compares teacher and student token by token, but a student with its "
             "own vocabulary reads other tokens",
-            hint="set `student.vocabulary=wordpiece`, or remove the term",
+            hint="use `student.vocabulary=wordpiece`, or remove the term",
         )
     return validated
 
@@ -242,7 +242,7 @@ def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
             f"the answers of task {spans[0]!r} are spans of the context, but the student ({student.family}) "
             "has no vector for each token",
             expected=f"one of the student kinds {', '.join(fitting)}",
-            hint="set `student.kind=transformer`, or choose another recipe (mtkd recipes)",
+            hint="use `student.kind=transformer`, or choose another recipe (mtkd recipes)",
         )
 
 
@@ -334,7 +334,7 @@ def _build_student(
         if importance is None or teacher is None:
             raise UserError(
                 "pruning the teacher into a student needs labelled rows, but plain text has no labels",
-                hint="set `student.transformer.prune=false`, or train on tasks",
+                hint="use `student.transformer.prune=false`, or train on tasks",
             )
         measured = importance(teacher)
         torch.manual_seed(settings.train.seed)

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.prepare import PreparedRun, ValidatedRun

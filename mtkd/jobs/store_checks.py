@@ -55,5 +55,5 @@ def check_store(
         raise UserError(
             f"the store {store} was built with at most {stored} tokens per row, but this student "
             f"reads {read}",
-            hint=f"set `student.max_length={stored}`, or build a store with `student.max_length={read}`",
+            hint=f"use `student.max_length={stored}`, or build a store with `student.max_length={read}`",
         )

@@ -48,15 +48,18 @@ def check_teacher(
 
 
 def below_majority(who: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A warning for each task on which a teacher does not beat the majority-class baseline.
+    """One warning that names the tasks on which a teacher does not beat the majority-class baseline.
 
     Args:
         scores: "task/split" -> scores, as recorded in run.json.
     """
-    return [
-        f"{who} scores {s['primary']:.3f} on {key}, not better than the majority-class baseline "
-        f"({s['majority']:.3f}), so it cannot teach this task. "
-        f"Refine it longer, or leave {s['task']} out."
+    weak = [
+        f"{s['primary']:.3f} on {key} (baseline {s['majority']:.3f})"
         for key, s in scores.items()
         if s["primary"] <= s["majority"]
     ]
+    text = (
+        f"{who} scores {', '.join(weak)}: not better than the majority-class baseline, so it cannot teach "
+        "this. Refine it longer, or leave such tasks out."
+    )
+    return [text] if weak else []

@@ -235,10 +235,12 @@ def _question_tasks(corpus: Path, tasks: list[Task]) -> list[str]:
 def _validation(source: DataSource, task: Task, limit: int | None) -> dict[str, Rows]:
     present = [split for split in task.validation if split in source.splits(task)]
     if not present:
+        wanted = task.validation[:1] or ("validation",)
+        error = source.missing(task, wanted[0])
         raise UserError(
-            f"task {task.name!r} has no validation split in {source.name!r}",
-            expected=f"one of {', '.join(task.validation)}",
-            hint="training needs one for evaluation: add its file, or leave the task out",
+            f"{error.problem}; training needs a validation split",
+            expected=error.expected,
+            hint=error.hint or "add its rows, or leave the task out",
         )
     return {split: load_rows(source, task, split, limit) for split in present}
 

@@ -58,7 +58,10 @@ def _pairs(mask: Tensor) -> Tensor:
 
 
 class ScoreTerm(LayeredTerm):
-    """Base class of terms on attention scores, for models with equally many heads. Item: a real token."""
+    """Base class of terms on attention scores, for models with equally many heads.
+
+    Averaged over: real tokens.
+    """
 
     def __init__(self, layers: Pairs, flow: bool = False):
         super().__init__(layers, ["scores"], flow)

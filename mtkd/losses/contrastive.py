@@ -51,7 +51,7 @@ def sample_contrastive(
 class SampleContrastive(SampleTerm):
     """`sample_contrastive`: draw rows of one class together and push others apart (MLKD-BERT).
 
-    Item: a labelled row.
+    Averaged over: labelled rows.
 
     Args:
         vector, layer_s, layer_t: see SampleTerm.

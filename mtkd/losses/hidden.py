@@ -37,13 +37,13 @@ def cosine(h_s: Tensor, h_t: Tensor, mask: Tensor) -> Tensor:
         mask: (B, L) bool, True = real token.
     """
     student, teacher = (unit(h.masked_fill(~mask.unsqueeze(-1), 0.0)) for h in (h_s, h_t.detach()))
-    apart = 1 - (student * teacher).sum(-1)
-    return apart.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
+    distance = 1 - (student * teacher).sum(-1)
+    return distance.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 @full_precision
 def patient_cls_mse(h_s: Tensor, h_t: Tensor) -> Tensor:
-    """Mean of |h_S / |h_S| - h_T / |h_T||² over rows and layers (BERT-PKD Eq. 7, which is a sum).
+    """Mean of ‖h_S / ‖h_S‖ - h_T / ‖h_T‖‖² over rows and layers (BERT-PKD Eq. 7, which is a sum).
 
     Args:
         h_s, h_t: (B, n, d) [CLS] states of n layer pairs, of the same width; no gradient flows to h_t.
@@ -60,7 +60,7 @@ def unit(x: Tensor) -> Tensor:
 class HiddenMSE(LayeredTerm):
     """`hidden_mse`: MSE(H_S W, H_T), summed over layer pairs (MLKD-BERT Eq. 11, TinyBERT Eq. 8-9).
 
-    Item: a real token.
+    Averaged over: real tokens.
 
     Args:
         layers: (student layer, teacher layer) pairs.
@@ -100,7 +100,7 @@ class HiddenMSE(LayeredTerm):
 
 
 class HiddenCosine(LayeredTerm):
-    """`hidden_cosine`: 1 - cosine of hidden states, summed over layer pairs. Item: a real token."""
+    """`hidden_cosine`: 1 - cosine of hidden states, summed over layer pairs. Averaged over: real tokens."""
 
     class Settings(TermSettings):
         """1 - cosine similarity of hidden states, summed over the layer pairs (DistilBERT)."""
@@ -127,7 +127,10 @@ class HiddenCosine(LayeredTerm):
 
 
 class ClsMSE(LossTerm):
-    """`cls_mse`: MSE of normalised [CLS] vectors, averaged over layer pairs (BERT-PKD Eq. 7). Item: a row."""
+    """`cls_mse`: MSE of normalised [CLS] vectors, averaged over layer pairs (BERT-PKD Eq. 7).
+
+    Averaged over: rows.
+    """
 
     class Settings(TermSettings):
         """MSE of normalised first-token vectors, averaged over the layer pairs (BERT-PKD).
@@ -145,7 +148,7 @@ class ClsMSE(LossTerm):
 
     def __init__(self, layers: Pairs, projection: Projections):
         super().__init__()
-        self.compared, self.projection = layers, projection
+        self.layers, self.projection = layers, projection
         student_layers, teacher_layers = (frozenset(side) for side in zip(*layers, strict=True))
         self.student_need, self.teacher_need = OutputSpec(cls=student_layers), OutputSpec(cls=teacher_layers)
 
@@ -153,7 +156,7 @@ class ClsMSE(LossTerm):
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         if settings.layers == "emd":
             raise UserError(
-                f"the term {name!r} (cls_mse) cannot weigh layers by the earth mover's distance",
+                f"the term {name!r} (cls_mse) does not support layers=emd",
                 expected="uniform, skip, last, first, top:L, auto, or pairs such as [[1, 3], [2, 6]]",
             )
         pairs = pairs_of(name, settings.layers, models)

@@ -38,7 +38,9 @@ def selected_mse(h_s: Tensor, h_t: Tensor, units: Tensor, valid: Tensor) -> Tens
 
 
 class HiddenKnowledge(LayeredTerm):
-    """`hidden_knowledge`: `selected_mse` of H_S W and H_T, summed over layer pairs. Item: a kept token.
+    """`hidden_knowledge`: `selected_mse` of H_S W and H_T, summed over layer pairs.
+
+    Averaged over: kept tokens.
 
     Args:
         pairs: (student layer, teacher layer) pairs.

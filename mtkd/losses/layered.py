@@ -49,7 +49,7 @@ class LayeredTerm(TokenTerm, ABC):
     def __init__(self, pairs: Pairs, kinds: Iterable[str], flow: bool = False):
         super().__init__()
         self.pairs, self._flow = pairs, flow
-        self.compared = () if flow else pairs
+        self.layers = () if flow else pairs
         sides = [frozenset(layers) for layers in zip(*pairs, strict=True)]
         self.student_need, self.teacher_need = (spec_of(kinds, layers) for layers in sides)
         if flow:

@@ -63,7 +63,7 @@ def both_logits(inputs: TermInput) -> tuple[Tensor, Tensor]:
 
 
 class LogitsMSE(LossTerm):
-    """`logits_mse`: the squared difference of student and teacher logits (MKD Eq. 6-7). Item: a row.
+    """`logits_mse`: the squared difference of student and teacher logits (MKD Eq. 6-7). Averaged over: rows.
 
     Args:
         reduction: "sum" or "mean" over the outputs of a row.
@@ -95,7 +95,10 @@ class LogitsMSE(LossTerm):
 
 
 class SoftLabels(LossTerm):
-    """`soft_labels`: KL divergence from the teacher's softened probabilities; MSE for scores. Item: a row."""
+    """`soft_labels`: KL divergence from the teacher's softened probabilities; MSE for scores.
+
+    Averaged over: rows.
+    """
 
     class Settings(TermSettings):
         """T² KL divergence of softened probabilities; MSE for tasks whose outputs are scores."""
@@ -118,7 +121,7 @@ class SoftLabels(LossTerm):
 
 
 class Labels(LossTerm):
-    """`labels`: the task's own loss on labels, without a teacher. Item: a labelled row.
+    """`labels`: the task's own loss on labels, without a teacher. Averaged over: labelled rows.
 
     Attributes:
         class_weights: `classify` task -> (C,) weights of its classes.

@@ -67,10 +67,11 @@ class LossTerm(nn.Module):
             `__init__`, but logits must be declared by the class, because the class alone decides whether the
             teacher needs task heads.
         needs_labels: True if the loss is undefined for rows without labels.
-        without_layers: whether the loss works for models without Transformer layers, such as a BiLSTM; a dict
-            holds the settings with which it does. Error messages use this to suggest losses.
-        with_strides: the same for students whose hidden states cover several tokens, such as WaLDORf.
-        compared: the (student layer, teacher layer) pairs that slow build switches on one after another; a
+        without_layers: whether the loss can be used if a model has no Transformer layers, as a BiLSTM: True,
+            False, or the settings that make it possible, such as {"vector": "pooled"}. It is only
+            read to name losses that fit in an error message.
+        with_strides: the same for students whose hidden states stand for several tokens each, as in WaLDORf.
+        layers: the (student layer, teacher layer) pairs that slow build switches on one after another; a
             term without pairs starts after all of them.
         weight: the factor in the objective, or points over the steps (`mtkd/losses/term_settings.py`).
         kinds: the kinds of task that the term applies to; None = all.
@@ -83,7 +84,7 @@ class LossTerm(nn.Module):
 
     student_need: OutputSpec = OutputSpec()
     teacher_need: OutputSpec = OutputSpec()
-    compared: Sequence[tuple[int, int]] = ()
+    layers: Sequence[tuple[int, int]] = ()
     weight: float | Points = 1.0
     kinds: Sequence[str] | None = None
 
@@ -110,7 +111,7 @@ class LossTerm(nn.Module):
 
     def pairs_on(self, on: frozenset[int] | None) -> list[tuple[int, int]]:
         """Return the compared pairs whose student layer is in `on`; None = all pairs."""
-        return [pair for pair in self.compared if on is None or pair[0] in on]
+        return [pair for pair in self.layers if on is None or pair[0] in on]
 
     def needs(self, on: frozenset[int]) -> tuple[OutputSpec, OutputSpec]:
         """What the term needs of student and teacher while only the student layers in `on` are used."""

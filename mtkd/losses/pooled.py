@@ -91,7 +91,7 @@ def pooled_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor, stride: i
 
 
 class PooledTerm(LayeredTerm):
-    """Base class of terms on windows of `stride` tokens. Item: a window with a real token."""
+    """Base class of terms on windows of `stride` tokens. Averaged over: windows with a real token."""
 
     with_strides: ClassVar[bool | dict[str, Any]] = True
 

@@ -178,7 +178,9 @@ VECTORS = {"q": "query", "k": "key", "v": "value", "o": "context", "h": "hidden"
 
 
 class Relation(LayeredTerm):
-    """`relation`: `relation_kl`, summed over pairs of vectors and pairs of layers. Item: a real token.
+    """`relation`: `relation_kl`, summed over pairs of vectors and pairs of layers.
+
+    Averaged over: real tokens.
 
     Args:
         layers: (student layer, teacher layer) pairs.
@@ -286,7 +288,10 @@ def regroup_heads(vectors: Tensor, heads: int, splits: int, how: str) -> Tensor:
 
 
 class TokenSimilarity(TokenTerm):
-    """`token_similarity`: KL of token similarities in the embedding layer (MLKD-BERT). Item: a real token."""
+    """`token_similarity`: KL of token similarities in the embedding layer (MLKD-BERT).
+
+    Averaged over: real tokens.
+    """
 
     class Settings(TermSettings):
         """KL divergence of the similarities between tokens in the embedding layer (MLKD-BERT)."""
@@ -307,7 +312,10 @@ class TokenSimilarity(TokenTerm):
 
 
 class SampleSimilarity(SampleTerm):
-    """`sample_similarity`: KL of the similarities between the rows of a batch (MLKD-BERT). Item: a row."""
+    """`sample_similarity`: KL of the similarities between the rows of a batch (MLKD-BERT).
+
+    Averaged over: rows.
+    """
 
     class Settings(TermSettings):
         """KL divergence of the similarities between the rows of a batch (MLKD-BERT).

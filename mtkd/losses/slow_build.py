@@ -28,7 +28,7 @@ class SlowBuild:
     @classmethod
     def of(cls, share: float, terms: Iterable[LossTerm]) -> SlowBuild:
         """The slow build of some terms; it takes no steps if none of them compares layers."""
-        layers = sorted({layer for term in terms for layer, _ in term.compared})
+        layers = sorted({layer for term in terms for layer, _ in term.layers})
         return cls(share, tuple(layers)) if layers else cls()
 
     def done(self, progress: float) -> bool:

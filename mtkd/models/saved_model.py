@@ -11,6 +11,7 @@ from mtkd.models.encoders.encoder import AnyEncoder, EncoderConfig
 from mtkd.models.encoders.encoder_registry import config_from_json, encoder_from_config
 from tasks.errors import UserError
 from tasks.files import digest_bytes, digest_file, read_json, write_json
+from tasks.hub_loading import DEFAULT_ENCODER, did_you_mean_model, similar_model
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
 
@@ -124,10 +125,15 @@ def model_directory(directory: Path) -> Path:
         if (place / "model.json").is_file() and (place / WEIGHTS).is_file():
             return place
     if not directory.is_dir():
+        similar = similar_model(str(directory))
+        encoder = similar if similar == DEFAULT_ENCODER else directory
+        beside = directory.parent != Path() and directory.parent.is_dir()
+        local = similar != DEFAULT_ENCODER and (similar or beside)
+        made = f"turn a pretrained encoder into a model with: mtkd refine --teacher {encoder} --out DIR"
         raise UserError(
-            f"there is no directory {directory}",
-            expected="the directory of an mtkd model",
-            hint=f"turn a pretrained encoder into a model with: mtkd refine --teacher {directory} --out DIR",
+            f"there is no directory {directory}{did_you_mean_model(str(directory))}",
+            expected="the directory of an mtkd model, which mtkd refine, distill and finetune write",
+            hint=None if local else made,
         )
     raise UserError(
         f"{directory} does not contain an mtkd model",

@@ -62,7 +62,7 @@ def load_settings(name: str, stage: str, overrides: Mapping[str, Any], task: str
     if stage == "finetune" and "train.lr" in overrides:
         raise UserError(
             f"`train.lr={overrides['train.lr']}` has no effect: fine-tuning tries all learning_rates",
-            hint=f"set `learning_rates=[{overrides['train.lr']}]`",
+            hint=f"use `learning_rates=[{overrides['train.lr']}]`",
         )
     values = _read(name)
     values.pop("stage")

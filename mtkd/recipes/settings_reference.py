@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from mtkd.losses.allowed_values import allowed_values
 from mtkd.losses.term_settings import TermSettings
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.settings import STAGES
@@ -29,15 +29,6 @@ _SHARED = {
     "dropout": "the dropout probability in the task heads",
 }
 _DESCRIBING = ("name", "summary", "source")  # of a recipe; nothing to set
-_BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-_NAMES: dict[Any, str] = {
-    bool: "true | false",
-    int: "integer",
-    float: "number",
-    str: "text",
-    type(None): "none",
-    Any: "anything",
-}
 
 
 @dataclass(frozen=True)
@@ -200,7 +191,7 @@ def _default(field: FieldInfo) -> Any:
 
 def _info(model: type[BaseModel], name: str, field: FieldInfo, key: str, value: Any) -> SettingInfo:
     described = field.description or _documented(model).get(name) or _SHARED.get(name, "")
-    return SettingInfo(key, _written(value), _allowed(field.annotation, field.metadata), described)
+    return SettingInfo(key, _written(value), allowed_values(field.annotation, field.metadata), described)
 
 
 def _written(value: Any) -> str:
@@ -216,35 +207,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value)
-
-
-def _allowed(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """The values of a type in words; a validator's docstring, if there is one, says it better."""
-    for item in metadata:
-        function = getattr(item, "func", None)
-        if function is not None and function.__doc__:
-            return " ".join(function.__doc__.split()).rstrip(".")
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _allowed(parts[0], [*metadata, *parts[1:]])
-    if origin is Literal:
-        return " | ".join(map(str, parts))
-    if origin in (Union, types.UnionType):
-        return " | ".join(_allowed(part, metadata) for part in parts)
-    if origin is list:
-        return f"list of {_allowed(parts[0])}"
-    if origin is tuple:
-        return f"[{', '.join(map(_allowed, parts))}]"
-    if origin is dict:
-        return f"table of {_allowed(parts[1])}"
-    bounds = [
-        f"{sign} {value:g}"
-        for item in metadata
-        for kind, sign in _BOUNDS.items()
-        if (value := getattr(item, kind, None)) is not None
-    ]
-    known = _NAMES.get(annotation, getattr(annotation, "__name__", str(annotation)))
-    return f"{known} {', '.join(bounds)}" if bounds and annotation in (int, float) else known
 
 
 def _paragraph(model: type[BaseModel]) -> str:

@@ -21,6 +21,8 @@ from tasks.files import read_json, write_json
 
 RUN_FILE = "run.json"
 PREDICTIONS = "predictions"  # what the model predicted for each validation row
+_SHOWN = 6  # differing settings named in an error
+_LONGEST = 100  # characters for each
 _PACKAGES = (
     "torch",
     "transformers",
@@ -83,7 +85,12 @@ class RunDirectory:
         self._before: dict[str, Any] = self.record if self.resuming else {}
 
     def _difference(self) -> str:
-        return f"it differs in {', '.join(_differences(_read_identity(self.path), self.identity))}"
+        before = _read_identity(self.path)
+        if other := _other_run(before, self.identity):
+            return other
+        found = [_shortened(text) for text in _differences(before, self.identity)]
+        more = f" and {len(found) - _SHOWN} more settings" if len(found) > _SHOWN else ""
+        return f"it differs in {', '.join(found[:_SHOWN])}{more}"
 
     @property
     def finished(self) -> bool:
@@ -159,6 +166,19 @@ class RunDirectory:
         """Mark the run as complete, add final values, and delete its checkpoints."""
         self.note(status="finished", **facts)
         shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+
+
+def _other_run(old: dict[str, Any], new: dict[str, Any]) -> str | None:
+    """How a run of another command or recipe differs from this one, in words; None for the same recipe."""
+    if old.get("stage") != new.get("stage"):
+        return f"a {old.get('stage')} run, not a {new.get('stage')} run"
+    before, now = (identity.get("settings", {}).get("name") for identity in (old, new))
+    return None if before == now else f"a run of the recipe {before!r}, not of {now!r}"
+
+
+def _shortened(text: str) -> str:
+    """A text of at most 100 characters, cut before its end if it is longer."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 13]} ... {text[-8:]}"
 
 
 def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:

@@ -387,6 +387,35 @@ def test_bad_file(tmp_path: Path, file: str, text: str | bytes, said: str) -> No
     assert said in bad(tmp_path, file, text)
 
 
+@pytest.mark.parametrize("text", ["one,two,label\na,b\n", 'one,two,label\n"a'])
+def test_a_split_without_readable_rows_has_one_problem(tmp_path: Path, text: str) -> None:
+    message = bad(tmp_path, "train.csv", text)
+    assert message.startswith("1 problem in own/train:") and "is empty" not in message
+
+
+@pytest.mark.parametrize("name", ["valid", "val", "dev"])
+def test_a_split_by_another_name_is_found(tmp_path: Path, name: str) -> None:
+    rows = [{"one": "a", "two": "b", "label": 0}]
+    with pytest.raises(UserError, match=f"rename the key '{name}' to 'validation'"):
+        load_rows(open_data({"own": {"train": rows, name: rows}}), OWN, "validation")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / f"{name}.csv").write_text("one,two,label\na,b,0\n")
+    with pytest.raises(UserError, match=rf"own/{name}\.csv to validation\.csv"):
+        load_rows(open_data(str(tmp_path)), OWN, "validation")
+
+
+def test_a_wrong_key_of_data_in_memory() -> None:
+    rows = [{"one": "a", "two": "b", "label": 9}]
+    with pytest.raises(UserError, match="rename the key 'owns' to 'own'"):
+        load_rows(open_data({"owns": {"train": rows}}), OWN, "train")
+    with pytest.raises(UserError, match=r"mtkd\.check_data\(data, 'own'\)"):
+        load_rows(open_data({"own": {"train": rows}}), OWN, "train")
+
+
+def test_one_column_may_be_a_text() -> None:
+    assert Task("own", "classify", columns="one", labels=("a", "b")).columns == ("one",)  # type: ignore[arg-type]
+
+
 def test_malformed_release_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "RTE").mkdir()
     path = tmp_path / "RTE" / "train.tsv"
@@ -401,7 +430,7 @@ def test_malformed_release_line_is_named(tmp_path: Path) -> None:
 def test_first_three_bad_rows_and_the_count(tmp_path: Path) -> None:
     lines = "".join(f"a,b,{label}\n" for label in "0789561")
     message = bad(tmp_path, "train.csv", "one,two,label\n" + lines)
-    assert message.startswith("5 problem(s) in own/train:")
+    assert message.startswith("5 problems in own/train:")
     assert [f"train.csv:{line}:" in message for line in range(2, 9)] == [
         False,
         True,
@@ -423,10 +452,10 @@ def test_bad_parquet_labels_name_the_row(tmp_path: Path) -> None:
     for split in ("train", "test"):
         pq.write_table(table, tmp_path / "stsb" / f"{split}.parquet")
     source = open_data(str(tmp_path))
-    with pytest.raises(UserError, match=r"5 problem\(s\)") as caught:
+    with pytest.raises(UserError, match=r"5 problems") as caught:
         load_rows(source, TASKS["stsb"], "train")
     assert "train.parquet, row 2: column 'label': label 5.09999" in str(caught.value)
-    with pytest.raises(UserError, match=r"2 problem\(s\)"):  # 5.1 and inf; the rest may be unlabelled
+    with pytest.raises(UserError, match=r"2 problems"):  # 5.1 and inf; the rest may be unlabelled
         load_rows(source, TASKS["stsb"], "test")
 
 

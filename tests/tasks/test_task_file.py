@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from tasks.data_report import report_on
 from tasks.errors import UserError
 from tasks.glue import TASKS
 from tasks.sources import load_rows, open_data
@@ -56,8 +58,26 @@ def test_files_name_the_splits_and_lie_beside_the_toml_or_in_the_data(tmp_path: 
     assert load_rows(source, task, "train").texts[0].to_pylist() == ["x"]
     assert load_rows(source, task, "validation_hard").labels.tolist() == [0]
     assert load_rows(open_data("pocket"), task, "train").labels.tolist() == [1]
-    with pytest.raises(UserError, match=r"looked for there\.csv beside its TOML file"):
+    with pytest.raises(UserError, match=r"the file 'there\.csv' .* does not exist"):
         load_rows(open_data("pocket"), task, "validation_hard")
+
+
+def test_a_wrong_file_name_is_named_with_the_right_one(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("a,b,label\nx,y,yes\n")
+    task = load(tmp_path, GOOD + '[files]\ntrain = "trian.csv"\nvalidation = "train.csv"\n')
+    wrong = r"the file 'trian\.csv' of own/train does not exist \(did you mean 'train\.csv'\?\)"
+    for data in ("pocket", str(tmp_path), ["pocket", str(tmp_path)], None):
+        with pytest.raises(UserError, match=wrong):
+            load_rows(open_data(data), task, "train")
+        assert any(re.search(wrong, str(p)) for p in report_on(open_data(data), [task]).all_problems)
+
+
+def test_without_data_only_the_files_of_tasks_are_read(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("a,b,label\nx,y,yes\n")
+    source = open_data(None)
+    assert len(load_rows(source, load(tmp_path, GOOD + '[files]\ntrain = "train.csv"\n'), "train")) == 1
+    with pytest.raises(UserError, match="'rte' names no files of its own"):
+        load_rows(source, TASKS["rte"], "train")
 
 
 def test_extends_changes_a_builtin_task(tmp_path: Path) -> None:
@@ -77,7 +97,7 @@ def test_extends_changes_a_builtin_task(tmp_path: Path) -> None:
         (GOOD + 'lables = ["a"]\n', "unknown key in .*'lables' .did you mean 'labels'"),
         (GOOD.replace("own", "rte"), "built-in task"),
         (GOOD.replace("own", "my own"), "name = 'my own' is not valid"),
-        (GOOD.replace("classify", "clasify"), "kind = 'clasify' is not valid"),
+        (GOOD.replace("classify", "clasify"), "'clasify' .did you mean 'classify'"),
         (GOOD.replace('["a", "b"]', '["a", "b", "c"]'), "columns"),
         (GOOD.replace('["a", "b"]', '["a", "a"]'), "columns"),
         (GOOD.replace('["no", "yes"]', '["no"]'), "classify tasks need labels"),

@@ -11,9 +11,9 @@ from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.errors import UserError
 from tasks.files import digest_file, read_json
-from tasks.hub_loading import embedded_encoder, load_named
+from tasks.hub_loading import DEFAULT_ENCODER, embedded_encoder, load_named
 
-DEFAULT_TEACHER = "minilm"
+DEFAULT_TEACHER = DEFAULT_ENCODER
 # Sizes that some families store under another name without declaring it in their `attribute_map`.
 _OTHER_NAMES = {
     "intermediate_size": ("hidden_dim", "ffn_dim"),

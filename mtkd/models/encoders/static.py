@@ -19,8 +19,10 @@ from mtkd.losses.term_settings import Strict
 from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
 from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
+from mtkd.storage.distributed import launched
 from tasks.batching import Collator, Encoded, ModelInputs, Tokens
 from tasks.errors import UserError
+from tasks.progress import progress, say
 from tasks.ragged import RaggedArray
 from tasks.reader import InputFormat, Reader
 
@@ -154,6 +156,8 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
                 "student.static.init=teacher needs a teacher that returns a vector per token",
                 hint="use a Transformer as the teacher, or `student.static.init=random`",
             )
+        if launched().first:
+            say(f"running the teacher on each of the {config.vocab_size:,} tokens of the vocabulary, once")
         vectors = principal_components(teacher_states(context.teacher, context), config.width)
         weights = rarity_weights(context, settings.static.sif)
         return cls(config, vectors * weights.unsqueeze(1))
@@ -193,13 +197,17 @@ def teacher_states(teacher: AnyEncoder, context: InitContext) -> Tensor:
     states = torch.empty(len(pieces), teacher.width)
     training, device = teacher.training, next(teacher.parameters()).device
     teacher.eval()
-    for start in range(0, len(order), BATCH):
-        rows = order[start : start + BATCH]
-        inputs = collate(words, rows).inputs.to(device)
-        assert inputs.joined is not None
-        last = teacher(inputs, OutputSpec(sequence=True)).sequence
-        weight = inputs.joined.mask.unsqueeze(-1).to(last.dtype)
-        states[torch.from_numpy(rows)] = ((last * weight).sum(1) / weight.sum(1)).cpu()
+    with progress(
+        "token vectors from the teacher", len(order), unit="tokens", show=launched().first
+    ) as advance:
+        for start in range(0, len(order), BATCH):
+            rows = order[start : start + BATCH]
+            inputs = collate(words, rows).inputs.to(device)
+            assert inputs.joined is not None
+            last = teacher(inputs, OutputSpec(sequence=True)).sequence
+            weight = inputs.joined.mask.unsqueeze(-1).to(last.dtype)
+            states[torch.from_numpy(rows)] = ((last * weight).sum(1) / weight.sum(1)).cpu()
+            advance(len(rows))
     teacher.train(training)
     return states.clone()
 

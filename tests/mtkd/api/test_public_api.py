@@ -141,6 +141,24 @@ def student(teacher: mtkd.Model, out: Path, **more: Any) -> mtkd.Model:
     return mtkd.distill("mkd-lstm", teacher=teacher, out=out, settings=settings, **(given | more))
 
 
+def test_models_in_memory_are_timed_and_scores_print_as_a_table(teacher: mtkd.Model) -> None:
+    models = [teacher, str(teacher.path) + "/model", mtkd.Model(teacher.module)]
+    timed = mtkd.bench_inference(models, seq_len=8, batch=2, rounds=1, warmup=0)
+    assert [result.name for result in timed] == [str(teacher.path), f"{teacher.path}/model", "model 3"]
+    assert len({(result.disk_bytes, result.parameters.total) for result in timed}) == 1
+    scores = teacher.evaluate("pocket", "sst2", limit=16)
+    head, line, *_ = str(scores).splitlines()
+    assert head.split() == ["task", "rows", "score", "baseline", "metrics"] and repr(scores) == str(scores)
+    assert line.split()[:3] == ["sst2", "16", f"{scores['sst2'].primary:.3f}"]
+
+
+def test_another_command_in_out_is_named(teacher: mtkd.Model) -> None:
+    assert teacher.path is not None
+    with pytest.raises(mtkd.UserError, match="a refine run, not a distill run") as caught:
+        student(teacher, teacher.path)
+    assert len(str(caught.value)) < 400
+
+
 def same_weights(one: mtkd.Model, other: mtkd.Model) -> bool:
     ours, others = one.module.state_dict(), other.module.state_dict()
     return ours.keys() == others.keys() and all(torch.equal(ours[name], others[name]) for name in ours)

@@ -43,6 +43,18 @@ def test_help_imports_click_and_nothing_else() -> None:
     assert {name for name in imported if name.startswith("tasks")} == {"tasks", "tasks.errors"}
 
 
+@pytest.mark.parametrize("words", [(), ("data",), ("bench",), ("augment",), ("augment", "questions")])
+def test_a_group_alone_prints_its_help(mtkd: Callable, words: tuple[str, ...]) -> None:
+    answered = mtkd(*words)
+    assert (answered.code, answered.err) == (0, "") and answered.out.startswith("Usage: ")
+
+
+def test_settings_fit_a_narrow_terminal(mtkd: Callable) -> None:
+    lines = mtkd("recipes", "show", "hsk-tinybert-4", "--all").out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert any(line.startswith("student.transformer.intermediate_size = 1200 ") for line in lines)
+
+
 def test_every_recipe_loads() -> None:
     for stage in STAGES:
         for name in recipe_names(stage):
@@ -62,7 +74,22 @@ def test_every_recipe_loads() -> None:
             ["'train.leer'", "'train.lr'"],
         ),
         (["refine", "--data", "pocket", "--out", "x", "--set", "train.lr"], ["key=value"]),
-        (["refine", "--data", "pocket", "--out", "x", "--set", "train.lr=-1"], ["train.lr = -1", "greater"]),
+        (["refine", "--data", "pocket", "--out", "x", "--set", "train.epochs=abc"], ["integer > 0"]),
+        (["refine", "--taks", "rte"], ["unknown option '--taks' (did you mean '--tasks'?)"]),
+        (["finetune", "--tasks", "rte"], ["(did you mean '--task'?)"]),
+        (["refine", "--out", "x"], ["'cola' names no files of its own", "--data pocket|hub|DIR"]),
+        (
+            ["distill", "mkd-lstm", "--data", "pocket", "--out", "x", "--set", "terms.logit.weight=0"],
+            ["unknown term 'logit' (did you mean 'logits'?)"],
+        ),
+        (
+            ["distill", "mkd-lstm", "--data", "pocket", "--out", "x", "--teacher", "minlm"],
+            ["no directory minlm (did you mean 'minilm'?)", "refine --teacher minilm"],
+        ),
+        (
+            ["refine", "--data", "pocket", "--out", "x", "--set", "train.lr=-1"],
+            ["train.lr = -1", "number > 0"],
+        ),
         (
             ["refine", "--data", "pocket", "--out", "x", "--tasks", "ax"],
             ["no training split", "--tasks mnli"],

@@ -102,7 +102,7 @@ def test_a_map_of_layers_that_are_not_there(spec: object, complaint: str) -> Non
         (STUDENT, STSB, {"loss": "sample_contrastive"}, "contrasts classes, but 'stsb' has scores"),
         (LSTM, RTE, {"loss": "relation"}, "bilstm-biattention.* neither layers nor attention heads"),
         (LSTM, RTE, {"loss": "sample_similarity"}, "neither layers nor attention heads"),
-        (STUDENT, RTE, {"loss": "cls_mse", "layers": "emd"}, "cannot weigh layers by the earth mover's"),
+        (STUDENT, RTE, {"loss": "cls_mse", "layers": "emd"}, "does not support layers=emd"),
         (shape(1, 24, 4), RTE, {"loss": "cls_mse"}, "leaves out the student's last layer"),
     ],
 )

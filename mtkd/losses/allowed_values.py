@@ -1,0 +1,48 @@
+"""What a setting may be, in words, from the annotation of its field."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+_BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+_NAMES: dict[Any, str] = {
+    bool: "true | false",
+    int: "integer",
+    float: "number",
+    str: "text",
+    type(None): "none",
+    Any: "anything",
+}
+
+
+def allowed_values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    """The values of a type in words; a validator's docstring, if there is one, says it better."""
+    for item in metadata:
+        function = getattr(item, "func", None)
+        if function is not None and function.__doc__:
+            return " ".join(function.__doc__.split()).rstrip(".")
+    # Field(gt=0) inside Annotated holds its bounds in an attribute of the same name.
+    metadata = [part for item in metadata for part in (getattr(item, "metadata", None) or [item])]
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return allowed_values(parts[0], [*metadata, *parts[1:]])
+    if origin is Literal:
+        return " | ".join(map(str, parts))
+    if origin in (Union, types.UnionType):
+        return " | ".join(allowed_values(part, metadata) for part in parts)
+    if origin is list:
+        return f"list of {allowed_values(parts[0])}"
+    if origin is tuple:
+        return f"[{', '.join(map(allowed_values, parts))}]"
+    if origin is dict:
+        return f"table of {allowed_values(parts[1])}"
+    bounds = [
+        f"{sign} {value:g}"
+        for item in metadata
+        for kind, sign in _BOUNDS.items()
+        if (value := getattr(item, kind, None)) is not None
+    ]
+    known = _NAMES.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    return f"{known} {', '.join(bounds)}" if bounds and annotation in (int, float) else known
