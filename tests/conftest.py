@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,21 @@ import pytest
 from filelock import FileLock
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files of long tests first, and before all those that use `processes`.
+
+    One xdist worker gets them all, so that only one starts a fork server; and no worker has a long test left
+    when the other has finished.
+    """
+    forking, slow = set(), set()
+    for item in items:
+        if "processes" in getattr(item, "fixturenames", ()):
+            forking.add(item.path)
+        if item.get_closest_marker("slow"):
+            slow.add(item.path)
+    items.sort(key=lambda item: (item.path not in forking, item.path not in slow))
+
+
 @dataclass(frozen=True)
 class Answered:
     """What a command left: exit code and what it printed."""
@@ -24,6 +40,14 @@ class Answered:
     code: int
     out: str
     err: str
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Random numbers that a test draws without a seed of its own do not depend on the tests before it."""
+    random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture

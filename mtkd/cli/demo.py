@@ -60,7 +60,7 @@ def demo(out: Path, overwrite: bool, tiny: bool) -> None:
 
     started = time.monotonic()
     spec = "sst2,rte" if tiny else TASKS
-    more = " --limit 64 --eval-limit 32" if tiny else ""
+    more = " --limit 48 --eval-limit 32" if tiny else ""
     seconds: dict[str, float] = {}
     for number, (title, command) in enumerate(STEPS, 1):
         numbers = dict.fromkeys(EPOCHS, 1) if tiny else EPOCHS
@@ -77,7 +77,7 @@ def demo(out: Path, overwrite: bool, tiny: bool) -> None:
         )
     seconds["finetune"] = time.monotonic() - begin
     _results(out, names)
-    _bench(out)
+    _bench(out, *((8, 2) if tiny else (64, 5)))
     taken = ", ".join(f"{name.rstrip('1234')} {value:.0f} s" for name, value in seconds.items())
     say(f"the demo took {time.monotonic() - started:.0f} s ({taken}); everything is in {out}")
 
@@ -121,11 +121,11 @@ def _mean(scores: dict[str, Any], task: str, what: str = "primary") -> float:
     return sum(values) / len(values)
 
 
-def _bench(out: Path) -> None:
+def _bench(out: Path, batch: int, rounds: int) -> None:
     """Print what teacher and student cost to run, timed in turn."""
     from mtkd.cli.measure import BENCH_COLUMNS, bench_row
     from mtkd.evaluation.inference_bench import BenchSettings, bench_inference
 
     models = {"teacher": out / "teacher", "student": out / "student"}
-    results = bench_inference(models, BenchSettings(seq_len=64, batch=64, rounds=5, warmup=1))
-    table(BENCH_COLUMNS, [bench_row(result) for result in results], "Inference, 64 rows of 64 tokens")
+    results = bench_inference(models, BenchSettings(seq_len=64, batch=batch, rounds=rounds, warmup=1))
+    table(BENCH_COLUMNS, [bench_row(result) for result in results], f"Inference, {batch} rows of 64 tokens")

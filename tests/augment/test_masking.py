@@ -74,7 +74,7 @@ def ours(rows: Rows, method: Masking, copies: int) -> list[tuple[str, int, list[
 texts = st.lists(st.text(st.characters(codec="utf-8"), max_size=40), min_size=1, max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(texts, st.booleans(), st.floats(0.01, 0.99), st.integers(-5, 2**40), st.integers(1, 5))
 def test_equals_the_naive_version_on_any_text(lines, pair, p, seed, copies):
     rows = make_rows(lines, lines[::-1]) if pair else make_rows(lines)

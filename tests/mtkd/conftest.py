@@ -1,8 +1,9 @@
-"""A tiny encoder, tiny teachers and tiny checkpoints of transformers that several test files start from."""
+"""What several test files start from: encoders, teachers, checkpoints of transformers, and a task file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,29 @@ from mtkd.jobs.refine import refine
 from mtkd.recipes import load_settings
 
 SMALL_RUN = {"train.epochs": 1, "train.batch_size": 16, "max_length": 32, "train.warmup": 0.0}
+
+
+@pytest.fixture(scope="session")
+def write_task() -> Callable[..., Path]:
+    """A function that writes `topics.toml`, a task of one text per row, and the rows of its splits."""
+
+    def write(place: Path, kind: str, labels: Sequence[str], **splits: str | list[dict[str, object]]) -> Path:
+        """Rows are written as JSON lines; in place of rows, the name of a file that the caller writes."""
+        place.mkdir(parents=True, exist_ok=True)
+        files = {}
+        for split, given in splits.items():
+            files[split] = given if isinstance(given, str) else f"{split}.jsonl"
+            if not isinstance(given, str):
+                (place / files[split]).write_text("\n".join(map(json.dumps, given)) + "\n", encoding="utf-8")
+        settings = {"name": "topics", "kind": kind, "columns": ["text"], "labels": list(labels)}
+        tables = (settings, files)
+        lines = [
+            "\n".join(f"{key} = {json.dumps(value)}" for key, value in table.items()) for table in tables
+        ]
+        (place / "topics.toml").write_text("\n\n[files]\n".join(lines) + "\n", encoding="utf-8")
+        return place / "topics.toml"
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -84,7 +84,7 @@ def test_ragged_takes_and_joins_rows() -> None:
     assert (ragged.values.dtype, ragged.offsets.dtype) == (np.int32, np.int64)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(TEXTS, max_size=4))
 def test_words_apart_give_the_ids_of_the_whole_text(
     minilm: Tokeniser, wordy: Tokeniser, cased: Tokeniser, texts: list[str]

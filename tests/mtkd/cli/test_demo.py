@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 
-@pytest.mark.slow(
-    reason="seven commands with the real default teacher, and two processes that measure memory"
-)
-def test_the_tiny_demo_runs_from_end_to_end_and_resumes(tmp_path: Path, processes: Any) -> None:
+@pytest.mark.slow(reason="seven commands with the real default teacher")
+def test_the_tiny_demo_runs_from_end_to_end_and_resumes(
+    tmp_path: Path, mtkd: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Peak memory is measured in processes of its own: tests/mtkd/evaluation/test_inference_bench.py does so.
+    monkeypatch.setattr("mtkd.evaluation.inference_bench._peak_apart", lambda *given: 1)
     out = tmp_path / "demo"
-    done = processes.run("demo", "--tiny", "--out", out)
+    done = mtkd("demo", "--tiny", "--out", out)
     assert done.code == 0, done.err
     said = done.out + done.err
     commands = [line for line in said.splitlines() if line.startswith("$ mtkd ")]
@@ -36,3 +38,9 @@ def test_the_tiny_demo_runs_from_end_to_end_and_resumes(tmp_path: Path, processe
     lines = {line.replace("│", " ").split()[0]: line for line in said.splitlines() if line.strip(" │┃")}
     for name, values in columns.items():
         assert [f"{value:.3f}" for value in values] == lines[name].replace("│", " ").split()[1:]
+
+    # A second time only the table and the benchmark are new.
+    again = mtkd("demo", "--tiny", "--out", out)
+    assert again.code == 0, again.err
+    assert {name: json.loads((out / name / "run.json").read_text()) for name in runs} == records
+    assert all(line in again.out + again.err for line in lines.values() if line.split()[0] in columns)

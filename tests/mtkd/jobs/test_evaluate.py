@@ -40,16 +40,6 @@ from tasks.row_predictions import RowPredictions
 from tasks.sources import load_file, load_rows, open_data
 from tasks.task import Task
 
-OWN = """
-name = "topics"
-kind = "classify"
-columns = ["text"]
-labels = ["cat", "dog", "bird"]
-[files]
-train = "train.jsonl"
-validation = "validation.jsonl"
-"""
-
 
 def write(path: Path, rows: list[dict]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,16 +48,15 @@ def write(path: Path, rows: list[dict]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def own_task(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def own_task(
+    tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory, write_task: Callable[..., Path]
+) -> tuple[Path, Path]:
     """A run on a task of the user's own, and the directory of its TOML file and rows."""
-    place = tmp_path_factory.mktemp("own")
-    (place / "task").mkdir()
-    (place / "task/topics.toml").write_text(OWN)
-    rows = [{"text": f"the {name} {n}", "label": name} for n in range(8) for name in ("cat", "dog", "bird")]
-    for split in ("train", "validation"):
-        write(place / f"task/{split}.jsonl", rows)
+    place, labels = tmp_path_factory.mktemp("own"), ("cat", "dog", "bird")
+    rows = [{"text": f"the {name} {n}", "label": name} for n in range(8) for name in labels]
+    file = write_task(place / "task", "classify", labels, train=rows, validation=rows)
     settings = load_settings("refine", "refine", {"train.epochs": 1, "max_length": 16})
-    request = Request(str(place / "task"), str(place / "task/topics.toml"), place / "run")
+    request = Request(str(place / "task"), str(file), place / "run")
     refine(request, settings, str(tiny_encoder))
     return place / "run", place / "task"
 

@@ -29,17 +29,6 @@ LABELS = ("fruit", "animal", "tool")
 TOPICS = Task("topics", "multilabel", ("text",), LABELS, metrics=("micro_f1", "macro_f1"))
 TYPE = TOPICS.type
 WORDS = {"fruit": ("apple", "pear"), "animal": ("dog", "cow"), "tool": ("drill", "axe")}
-TOML = """
-name = "topics"
-kind = "multilabel"
-columns = ["text"]
-labels = ["fruit", "animal", "tool"]
-
-[files]
-train = "train.csv"
-validation = "validation.jsonl"
-test = "test.parquet"
-"""
 
 
 def parse(values: Any, split: str = "train", task: Task = TOPICS) -> Any:
@@ -143,20 +132,20 @@ def test_far_logits_give_finite_probabilities() -> None:
     assert TYPE.decode(TOPICS, np.array([[-1.0, 0.0, 1.0]])).tolist() == [[0, 0, 1]]
 
 
-def test_task_files_are_checked(tmp_path: Path) -> None:
-    place = tmp_path / "topics.toml"
-    place.write_text(TOML)
+def test_task_files_are_checked(tmp_path: Path, write_task: Callable[..., Path]) -> None:
+    place = write_task(tmp_path, "multilabel", LABELS, train=[], validation=[])
+    text = place.read_text()
     assert resolve(str(place))[0].metrics == ("micro_f1", "macro_f1")
-    place.write_text(TOML.replace('["fruit", "animal", "tool"]', '["fruit"]'))
+    place.write_text(text.replace('["fruit", "animal", "tool"]', '["fruit"]'))
     with pytest.raises(UserError, match="multilabel tasks need labels"):
         resolve(str(place))
-    place.write_text(TOML.replace("[files]", 'metrics = ["accuracy"]\n[files]'))
+    place.write_text(text.replace("[files]", 'metrics = ["accuracy"]\n[files]'))
     with pytest.raises(UserError, match="'accuracy' does not suit task 'topics'"):
         resolve(str(place))
 
 
 @pytest.fixture(scope="module")
-def topics(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def topics(tmp_path_factory: pytest.TempPathFactory, write_task: Callable[..., Path]) -> Path:
     """A task file and its rows: CSV with "|", JSON lines with names, parquet with ids."""
     place = tmp_path_factory.mktemp("topics")
     random = np.random.default_rng(0)
@@ -167,11 +156,10 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open(place / "train.csv", "w", newline="") as handle:
         writer = csv.writer(handle)
         writer.writerows([("text", "label"), *((text, "|".join(found) or "[]") for text, found in rows[:64])])
-    lines = [json.dumps({"text": text, "label": found}) for text, found in rows[64:80]]
-    (place / "validation.jsonl").write_text("\n".join(lines))
+    named = [{"text": text, "label": found} for text, found in rows[64:80]]
+    write_task(place, "multilabel", LABELS, train="train.csv", validation=named, test="test.parquet")
     ids = [[LABELS.index(name) for name in found] for _, found in rows[80:]]
     pq.write_table(pa.table({"text": [text for text, _ in rows[80:]], "label": ids}), place / "test.parquet")
-    (place / "topics.toml").write_text(TOML)
     return place
 
 

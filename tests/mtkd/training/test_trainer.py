@@ -50,6 +50,22 @@ def student_after(out: Path, teacher: Path, **changes: object) -> dict[str, torc
     return weights_of(out)
 
 
+@pytest.fixture(scope="session")
+def straight(tiny_teacher: Path, build_once: Callable[..., Path]) -> dict[str, torch.Tensor]:
+    """The student after three epochs without an interruption."""
+    changes = {"train.epochs": 3}
+    return weights_of(build_once("straight-student", lambda out: student_after(out, tiny_teacher, **changes)))
+
+
+@pytest.fixture(scope="session")
+def without_dropout(tiny_teacher: Path, build_once: Callable[..., Path]) -> dict[str, torch.Tensor]:
+    """The student after two epochs without dropout."""
+    changes = {"student.dropout": 0.0}
+    return weights_of(
+        build_once("student-without-dropout", lambda out: student_after(out, tiny_teacher, **changes))
+    )
+
+
 def command(out: Path, teacher: Path, **changes: object) -> list[str]:
     """The same as a command line."""
     sets = [word for key, value in {**SMALL, **changes}.items() for word in ("--set", f"{key}={value}")]
@@ -94,12 +110,13 @@ def test_the_loop_does_what_a_bare_loop_does(tiny_teacher: Path, tmp_path: Path)
     assert_same(ours, student.state_dict(), atol=2e-5)
 
 
-def test_four_micro_batches_are_one_large_batch(tiny_teacher: Path, tmp_path: Path) -> None:
-    whole = student_after(tmp_path / "whole", tiny_teacher, **{"student.dropout": 0.0})
+def test_four_micro_batches_are_one_large_batch(
+    tiny_teacher: Path, tmp_path: Path, without_dropout: dict[str, torch.Tensor]
+) -> None:
     parts = student_after(
         tmp_path / "parts", tiny_teacher, **{"student.dropout": 0.0, "train.micro_batch": 4}
     )
-    assert_same(whole, parts, atol=2e-5)
+    assert_same(without_dropout, parts, atol=2e-5)
 
 
 def test_a_cached_teacher_gives_what_the_teacher_gives(tiny_teacher: Path, tmp_path: Path) -> None:
@@ -110,10 +127,13 @@ def test_a_cached_teacher_gives_what_the_teacher_gives(tiny_teacher: Path, tmp_p
 
 @pytest.mark.slow(reason="two processes that are killed, and the run twice more")
 def test_killed_again_and_again_it_ends_with_the_same_weights(
-    tiny_teacher: Path, tmp_path: Path, processes: Any, mtkd: Callable[..., Any]
+    tiny_teacher: Path,
+    tmp_path: Path,
+    processes: Any,
+    mtkd: Callable[..., Any],
+    straight: dict[str, torch.Tensor],
 ) -> None:
     changes = {"train.checkpoint_steps": 1, "train.epochs": 3}
-    straight = student_after(tmp_path / "straight", tiny_teacher, **changes)
     out = tmp_path / "killed"
     words = command(out, tiny_teacher, **changes)
     first = processes.run(*words, kill_at="*/checkpoints/step-000000003")
@@ -137,9 +157,9 @@ def test_a_signal_leaves_a_checkpoint_from_which_the_run_resumes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     mtkd: Callable[..., Any],
+    straight: dict[str, torch.Tensor],
 ) -> None:
     changes = {"train.epochs": 3}
-    straight = student_after(tmp_path / "straight", tiny_teacher, **changes)
     out, step = tmp_path / "run", Trainer.step
 
     def interrupted(self: Trainer, *given: Any) -> Any:
@@ -214,10 +234,11 @@ def test_splits_of_a_task_are_averaged_before_tasks_are() -> None:
     assert watched("loss", found)[0] == pytest.approx(2.0)
 
 
-def test_bf16_stays_close_to_fp32(tiny_teacher: Path, tmp_path: Path) -> None:
-    changes = {"student.dropout": 0.0, "train.epochs": 1}
-    wide = student_after(tmp_path / "wide", tiny_teacher, **changes)
-    narrow = student_after(tmp_path / "narrow", tiny_teacher, **changes, **{"train.precision": "bf16"})
+def test_bf16_stays_close_to_fp32(
+    tiny_teacher: Path, tmp_path: Path, without_dropout: dict[str, torch.Tensor]
+) -> None:
+    wide, changes = without_dropout, {"student.dropout": 0.0, "train.precision": "bf16"}
+    narrow = student_after(tmp_path / "narrow", tiny_teacher, **changes)
     assert all(value.dtype == torch.float32 for value in narrow.values())
     distance = [float((wide[name] - narrow[name]).abs().max()) for name in wide]
     assert 0 < np.max(distance) < 0.05
