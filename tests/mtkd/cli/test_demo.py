@@ -1,4 +1,4 @@
-"""`mtkd demo --tiny`, from the first command to the table."""
+"""`mtkd demo --tiny`, from the first command to the tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.slow(reason="seven commands with the real default teacher")
+@pytest.mark.slow(reason="five commands with the real default teacher")
 def test_the_tiny_demo_runs_from_end_to_end_and_resumes(
     tmp_path: Path, mtkd: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -20,15 +20,15 @@ def test_the_tiny_demo_runs_from_end_to_end_and_resumes(
     assert done.code == 0, done.err
     said = done.out + done.err
     commands = [line for line in said.splitlines() if line.startswith("$ mtkd ")]
-    assert [line.split()[2] for line in commands] == [
-        *("refine", "augment", "distill", "distill"),
-        *("finetune", "finetune"),
-    ]
-    runs = ("teacher", "labels", "student", "finetuned/sst2", "finetuned/rte")
+    assert [line.split()[2] for line in commands] == ["refine", *["distill"] * 2, *["finetune"] * 2]
+    runs = ("teacher", "labels", "distilled", "finetuned/sst2", "finetuned/rte")
     records = {name: json.loads((out / name / "run.json").read_text()) for name in runs}
     assert {record["status"] for record in records.values()} == {"finished"}
+    steps = [records[name]["training"]["steps"] for name in ("labels", "distilled")]
+    assert steps[0] == steps[1], "the control has as many steps"
+    assert records["distilled"]["rows"]["sst2"]["unlabelled"] == 32
 
-    # The table holds the scores of the runs' records, and their means over the tasks.
+    # The table and demo.json hold the scores of the runs' records, and their means over the tasks.
     columns = {}
     for task in ("sst2", "rte"):
         key = f"{task}/validation"
@@ -38,8 +38,14 @@ def test_the_tiny_demo_runs_from_end_to_end_and_resumes(
     lines = {line.replace("│", " ").split()[0]: line for line in said.splitlines() if line.strip(" │┃")}
     for name, values in columns.items():
         assert [f"{value:.3f}" for value in values] == lines[name].replace("│", " ").split()[1:]
+    written = json.loads((out / "demo.json").read_text())
+    assert list(written["mean"]) == ["majority", "teacher", "labels", "distilled", "finetuned"]
+    assert list(written["mean"].values()) == pytest.approx(columns["mean"])
+    gain = written["gain"]
+    assert gain["difference"] == pytest.approx(written["mean"]["distilled"] - written["mean"]["labels"])
+    assert gain["low"] <= gain["difference"] <= gain["high"] and written["seconds"] > 0
 
-    # A second time only the table and the benchmark are new.
+    # A second time only the tables and the benchmark are new.
     again = mtkd("demo", "--tiny", "--out", out)
     assert again.code == 0, again.err
     assert {name: json.loads((out / name / "run.json").read_text()) for name in runs} == records
