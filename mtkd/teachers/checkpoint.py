@@ -25,7 +25,7 @@ from tasks.batching import ModelInputs
 from tasks.errors import UserError, shorten
 from tasks.files import digest_bytes, digest_file, read_json
 from tasks.heads import PADDED
-from tasks.hub_loading import load_named
+from tasks.hub_loading import DEFAULT_ENCODER, load_named, similar_model
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
 
@@ -222,7 +222,8 @@ def checkpoint_directory(name: str) -> Path | None:
                 f"there is no directory {name}, and it cannot be loaded from the hub: {error.problem}",
                 expected="a run of mtkd refine, or a fine-tuned checkpoint of transformers (a directory, or "
                 "a name on the hub)",
-                hint=f"turn a pretrained encoder into a teacher with: mtkd refine --teacher {name} --out DIR",
+                hint="turn a pretrained encoder into a teacher with: mtkd refine --teacher "
+                f"{DEFAULT_ENCODER if similar_model(name) == DEFAULT_ENCODER else name} --out DIR",
             ) from error
     return place if _architecture(place).endswith((_CLASSIFIER, _READER)) else None
 

@@ -84,7 +84,7 @@ def test_every_recipe_loads() -> None:
         ),
         (
             ["distill", "mkd-lstm", "--data", "pocket", "--out", "x", "--teacher", "minlm"],
-            ["no directory minlm (did you mean 'minilm'?)", "refine --teacher minilm"],
+            ["'minlm' (did you mean 'minilm'?)", "refine --teacher minilm"],
         ),
         (
             ["refine", "--data", "pocket", "--out", "x", "--set", "train.lr=-1"],
