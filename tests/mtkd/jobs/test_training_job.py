@@ -135,6 +135,7 @@ def test_fine_tuning_tries_every_rate_with_every_number_of_epochs(
     assert sorted(path.name for path in run.path.iterdir()) == [
         "log.jsonl",
         "model",
+        "predictions",
         "run.json",
         "tensorboard",
     ]
