@@ -86,11 +86,13 @@ def check_unlabelled_settings(
         refuse_unlabelled_settings(train, "a run whose losses all need labels")
     if train.min_confidence is None:
         return
-    teacher, manifest = validated.teacher, validated.manifest
+    manifest, members = validated.manifest, validated.members
     problem = None
     if not any(map(has_confidence, tasks)):
         problem = "no task of this run is a classification"
-    elif not (manifest.contents.offers.logits if manifest else teacher and teacher.saved):
+    elif not (
+        manifest.contents.offers.logits if manifest else members and all(m.teacher.saved for m in members)
+    ):
         problem = "the teacher provides no logits (a teacher with task heads or a store with logits does)"
     if problem:
         raise UserError(
