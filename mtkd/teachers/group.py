@@ -124,6 +124,9 @@ class AveragedLogits:
     def __init__(self, task: Task, parts: Sequence[IndexedLogits], average: Average):
         self._task, self._parts, self._average = task, parts, average
 
+    def __len__(self) -> int:
+        return len(self._parts[0])
+
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
         return average_logits(self._task, [part[indices] for part in self._parts], self._average)
 

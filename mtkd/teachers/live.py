@@ -61,6 +61,10 @@ class OnlineTeacher:
 class IndexedLogits(Protocol):
     """Logits of many rows: an array, or something that reads or computes those of some rows."""
 
+    def __len__(self) -> int:
+        """The number of rows."""
+        ...
+
     def __getitem__(self, indices: np.ndarray, /) -> np.ndarray:
         """The logits of some rows."""
         ...

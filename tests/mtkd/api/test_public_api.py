@@ -256,7 +256,7 @@ def test_a_task_a_loss_and_a_callback_of_ones_own(tiny_encoder: Path, tmp_path: 
         student_need = teacher_need = mtkd.LOGITS
 
         def forward(self, given: mtkd.TermInput) -> torch.Tensor:
-            return 2 * (given.student.logits - given.teacher_signal.logits).square().mean(1).sum()
+            return 2 * (given.student.logits - given.teacher_signal.logits).square().sum()
 
     class Steps(mtkd.Callback):
         """Counts steps; stops after four."""
@@ -386,7 +386,10 @@ def test_stores_corpora_and_reports(teacher: mtkd.Model, tmp_path: Path) -> None
     report = mtkd.check_data({"rte": {"train": ROWS}}, "rte")
     assert report.errors and any("validation" in str(problem) for problem in report.all_problems)
     assert mtkd.show_recipe("static", {"train.epochs": 2}).train.epochs == 2
-    assert {"mkd-lstm", "static"} <= set(mtkd.list_recipes()) and mtkd.list_recipes("refine") == ["refine"]
+    assert {"mkd-lstm", "static"} <= set(mtkd.list_recipes()) and mtkd.list_recipes("refine") == [
+        "mkd-refine",
+        "refine",
+    ]
 
 
 def test_models_in_memory(tiny_teacher: Path, tmp_path: Path) -> None:

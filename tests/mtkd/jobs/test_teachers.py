@@ -57,8 +57,8 @@ def lessons(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
 
     found: list[dict[str, np.ndarray]] = []
 
-    def kept(logits: dict[str, np.ndarray]) -> CachedLogits:
-        found.append(logits)
+    def kept(logits: dict[str, Any]) -> CachedLogits:
+        found.append({name: rows[np.arange(len(rows))] for name, rows in logits.items()})
         return CachedLogits(logits)
 
     monkeypatch.setattr("mtkd.jobs.distill.CachedLogits", kept)

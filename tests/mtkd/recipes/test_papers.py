@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mtkd.grids import load_grid
-from mtkd.jobs.compare import GridInputs, jobs
+from mtkd.jobs.grid_plan import GridInputs, plan
 from mtkd.losses.hidden_knowledge import HiddenKnowledge
 from mtkd.losses.layer_maps import layer_pairs
 from mtkd.losses.loss_registry import loss_class
@@ -172,9 +172,9 @@ def test_table_2_of_mkd_has_single_task_and_joint_students() -> None:
     grid = load_grid("mkd-table-2", {}, {})
     inputs = GridInputs("pocket", "teacher", Path("out"), corpus="copies")
     runs: dict[str, list[str]] = {}
-    for name, spec, _, chain in jobs(grid, inputs):
-        runs.setdefault(name[0], []).append(spec)
-        assert ("--corpus" in chain[-1].words) == (name[0] != "1")
+    for planned in plan(grid, inputs):
+        runs.setdefault(planned.cell[0], []).append(planned.spec)
+        assert ("--corpus" in planned.trained[-1].words) == (planned.cell[0] != "1")
     seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
     assert runs == {"1": seven, "2": seven, **{row: [",".join(seven)] for row in "345"}}
 

@@ -102,7 +102,7 @@ def test_the_loop_does_what_a_bare_loop_does(tiny_teacher: Path, tmp_path: Path)
             batch = collate(rows[draw.task], draw.indices)
             with torch.no_grad():
                 wanted = teacher(batch.teacher, draw.task).logits
-            loss = (student(batch.inputs, draw.task).logits - wanted).square().mean()
+            loss = (student(batch.inputs, draw.task).logits - wanted).square().sum(1).mean()
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(student.parameters(), 0.5)
