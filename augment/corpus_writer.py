@@ -18,10 +18,10 @@ from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, ignore, tot
 from tasks.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
 from tasks.errors import UserError, unknown
 from tasks.files import digest_bytes, write_json, write_text
+from tasks.loading import digest_rows
 from tasks.progress import Advance
 from tasks.rows import Rows
 from tasks.shards import ShardEntry
-from tasks.sources import digest_rows
 from tasks.task import Task
 
 _COUNTS = ("words", "changed", "unchanged")

@@ -22,7 +22,8 @@ from augment.replacement import COPIES, Replacement
 from augment.tagged_text import tag_rows
 from augment.tagging import open_tagger
 from tasks.glue import TASKS
-from tasks.sources import load_rows, open_data
+from tasks.loading import load_rows
+from tasks.sources import open_data
 
 
 @dataclass(frozen=True)

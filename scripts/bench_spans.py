@@ -19,7 +19,8 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
 from tasks.batching import Encoded
 from tasks.glue import TASKS
-from tasks.sources import load_rows, open_data
+from tasks.loading import load_rows
+from tasks.sources import open_data
 from tasks.span_answers import decode_spans
 from tasks.tokeniser import Tokeniser
 

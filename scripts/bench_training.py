@@ -33,7 +33,8 @@ from mtkd.training.optimizers import build_optimizer
 from mtkd.training.processes import make_accelerator
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator, Encoded
-from tasks.sources import load_rows, open_data
+from tasks.loading import load_rows
+from tasks.sources import open_data
 from tasks.task import Task
 from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser

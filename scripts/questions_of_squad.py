@@ -18,8 +18,9 @@ from mtkd import __version__
 from tasks.corpus_reader import CORPUS_FORMAT, CorpusManifest, CorpusTask
 from tasks.files import atomic_path, digest_file, write_json
 from tasks.glue import TASKS
+from tasks.loading import digest_rows, load_rows
 from tasks.shards import ShardEntry
-from tasks.sources import digest_rows, load_rows, open_data
+from tasks.sources import open_data
 
 
 def main() -> None:

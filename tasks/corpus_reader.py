@@ -60,7 +60,7 @@ class CorpusTask:
         texts: text columns, 1 or 2.
         copies: copies per source row.
         source_rows: number of source rows; `rows` is copies * source_rows (for questions: at most that).
-        source_digest: digest of the source rows (`tasks.sources.digest_rows`).
+        source_digest: digest of the source rows (`tasks.loading.digest_rows`).
         words_changed: share of the copies' words that were replaced.
         unchanged: share of the copies in which no word was replaced.
     """

@@ -18,19 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.errors import UserError, unknown
+from tasks.loading import require_valid, sample_indices, sample_rows
 from tasks.mapped import MappedTexts, mapped
 from tasks.raw_table import RawTable
 from tasks.rows import ANSWERS, Rows, concat, has_label, row_keys
 from tasks.schema import fit_columns
-from tasks.sources import (
-    Batches,
-    DataSource,
-    matching_files,
-    read_all_batches,
-    require_valid,
-    sample_indices,
-    sample_rows,
-)
+from tasks.sources import Batches, DataSource, matching_files, read_all_batches
 from tasks.tables import as_table
 from tasks.task import UNLABELLED, Task
 

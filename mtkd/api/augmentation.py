@@ -13,7 +13,8 @@ from mtkd import __version__
 from mtkd.api.questions import filter_questions as filter_questions
 from mtkd.api.questions import generate_questions as generate_questions
 from mtkd.api.questions import train_questions as train_questions
-from tasks.sources import load_rows, open_data
+from tasks.loading import load_rows
+from tasks.sources import open_data
 from tasks.task_names import TaskSpec, resolve
 
 if TYPE_CHECKING:

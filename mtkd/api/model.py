@@ -16,8 +16,8 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from tasks.errors import UserError
 from tasks.files import read_json
+from tasks.loading import unlabelled_rows
 from tasks.raw_table import RawTable
-from tasks.sources import unlabelled_rows
 from tasks.tables import as_table
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve

@@ -39,7 +39,7 @@ FINETUNE = (
     "finetune --model {out}/distilled --task {task} --epochs 1 --batch 32 --set learning_rates=[5e-5] "
     f"{SHORT} --seed {{seed}} --out {{out}}/finetuned/{{task}}"
 )
-FULL = {"refine": 4, "steps": 300, "unlabelled": 1500}
+FULL = {"refine": 3, "steps": 250, "unlabelled": 1500}
 TINY = {"refine": 1, "steps": 6, "unlabelled": 32}
 
 

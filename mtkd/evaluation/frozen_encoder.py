@@ -15,10 +15,10 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.outputs import OutputSpec
 from tasks.batching import Collator, Encoded
 from tasks.files import atomic_path, digest_bytes
+from tasks.loading import digest_rows
 from tasks.progress import progress
 from tasks.reader import Reader
 from tasks.rows import Rows
-from tasks.sources import digest_rows
 from tasks.tokeniser import Tokeniser
 
 _LENGTH, _BATCH = 128, 64

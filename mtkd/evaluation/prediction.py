@@ -16,9 +16,10 @@ from tasks.batching import Encoded
 from tasks.errors import UserError
 from tasks.files import atomic_directory, atomic_path
 from tasks.glue import TASKS
+from tasks.loading import load_file, load_rows
 from tasks.progress import progress
 from tasks.rows import Rows
-from tasks.sources import DataSource, load_file, load_rows
+from tasks.sources import DataSource
 from tasks.task import Task
 
 # The GLUE website requires one file per test set, with exactly this many rows.

@@ -15,7 +15,7 @@ from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.class_weights import check_class_weights, weigh_classes
 from mtkd.jobs.common import Request, check_metric, evaluator
 from mtkd.jobs.objects import describe_losses, describe_module, require_objects
-from mtkd.jobs.prepare import prepare_run, settings_of_student, validate_run
+from mtkd.jobs.prepare import prepare_run
 from mtkd.jobs.stages import StagedJob, StageInputs
 from mtkd.jobs.teacher_checks import below_majority, check_teacher
 from mtkd.jobs.teachers import LabelsSpec, TeacherSpec, describe_teachers, parse_labels
@@ -30,6 +30,7 @@ from mtkd.jobs.unlabelled_rows import (
     stored_logits,
     usable_request,
 )
+from mtkd.jobs.validated_run import settings_of_student, validate_run
 from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective, named_losses
 from mtkd.models.multitask import MultiTaskModel

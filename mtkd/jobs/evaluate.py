@@ -32,10 +32,11 @@ from mtkd.training.run_directory import RUN_FILE
 from tasks.batching import Encoded
 from tasks.errors import UserError
 from tasks.files import read_json
+from tasks.loading import load_rows
 from tasks.progress import progress
 from tasks.row_predictions import RowPredictions
 from tasks.rows import Rows, has_label
-from tasks.sources import DataSource, FilesSource, load_rows, open_data
+from tasks.sources import DataSource, FilesSource, open_data
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 

@@ -15,8 +15,9 @@ from mtkd.jobs.grid_plan import encoder_to_refine
 from mtkd.jobs.teachers import by_task
 from mtkd.models.saved_model import saved_in
 from tasks.errors import UserError
+from tasks.loading import load_rows
 from tasks.row_predictions import RowPredictions
-from tasks.sources import load_rows, open_data
+from tasks.sources import open_data
 from tasks.task import Task
 
 Predicted = dict[str, dict[int, dict[str, RowPredictions]]]  # task -> seed -> split -> predictions

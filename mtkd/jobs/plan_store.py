@@ -14,8 +14,8 @@ import numpy as np
 from accelerate import Accelerator
 
 from mtkd.jobs.common import Request
-from mtkd.jobs.prepare import ValidatedRun, validate_run
 from mtkd.jobs.training_data import TrainingData, check_mask, load_training_data, trainable_tasks
+from mtkd.jobs.validated_run import ValidatedRun, validate_run
 from mtkd.outputs import OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.selection import Selection
@@ -31,8 +31,8 @@ from mtkd.training.processes import make_accelerator
 from tasks.batching import Collator, Encoded
 from tasks.corpus_reader import read_corpus
 from tasks.errors import UserError
+from tasks.loading import digest_rows
 from tasks.rows import Rows
-from tasks.sources import digest_rows
 from tasks.unlabelled import UnlabelledRequest
 
 _TIMED_BATCHES = 6

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.evaluation.scoring import TaskScores
-from mtkd.jobs.prepare import PreparedRun, ValidatedRun
+from mtkd.jobs.prepare import PreparedRun
 from mtkd.jobs.training_job import Trained, TrainingJob
+from mtkd.jobs.validated_run import ValidatedRun
 from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import DistillSettings, Stage

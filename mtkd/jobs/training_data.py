@@ -14,9 +14,10 @@ from mtkd.models.multitask import MultiTaskModel
 from tasks.batching import Encoded
 from tasks.corpus_reader import corpus_rows, read_corpus
 from tasks.errors import UserError
+from tasks.loading import digest_rows, load_rows, sample_rows
 from tasks.reader import Reader
 from tasks.rows import Rows, concat, has_label
-from tasks.sources import DataSource, digest_rows, load_rows, sample_rows
+from tasks.sources import DataSource
 from tasks.task import UNLABELLED, Task
 from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from mtkd.jobs.common import refuse_unlabelled_settings
-from mtkd.jobs.prepare import ValidatedRun
 from mtkd.jobs.training_data import TaskData, TrainingData
+from mtkd.jobs.validated_run import ValidatedRun
 from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective
 from mtkd.outputs import LOGITS
@@ -19,8 +19,8 @@ from mtkd.store.store_manifest import StoreManifest
 from mtkd.store.stored_teacher import StoredTeacher
 from mtkd.teachers.cached_logits import CacheFolder
 from tasks.errors import UserError
+from tasks.loading import digest_rows
 from tasks.rows import has_label
-from tasks.sources import digest_rows
 from tasks.task import UNLABELLED, Task
 from tasks.unlabelled import UnlabelledRequest
 

@@ -24,7 +24,7 @@ class StoreTask:
 
     Attributes:
         rows: number of training rows, including the copies from a corpus.
-        digest: digest of these rows (`tasks.sources.digest_rows`).
+        digest: digest of these rows (`tasks.loading.digest_rows`).
         n_outputs: number of logits per row or token.
         per: "row" or "token".
     """

@@ -19,8 +19,8 @@ from mtkd.teachers.hidden_selection import narrow, scores_of, static_units
 from tasks.batching import Batch
 from tasks.errors import UserError
 from tasks.heads import PADDED
+from tasks.loading import digest_rows
 from tasks.rows import Rows
-from tasks.sources import digest_rows
 from tasks.task import Task
 
 

@@ -11,7 +11,8 @@ from augment.augmenter_registry import build_augmenter
 from augment.masking import Masking
 from tasks.corpus_reader import corpus_rows, read_corpus
 from tasks.errors import UserError
-from tasks.sources import load_rows, open_data
+from tasks.loading import load_rows
+from tasks.sources import open_data
 from tasks.task_names import resolve
 
 PLUGIN = '''

@@ -17,7 +17,8 @@ import pytest
 from tasks.data_report import SplitReport, report_on
 from tasks.errors import UserError, unknown
 from tasks.glue import TASKS
-from tasks.sources import load_rows, open_data
+from tasks.loading import load_rows
+from tasks.sources import open_data
 from tasks.task import Task
 from tasks.validation import summarise
 

@@ -12,9 +12,10 @@ import pytest
 from scipy.special import expit, softmax
 
 from tasks.errors import UserError
+from tasks.loading import digest_rows, load_rows
 from tasks.raw_table import RawTable
 from tasks.soft_labels import read_soft_labels
-from tasks.sources import digest_rows, load_rows, open_data
+from tasks.sources import open_data
 from tasks.task import Task
 from tasks.task_names import resolve
 

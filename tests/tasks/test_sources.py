@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from tasks.errors import UserError
 from tasks.glue import TASKS
+from tasks.loading import digest_rows, load_rows
 from tasks.rows import Rows
-from tasks.sources import digest_rows, load_rows, open_data
+from tasks.sources import open_data
 from tasks.task import Task
 
 SHARED = Path(os.environ.get("MTKD_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))

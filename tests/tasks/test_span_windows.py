@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from tasks.batching import Collator, Encoded
 from tasks.errors import UserError
 from tasks.glue import TASKS
+from tasks.loading import load_rows
 from tasks.reader import Reader
 from tasks.rows import ANSWERS, Rows, answered
-from tasks.sources import load_rows, open_data
+from tasks.sources import open_data
 from tasks.span_answers import LONGEST, decode_spans
 from tasks.span_windows import cut_windows
 from tasks.squad import best_threshold, exact_match, gold_answers, normalise, score_texts, token_f1

@@ -11,7 +11,8 @@ import pytest
 from tasks.data_report import report_on
 from tasks.errors import UserError
 from tasks.glue import TASKS
-from tasks.sources import load_rows, open_data
+from tasks.loading import load_rows
+from tasks.sources import open_data
 from tasks.task_file import load_task
 from tasks.task_names import resolve
 

@@ -7,7 +7,8 @@ import pytest
 
 from tasks.errors import UserError
 from tasks.glue import TASKS
-from tasks.sources import load_rows, open_data
+from tasks.loading import load_rows
+from tasks.sources import open_data
 from tasks.task_names import GROUPS, resolve
 from tasks.task_types import check_metrics
 

@@ -16,10 +16,11 @@ import pytest
 from tasks import file_readers, tokeniser, unlabelled
 from tasks.errors import UserError
 from tasks.glue import TASKS
+from tasks.loading import digest_rows, load_rows
 from tasks.mapped import MappedTexts, mapped
 from tasks.ragged import RaggedArray
 from tasks.rows import Rows, row_keys
-from tasks.sources import digest_rows, load_rows, open_data
+from tasks.sources import open_data
 from tasks.task import Task
 from tasks.task_file import load_task
 from tasks.tokeniser import Tokeniser

@@ -11,7 +11,8 @@ import numpy as np
 
 from augment.questions.prompt_formats import Format
 from tasks.errors import UserError
-from tasks.sources import DataSource, validated_table
+from tasks.loading import validated_table
+from tasks.sources import DataSource
 from tasks.task import Task
 
 

@@ -24,7 +24,8 @@ from mtkd.api import augmentation, grid_runs, measurement, stores, training
 from mtkd.cli.main import cli
 from mtkd.models.multitask import MultiTaskModel
 from tasks.glue import TASKS
-from tasks.sources import load_rows, open_data
+from tasks.loading import load_rows
+from tasks.sources import open_data
 
 SMALL = {
     "student.max_length": 24,

@@ -25,7 +25,8 @@ from mtkd.recipes import load_settings
 from mtkd.settings import TrainSettings
 from tasks.errors import UserError
 from tasks.glue import TASKS
-from tasks.sources import load_rows, open_data
+from tasks.loading import load_rows
+from tasks.sources import open_data
 from tasks.task import Task
 
 THREE = Task(name="three", kind="classify", columns=("a",), labels=("x", "y", "z"))

@@ -13,8 +13,9 @@ from mtkd.jobs.common import Request
 from mtkd.jobs.training_data import load_training_data
 from tasks.corpus_reader import CORPUS_FORMAT, CorpusManifest, CorpusTask, corpus_rows
 from tasks.files import digest_file, write_json
+from tasks.loading import load_rows
 from tasks.shards import ShardEntry
-from tasks.sources import load_rows, open_data
+from tasks.sources import open_data
 from tasks.task_names import resolve
 
 

@@ -36,8 +36,9 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from tasks.errors import UserError
 from tasks.glue import TASKS
+from tasks.loading import load_file, load_rows
 from tasks.row_predictions import RowPredictions
-from tasks.sources import load_file, load_rows, open_data
+from tasks.sources import open_data
 from tasks.task import Task
 
 

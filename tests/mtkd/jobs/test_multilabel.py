@@ -19,9 +19,10 @@ from torch.nn import functional
 
 from mtkd.losses.logits import soft_label_kl
 from tasks.errors import UserError
+from tasks.loading import load_rows
 from tasks.metrics import majority_score, score
 from tasks.raw_table import RawTable
-from tasks.sources import load_rows, open_data
+from tasks.sources import open_data
 from tasks.task import Task
 from tasks.task_names import resolve
 

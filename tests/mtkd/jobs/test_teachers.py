@@ -21,7 +21,8 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.teachers.group import TeacherGroup
 from tasks.batching import Encoded
 from tasks.errors import MtkdWarning, UserError
-from tasks.sources import PocketSource, load_rows
+from tasks.loading import load_rows
+from tasks.sources import PocketSource
 from tasks.task_names import resolve
 
 LSTM = {

@@ -18,7 +18,8 @@ from mtkd.recipes import load_settings
 from mtkd.training.importance import measure_importance
 from tasks.batching import Collator, Encoded, ModelInputs, Tokens
 from tasks.errors import UserError
-from tasks.sources import load_rows, open_data
+from tasks.loading import load_rows
+from tasks.sources import open_data
 from tasks.task_names import resolve
 
 FAMILIES = {

@@ -39,8 +39,9 @@ from mtkd.teachers.live import OnlineTeacher
 from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
 from tasks.batching import Collator, Encoded
 from tasks.errors import UserError
+from tasks.loading import load_rows
 from tasks.sampler import TaskSampler, blocks_of
-from tasks.sources import load_rows, open_data
+from tasks.sources import open_data
 from tasks.task_names import resolve
 
 SIZES = {

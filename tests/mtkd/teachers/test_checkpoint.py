@@ -22,8 +22,9 @@ from mtkd.outputs import OutputSpec
 from mtkd.teachers.checkpoint import CheckpointRef, checkpoint_directory
 from tasks.batching import Collator, Encoded
 from tasks.errors import UserError
+from tasks.loading import load_rows
 from tasks.rows import Rows
-from tasks.sources import PocketSource, load_rows
+from tasks.sources import PocketSource
 from tasks.task import Task
 from tasks.task_names import resolve
 

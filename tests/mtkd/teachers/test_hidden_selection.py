@@ -18,7 +18,8 @@ from mtkd.teachers.hidden_selection import keep, narrow, static_units
 from mtkd.teachers.live import OnlineTeacher
 from tasks.batching import Batch, Collator, Encoded, Tokens
 from tasks.errors import UserError
-from tasks.sources import load_rows, open_data
+from tasks.loading import load_rows
+from tasks.sources import open_data
 from tasks.task_names import resolve
 
 

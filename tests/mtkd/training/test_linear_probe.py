@@ -17,7 +17,8 @@ from mtkd.recipes import load_settings
 from mtkd.training.linear_probe import fit_linear_heads
 from tasks.batching import Collator, Encoded
 from tasks.glue import TASKS
-from tasks.sources import load_rows, open_data
+from tasks.loading import load_rows
+from tasks.sources import open_data
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import torch
 
 from tasks import task_types
 from tasks.errors import UserError
-from tasks.sources import load_rows, open_data
+from tasks.loading import load_rows
+from tasks.sources import open_data
 from tasks.task_names import resolve
 
 MODULE = '''
