@@ -20,4 +20,6 @@ def test_the_tour_of_the_python_api(
     assert names["follow"].losses[-1] < names["follow"].losses[0] / 2
     printed = capsys.readouterr().out.splitlines()
     assert printed[-1] == "{'accuracy': 1.0}"
-    assert names["teacher"].scores["sst2"].primary > 0.8 and names["student"].scores["sst2"].primary > 0.6
+    for model in ("teacher", "student"):
+        score = names[model].scores["sst2"]
+        assert score.primary > score.majority + 0.1

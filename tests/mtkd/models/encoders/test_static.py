@@ -150,7 +150,7 @@ def test_the_recipe_beats_the_majority(tiny_teacher: Path, tmp_path: Path) -> No
     settings = load_settings("static", "distill", sets, "sst2")
     run = distill(Request("pocket", "sst2", tmp_path / "run", 2000, 400), settings, str(tiny_teacher))
     scores = run.record["scores"]["sst2/validation"]
-    assert scores["primary"] > scores["majority"] + 0.1
+    assert scores["primary"] > scores["majority"] + 0.05
     model = MultiTaskModel.load(tmp_path / "run")
     inputs = ModelInputs(texts=(texts(*U),))
     again = StaticEncoder(StaticConfig(**model.encoder.config.model_dump())).eval()
