@@ -9,7 +9,7 @@ JOBS ?= 4
 .NOTPARALLEL:
 
 help:
-	@echo 'make demo     set up, then run the main job on built-in data with the built-in teacher (under 10 minutes)'
+	@echo 'make demo     set up, then run the whole workflow on built-in data with the built-in teacher (about 5 minutes)'
 	@echo 'make test     set up with the developer tools, then run ruff, mypy and pytest'
 	@echo 'make check    the same as make test; CI runs this'
 	@echo 'make setup    set up .venv only (make setup-dev: with the developer tools)'

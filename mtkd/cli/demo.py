@@ -1,4 +1,4 @@
-"""`mtkd demo`: the main job on the pocket tasks, by the same commands that a user types."""
+"""`mtkd demo`: the whole workflow on the pocket tasks, by the same commands that a user types."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from mtkd.cli.options import quiet_option, say, table
 from tasks.files import read_json, write_json
 
 TASKS = ("sst2", "mrpc", "stsb", "rte")
-SHORT = "--set train.precision=auto"
+PRECISION = "--set train.precision=auto"
 STUDENT = (
     "distill layerwise-3 --set student.max_length=48 --lr 3e-4 --batch 32 --steps {steps} "
-    f"{SHORT} --set teacher.precision=auto --seed {{seed}}"
+    f"{PRECISION} --set teacher.precision=auto --seed {{seed}}"
 )
 FROM_SCRATCH = "--set supervision=labels --set student.transformer.init=base --set student.init_heads=random"
 STEPS = (
     (
         "teacher: a pretrained encoder is fine-tuned on four tasks, with 500 labelled rows each",
-        f"refine --teacher minilm --set max_length=48 --epochs {{refine}} --lr 2e-4 {SHORT} --seed {{seed}} "
-        "--out {out}/teacher",
+        f"refine --teacher minilm --set max_length=48 --epochs {{refine}} --lr 2e-4 {PRECISION} "
+        "--seed {seed} --out {out}/teacher",
     ),
     (
-        "labels: for comparison, three layers of the pretrained encoder learn from the same labels",
+        "control: three layers of the pretrained encoder learn from labels, in as many steps",
         f"{STUDENT} {FROM_SCRATCH} --out {{out}}/labels",
     ),
     (
@@ -37,10 +37,10 @@ STEPS = (
 )
 FINETUNE = (
     "finetune --model {out}/distilled --task {task} --epochs 1 --batch 32 --set learning_rates=[5e-5] "
-    f"{SHORT} --seed {{seed}} --out {{out}}/finetuned/{{task}}"
+    f"{PRECISION} --seed {{seed}} --out {{out}}/finetuned/{{task}}"
 )
-FULL = {"refine": 3, "steps": 250, "unlabelled": 1500}
-TINY = {"refine": 1, "steps": 6, "unlabelled": 32}
+FULL = {"refine": 3, "steps": 250, "unlabelled_limit": 1500}
+TINY = {"refine": 1, "steps": 6, "unlabelled_limit": 32}
 
 
 @click.command()
@@ -56,24 +56,24 @@ TINY = {"refine": 1, "steps": 6, "unlabelled": 32}
 )
 @quiet_option
 def demo(out: Path, seed: int, overwrite: bool, tiny: bool) -> None:
-    """Refine, distil, fine-tune and measure on the pocket tasks, in under 5 minutes on 2 cores.
+    """Refine, distil, fine-tune and measure on the pocket tasks, in about 5 minutes on 2 cores.
 
-    `demo.json` in the output directory has the scores (0 to 1), the gain with its interval, and the seconds.
+    `demo.json` in the output directory has the scores (0 to 1), the gain with its interval, and the run time.
     """
     started = time.monotonic()
     names = TASKS[:1] + TASKS[3:] if tiny else TASKS
-    numbers: dict[str, Any] = dict(TINY if tiny else FULL)
+    values: dict[str, Any] = dict(TINY if tiny else FULL)
     rows = " --data pocket" + (" --limit 64 --eval-limit 32" if tiny else "")
     unlabelled = [f"--unlabelled {name}=unlabelled" for name in names]
-    unlabelled.append(f"--unlabelled-limit {numbers['unlabelled']}")
-    numbers |= {"out": out, "seed": seed, "unlabelled": " ".join(unlabelled)}
+    unlabelled.append(f"--unlabelled-limit {values['unlabelled_limit']}")
+    values |= {"out": out, "seed": seed, "unlabelled": " ".join(unlabelled)}
     seconds: dict[str, float] = {}
     for title, command in STEPS:
-        line = f"{command.format(**numbers)} --tasks {','.join(names)}{rows}"
+        line = f"{command.format(**values)} --tasks {','.join(names)}{rows}"
         seconds[title.split(":")[0]] = _step(f"{len(seconds) + 1}. {title}", line, overwrite)
     begin = time.monotonic()
     for name in names:
-        line = FINETUNE.format(**numbers, task=name) + rows
+        line = FINETUNE.format(**values, task=name) + rows
         _step(f"4. fine-tuned: the distilled student, on the labels of {name}", line, overwrite)
     seconds["fine-tuned"] = time.monotonic() - begin
     scores = _scores(out, names)
@@ -142,7 +142,7 @@ def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, 
         "task",
         "majority-class or mean baseline",
         "teacher",
-        "student, labels alone",
+        "control (labels only)",
         "distilled",
         "then fine-tuned",
     )
@@ -151,7 +151,7 @@ def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, 
     mean = scores["mean"]
     kept = (mean["distilled"] - mean["majority"]) / (mean["teacher"] - mean["majority"])
     print(
-        f"Learning from the teacher instead of labels brings {100 * gain.difference:.1f} points "
+        f"Learning from the teacher instead of labels adds {100 * gain.difference:.1f} points "
         f"(95% interval {100 * gain.low:.1f} to {100 * gain.high:.1f}) in the same number of steps."
     )
     print(

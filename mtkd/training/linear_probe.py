@@ -14,7 +14,7 @@ from tasks.batching import Collator, Encoded
 from tasks.heads import Head
 from tasks.task import Task
 
-MOST_ROWS = 5000  # of each task; more change a linear head little
+MAX_ROWS = 5000  # of each task; more rows hardly change a linear head
 _L2 = 0.5  # as scikit-learn's LogisticRegression with C=1
 _ITERATIONS = 100
 
@@ -22,14 +22,15 @@ _ITERATIONS = 100
 def fit_linear_heads(
     model: MultiTaskModel, tasks: Mapping[str, Task], rows: Mapping[str, Encoded], batch_size: int, seed: int
 ) -> list[str]:
-    """Fit each linear head to the vectors of the encoder, which does not change (LP-FT, Kumar et al. 2022).
+    """Fit each linear head to the pooled features of the frozen encoder (LP-FT, Kumar et al. 2022).
 
     Fine-tuning that starts from a random head first distorts the pretrained features; with few rows it does
     not recover. A head minimises loss(W x + b) + ‖W‖² / 2 by L-BFGS, where the loss is the task's own, summed
-    over at most `MOST_ROWS` rows. Heads with a hidden layer and heads of `span` tasks stay as they are.
+    over at most `MAX_ROWS` rows. Heads with a hidden layer and heads of `span` tasks are not changed.
 
     Args:
-        model: on any device; not in use by another thread.
+        model: on any device; it is in evaluation mode meanwhile.
+        tasks: name -> task.
         rows: task name -> labelled rows.
         batch_size: rows that go through the encoder at once.
         seed: chooses the rows of large tasks.
@@ -43,8 +44,8 @@ def fit_linear_heads(
         head = model.heads[task.head]
         if isinstance(head, Head) and isinstance(head.inner, torch.nn.Identity):
             chosen = np.arange(len(encoded.labels))
-            if len(chosen) > MOST_ROWS:
-                chosen = np.sort(np.random.default_rng(seed).choice(chosen, MOST_ROWS, replace=False))
+            if len(chosen) > MAX_ROWS:
+                chosen = np.sort(np.random.default_rng(seed).choice(chosen, MAX_ROWS, replace=False))
             _fit(task, head, *_features(model, encoded, chosen, batch_size))
             fitted.append(name)
     return fitted
@@ -53,7 +54,7 @@ def fit_linear_heads(
 def _features(
     model: MultiTaskModel, encoded: Encoded, chosen: np.ndarray, batch_size: int
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The encoder's vectors (n, d), and the labels and groups of the chosen rows."""
+    """The encoder's pooled features (n, d), and the labels and groups of the chosen rows."""
     collate, device = Collator(model.reader), next(model.parameters()).device
     was_training = model.training
     model.eval()
