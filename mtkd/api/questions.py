@@ -58,7 +58,9 @@ def train_questions(
         The report: losses, scores on held-out rows, and samples.
 
     Raises:
-        UserError: the data, the model or the directory cannot be used; nothing is written then.
+        UserError: the data, the model or the directory cannot be used; nothing is written then. Also if the
+            loss is no longer finite.
+        Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
     """
     from augment.questions.generator import Reading
     from augment.questions.training.from_scratch import NewModelShape

@@ -11,6 +11,7 @@ from mtkd.cli.options import (
     command_line,
     data_option,
     eval_limit_option,
+    interruptible,
     limit_option,
     out_option,
     overwrite_option,
@@ -68,7 +69,8 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
     """
     from mtkd.api import augmentation
 
-    report = augmentation.train_questions(out=out, command=command_line(), **given)
+    with interruptible(out):
+        report = augmentation.train_questions(out=out, command=command_line(), **given)
 
     def draw() -> None:
         scores = report["scores"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,21 @@ def _numeric(text: str) -> bool:
 def say_written(count: int, what: str, out: Path, kept: int) -> None:
     """The closing line of a command that writes a corpus; `kept`: shards that were there already."""
     say(f"{count:,} {what} in {out}" + (f" ({kept} shards were there already)" if kept else ""))
+
+
+@contextlib.contextmanager
+def interruptible(out: Path) -> Iterator[None]:
+    """Ctrl-C and SIGTERM leave training with a checkpoint and exit code 130 or 143."""
+    from mtkd.training.interrupts import Interrupted
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"interrupted; the same command resumes the run in {out}, or starts it if it has no checkpoint")
+        raise SystemExit(130) from None
+    except Interrupted as interrupted:
+        say(f"interrupted; a checkpoint is in {out}: the same command resumes from there")
+        raise SystemExit(interrupted.exit_code) from None
 
 
 def warn(text: str) -> None:

@@ -12,6 +12,7 @@ import click
 
 from mtkd.cli.options import (
     data_option,
+    interruptible,
     one_or_several,
     out_option,
     say,
@@ -118,21 +119,12 @@ def _all_of_glue() -> str:
 
 
 def _run(what: str, out: Path, json_file: str | None, job: Callable[[], Model]) -> None:
-    """Run a job and show its scores; Ctrl-C and SIGTERM leave with a checkpoint and exit code 130 or 143."""
+    """Run a job and show its scores."""
     from accelerate import PartialState
 
-    from mtkd.training.interrupts import Interrupted
-
     started, before = time.monotonic(), _written(out)
-    try:
+    with interruptible(out):
         model = job()
-    except KeyboardInterrupt:
-        say(f"interrupted before the first checkpoint; the same command starts the run in {out} again")
-        raise SystemExit(130) from None
-    except Interrupted as interrupted:
-        say(f"interrupted; a checkpoint is in {out}: the same command resumes from there")
-        raise SystemExit(interrupted.exit_code) from None
-
     if not PartialState().is_main_process:
         return
     record = model.record

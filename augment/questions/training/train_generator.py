@@ -1,4 +1,4 @@
-"""Fine-tuning a T5 to generate questions: the resumable training loop and the report."""
+"""Fine-tuning a T5 to generate questions: its batches and loss for the training loop, and the report."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from augment.questions.generator import RECORD, Reading, digest_generator, load_generator
@@ -20,17 +23,19 @@ from augment.questions.training.from_scratch import NewModelShape, new_model, tr
 from augment.questions.training.prompts import Asked, EncodedPrompt, encode, prompt_batches, read_asked
 from augment.questions.training.score_generator import GeneratorScores, Sample, evaluate
 from augment.questions.training.sequence_loss import batch_loss
+from mtkd.settings import TrainSettings
 from mtkd.storage.output_directory import OutputKind, open_directory
-from mtkd.training.checkpoint import Position, restore_checkpoint, save_checkpoint
-from mtkd.training.optimizers import OPTIMIZERS, linear_rate, set_learning_rate
+from mtkd.training.checkpoint import Position
+from mtkd.training.loop import StepPlan, TrainingLoop
+from mtkd.training.optimizers import OPTIMIZERS, linear_rate
+from mtkd.training.processes import make_accelerator
 from tasks.errors import UserError
 from tasks.files import digest_bytes, drop_directory, read_json, write_json
-from tasks.progress import progress
 from tasks.sources import DataSource
 from tasks.task import Task
 
 FROM_SCRATCH = "fresh"
-_WORK = "unfinished"  # folder of checkpoints and the new vocabulary until the model is written
+_WORK = "unfinished"  # folder of the run's key and the new vocabulary until the model is written
 _EVERY = 50  # steps per logged loss
 
 
@@ -46,7 +51,11 @@ def _read_key(directory: Path) -> str | None:
 GENERATOR_KIND = OutputKind(
     "question generator",
     RECORD,
-    (r"[^/]+\.(json|safetensors|model|jinja)", r"ctranslate2-int8-.+", rf"{_WORK}/.+"),
+    (
+        r"[^/]+\.(json|jsonl|safetensors|model|jinja)",
+        r"ctranslate2-int8-.+",
+        rf"({_WORK}|checkpoints|tensorboard)/.+",
+    ),
     _read_key,
 )
 
@@ -147,7 +156,9 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
 
     Raises:
         UserError: the data, the model or the directory cannot be used; nothing is written in that case.
+        UserError, Interrupted: see `TrainingLoop.fit`.
     """
+    accelerator = make_accelerator(str(place.device))
     form = job.reading.format
     asked = read_asked(source, task, task.train or "train", form, job.limit, job.seed)
     held_out = [
@@ -173,7 +184,8 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
         check_vocabulary(tokenizer, model.config, form)
         model.to(place.device)
         encoded = encode(tokenizer, asked, job.reading.max_input, job.reading.max_output)
-        steps, losses = _loop(job, model, encoded, tokenizer.pad_token_id, place)
+        pad = tokenizer.pad_token_id
+        result = _Training(accelerator, job, model, encoded, pad, task.name, place).fit()
         scores, samples = evaluate(model, tokenizer, held_out[0], job.reading)
         report = GeneratorReport(
             reading=job.reading,
@@ -183,8 +195,8 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
             task=task.name,
             version=place.version,
             command=place.command,
-            steps=steps,
-            losses=losses,
+            steps=result.steps,
+            losses=[round(sums["loss"] / sums["steps"], 4) for sums in result.history],
             scores=scores,
             samples=samples,
         )
@@ -212,53 +224,55 @@ def _start(job: TrainJob, asked: list[Asked], work: Path) -> tuple[Any, Any]:
     return new_model(tokenizer, job.shape, job.seed), tokenizer
 
 
-def _loop(
-    job: TrainJob, model: Any, encoded: list[EncodedPrompt], pad: int, place: TrainingPlace
-) -> tuple[int, list[float]]:
-    """Train to the last step; returns the number of steps and the losses."""
-    optimizer = job.optimizer(model)
-    work = place.out / _WORK
-    position = restore_checkpoint(work, model, optimizer) or Position()
-    done, losses = position.step, [entry["loss"] for entry in position.history]
-    total = job.steps or sum(
-        sum(1 for _ in prompt_batches(encoded, job.batch_size, job.seed, epoch))
-        for epoch in range(job.epochs)
-    )
-    warm = max(1, int(job.warmup * total))
-    model.train()
-    recent: list[Tensor] = []
-    with progress("training", total, done=done, unit="steps") as advance:
-        for step, batch in _from(_endless(job, encoded), done, total):
-            set_learning_rate(optimizer, job.rate * linear_rate(1.0, step, total, warm, warm))
-            torch.manual_seed(job.seed * 1_000_003 + step)
-            loss = batch_loss(model, [encoded[n] for n in batch], pad, job.precision)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), job.clip)
-            optimizer.step()
-            optimizer.zero_grad()
-            recent.append(loss.detach())
-            if len(recent) == _EVERY or step + 1 == total:
-                losses.append(round(float(torch.stack(recent).mean()), 4))
-                recent = []
-            if (step + 1) % place.save_every == 0 and step + 1 < total:
-                history = [{"loss": value} for value in losses]
-                save_checkpoint(work, model, optimizer, Position(step=step + 1, history=history))
-            advance(1, f"loss {losses[-1]:.3f}" if losses else "")
-    return total, losses
+class _Training(TrainingLoop[list[int]]):
+    """Trains a generator on batches of prompts; the history holds the sum of the losses of every 50 steps."""
 
+    remedy = "a lower learning rate (`lr=...`)"
 
-def _endless(job: TrainJob, encoded: list[EncodedPrompt]) -> Iterator[list[int]]:
-    epoch = 0
-    while True:
-        yield from prompt_batches(encoded, job.batch_size, job.seed, epoch)
-        epoch += 1
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        job: TrainJob,
+        model: Any,
+        encoded: list[EncodedPrompt],
+        pad: int,
+        task: str,
+        place: TrainingPlace,
+    ):
+        self._job, self._encoded, self._pad, self._task = job, encoded, pad, task
+        epochs = range(0 if job.steps else job.epochs)
+        total = job.steps or sum(sum(1 for _ in self._epoch_batches(epoch)) for epoch in epochs)
+        self._warm = max(1, int(job.warmup * total))
+        settings = TrainSettings(clip=job.clip, seed=job.seed, checkpoint_steps=place.save_every)
+        super().__init__(accelerator, model, job.optimizer(model), settings, total, place.out)
 
+    def _epoch_batches(self, epoch: int) -> Iterator[list[int]]:
+        return prompt_batches(self._encoded, self._job.batch_size, self._job.seed, epoch)
 
-def _from(stream: Iterator[list[int]], done: int, total: int) -> Iterator[tuple[int, list[int]]]:
-    for step in range(total):
-        batch = next(stream)
-        if step >= done:
-            yield step, batch
+    def batches_from(self, position: Position, limit: int) -> AbstractContextManager[Iterator[list[int]]]:
+        batches = self._epoch_batches(position.epoch)
+        return nullcontext(islice(batches, position.batch, position.batch + limit))
+
+    def plan(self, rows: list[int]) -> StepPlan:
+        return StepPlan(self._task, [lambda: self._loss(rows)])
+
+    def _loss(self, rows: list[int]) -> tuple[Tensor, Tensor]:
+        prompts = [self._encoded[n] for n in rows]
+        loss = batch_loss(self.inner, prompts, self._pad, self._job.precision)
+        return loss, loss.new_zeros(0)
+
+    def learning_rate(self) -> float:
+        return self._job.rate * linear_rate(1.0, self.position.step, self.total, self._warm, self._warm)
+
+    def dropout_seed(self, micro: int) -> int:
+        return self._job.seed * 1_000_003 + self.position.step
+
+    def step(self, rows: list[int]) -> float:
+        loss, history = super().step(rows), self.position.history
+        if self.position.step % _EVERY == 0:
+            history.append({"loss": 0.0, "steps": 0})
+        history[-1] = {"loss": history[-1]["loss"] + loss, "steps": history[-1]["steps"] + 1}
+        return loss
 
 
 def _finish(out: Path, model: Any, tokenizer: Any, report: GeneratorReport) -> None:
@@ -272,4 +286,5 @@ def _finish(out: Path, model: Any, tokenizer: Any, report: GeneratorReport) -> N
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     write_json(out / RECORD, report.to_json())
+    drop_directory(out / "checkpoints")
     drop_directory(out / _WORK)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import random
 import shutil
+import signal
 import threading
 from pathlib import Path
 
@@ -242,6 +243,55 @@ def test_interrupted_training_ends_with_the_same_weights(trained, data, tmp_path
     fit(tmp_path / "m", data, save_every=5)
     ours, theirs = (load_file(place / "model.safetensors") for place in (tmp_path / "m", trained))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_signal_leaves_a_checkpoint_from_which_training_resumes(data, tmp_path, monkeypatch, mtkd):
+    import augment.questions.training.train_generator as module
+
+    def command(out: str) -> list[str]:
+        sizes = "--vocab-size 150 --d-model 16 --layers 1 --heads 2 --d-ff 32 --max-input 64 --max-output 12"
+        words = f"augment questions train --model fresh --steps 53 --batch-size 8 {sizes} --data"
+        return [*words.split(), str(data), "--out", str(tmp_path / out)]
+
+    real, steps = module.batch_loss, iter(range(100))
+
+    def interrupted(*given):
+        if next(steps) == 6:
+            signal.raise_signal(signal.SIGTERM)
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "batch_loss", interrupted)
+        stopped = mtkd(*command("stopped"))
+    assert stopped.code == 143 and "interrupted" in stopped.err and "Traceback" not in stopped.err
+    assert [path.name for path in (tmp_path / "stopped/checkpoints").iterdir()] == ["step-000000007"]
+    assert mtkd(*command("stopped")).code == 0
+    losses = []
+
+    def noted(*given):
+        loss = real(*given)
+        losses.append(loss.item())
+        return loss
+
+    monkeypatch.setattr(module, "batch_loss", noted)
+    assert mtkd(*command("whole")).code == 0
+    weights, whole = (load_file(tmp_path / name / "model.safetensors") for name in ("stopped", "whole"))
+    assert all(torch.equal(weights[name], whole[name]) for name in whole)
+    one, other = (json.loads((tmp_path / n / "questions.json").read_text()) for n in ("stopped", "whole"))
+    means = [np.mean(losses[:50]), np.mean(losses[50:])]
+    assert one["losses"] == other["losses"] == pytest.approx(means, abs=1e-4)
+    logged = [json.loads(line)["step"] for line in (tmp_path / "stopped/log.jsonl").read_text().splitlines()]
+    assert logged == sorted(set(logged)) and logged[-1] == 53
+    assert not (tmp_path / "stopped/checkpoints").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_training(data, tmp_path, monkeypatch):
+    import augment.questions.training.train_generator as module
+
+    real = module.batch_loss
+    monkeypatch.setattr(module, "batch_loss", lambda *given: real(*given) * float("nan"))
+    with pytest.raises(UserError, match=r"not finite at step 1 \(task 'squad'\)"):
+        fit(tmp_path / "m", data)
 
 
 def test_finished_training_is_not_repeated_and_another_run_rejected(trained, data, tmp_path):

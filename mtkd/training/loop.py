@@ -1,0 +1,277 @@
+"""The training loop of all jobs: steps, checkpoints, signals and logs, whatever is trained."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from mtkd.settings import TrainSettings
+from mtkd.training.callbacks import (
+    Callback,
+    JsonLinesLog,
+    ProgressBar,
+    TensorBoardLog,
+    TrainingControl,
+    TrainingState,
+)
+from mtkd.training.checkpoint import Position, newest_checkpoint, restore_checkpoint, save_checkpoint
+from mtkd.training.interrupts import Interrupted, SignalWatch
+from mtkd.training.optimizers import set_learning_rate
+from mtkd.training.processes import sum_over_processes
+from tasks.errors import UserError
+
+Rows = TypeVar("Rows")
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The result of training: steps, epochs, the best watched value, one record per epoch, training time."""
+
+    steps: int
+    epochs: int
+    best: float | None
+    history: list[dict[str, Any]]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The losses of one optimiser step.
+
+    Attributes:
+        task: name of the task.
+        losses: for each micro-batch, computes its part of the loss () and of the values of the terms (t,).
+        terms: the t names of the loss terms; None for a term that is not logged in this step.
+    """
+
+    task: str
+    losses: Sequence[Callable[[], tuple[Tensor, Tensor]]]
+    terms: Sequence[str | None] = ()
+
+
+class TrainingLoop(ABC, Generic[Rows]):
+    """Base class of everything that trains; a subclass says what the batches and the loss are.
+
+    Args:
+        inner: the module to train, with its loss, not wrapped by accelerate.
+        settings: `clip`, `seed`, `metric`, `checkpoint_minutes` and `checkpoint_steps` are read here.
+        total: steps of the whole run.
+        directory: where log.jsonl, tensorboard/ and checkpoints/ are written.
+        callbacks: called in addition to the logs and the progress bar.
+        label: what is being trained, for messages.
+    """
+
+    # The hint when the loss is not finite: start over with ...
+    remedy = "a lower learning rate (`train.lr=...` or learning_rates=[...]) or more warm-up"
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        inner: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        settings: TrainSettings,
+        total: int,
+        directory: Path,
+        *,
+        callbacks: Sequence[Callback] = (),
+        label: str = "training",
+    ):
+        self.accelerator, self.inner, self.optimizer = accelerator, inner, optimizer
+        self.settings, self.total, self.directory = settings, total, directory
+        self.position = Position()
+        self.state = TrainingState(label, 0, total, metric=settings.metric)
+        self._callbacks: list[Callback] = []
+        if accelerator.is_main_process:
+            logs = [JsonLinesLog(directory), TensorBoardLog(directory)]
+            self._callbacks = [*logs, ProgressBar(), *callbacks]
+        self._control, self._signals = TrainingControl(), SignalWatch()
+        self._signal, self._stop = 0, False  # the state that all processes last agreed on
+        self._saved = time.monotonic()
+
+    @abstractmethod
+    def batches_from(self, position: Position, limit: int) -> AbstractContextManager[Iterator[Rows]]:
+        """The rest of an epoch from a position, at most `limit` steps."""
+
+    @abstractmethod
+    def plan(self, rows: Rows) -> StepPlan:
+        """The losses of a step."""
+
+    @abstractmethod
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+
+    def after_epoch(self, losses: Mapping[str, list[float]]) -> None:
+        """Called after each epoch, before its checkpoint.
+
+        Args:
+            losses: for each task, the losses of the steps of this epoch.
+        """
+        return
+
+    def fit(self) -> TrainingResult:
+        """Train to the end, starting from the last checkpoint if there is one.
+
+        Raises:
+            UserError: the loss is no longer finite (names task and step).
+            Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
+        """
+        self.start()
+        with self._signals.active():
+            try:
+                self.notify("on_train_begin")
+                # After the last step the epoch may not have been evaluated yet.
+                while (self.position.step < self.total or self.position.batch) and not self.position.stopped:
+                    self._epoch()
+            finally:
+                self.notify("on_end")
+        self.accelerator.wait_for_everyone()
+        end = self.position
+        return TrainingResult(end.step, end.epoch, end.best, end.history, end.seconds)
+
+    @property
+    def checkpoints(self) -> Path:
+        """The directory of the checkpoints."""
+        return self.directory / "checkpoints"
+
+    @property
+    def resumes(self) -> bool:
+        """True if `fit` will continue from a checkpoint."""
+        return newest_checkpoint(self.checkpoints) is not None
+
+    def start(self) -> None:
+        """Restore the last checkpoint if there is one, and prepare for training steps."""
+        self.position = restore_checkpoint(self.checkpoints, self.inner, self.optimizer) or self.position
+        # Restore the model and the optimiser before accelerate wraps them.
+        self.step_module = self.accelerator.prepare_model(self.inner)
+        self.step_optimizer = self.accelerator.prepare_optimizer(self.optimizer, device_placement=False)
+        self.directory.mkdir(parents=True, exist_ok=True)
+
+    def notify(self, event: str) -> None:
+        """Call a method of every callback with the current state."""
+        stopped = self.position.stopped and self.position.step < self.total
+        self.state = replace(self.state, step=self.position.step, epoch=self.position.epoch, stopped=stopped)
+        for callback in self._callbacks:
+            getattr(callback, event)(self.state, self._control)
+
+    def _epoch(self) -> None:
+        """Run the rest of the current epoch, then call `after_epoch` and write a checkpoint."""
+        position, started = self.position, time.monotonic()
+        losses: dict[str, list[float]] = {}
+        self.inner.train()
+        with self.batches_from(position, self.total - position.step) as steps:
+            for rows in steps:
+                loss = self.step(rows)
+                position.batch += 1
+                position.step += 1
+                losses.setdefault(str(self.state.task), []).append(loss)
+                self.notify("on_step")
+                if self._checkpoint_due():
+                    self._check_weights()
+                    position.seconds += time.monotonic() - started
+                    started = time.monotonic()
+                    self._checkpoint()
+                if self._stopping:
+                    break
+        self._check_weights()
+        position.epoch, position.batch = position.epoch + 1, 0
+        self.after_epoch(losses)
+        position.seconds += time.monotonic() - started
+        self._synchronise()
+        position.stopped = position.stopped or self._stopping
+        self._checkpoint()
+
+    def step(self, rows: Rows) -> float:
+        """Run one optimiser step and return its loss."""
+        plan = self.plan(rows)
+        self.state = replace(self.state, task=plan.task)
+        losses, terms = [], []
+        for number, compute in enumerate(plan.losses):
+            torch.manual_seed(self.dropout_seed(number))
+            last = number == len(plan.losses) - 1
+            with self.accelerator.no_sync(self.step_module) if not last else contextlib.nullcontext():
+                part, values = compute()
+                # Gradients are averaged over processes, but losses are divided by the items of all processes.
+                self.accelerator.backward(part * self.accelerator.num_processes)
+            losses.append(part.detach())
+            terms.append(values)
+        norm = losses[0].new_zeros(())
+        if self.settings.clip is not None:
+            norm = self.accelerator.clip_grad_norm_(self.inner.parameters(), self.settings.clip)  # type: ignore[assignment]
+        # The only synchronisation with the device in a step.
+        values_on_cpu = torch.cat([torch.stack([*losses, norm.float()]), torch.stack(terms).sum(0)]).tolist()
+        step_loss, norm_value = sum(values_on_cpu[: len(losses)]), values_on_cpu[len(losses)]
+        loss, *each = self._synchronise([step_loss, *values_on_cpu[len(losses) + 1 :]])
+        self._check_finite(loss)
+        self._check_finite(norm_value)
+        rate = self.learning_rate()
+        set_learning_rate(self.optimizer, rate)
+        self.step_optimizer.step()
+        self.step_optimizer.zero_grad()
+        named = {name: value for name, value in zip(plan.terms, each, strict=True) if name}
+        self.state = replace(self.state, loss=loss, terms=named, lr=rate)
+        return loss
+
+    def dropout_seed(self, micro: int) -> int:
+        """The seed for dropout, a function of seed, step, micro-batch and process, so no state is saved."""
+        parts = (self.settings.seed, self.position.step, micro, self.accelerator.process_index)
+        return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+    def _synchronise(self, losses: Sequence[float] = ()) -> list[float]:
+        """Sum numbers over all processes, and share signals and stop requests between them."""
+        number = self._signals.number
+        flags = [number == signal.SIGINT, number == signal.SIGTERM, self._control.should_training_stop]
+        numbers = [*map(float, flags), *losses]
+        interrupt, terminate, stop, *sums = sum_over_processes(self.accelerator, numbers)
+        self._signal = signal.SIGTERM if terminate else signal.SIGINT if interrupt else 0
+        self._stop = stop > 0
+        return sums
+
+    @property
+    def _stopping(self) -> bool:
+        """True if a callback requested to stop."""
+        single = self.accelerator.num_processes == 1
+        return self._control.should_training_stop if single else self._stop
+
+    def _check_weights(self) -> None:
+        """Raise UserError if the last step made weights non-finite, before they are saved."""
+        sizes = [weight.detach().abs().max() for weight in self.inner.parameters() if weight.numel()]
+        self._check_finite(float(torch.stack(sizes).max()))
+
+    def _check_finite(self, value: float) -> None:
+        if math.isfinite(value):
+            return
+        kept = newest_checkpoint(self.checkpoints)
+        where = f"the last good checkpoint is {kept}" if kept else "there is no checkpoint yet"
+        raise UserError(
+            f"loss or weights are not finite at step {self.position.step + 1} (task {self.state.task!r}); "
+            f"{where}",
+            hint=f"start over (`overwrite=True`) with {self.remedy}",
+        )
+
+    def _checkpoint(self) -> None:
+        """Write a checkpoint, and raise Interrupted if a signal was received."""
+        if self.accelerator.is_main_process:
+            save_checkpoint(self.checkpoints, self.inner, self.optimizer, self.position)
+        self._saved = time.monotonic()
+        self.notify("on_checkpoint")
+        if self._signal:
+            raise Interrupted(self._signal)
+
+    def _checkpoint_due(self) -> bool:
+        """True if a checkpoint is due inside an epoch."""
+        every = self.settings.checkpoint_steps
+        late = time.monotonic() - self._saved > 60 * self.settings.checkpoint_minutes
+        return bool(self._signal) or late or (every is not None and self.position.step % every == 0)
