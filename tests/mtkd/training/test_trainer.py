@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from mtkd.evaluation.scoring import TaskScores, watched
-from mtkd.jobs import prepare
+from mtkd.jobs import prepare, validated_run
 from mtkd.jobs.common import Request, check_metric
 from mtkd.jobs.distill import distill
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
@@ -90,7 +90,7 @@ def test_the_loop_does_what_a_bare_loop_does(tiny_teacher: Path, tmp_path: Path)
     request = Request("pocket", TASKS, tmp_path / "bare", 40, 16)
     data = load_training_data(request, trainable_tasks(TASKS))
     student = prepare.prepare_run(
-        prepare.validate_run(settings, str(tiny_teacher), list(data.tasks.values()))
+        validated_run.validate_run(settings, str(tiny_teacher), list(data.tasks.values()))
     ).student.train()
     rows = {part.task.name: Encoded.encode(part.train, student.tokeniser) for part in data.parts}
     lengths = {name: student.reader.lengths(encoded.texts) for name, encoded in rows.items()}
