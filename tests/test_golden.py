@@ -126,6 +126,7 @@ def teacher(encoder: Path, build_once: Callable[..., Path]) -> Path:
     from click.testing import CliRunner
 
     from mtkd.cli.main import cli
+    from tasks.progress import set_quiet
 
     words = "refine --data pocket --tasks rte,stsb,squad_v2 --limit 24 --eval-limit 12 --epochs 1 --quiet"
     sets = ["max_length=64", "stride=16", "train.seed=5", "train.batch_size=8", "init_heads=random"]
@@ -134,6 +135,7 @@ def teacher(encoder: Path, build_once: Callable[..., Path]) -> Path:
     def make(out: Path) -> None:
         given = [*words.split(), "--teacher", str(encoder), "--out", str(out), *options]
         found = CliRunner().invoke(cli, given, catch_exceptions=False)
+        set_quiet(False)
         assert found.exit_code == 0, found.output
 
     return build_once("golden-teacher", make)
