@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mtkd.api.model import Model
     from mtkd.evaluation.inference_bench import InferenceResult, Precision
     from mtkd.evaluation.prediction import SubmissionFile
-    from mtkd.jobs.evaluate import Evaluation
+    from mtkd.jobs.evaluation_result import Evaluation
 
 
 def evaluate(

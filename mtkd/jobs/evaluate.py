@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from mtkd.evaluation.baseline import (
     encoder_baselines,
     majority_baseline,
 )
-from mtkd.evaluation.class_report import ClassReport, class_report
+from mtkd.evaluation.class_report import class_report
 from mtkd.evaluation.differences import MEAN, Difference, differences_by_task, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
-from mtkd.evaluation.scoring import TaskScores, by_task, score_logits, write_predictions
+from mtkd.evaluation.scoring import TaskScores, score_logits, write_predictions
+from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.teachers import find_teachers
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel, require_heads
@@ -41,57 +42,6 @@ from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 
 Runs = dict[str, dict[str, RowPredictions]]  # task -> split -> predictions of one model
-
-
-@dataclass(frozen=True, repr=False)
-class Evaluation(Mapping[str, TaskScores]):
-    """The scores of a model, by task; by "task/split" for a task that was scored on several splits.
-
-    Attributes:
-        scores: one entry per scored split.
-        reports: "task/split" -> per-class report, for tasks with one class per row.
-        skipped: "task" or "task/split" -> why it was not scored.
-        warnings: warnings about these scores.
-        differences: baseline or other model -> task -> how much higher this model scores, with a paired
-            bootstrap interval; "mean" = the means over tasks. See `mtkd.evaluation.differences`.
-    """
-
-    scores: list[TaskScores]
-    reports: dict[str, ClassReport]
-    skipped: dict[str, str]
-    warnings: list[str]
-    differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        """A small table: task or split, rows, metrics, score and baseline; then what was skipped."""
-        lines = [("task", "rows", "score", "baseline", "metrics")]
-        for name, score in self.items():
-            metrics = ", ".join(f"{metric} {value:.3f}" for metric, value in score.metrics.items())
-            lines.append((name, f"{score.rows:,}", f"{score.primary:.3f}", f"{score.majority:.3f}", metrics))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        table = [
-            "  ".join(
-                [
-                    first.ljust(widths[0]),
-                    *(v.rjust(w) for v, w in zip(values, widths[1:-1], strict=True)),
-                    last,
-                ]
-            )
-            for first, *values, last in lines
-        ]
-        skipped = [f"{name} is skipped: {reason}" for name, reason in self.skipped.items()]
-        return "\n".join([*table, *skipped, *self.warnings])
-
-    __repr__ = __str__
-
-    def __getitem__(self, name: str) -> TaskScores:
-        return by_task(self.scores)[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(by_task(self.scores))
-
-    def __len__(self) -> int:
-        return len(self.scores)
 
 
 def evaluate(

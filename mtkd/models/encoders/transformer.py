@@ -1,4 +1,7 @@
-"""Transformer encoders: any Hugging Face encoder as a teacher, or with fewer layers as a student."""
+"""Transformer encoders: any Hugging Face encoder as a teacher, or with fewer layers as a student.
+
+This file is longer than others because it holds both the settings of a student and its encoder.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def lessons(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
         found.append({name: rows[np.arange(len(rows))] for name, rows in logits.items()})
         return CachedLogits(logits)
 
-    monkeypatch.setattr("mtkd.jobs.distill.CachedLogits", kept)
+    monkeypatch.setattr("mtkd.jobs.task_distillation.CachedLogits", kept)
     return found
 
 

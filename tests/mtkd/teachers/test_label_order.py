@@ -47,15 +47,23 @@ def test_the_suggestion_counts_from_the_order_that_was_taken() -> None:
         check_order("x", MNLI, taken, noisy(labels, 0.9)[:, taken], labels)
 
 
+def accepted(logits: np.ndarray, labels: np.ndarray) -> bool:
+    try:
+        check_order("x", MNLI, (0, 1, 2), logits, labels)
+    except UserError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_bad_teachers_and_few_rows_are_not_blamed(seed: int) -> None:
     random = np.random.default_rng(seed)
     labels = random.choice(3, 200, p=[0.8, 0.1, 0.1]).astype(float)
     constant = np.tile([0.0, 0.0, 5.0], (200, 1))
-    check_order("x", MNLI, (0, 1, 2), constant, labels)
-    check_order("x", MNLI, (0, 1, 2), random.normal(size=(200, 3)), labels)
-    check_order("x", MNLI, (0, 1, 2), np.eye(3)[[1, 0, 2]], np.array([0.0, 1, 2]))
-    check_order("x", MNLI, (0, 1, 2), noisy(labels, 0.5, seed), np.full(200, np.nan))
+    assert accepted(constant, labels)
+    assert accepted(random.normal(size=(200, 3)), labels)
+    assert accepted(np.eye(3)[[1, 0, 2]], np.array([0.0, 1, 2]))
+    assert accepted(noisy(labels, 0.5, seed), np.full(200, np.nan))
 
 
 def test_several_labels_per_row() -> None:

@@ -1,0 +1,116 @@
+"""The KL divergence of relations, computed together with its gradient (docs/decisions/0006)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# The number of elements of a (heads, n, n) matrix to compute at a time: CACHED fits a CPU's cache, PIECE
+# bounds the memory on other devices.
+CACHED, PIECE = 1 << 18, 1 << 25
+
+
+class RelationKL(torch.autograd.Function):
+    """The KL summed over splits and valid queries; the forward pass also computes the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, mask: Tensor, splits: int, differentiable: bool, *operands: Tensor) -> Tensor:
+        a_s, b_s, _, _ = operands
+        distinct = [a_s] if a_s is b_s else [a_s, b_s]
+        grads = [torch.zeros_like(x) for x in distinct] if differentiable else []
+        work = _by_example if a_s.device.type == "cpu" else _by_piece
+        total = work(operands, mask, splits, grads)
+        ctx.save_for_backward(*grads)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        d_a, d_b = [*(grad * d for d in ctx.saved_tensors), None][:2]
+        return None, None, None, d_a, d_b, None, None
+
+
+def _by_example(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: list[Tensor]) -> Tensor:
+    """Compute the sum one example at a time, with as many heads as fit the cache; fills `grads`."""
+    total, counts = operands[0].new_zeros(()), mask.sum(1).tolist()
+    scratch = total.new_empty(4, max(CACHED, max(counts, default=0) ** 2))
+    for row, n in enumerate(counts):
+        if n == 0:
+            continue
+        keep = slice(n) if bool(mask[row, :n].all()) else mask[row]
+        views = [_heads(x[row, keep], splits) for x in operands]
+        for start in range(0, splits, step := max(1, CACHED // n**2)):
+            heads = slice(start, start + step)
+            value, found = _piece([view[heads] for view in views], None, scratch, len(grads))
+            total += value
+            for grad, part in zip(grads, found, strict=True):
+                grad[row].unflatten(-1, (splits, -1))[keep, heads] = part.permute(2, 0, 1)
+    return total
+
+
+def _by_piece(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: list[Tensor]) -> Tensor:
+    """Compute the sum over padded examples, as many at a time as PIECE allows; fills `grads`."""
+    total, (batch, length) = operands[0].new_zeros(()), mask.shape
+    step = max(1, min(batch, PIECE // max(1, splits * length**2)))
+    scratch = total.new_empty(4, step * splits * length**2)
+    for start in range(0, batch, step):
+        rows = slice(start, start + step)
+        real, valid = mask[rows], mask[rows].repeat_interleave(splits, 0)
+        clean = [x[rows].masked_fill(~real.unsqueeze(-1), 0.0) for x in operands]
+        views = [_heads(x, splits).flatten(0, 1) for x in clean]
+        value, found = _piece(views, valid, scratch, len(grads))
+        total += value
+        for grad, part in zip(grads, found, strict=True):
+            grad[rows] = part.unflatten(0, (-1, splits)).movedim(-1, 1).flatten(2)
+    return total
+
+
+def _heads(x: Tensor, splits: int) -> Tensor:
+    """Reshape (..., n, d) to (..., splits, d / splits, n)."""
+    return x.unflatten(-1, (splits, -1)).movedim(-3, -1)
+
+
+def _piece(
+    operands: list[Tensor], valid: Tensor | None, scratch: Tensor, n_grads: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Compute the KL summed over k relation heads, and its gradients.
+
+    For rows of logits T and S with P = softmax(T) and Q = softmax(S), KL = sum_j P (T - S) - lse(T) + lse(S),
+    and its gradient with respect to S is Q - P. Gradients are computed as (d, n) x (n, n) products, which are
+    several times faster than (n, n) x (n, d).
+
+    Args:
+        operands: a_s, b_s, a_t, b_t, each (k, d, n), with the tokens of a head in columns.
+        valid: (k, n) bool, True = real token; None = all tokens are real.
+        scratch: (4, at least k * n * n) a buffer for intermediate results.
+        n_grads: 0 = none, 1 = with respect to a_s as both operands, 2 = with respect to a_s and b_s.
+    """
+    a_s, b_s, a_t, b_t = operands
+    k, _, n = a_s.shape
+    t, p, s, q = scratch[:, : k * n * n].view(4, k, n, n)
+    lse_t, lse_s = _softmax(a_t, b_t, valid, t, p), _softmax(a_s, b_s, valid, s, q)
+    excess = lse_s - lse_t
+    if valid is not None:
+        excess.masked_fill_(~valid, 0.0)
+        p.masked_fill_(~valid.unsqueeze(-1), 0.0)
+        q.masked_fill_(~valid.unsqueeze(-1), 0.0)
+    value = torch.dot(p.view(-1), t.sub_(s).view(-1)) + excess.sum()
+    if n_grads == 0:
+        return value, []
+    by_logits, scale = q.sub_(p), a_s.shape[1] ** -0.5
+    d_b = torch.baddbmm(a_s, a_s, by_logits, beta=0, alpha=scale)
+    to, kept = (d_b, 1.0) if n_grads == 1 else (b_s, 0.0)
+    d_a = torch.baddbmm(to, b_s, by_logits.mT, beta=kept, alpha=scale)
+    return value, [d_a, d_b][:n_grads]
+
+
+def _softmax(a: Tensor, b: Tensor, valid: Tensor | None, logits: Tensor, out: Tensor) -> Tensor:
+    """Write the logits (k, n, n) and their softmax over valid keys; return their log-sum-exp (k, n)."""
+    torch.baddbmm(logits, a.mT, b, beta=0, alpha=a.shape[1] ** -0.5, out=logits)
+    if valid is not None:
+        logits.masked_fill_(~valid.unsqueeze(1), torch.finfo(logits.dtype).min)
+    torch.softmax(logits, -1, out=out)
+    return logits.amax(-1) - out.amax(-1).log_()
