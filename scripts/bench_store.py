@@ -33,6 +33,7 @@ from mtkd.jobs.build_store import build_store
 from mtkd.jobs.common import Request
 from mtkd.jobs.plan_store import StoreRequest, prepare_store
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
+from mtkd.jobs.validated_run import validate_run
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig
 from mtkd.models.encoders.pretrained_config import locate as encoder_place
 from mtkd.models.encoders.transformer import TransformerEncoder
@@ -91,7 +92,7 @@ def trainer(
     settings = load_settings(recipe, "distill", sets)
     tasks = trainable_tasks(TASKS)
     rows_of = load_training_data(Request(data, TASKS, place, rows, 8), tasks)
-    checked = planning.validate_run(settings, str(teacher), tasks, store)
+    checked = validate_run(settings, str(teacher), tasks, store)
 
     def importance(model: MultiTaskModel) -> Any:
         some = {

@@ -109,7 +109,8 @@ def check(job: Job, trainer: Trainer, other: TextBrewerSide, pool: Encoded, coun
     batch = trainer.batches.source.collate(pool, rows)
     with torch.no_grad():
         teacher = source.signal(TEXT, batch)
-        _, values = inner(TEXT, batch, teacher, inner.objective.num_items(TEXT, batch), 0.0)
+        counts = inner.objective.num_items(TEXT, batch)
+        _, values = inner(TEXT, batch, teacher, counts, 0.0, counts)
         student = inner.model(batch.inputs, TEXT.head, inner.objective.student_need)
         distiller.model_T.eval(), distiller.model_S.eval()
         inputs = next(iter(padded(pool, trainer, [rows])))

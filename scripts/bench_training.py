@@ -89,7 +89,8 @@ def bare_loop(trainer: Trainer, draws: list[DrawnRows]) -> Callable[[], None]:
 
     def run() -> None:
         for batch in batches:
-            loss, _ = module(tasks[batch.task], batch, None, [len(batch)], 0.0)
+            counts = [len(batch)]
+            loss, _ = module(tasks[batch.task], batch, None, counts, 0.0, counts)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
             optimizer.step()

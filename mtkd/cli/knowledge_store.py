@@ -207,7 +207,7 @@ def _bytes(text: str) -> int:
         value = 0
     if not 0 < value < 1e18:
         raise UserError(
-            f"--budget {text!r} is no size", expected="a number with K, M, G or T, such as 2GB or 500M"
+            f"--budget {text!r} is not a size", expected="a number with K, M, G or T, such as 2GB or 500M"
         )
     return int(value)
 

@@ -16,7 +16,7 @@ from mtkd.cli.flags import as_options
 from mtkd.cli.lazy_group import LazyGroup
 from tasks.errors import MtkdWarning, UserError
 
-_AGAIN = "  hint: the same command starts again; a command with --out resumes if it wrote a checkpoint"
+_AGAIN = "  hint: run the same command again; with --out it resumes from its last checkpoint, if there is one"
 
 
 @click.group(
@@ -47,9 +47,9 @@ _AGAIN = "  hint: the same command starts again; a command with --out resumes if
 )
 @click.version_option(__version__, prog_name="mtkd")
 def cli() -> None:
-    """Distil large language-understanding models into small fast ones, for many tasks at once.
+    """Distil large language-understanding models into small, fast ones, for many tasks at once.
 
-    The workflow: refine a teacher, augment the text, distil a shared student, fine-tune it per task.
+    The usual order: refine a teacher, distil a student from it, fine-tune the student per task, evaluate.
     """
 
 

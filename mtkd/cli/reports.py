@@ -29,9 +29,9 @@ def knowledge(runs: tuple[Path, ...], out: Path, json_file: str | None) -> None:
     files = draw(points, out)
     rows = []
     for model, task in dict.fromkeys((p.model, p.task) for p in points):
-        mine = [p for p in points if (p.model, p.task) == (model, task)]
-        full = mine[0].full[0] * mine[0].full[1]
-        for units, mean, best, count in curve(mine, "units_kept"):
+        runs_of_pair = [p for p in points if (p.model, p.task) == (model, task)]
+        full = runs_of_pair[0].full[0] * runs_of_pair[0].full[1]
+        for units, mean, best, count in curve(runs_of_pair, "units_kept"):
             scores = f"{100 * mean:.1f}", f"{100 * best:.1f}"
             rows.append((model, task, f"{units:g}", f"{units / full:.2%}", str(count), *scores))
 

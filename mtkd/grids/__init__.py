@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt
 
@@ -41,13 +41,14 @@ class Refine(Strict):
         teacher: the pretrained encoder, if none is given with the grid (`--teacher`).
         tasks: the tasks of the one teacher of all cells; None = one teacher for each entry of the grid's
             tasks.
+        seed: of the one teacher of all seeds; "each" = one teacher for each seed of the grid.
         set: dotted setting -> value.
     """
 
     recipe: str = "refine"
     teacher: str | None = None
     tasks: str | None = None
-    seed: int = Field(0, ge=0)
+    seed: Annotated[int, Field(ge=0)] | Literal["each"] = 0
     set: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -63,6 +64,7 @@ class Cell(Strict):
         corpus: True to train on an augmented corpus too (`--corpus`).
         then: the fine-tuning of the model on each of its tasks; the fine-tuned models are scored.
         steps_of: the cell whose number of steps this one trains for.
+        limit: at most this many training rows per task; None = as the others (`--limit`).
     """
 
     recipe: str | None = None
@@ -72,6 +74,7 @@ class Cell(Strict):
     corpus: bool = False
     then: AnyStep | None = None
     steps_of: str | None = None
+    limit: PositiveInt | None = None
 
 
 class Bench(Strict):

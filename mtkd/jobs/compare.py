@@ -22,6 +22,7 @@ from mtkd.evaluation.differences import (
 from mtkd.evaluation.inference_bench import BenchSettings, InferenceResult, bench_inference
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import Bench, Grid
+from mtkd.jobs.compare_plot import draw
 from mtkd.jobs.compare_table import Row, Table, metric_name
 from mtkd.jobs.grid_baselines import Predicted, grid_baselines, within_majority
 from mtkd.jobs.grid_jobs import GridInputs, total
@@ -57,7 +58,7 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
         jobs: how many runs at the same time.
 
     Returns:
-        The table, which is also written to `out` as compare.json and compare.md.
+        The table, which is also written to `out` as compare.json and compare.md, and plotted as compare.png.
 
     Raises:
         UserError: an input that a cell needs is missing.
@@ -92,6 +93,7 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
     inputs.out.mkdir(parents=True, exist_ok=True)
     write_json(inputs.out / "compare.json", table.to_json())
     write_text(inputs.out / "compare.md", table.markdown())
+    draw(table, inputs.out / "compare.png")
     return table
 
 

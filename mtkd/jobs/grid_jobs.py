@@ -40,12 +40,11 @@ class GridInputs:
     eval_limit: int | None = None
     epochs: int | None = None
 
-    @property
-    def rows(self) -> list[str]:
-        """The words of a command that name its data and how many rows of it are used."""
+    def rows(self, limit: int | None = None) -> list[str]:
+        """The words of a command that name its data and how many rows of it are used; `limit` overrides."""
         sources = [self.data] if isinstance(self.data, str) else self.data
         words = [word for source in sources for word in ("--data", source)]
-        limits = (("--limit", self.limit), ("--eval-limit", self.eval_limit))
+        limits = (("--limit", limit or self.limit), ("--eval-limit", self.eval_limit))
         return words + [word for name, value in limits if value for word in (name, str(value))]
 
 

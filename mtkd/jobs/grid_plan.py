@@ -60,10 +60,11 @@ class _Planner:
 
     def runs(self) -> Iterator[PlannedRun]:
         if self.grid.refine and not self.inputs.store:
-            teachers = {job.out: (spec, job) for spec in self.grid.specs for job in self._teacher(spec)}
-            for spec, job in teachers.values():
-                spec = self.grid.refine.tasks or spec
-                yield PlannedRun(TEACHER, spec, self.grid.refine.seed, (job,), (job,), (job,))
+            seeds = self.grid.seeds if self.grid.refine.seed == "each" else [self.grid.refine.seed]
+            planned = ((spec, seed) for seed in seeds for spec in self.grid.specs)
+            teachers = {job.out: (*run, job) for run in planned for job in self._teacher(*run)}
+            for spec, seed, job in teachers.values():
+                yield PlannedRun(TEACHER, self.grid.refine.tasks or spec, seed, (job,), (job,), (job,))
         for seed in self.grid.seeds:
             for name in self.grid.cells:
                 for spec in self.grid.specs_of(name):
@@ -71,7 +72,7 @@ class _Planner:
 
     def _run(self, name: str, spec: str, seed: int) -> PlannedRun:
         cell = self.grid.cells[name]
-        teacher = self._teacher(spec)
+        teacher = self._teacher(spec, seed)
         first = _text_job(cell, self.inputs, seed)
         before = (*teacher, *([first] if first else []))
         stage = recipe_stage(self.grid.recipe_of(name))
@@ -84,33 +85,37 @@ class _Planner:
             out = main[0].out
             needs = (*main[0].needs, main[0])
             label = out.with_name(f"{out.name}-then")
-            after = self._finetuned(cell.then, spec, seed, str(out), needs, label)
+            after = self._finetuned(cell.then, spec, seed, str(out), needs, label, self.inputs.rows())
         jobs = dict.fromkeys((*before, *needed, *main, *after))
         return PlannedRun(name, spec, seed, tuple(jobs), tuple(after or main), (*main, *after))
 
     def _out(self, name: str, spec: str, seed: int) -> Path:
         return self.inputs.out / "runs" / file_name(name) / f"{file_name(spec)}-{seed}"
 
-    def _teacher(self, spec: str) -> tuple[Job, ...]:
-        """The run that refines the teacher; empty if the grid refines none."""
+    def _teacher(self, spec: str, seed: int) -> tuple[Job, ...]:
+        """The run that refines the teacher of the runs with this seed; empty if the grid refines none."""
         refine = self.grid.refine
         if refine is None or self.inputs.store:
             return ()
         tasks = refine.tasks or spec
         words = [
             "refine",
-            *self.inputs.rows,
+            *self.inputs.rows(),
             "--tasks",
             tasks,
             "--teacher",
             encoder_to_refine(self.grid, self.inputs, spec),
         ]
-        words += ["--recipe", refine.recipe, "--seed", str(refine.seed), *setting_words(refine.set)]
         out = self.inputs.out / "teacher" / file_name(tasks)
+        if refine.seed == "each":
+            out = out.with_name(f"{out.name}-{seed}")
+        else:
+            seed = refine.seed
+        words += ["--recipe", refine.recipe, "--seed", str(seed), *setting_words(refine.set)]
         return (Job((*words, "--out", str(out)), out),)
 
     def _common(self, name: str, seed: int, out: Path) -> list[str]:
-        words = ["--seed", str(seed), *self.inputs.rows]
+        words = ["--seed", str(seed), *self.inputs.rows(self.grid.cells[name].limit)]
         return [*words, *setting_words(self._sets(name)), "--out", str(out)]
 
     def _sets(self, name: str) -> dict[str, Any]:
@@ -121,7 +126,7 @@ class _Planner:
     def _distill(self, name: str, spec: str, seed: int, before: tuple[Job, ...]) -> list[Job]:
         grid, inputs, cell = self.grid, self.inputs, self.grid.cells[name]
         out = self._out(name, spec, seed)
-        teacher = self._teacher(spec)
+        teacher = self._teacher(spec, seed)
         words = ["distill", grid.recipe_of(name), "--tasks", spec]
         corpus = inputs.corpus if cell.corpus else None
         taught = str(teacher[0].out) if teacher else inputs.teacher
@@ -155,7 +160,7 @@ class _Planner:
                 f"the cell {name!r} fine-tunes the teacher, but none is given", hint="pass `teacher=DIR`"
             )
         step = Step(recipe=self.grid.recipe_of(name), set=self._sets(name))
-        more = self._epochs(name, spec)
+        more = [*self.inputs.rows(self.grid.cells[name].limit), *self._epochs(name, spec)]
         return self._finetuned(step, spec, seed, model, before, self._out(name, spec, seed), more)
 
     def _finetuned(
@@ -166,14 +171,14 @@ class _Planner:
         model: str,
         needs: tuple[Job, ...],
         label: Path,
-        more: Sequence[str] = (),
+        more: Sequence[str],
     ) -> list[Job]:
         """A job for each task, in directories whose names start with that of `label`."""
         found = []
         for task in _task_words(spec):
             out = label.with_name(f"{label.name}-{file_name(task)}")
             words = ["finetune", "--model", model, "--task", task, "--recipe", step.recipe]
-            words += ["--seed", str(seed), *self.inputs.rows, *setting_words(step.set), *more]
+            words += ["--seed", str(seed), *more, *setting_words(step.set)]
             found.append(Job((*words, "--out", str(out)), out, needs))
         return found
 

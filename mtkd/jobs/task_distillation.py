@@ -161,7 +161,7 @@ class TaskDistillation(StagedJob):
             found = self._cached_logits(stage) if cached else source
             assert found is not None
             if (least := stage.train.min_confidence) is not None:
-                self._drop_unsure(stage, batches, least)
+                self._drop_unsure(stage, batches, least, found)
             for teacher in teachers if not cached else ():
                 teacher.model.to(self.accelerator.device)
             return found
@@ -181,13 +181,13 @@ class TaskDistillation(StagedJob):
         """True if not all logits come from one teacher."""
         return len(self.prepared.teachers) + len(self.validated.soft_labelled) > 1
 
-    def _drop_unsure(self, stage: Stage, batches: TaskBatches, least: float) -> None:
+    def _drop_unsure(self, stage: Stage, batches: TaskBatches, least: float, source: TeacherSource) -> None:
         """Leave out the rows without labels of which the teacher is not sure, and record how many."""
         assert self.rows is not None, "inputs come first"
         logits = stored_logits(*self._stored, self.store_rows) if self._stored else None
         if logits is None:
-            cached = self._cached_logits(stage).logits
-            logits = {name: values.__getitem__ for name, values in cached.items()}
+            cached = source if isinstance(source, CachedLogits) else self._cached_logits(stage)
+            logits = {name: values.__getitem__ for name, values in cached.logits.items()}
         kept = confident_rows(self.rows.data, logits, least)
         batches.keep({name: np.flatnonzero(rows) for name, rows in kept.items()})
         self.facts["dropped"] = {name: int((~rows).sum()) for name, rows in kept.items()}

@@ -18,6 +18,7 @@ import pytest
 from mtkd.evaluation.baseline import COSINE, LINEAR, MAJORITY
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import grid_names, load_grid
+from mtkd.jobs.compare_plot import draw, pareto_front
 from mtkd.jobs.compare_table import Row, Table
 from mtkd.jobs.grid_jobs import GridInputs, Job
 from mtkd.jobs.grid_plan import plan
@@ -329,6 +330,20 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
         plan(grid, GridInputs("pocket", None, tmp_path, epochs=1))
 
 
+def test_few_labels_have_a_teacher_for_each_seed_and_more_rows_for_some_cells() -> None:
+    grid = load_grid("scripts/grids/few_labels.toml", {"seeds": [4, 5]}, {})
+    teachers, students = plan(grid, HERE)[:2], plan(grid, HERE)[2:]
+    assert [run.seed for run in teachers] == [4, 5]
+    one, other = (run.jobs[0] for run in teachers)
+    assert one.out != other.out and one.words[one.words.index("--seed") + 1] == "4"
+    for run in students:
+        refine, words = run.jobs[0], run.jobs[-1].words
+        assert refine == teachers[run.seed - 4].jobs[0]
+        assert words[words.index("--teacher") + 1] == str(refine.out)
+        rows = "10000" if "distilled" in run.cell else "9"
+        assert words.count("--limit") == 1 and words[words.index("--limit") + 1] == rows
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -386,6 +401,23 @@ def test_the_table_holds_mean_and_spread_over_seeds() -> None:
     row.gpu_speed, row.gpu_ms = {64: 3.0}, {64: 0.5}
     table = Table(grid, ["rte", "stsb"], [row], {})
     assert table.columns()[-1] == "speed on GPU at 64" and table.lines()[0][-1] == "3.00x (0.5 ms)"
+
+
+def test_the_plot_joins_what_nothing_beats(tmp_path: Path) -> None:
+    costs = {"slow": 9.0, "fast": 1.0, "beaten": 5.0, "dear": 20.0}
+    scores = {"slow": 80.0, "fast": 50.0, "beaten": 45.0, "dear": 80.0}
+    assert pareto_front(costs, scores) == ["fast", "slow"]
+    grid = load_grid("mkd-table-2", {}, {})
+    rows = [
+        Row(name, {"rte": [score / 100]}, parameters=7, seconds=[3.0], ms={64: costs[name]})
+        for name, score in scores.items()
+    ]
+    rows.append(Row(MAJORITY, {"rte": [0.4]}))
+    grid = grid.model_copy(update={"bench": grid.bench.model_copy(update={"batches": [64]})})
+    drawn = draw(Table(grid, ["rte"], rows, {}), tmp_path / "compare.png")
+    assert drawn is not None and drawn.read_bytes().startswith(b"\x89PNG")
+    assert draw(Table(grid, ["rte"], rows[-1:], {}), tmp_path / "none.png") is None
+    assert not (tmp_path / "none.png").exists()
 
 
 def test_another_command_is_not_taken_for_finished(tmp_path: Path) -> None:

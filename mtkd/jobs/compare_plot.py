@@ -1,0 +1,67 @@
+"""The plot of a grid: the average score against inference time, size and training time."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mtkd.evaluation.baseline import MAJORITY
+from mtkd.jobs.compare_table import Row, Table
+
+
+def draw(table: Table, path: Path) -> Path | None:
+    """Plot the average score of every trained row against its costs, one panel for each cost.
+
+    A line joins the Pareto front: the rows that no other row beats in both score and cost.
+
+    Returns:
+        The file, or None if fewer than two rows have a score and a measured inference time.
+    """
+    from matplotlib.figure import Figure
+
+    rows = [row for row in table.rows if row.ms and not math.isnan(row.average(table.tasks))]
+    if len(rows) < 2:
+        return None
+    batch = table.grid.bench.batches[0]
+    scores = {row.name: 100 * row.average(table.tasks) for row in rows}
+    figure = Figure(figsize=(13, 4), layout="constrained")
+    axes = figure.subplots(1, len(_COSTS), sharey=True)
+    majority = [100 * row.average(table.tasks) for row in table.rows if row.name == MAJORITY]
+    for axis, (label, cost) in zip(axes, _COSTS.items(), strict=True):
+        costs = {row.name: cost(row, batch) for row in rows}
+        for name, score in scores.items():
+            axis.plot(costs[name], score, "o", ms=5)
+            axis.annotate(name, (costs[name], score), (4, 4), textcoords="offset points", fontsize=7)
+        front = pareto_front(costs, scores)
+        axis.plot([costs[name] for name in front], [scores[name] for name in front], color="0.7", zorder=0)
+        for score in majority:
+            axis.axhline(score, color="0.7", ls=":", lw=1)
+        axis.set_xscale("log")
+        axis.margins(x=0.25)
+        axis.set_xlabel(label.format(batch=batch, tokens=table.grid.bench.seq_len))
+    axes[0].set_ylabel("average score, points")
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    return path
+
+
+def pareto_front(costs: Mapping[str, float], scores: Mapping[str, float]) -> Sequence[str]:
+    """The names of which no other has a higher score at the same or a lower cost, cheapest first."""
+    front: list[str] = []
+    for name in sorted(costs, key=lambda name: (costs[name], -scores[name])):
+        if not front or scores[name] > scores[front[-1]]:
+            front.append(name)
+    return front
+
+
+_COSTS = {
+    "inference, ms for {batch} rows of {tokens} tokens": lambda row, batch: row.ms[batch],
+    "parameters without embeddings": lambda row, batch: _parameters(row),
+    "training, seconds": lambda row, batch: statistics.fmean(row.seconds),
+}
+
+
+def _parameters(row: Row) -> int:
+    assert row.parameters is not None, "only trained rows are plotted"
+    return row.parameters
