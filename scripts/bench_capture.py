@@ -71,7 +71,7 @@ def ways() -> dict[str, Forward]:
     weights = encoder.body.state_dict()
 
     def plain(attention: str, **more: Any) -> Forward:
-        config = BertConfig(attn_implementation=attention)
+        config = BertConfig(attn_implementation=attention)  # type: ignore[call-arg]
         body = BertModel(config, add_pooling_layer=False).eval()
         body.load_state_dict(weights)
 
@@ -117,9 +117,9 @@ def compare(kind: str, rows: int, longest: int, rounds: int, batches: int, only:
                 forwards[name](tokens)
             if number:
                 seconds[name].append((time.perf_counter() - started) / len(drawn))
-    tokens = torch.cat([part.mask.sum(1) for part in drawn]).float().mean()
+    mean_length = torch.cat([part.mask.sum(1) for part in drawn]).float().mean()
     threads = torch.get_num_threads()
-    print(f"{kind} length, {rows} rows per batch, {tokens:.0f} tokens per row, {threads} threads")
+    print(f"{kind} length, {rows} rows per batch, {mean_length:.0f} tokens per row, {threads} threads")
     for name, times in seconds.items():
         ratios = [captured / plain for captured, plain in zip(times, seconds["plain"], strict=True)]
         low, _, high = statistics.quantiles(ratios, n=4)

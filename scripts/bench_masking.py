@@ -18,7 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -51,6 +53,11 @@ def mask_lines(lines: list[str], copies: int) -> None:
         write_corpus(job, {"bench": rows}, Path(directory) / "corpus")
 
 
+def _with_nlpaug(masker: Any, lines: list[str], copies: int) -> None:
+    for line in lines:
+        masker.augment(line, n=copies)
+
+
 def seconds(work: Callable[[], object]) -> float:
     """Wall-clock seconds of one call."""
     started = time.perf_counter()
@@ -78,9 +85,7 @@ def compare(lines: list[str], copies: int, rounds: int, few: int) -> None:
         other = 0.0
         if words:
             masker = words.RandomWordAug(action="substitute", target_words=["[MASK]"], aug_p=0.1)
-            other = (
-                few * copies / seconds(lambda m=masker: [m.augment(line, n=copies) for line in lines[:few]])
-            )
+            other = few * copies / seconds(partial(_with_nlpaug, masker, lines[:few], copies))
         if number:
             mtkd_rates.append(rate)
             nlpaug_rates.append(other)

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -65,9 +66,8 @@ def main(data: str, task: str, tagger: str | None, copies: int, workers: int, ro
     rates = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as place:
-            spent = seconds(
-                lambda place=place: write_corpus(job, {task: rows}, Path(place) / "c", workers=workers)
-            )
+            out = Path(place) / "c"
+            spent = seconds(partial(write_corpus, job, {task: rows}, out, workers=workers))
         rates.append(len(rows) * copies / spent)
     shown = ", ".join(f"{rate:,.0f}" for rate in sorted(rates))
     click.echo(f"{len(rows) * copies:,} copies: {statistics.median(rates):,.0f} per second ({shown})")

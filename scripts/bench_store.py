@@ -144,7 +144,6 @@ def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -
     for recipe in ("hsk-tinybert-4", "hsk-rosita-6"):
         store = home / recipe
         build_store(request(data, teacher, recipe, rows), store, "bench")
-        some: tuple[Any, ...] = (data, teacher)
         variants: dict[str, tuple[Trainer, int | None]] = {}
         for name, at, pad, changes, count in (
             ("online, all hidden states, padded to 128", None, True, ALL, 3),
@@ -154,7 +153,10 @@ def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -
             ("store, buckets, bf16", store, False, {"train.precision": "bf16"}, None),
         ):
             place = home / f"{recipe}-{len(variants)}"
-            variants[name] = trainer(*some, at, recipe, rows, place, pad, dropout, **changes), count
+            variants[name] = (
+                trainer(data, teacher, at, recipe, rows, place, pad, dropout, **changes),
+                count,
+            )
         speeds: dict[str, list[float]] = {name: [] for name in variants}
         for number in range(rounds + 1):
             for name, (made, count) in variants.items():
@@ -183,7 +185,7 @@ def bench_build(data: str, home: Path, rows: int, rounds: int) -> None:
             started = time.perf_counter()
             with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
                 for shard in job.shards:
-                    encoded = job.data[shard.task].take(shard.rows)
+                    encoded = job.data[shard.task].take(np.asarray(shard.rows))
                     for batch in length_sorted_batches(encoded, collate, job.batch_size):
                         job.teacher(batch.inputs, shard.task)
             plain.append(rows * len(job.tasks) / (time.perf_counter() - started))

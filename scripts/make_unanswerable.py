@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +47,7 @@ def main() -> None:
         others = sorted(c for c in paragraphs[row["title"]] if answer and answer not in normalise(c))
         if others:
             context = others[int(random.integers(len(others)))]
-            empty = {"text": [], "answer_start": []}
+            empty: dict[str, list[Any]] = {"text": [], "answer_start": []}
             kept.append(row | {"id": f"{row['id']}-other", "context": context, "answers": empty})
     shuffled = [kept[i] for i in random.permutation(len(kept))]
     args.out.parent.mkdir(parents=True, exist_ok=True)

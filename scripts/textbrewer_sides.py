@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,7 +130,8 @@ class LastVectors:
 
     def __init__(self, model: BertModel):
         self._seen: dict[str, Tensor] = {}
-        attention = model.encoder.layer[-1].attention.self
+        layer: Any = model.encoder.layer[-1]
+        attention = layer.attention.self
         for name in ("query", "key", "value"):
             getattr(attention, name).register_forward_hook(self._note(name))
 
@@ -177,10 +178,11 @@ class TextBrewerSide:
 
     def _models(self, job: Job) -> list[BertModel]:
         found = []
+        source: Any
         for source in (self._trainer.inner.model, self._trainer.teacher.model):  # type: ignore[union-attr]
             hf = {k: v for k, v in source.encoder.config.hf.items() if k != "model_type"}
             attention = "sdpa" if job.relations else "eager"
-            model = BertModel(BertConfig(**hf, attn_implementation=attention), add_pooling_layer=False)
+            model = BertModel(BertConfig(**hf | {"attn_implementation": attention}), add_pooling_layer=False)
             model.load_state_dict(source.encoder.body.state_dict())
             found.append(model)
         return found
@@ -200,14 +202,14 @@ class TextBrewerSide:
         ] + [{"layer_T": t - 1, "layer_S": s - 1, **attention} for s, t in pairs]
 
     def _give_projections(self) -> None:
-        terms = self._trainer.inner.objective.terms
+        terms: Any = self._trainer.inner.objective.terms
         places = ["embedding", *["hidden"] * (len(self.distiller.projs) - 1)]
         for name, projection in zip(places, self.distiller.projs, strict=True):
             if projection is not None:
                 with torch.no_grad():
-                    projection.weight.copy_(terms[name].projection.maps["all"].weight)  # type: ignore[union-attr]
+                    projection.weight.copy_(terms[name].projection.maps["all"].weight)
 
-    def train(self, batches: Iterator[dict[str, Tensor]], steps: int) -> None:
+    def train(self, batches: Iterable[dict[str, Tensor]], steps: int) -> None:
         """Run TextBrewer's loop for `steps` batches."""
         with self.distiller:
             self.distiller.train(self._optimizer, batches, num_steps=steps, max_grad_norm=CLIP, **self.more)
