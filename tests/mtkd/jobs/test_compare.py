@@ -330,8 +330,9 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
         plan(grid, GridInputs("pocket", None, tmp_path, epochs=1))
 
 
-def test_few_labels_have_a_teacher_for_each_seed_and_more_rows_for_some_cells() -> None:
-    grid = load_grid("scripts/grids/few_labels.toml", {"seeds": [4, 5]}, {})
+def test_each_seed_may_have_a_teacher_and_each_cell_its_number_of_rows() -> None:
+    changes = {"seeds": [4, 5], "refine": {"teacher": "minilm", "seed": "each"}}
+    grid = load_grid("scripts/grids/few_labels.toml", changes, {})
     teachers, students = plan(grid, HERE)[:2], plan(grid, HERE)[2:]
     assert [run.seed for run in teachers] == [4, 5]
     one, other = (run.jobs[0] for run in teachers)
