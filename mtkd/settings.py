@@ -288,7 +288,9 @@ class RefineSettings(Strict):
             else "cls".
         layers: keep only this many of the encoder's first layers; None = all.
         init_heads: what linear heads start from: a "linear-probe", which is fitted to the features of the
-            pretrained encoder before any weight of the encoder changes, or "random" weights.
+            pretrained encoder before any weight of the encoder changes, "random" weights, or a linear probe
+            for tasks with one text and random weights for those with two ("auto"), of whose relation the
+            features say little yet.
     """
 
     name: str
@@ -300,7 +302,7 @@ class RefineSettings(Strict):
     stride: int = Field(128, ge=0)
     head_hidden: int = Field(0, ge=0)
     dropout: float = Field(0.1, ge=0, lt=1)
-    init_heads: Literal["linear-probe", "random"] = "linear-probe"
+    init_heads: Literal["auto", "linear-probe", "random"] = "auto"
     train: TrainSettings = TrainSettings()
 
 
@@ -351,12 +353,14 @@ def _explain(model: type[BaseModel], values: Mapping[str, Any], error: Validatio
     key = ".".join(where)
     if first["type"] == "extra_forbidden":
         section = ".".join(where[:-1])
+        usual = _USUAL_NAMES.get(where[-1], where[-1])
         if where[0] == "terms" and len(where) == 3:
             fields = _loss_settings(values["terms"][where[1]]["loss"]).model_fields
             return unknown("setting", key, [f"{section}.{field}" for field in fields])
         known = [name for name in _keys(model, values) if name not in _NOT_SET]
         beside = [name for name in known if name.startswith(f"{section}.")] if section else known
         near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known
+        near = [name for name in beside if name.rsplit(".", 1)[-1] == usual] or near
         return unknown("setting", key, near, hint="mtkd recipes show NAME --all lists all settings")
     if first["type"] == "missing" and where[0] == "terms" and where[2:] == ["loss"]:
         known = [name for name, term in values["terms"].items() if "loss" in term]
@@ -395,6 +399,7 @@ def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str
 
 
 _UNION_PARTS = ("float", "str", "int", "constrained-int", "constrained-float")
+_USUAL_NAMES = {"learning_rate": "lr", "batch": "batch_size"}  # in other libraries -> here
 _NOT_SET = ("name", "summary", "source")
 
 

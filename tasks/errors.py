@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _MOST_NAMES = 8
 
@@ -46,9 +46,17 @@ def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = N
         known: the accepted names.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
-    nearest = f" (did you mean {near[0]!r}?)" if near else ""
-    return UserError(f"unknown {what} {value!r}{nearest}", expected=shorten(names, value), hint=hint)
+    problem = f"unknown {what} {value!r}{did_you_mean(value, names)}"
+    return UserError(problem, expected=shorten(names, value), hint=hint)
+
+
+def did_you_mean(value: str, names: Sequence[str]) -> str:
+    """` (did you mean 'NAME'?)` with the most similar name, or two if they are equally similar; or nothing."""
+    ends = [name for name in names if name.endswith(f".{value}")]  # `lr` is the end of `train.lr`
+    near = ends or difflib.get_close_matches(value, names, n=2, cutoff=0.5)
+    ratios = [difflib.SequenceMatcher(None, name, value).ratio() for name in near]
+    equal = [name for name, ratio in zip(near, ratios, strict=True) if ratio == max(ratios)]
+    return f" (did you mean {' or '.join(repr(name) for name in equal[:2])}?)" if equal else ""
 
 
 def counted(number: int, noun: str) -> str:

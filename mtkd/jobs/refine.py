@@ -109,9 +109,14 @@ class _Refine(TrainingJob):
             callbacks=self.callbacks,
             label="refining",
         )
-        train = self.settings.train
-        if self.settings.init_heads == "linear-probe" and not trainer.resumes:
-            fit_linear_heads(self.model, self.batches.tasks, self.encoded, train.eval_batch_size, train.seed)
+        train, heads = self.settings.train, self.settings.init_heads
+        probed = {
+            task.name: self.encoded[task.name]
+            for task in self.tasks
+            if heads == "linear-probe" or (heads == "auto" and len(task.columns) == 1)
+        }
+        if not trainer.resumes:
+            fit_linear_heads(self.model, self.batches.tasks, probed, train.eval_batch_size, train.seed)
         outcome = trainer.fit()
         scores = self.evaluate(self.model)
         weak = baseline_warnings({task.name: task for task in self.tasks}, scores)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from tasks.batching import Collator, Encoded
 from tasks.heads import Head
 from tasks.task import Task
+from tasks.task_types.task_type import LossSum
 
 MAX_ROWS = 5000  # of each task; more rows hardly change a linear head
-_L2 = 0.5  # as scikit-learn's LogisticRegression with C=1
+# Of the L2 penalty, in units of the features' mean squared distance from their mean.
+_STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
+_HELD_OUT = 0.2
 _ITERATIONS = 100
 
 
@@ -25,8 +29,10 @@ def fit_linear_heads(
     """Fit each linear head to the pooled features of the frozen encoder (LP-FT, Kumar et al. 2022).
 
     Fine-tuning that starts from a random head first distorts the pretrained features; with few rows it does
-    not recover. A head minimises loss(W x + b) + ‖W‖² / 2 by L-BFGS, where the loss is the task's own, summed
-    over at most `MAX_ROWS` rows. Heads with a hidden layer and heads of `span` tasks are not changed.
+    not recover. A head minimises loss(W x + b) + λ ‖W‖² by L-BFGS, where the loss is the task's own, summed
+    over at most `MAX_ROWS` rows, and λ is the strength with the lowest loss on a fifth of the rows when the
+    head is fitted to the others. (A head that fits few rows without error leaves the encoder nothing to
+    learn.) Heads with a hidden layer and heads of `span` tasks are not changed.
 
     Args:
         model: on any device; it is in evaluation mode meanwhile.
@@ -46,7 +52,7 @@ def fit_linear_heads(
             chosen = np.arange(len(encoded.labels))
             if len(chosen) > MAX_ROWS:
                 chosen = np.sort(np.random.default_rng(seed).choice(chosen, MAX_ROWS, replace=False))
-            _fit(task, head, *_features(model, encoded, chosen, batch_size))
+            _fit(_Probe(task, *_features(model, encoded, chosen, batch_size)), head.output, seed)
             fitted.append(name)
     return fitted
 
@@ -71,8 +77,45 @@ def _features(
     return torch.cat(vectors), torch.cat(labels), torch.cat(groups) if groups else None
 
 
-def _fit(task: Task, head: Head, vectors: Tensor, labels: Tensor, groups: Tensor | None) -> None:
-    output = head.output
+@dataclass(frozen=True)
+class _Probe:
+    """The features (n, d), labels and groups that a head is fitted to."""
+
+    task: Task
+    vectors: Tensor
+    labels: Tensor
+    groups: Tensor | None
+
+    def take(self, rows: Tensor) -> _Probe:
+        groups = None if self.groups is None else self.groups[rows]
+        return _Probe(self.task, self.vectors[rows], self.labels[rows], groups)
+
+    def loss(self, output: nn.Linear) -> LossSum:
+        return self.task.type.loss(self.task, output(self.vectors), self.labels, self.groups)
+
+
+def _fit(probe: _Probe, output: nn.Linear, seed: int) -> None:
+    """Fit a linear layer with the penalty that suits held-out rows."""
+    center, spread = probe.vectors.mean(0), probe.vectors.var(0, correction=0).sum().sqrt()
+    probe = replace(probe, vectors=(probe.vectors - center) / spread.clamp(min=1e-12))
+    rows = torch.arange(len(probe.labels)) if probe.groups is None else probe.groups.cpu()
+    units, unit = rows.unique(return_inverse=True)  # the rows of a group stay together
+    order = torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))
+    held_out = (order < _HELD_OUT * len(units))[unit].to(probe.vectors.device)
+    fitted, judged = probe.take((~held_out).nonzero()[:, 0]), probe.take(held_out.nonzero()[:, 0])
+    losses = []
+    for strength in _STRENGTHS if len(judged.labels) else ():
+        _minimise(fitted, output, strength)
+        with torch.no_grad():
+            losses.append(judged.loss(output).total.item())
+    best = _STRENGTHS[int(np.argmin(losses))] if losses else _STRENGTHS[-1]
+    _minimise(probe, output, best)
+    with torch.no_grad():  # the same function of the features as they are
+        output.weight.div_(spread.clamp(min=1e-12))
+        output.bias.sub_(output.weight @ center)
+
+
+def _minimise(probe: _Probe, output: nn.Linear, penalty: float) -> None:
     torch.nn.init.zeros_(output.weight)
     torch.nn.init.zeros_(output.bias)
     optimizer = torch.optim.LBFGS(
@@ -81,8 +124,8 @@ def _fit(task: Task, head: Head, vectors: Tensor, labels: Tensor, groups: Tensor
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = task.type.loss(task, output(vectors), labels, groups)
-        value: Tensor = (loss.total + _L2 * output.weight.square().sum()) / loss.count.clamp(min=1)
+        loss = probe.loss(output)
+        value: Tensor = (loss.total + penalty * output.weight.square().sum()) / loss.count.clamp(min=1)
         value.backward()
         return value
 

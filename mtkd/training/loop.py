@@ -214,8 +214,8 @@ class TrainingLoop(ABC, Generic[Rows]):
         values_on_cpu = torch.cat([torch.stack([*losses, norm.float()]), torch.stack(terms).sum(0)]).tolist()
         step_loss, norm_value = sum(values_on_cpu[: len(losses)]), values_on_cpu[len(losses)]
         loss, *each = self._synchronise([step_loss, *values_on_cpu[len(losses) + 1 :]])
-        self._check_finite(loss)
-        self._check_finite(norm_value)
+        self._check_finite(loss, self.position.step + 1)
+        self._check_finite(norm_value, self.position.step + 1)
         rate = self.learning_rate()
         set_learning_rate(self.optimizer, rate)
         self.step_optimizer.step()
@@ -248,16 +248,15 @@ class TrainingLoop(ABC, Generic[Rows]):
     def _check_weights(self) -> None:
         """Raise UserError if the last step made weights non-finite, before they are saved."""
         sizes = [weight.detach().abs().max() for weight in self.inner.parameters() if weight.numel()]
-        self._check_finite(float(torch.stack(sizes).max()))
+        self._check_finite(float(torch.stack(sizes).max()), self.position.step)
 
-    def _check_finite(self, value: float) -> None:
+    def _check_finite(self, value: float, step: int) -> None:
         if math.isfinite(value):
             return
         kept = newest_checkpoint(self.checkpoints)
         where = f"the last good checkpoint is {kept}" if kept else "there is no checkpoint yet"
         raise UserError(
-            f"loss or weights are not finite at step {self.position.step + 1} (task {self.state.task!r}); "
-            f"{where}",
+            f"loss or weights are not finite at step {step} (task {self.state.task!r}); {where}",
             hint=f"start over (`overwrite=True`) with {self.remedy}",
         )
 

@@ -66,7 +66,7 @@ def check_metrics(task: Task) -> None:
         if name in allowed:
             continue
         if not any(name in task_type(kind).metrics for kind in kinds()):
-            raise unknown(f"metric of task {task.name!r}", name, allowed)
+            raise unknown(f"metric in `metrics` of the task {task.name!r}:", name, allowed)
         raise UserError(
             f"metric {name!r} does not suit task {task.name!r} ({task.kind}, {len(task.labels)} labels)",
             expected=", ".join(allowed),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,27 +41,48 @@ def features(model: MultiTaskModel, rows: Encoded) -> np.ndarray:
         return model.eval().encoder(batch.inputs, OutputSpec(pooled=True)).pooled.numpy()
 
 
+def scaled(vectors: np.ndarray) -> np.ndarray:
+    """Centred, and with a mean squared length of 1: the unit of the penalty."""
+    centred = vectors - vectors.mean(0)
+    return centred / np.sqrt((centred**2).sum(1).mean())
+
+
 @pytest.mark.parametrize("task", ["sst2", "mnli"])
-def test_classes_as_scikit_learn(task: str, model: MultiTaskModel) -> None:
+def test_classes_as_scikit_learn(task: str, model: MultiTaskModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mtkd.training.linear_probe._STRENGTHS", (0.1,))
     rows = encoded(model, task)
     before = {name: weight.clone() for name, weight in model.encoder.state_dict().items()}
     assert fit_linear_heads(model, TASKS, {task: rows}, batch_size=16, seed=0) == [task]
     vectors, labels = features(model, rows), rows.labels.astype(int)
-    expected = LogisticRegression(C=1.0, tol=1e-8, max_iter=5000).fit(vectors, labels).predict_proba(vectors)
+    inverse = 5.0 if task == "mnli" else 10.0  # of two classes, it has one vector of weights, the difference
+    logistic = LogisticRegression(C=inverse, tol=1e-8, max_iter=5000)
+    expected = logistic.fit(scaled(vectors), labels).predict_proba(scaled(vectors))
     with torch.no_grad():
         logits = model.heads[task].eval()(torch.from_numpy(vectors))
     np.testing.assert_allclose(logits.softmax(1).numpy(), expected, atol=2e-3)
     assert all(torch.equal(before[name], weight) for name, weight in model.encoder.state_dict().items())
 
 
-def test_scores_as_ridge_regression(model: MultiTaskModel) -> None:
+def test_scores_as_ridge_regression(model: MultiTaskModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mtkd.training.linear_probe._STRENGTHS", (1.0,))
     rows = encoded(model, "stsb")
     fit_linear_heads(model, TASKS, {"stsb": rows}, batch_size=16, seed=0)
     vectors = features(model, rows)
-    expected = Ridge(alpha=0.5).fit(vectors, rows.labels).predict(vectors)
+    expected = Ridge(alpha=1.0).fit(scaled(vectors), rows.labels).predict(scaled(vectors))
     with torch.no_grad():
         found = model.heads["stsb"].eval()(torch.from_numpy(vectors))[:, 0].numpy()
     np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_labels_without_a_pattern_leave_a_small_head(model: MultiTaskModel) -> None:
+    rows = encoded(model, "sst2", 48)
+    random = replace(rows, labels=np.random.default_rng(0).integers(0, 2, 48).astype(np.float64))
+    vectors = features(model, rows)
+    fit_linear_heads(model, TASKS, {"sst2": random}, batch_size=16, seed=0)
+    with torch.no_grad():
+        logits = model.heads["sst2"].eval()(torch.from_numpy(vectors))
+    margins = (logits[:, 0] - logits[:, 1]).abs()
+    assert margins.max() < 0.8, "more than 48 features could fit them without error"
 
 
 def test_heads_with_a_hidden_layer_are_left_as_they_are(tiny_encoder: Path) -> None:
