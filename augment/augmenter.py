@@ -51,6 +51,11 @@ class Augmenter(Protocol):
         return SCHEMA
 
     @property
+    def shard_copies(self) -> int:
+        """Approximate number of copies per file, after which an interrupted job resumes."""
+        return 250_000
+
+    @property
     def settings(self) -> dict[str, float | int | str]:
         """All settings that affect the copies, by name."""
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from augment.augmenter import Augmenter
+from augment.contextual import Contextual
 from augment.masking import Masking
 from augment.replacement import Replacement
 from tasks.errors import UserError, unknown
@@ -19,7 +20,11 @@ from tasks.plugins import load_plugins
 
 GROUP = "mtkd.augmenters"
 # Questions are made from plain paragraphs, not from task rows: see `augment.questions.generation.config`.
-AUGMENTERS: dict[str, type[Augmenter]] = {"mask": Masking, "replace": Replacement}
+AUGMENTERS: dict[str, type[Augmenter]] = {
+    "contextual": Contextual,
+    "mask": Masking,
+    "replace": Replacement,
+}
 
 
 def build_augmenter(name: str, settings: Mapping[str, Any]) -> Augmenter:

@@ -287,6 +287,8 @@ class RefineSettings(Strict):
         pooling: how the vector of a row is computed; "auto" uses what the encoder's directory declares, or
             else "cls".
         layers: keep only this many of the encoder's first layers; None = all.
+        pair_head: the heads of classification tasks with two texts: "linear", as all others, or "san", the
+            stochastic answer network of MT-DNN, which starts from random weights.
         init_heads: what linear heads start from: a "linear-probe", which is fitted to the features of the
             pretrained encoder before any weight of the encoder changes, "random" weights, or a linear probe
             for tasks with one text and random weights for those with two ("auto"), of whose relation the
@@ -302,6 +304,7 @@ class RefineSettings(Strict):
     stride: int = Field(128, ge=0)
     head_hidden: int = Field(0, ge=0)
     dropout: float = Field(0.1, ge=0, lt=1)
+    pair_head: Literal["linear", "san"] = "linear"
     init_heads: Literal["auto", "linear-probe", "random"] = "auto"
     train: TrainSettings = TrainSettings()
 

@@ -33,6 +33,15 @@ class Tokens:
     token_type_ids: torch.Tensor
     ends: torch.Tensor | None = None
 
+    @property
+    def text_masks(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Two (B, L) bool tensors: the tokens of the first text and those of the second, of joined texts."""
+        assert self.ends is not None, "only for texts that are joined"
+        inside = self.mask & ~self.ends
+        inside[:, 0] = False  # [CLS]
+        before = self.ends.cumsum(1) == 0
+        return inside & before, inside & ~before
+
     def to(self, device: torch.device | str) -> Tokens:
         """Move to a device."""
         ends = None if self.ends is None else self.ends.to(device)

@@ -51,7 +51,7 @@ def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = N
 
 
 def did_you_mean(value: str, names: Sequence[str]) -> str:
-    """` (did you mean 'NAME'?)` with the most similar name, or two if they are equally similar; or nothing."""
+    """`(did you mean 'NAME'?)` with the most similar name, or two if equally similar; "" if there is none."""
     ends = [name for name in names if name.endswith(f".{value}")]  # `lr` is the end of `train.lr`
     near = ends or difflib.get_close_matches(value, names, n=2, cutoff=0.5)
     ratios = [difflib.SequenceMatcher(None, name, value).ratio() for name in near]

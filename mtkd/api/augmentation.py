@@ -94,6 +94,48 @@ def replace(
     return _write(method, numbers, data, tasks, out, workers, limit, overwrite, command)
 
 
+def contextual(
+    data: Any,
+    tasks: TaskSpec,
+    out: str | Path,
+    *,
+    model: str | Path,
+    vectors: str | Path | None = None,
+    p: float = 0.4,
+    candidates: int = 15,
+    copies: Copies = None,
+    seed: int = 0,
+    workers: int = 1,
+    limit: int | None = None,
+    device: str | None = None,
+    overwrite: bool = False,
+    command: str = "mtkd.augment.contextual(...)",
+) -> WrittenCorpus:
+    """Write copies with words replaced by those that a masked language model suggests (TinyBERT).
+
+    A word of one token is replaced by one of the most likely words of the model at its place, any other word
+    by one of its nearest neighbours among word vectors.
+
+    Args:
+        model: hub name or directory of a masked language model of transformers, with its head.
+        vectors: a text file of word vectors in the format of GloVe or word2vec; None = the model's input
+            embeddings of whole words, compared with the mean of the word's tokens.
+        p: probability that a word is replaced.
+        candidates: the number of words from which a replacement is drawn.
+        copies: copies per row, or task -> copies; 20 by default.
+        device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
+        data, tasks, out, seed, workers, limit, overwrite, command: see `mask`.
+
+    Raises:
+        UserError: the model has no masked-LM head, or cannot be read, or the vectors cannot.
+    """
+    from augment.contextual import COPIES, Contextual
+
+    method = Contextual(str(model), None if vectors is None else str(vectors), p, candidates, seed, device)
+    numbers = _copies(tasks, copies, default=COPIES)
+    return _write(method, numbers, data, tasks, out, workers, limit, overwrite, command)
+
+
 def run(
     name: str,
     data: Any,
@@ -107,7 +149,7 @@ def run(
     overwrite: bool = False,
     command: str = "mtkd.augment.run(...)",
 ) -> WrittenCorpus:
-    """Write copies of every training row with the augmenter of a name: "mask", "replace", or one of a plugin.
+    """Write copies of every training row with the augmenter of a name, such as "mask", or one of a plugin.
 
     Args:
         settings: keyword arguments of the augmenter.
@@ -157,7 +199,8 @@ def _write(
     rows = {
         task.name: load_rows(source, task, task.train, limit, 0) for task in _trained(tasks) if task.train
     }
-    job = CorpusJob(method.prepare(rows), copies, source.name, __version__, command)
+    ready = method.prepare(rows)
+    job = CorpusJob(ready, copies, source.name, __version__, command, ready.shard_copies)
     ranks = launched()
     with progress("copying", total_copies(job, rows), unit="copies", show=ranks.first) as advance:
         return write_corpus(

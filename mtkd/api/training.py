@@ -48,7 +48,8 @@ def refine(
     """Fine-tune a pretrained encoder on all tasks at once: the multi-task teacher (MKD, section 3.1).
 
     Args:
-        teacher: hub name or directory of a pretrained encoder; "minilm" is installed beside mtkd.
+        teacher: hub name or directory of a pretrained encoder, or a checkpoint of MT-DNN (FILE.pt), which is
+            converted to the directory FILE.pt.converted; "minilm" is installed beside mtkd.
         data: "pocket", "hub", a directory, tables such as {"rte": {"train": rows, "validation": rows}}
             (rows: a DataFrame, datasets.Dataset, pyarrow.Table or list of dicts), or a list of these. It can
             be left out if every task is a task file with [files].

@@ -1,4 +1,4 @@
-"""`mtkd augment mask`, `replace` and `run`: corpora of copies of rows."""
+"""`mtkd augment mask`, `replace`, `contextual` and `run`: corpora of copies of rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from mtkd.cli.options import (
     command_line,
     data_option,
+    device_option,
     limit_option,
     out_option,
     overwrite_option,
@@ -35,6 +36,9 @@ _copies_option = click.option(
     multiple=True,
     metavar="[TASK=]N",
     help="copies of each row  [default: 40 for stsb, mrpc and rte, else 10]",
+)
+_many_copies_option = click.option(
+    "--copies", multiple=True, metavar="[TASK=]N", help="copies of each row  [default: 20]"
 )
 _writing_options = stack(
     click.option("--workers", default=1, type=click.IntRange(min=1), help="processes"),
@@ -74,7 +78,7 @@ def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any
     "--p-pos", default=0.1, help="probability that a word is replaced by another of its part of speech"
 )
 @click.option("--p-ngram", default=0.25, help="probability that a text is cut to 1 to 5 consecutive words")
-@click.option("--copies", multiple=True, metavar="[TASK=]N", help="copies of each row  [default: 20]")
+@_many_copies_option
 @click.option(
     "--tagger",
     default="auto",
@@ -95,6 +99,41 @@ def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **given: 
     _show(written, out, json_file)
 
 
+@click.command()
+@_source_options
+@click.option(
+    "--model", required=True, metavar="NAME|DIR", help="a masked language model, such as bert-base-uncased"
+)
+@click.option(
+    "--vectors",
+    metavar="FILE",
+    help="word vectors as text (GloVe, word2vec), for the neighbours of words that are several tokens  "
+    "[default: the model's input embeddings of whole words]",
+)
+@click.option("--p", default=0.4, help="probability that a word is replaced")
+@click.option(
+    "--candidates",
+    default=15,
+    type=click.IntRange(min=1),
+    help="number of words from which a replacement is drawn",
+)
+@_many_copies_option
+@seed_option
+@device_option
+@_writing_options
+def contextual(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any) -> None:
+    """Write copies with words replaced by those that a masked language model suggests (TinyBERT).
+
+    After an interruption the same command resumes. With `accelerate launch -m mtkd.cli.main augment ...` the
+    work is sharded across processes.
+    """
+    from mtkd.api import augmentation
+
+    command = command_line()
+    written = augmentation.contextual(out=out, copies=",".join(copies), command=command, **given)
+    _show(written, out, json_file)
+
+
 @click.command("run")
 @click.argument("name")
 @_source_options
@@ -104,7 +143,7 @@ def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **given: 
 def run_augmenter(
     name: str, out: Path, sets: tuple[str, ...], copies: tuple[str, ...], json_file: str | None, **given: Any
 ) -> None:
-    """Write copies of every training row with the augmenter NAME: mask, replace, or one of a plugin.
+    """Write copies of every training row with the augmenter NAME, such as mask, or one of a plugin.
 
     Other packages add augmenters as entry points of the group mtkd.augmenters.
     """

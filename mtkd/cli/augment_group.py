@@ -12,6 +12,10 @@ from mtkd.cli.lazy_group import LazyGroup
     lazy={
         "mask": ("mtkd.cli.augment_copies:mask", "copies of rows with masked words"),
         "replace": ("mtkd.cli.augment_copies:replace", "copies with masked or replaced words, and n-grams"),
+        "contextual": (
+            "mtkd.cli.augment_copies:contextual",
+            "copies with words that a masked language model suggests",
+        ),
         "run": ("mtkd.cli.augment_copies:run_augmenter", "copies by any augmenter, plugins included"),
         "questions": (
             "mtkd.cli.augment_group:questions",

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     "--tasks",
     help="tasks, groups of tasks or task files, comma-separated  [default: glue, which is all GLUE tasks]",
 )
-@click.option("--teacher", default="minilm", help="hub name or directory of an encoder")
+@click.option(
+    "--teacher", default="minilm", help="hub name or directory of an encoder, or a checkpoint of MT-DNN (.pt)"
+)
 @out_option
 @click.option("--recipe", default="refine", help="settings to start from")
 @train_options

@@ -82,7 +82,12 @@ class _Refine(TrainingJob):
         pooling = None if settings.pooling == "auto" else settings.pooling
         encoder = TransformerEncoder.pretrained(teacher, pooling, settings.layers)
         info = ModelInfo(
-            settings.max_length, settings.head_hidden, settings.dropout, base=teacher, stride=settings.stride
+            settings.max_length,
+            settings.head_hidden,
+            settings.dropout,
+            base=teacher,
+            stride=settings.stride,
+            pair_head=settings.pair_head,
         )
         self.model = MultiTaskModel(encoder, self.tasks, Tokeniser.load(locate(teacher)), info)
         reader = self.model.reader

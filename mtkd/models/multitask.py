@@ -26,6 +26,7 @@ from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from tasks.batching import ModelInputs
 from tasks.errors import UserError, shorten
 from tasks.files import atomic_directory
+from tasks.heads import SANHead
 from tasks.reader import Reader
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
@@ -78,6 +79,8 @@ class MultiTaskModel(nn.Module):
         self.info.max_length = max_length
 
     def _new_head(self, task: Task) -> nn.Module:
+        if self.info.pair_head == "san" and task.kind == "classify" and len(task.columns) == 2:
+            return SANHead(self.encoder.width, task.type.n_outputs(task), self.info.dropout)
         return task.type.build_head(task, self.encoder.width, self.info.head_hidden, self.info.dropout)
 
     @property
@@ -102,11 +105,15 @@ class MultiTaskModel(nn.Module):
             ModelOutput with logits (B, C), or (B, 2, L) for `span` tasks, and the other requested outputs.
         """
         module = self.heads[head] if need.logits else None
-        of_tokens = module is not None and self.tasks[head].type.predicts_spans
+        of_pairs = isinstance(module, SANHead)
+        of_tokens = module is not None and (of_pairs or self.tasks[head].type.predicts_spans)
         read = OutputSpec(pooled=need.logits and not of_tokens, sequence=need.logits and of_tokens)
         out = self.encoder(inputs, replace(need, logits=False) | read)
         logits: Tensor | None = None
-        if module is not None:
+        if module is not None and of_pairs:
+            assert inputs.joined is not None, "a Transformer reads both texts in one sequence"
+            logits = module(out.sequence, *inputs.joined.text_masks)
+        elif module is not None:
             logits = module(out.sequence, out.mask) if of_tokens else module(out.pooled)
         return ModelOutput(**vars(out), logits=logits)
 

@@ -30,6 +30,7 @@ class ModelInfo:
         stride: the number of tokens that neighbouring windows of a long context share (`span` tasks).
         head_hidden: the width of the heads' hidden layer; 0 = a single linear layer.
         dropout: the dropout probability in the heads.
+        pair_head: "linear", or "san" if classification tasks with two texts have a `SANHead`.
         base: the pretrained encoder that training started from; None = random weights.
         scores: task -> recorded validation scores (see `mtkd.evaluation.scoring`).
     """
@@ -40,6 +41,7 @@ class ModelInfo:
     base: str | None = None
     scores: dict[str, dict] = field(default_factory=dict)
     stride: int = 128
+    pair_head: str = "linear"
 
 
 @dataclass(frozen=True)

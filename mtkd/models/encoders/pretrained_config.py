@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from mtkd.models.encoders.encoder import EncoderConfig
+from mtkd.models.encoders.mt_dnn import MT_DNN, convert_mt_dnn
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.errors import UserError
 from tasks.files import digest_file, read_json
@@ -68,11 +69,14 @@ class TransformerConfig(EncoderConfig):
 def locate(name: str) -> str:
     """Translate an encoder's name into a hub name or directory that transformers understands.
 
-    `minilm` is the encoder installed with mtkd; a run directory stands for the model inside it.
+    `minilm` is the encoder installed with mtkd; a run directory stands for the model inside it, and a file of
+    MT-DNN (.pt) for a directory that it is converted to.
 
     Raises:
-        UserError: the encoder `minilm` is not installed.
+        UserError: the encoder `minilm` is not installed, or a file cannot be converted.
     """
+    if name.endswith(MT_DNN) and not Path(name).is_dir():
+        return str(convert_mt_dnn(Path(name)))
     if name != DEFAULT_TEACHER:
         inside = Path(name) / "model"
         return str(inside) if (inside / "config.json").is_file() else name

@@ -73,6 +73,7 @@ def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "augment contextual": augmentation.contextual,
     "augment filter": augmentation.filter_questions,
     "augment mask": augmentation.mask,
     "augment replace": augmentation.replace,

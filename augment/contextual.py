@@ -1,0 +1,248 @@
+"""Contextual replacement: words become others that a masked language model or word vectors suggest.
+
+Jiao et al. 2020 (TinyBERT, arXiv 1909.10351, algorithm 1). Every word has a set C of candidates:
+
+    a word of one token     the K most likely words of the masked language model, with the word masked
+    any other word          the K nearest other words by the cosine of word vectors
+
+In each copy, each word is replaced with probability p by a word drawn from C, each being equally likely. C is
+found once, with the original text around the word, as in the authors' program, whereas algorithm 1 as printed
+would find it again in every copy, with the words replaced so far. As printed, any word can be replaced, also
+a stop word, and by itself if C has it. Marks and clitics ('s) are not words; case is not carried over.
+
+The model reads each text by itself, and words beyond its positions have no candidates from it. For pairs of
+texts, copies alter the first text, the second, and both, in turn, as in `augment.replacement`.
+
+The draws come from `augment.counter_rng`. Word w of the row, from 1 and counted across its texts, is replaced
+if draw(uid, copy, w) is below p; splitmix64(that draw + G) chooses from C, which is sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from augment.augmenter import Augmenter, Copies, copies_table
+from augment.counter_rng import G, below, mix, streams_of, threshold
+from augment.tagged_text import split_words
+from tasks.corpus_reader import SCHEMA
+from tasks.errors import UserError
+from tasks.files import digest_bytes
+from tasks.rows import Rows
+from tasks.word_vectors import read_word_vectors
+
+if TYPE_CHECKING:
+    from augment.masked_lm import MaskedLM
+
+COPIES = 20  # copies per row in the paper
+_CHUNK = 1024  # copies made at once
+_QUERIES = 64  # words whose neighbours are found at once
+
+
+@dataclass(frozen=True)
+class Contextual(Augmenter):
+    """The method "contextual".
+
+    Attributes:
+        model: hub name or directory of a masked language model with its head.
+        vectors: a text file of word vectors (GloVe, word2vec), among which neighbours are found; None = the
+            model's input embeddings of whole words, compared with the mean of a word's tokens.
+        p: the probability that a word is replaced, 0 < p < 1.
+        candidates: K, at least 1.
+        seed: decides which words are replaced, and by which candidates.
+        device: such as "cuda:1"; None = the best available device.
+        neighbours: word of several tokens -> its sorted neighbours, which `prepare` finds.
+        digest: the digest of the model and its tokeniser, which `prepare` computes.
+
+    Raises:
+        UserError: a setting is out of range.
+    """
+
+    model: str
+    vectors: str | None = None
+    p: float = 0.4
+    candidates: int = 15
+    seed: int = 0
+    device: str | None = None
+    neighbours: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    digest: str = ""
+
+    name = "contextual"
+    kind = "copies"
+    schema = SCHEMA
+    shard_copies = 20_000
+    about = (
+        "Each word is replaced with probability p (TinyBERT, Jiao et al. 2020): a word of one token by one "
+        "of the most likely words of a masked language model at that place, any other word by one of its "
+        "nearest neighbours among word vectors. For pairs of texts, the copies alter the first text, the "
+        "second, and both, in turn. A copy depends only on the seed, the source row, the number of the copy, "
+        "these settings, the model and the vectors."
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.p < 1:
+            raise UserError(f"replacement probability p = {self.p}", expected="0 < p < 1, such as 0.4")
+        if self.candidates < 1:
+            raise UserError(f"candidates = {self.candidates}", expected="1 or more, such as 15")
+
+    @property
+    def settings(self) -> dict[str, float | int | str]:
+        """The fields by name, with a digest in place of the neighbours."""
+        found = (part for word in self.neighbours for part in (word, *self.neighbours[word], ""))
+        return {
+            "model": self.model,
+            "model_digest": self.digest,
+            "vectors": self.vectors or "of the model",
+            "p": self.p,
+            "candidates": self.candidates,
+            "seed": self.seed,
+            "neighbours": digest_bytes(*found),
+        }
+
+    def prepare(self, rows: Mapping[str, Rows]) -> Contextual:
+        """Find the neighbours of all words of several tokens.
+
+        Raises:
+            UserError: the model or the vectors cannot be read, or the model has no masked-LM head.
+        """
+        lm = self._open()
+        columns = (column.unique() for part in rows.values() for column in part.texts)
+        words = sorted({word for column in columns for text in _split(lm, column) for word in text.longer})
+        if self.vectors is None:
+            own = np.full(len(words), -1)
+            found = _nearest(lm.mean_embeddings(words), own, lm.words, lm.embeddings(), self.candidates)
+        else:
+            known, matrix = read_word_vectors(self.vectors)
+            index = {word: number for number, word in enumerate(known)}
+            own = np.array([index.get(word, index.get(word.lower(), -1)) for word in words], np.int64)
+            words = [word for word, number in zip(words, own, strict=True) if number >= 0]
+            own = own[own >= 0]
+            found = _nearest(matrix[own], own, known, matrix, self.candidates)
+        neighbours = dict(zip(words, found, strict=True))
+        return replace(self, neighbours=neighbours, digest=lm.digest)
+
+    def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
+        """Yield the copies of `rows` in row order, keeping each row's copies together, in chunks."""
+        lm = self._open()
+        step = max(1, _CHUNK // copies)
+        for start in range(0, len(rows), step):
+            yield self._chunk(lm, rows.take(np.arange(start, min(start + step, len(rows)))), copies)
+
+    def _open(self) -> MaskedLM:
+        from augment.masked_lm import open_masked_lm  # with torch, which the other augmenters do not need
+
+        return open_masked_lm(self.model, self.device)
+
+    def _chunk(self, lm: MaskedLM, rows: Rows, copies: int) -> Copies:
+        distinct = pa.concat_arrays(list(rows.texts)).unique()
+        known = {text.text: (text, self._candidates(lm, text)) for text in _split(lm, distinct)}
+        streams = streams_of(self.seed, rows.uids, copies).reshape(len(rows), copies)
+        turn = np.arange(copies) % 3
+        made: list[list[str]] = [[] for _ in rows.texts]
+        changed = np.zeros((len(rows), copies), np.int64)
+        words = 0
+        for row, texts in enumerate(zip(*(column.to_pylist() for column in rows.texts), strict=True)):
+            before = 0  # words of the row's texts so far
+            for number, (text, candidates) in enumerate(known[text] for text in texts):
+                sizes = np.array([len(some) for some in candidates], np.int64)
+                steps = G * np.arange(before + 1, before + 1 + len(sizes), dtype=np.uint64)
+                draws = mix(streams[row][:, None] + steps)
+                active = (turn != 1 - number) | (len(texts) == 1)
+                replaced = active[:, None] & (draws < threshold(self.p)) & (sizes > 0)
+                chosen = below(mix(draws + G), sizes)
+                for copy in range(copies):
+                    parts = list(text.parts)
+                    for word in np.flatnonzero(replaced[copy]):
+                        parts[2 * word + 1] = candidates[word][chosen[copy, word]]
+                        changed[row, copy] += parts[2 * word + 1] != text.parts[2 * word + 1]
+                    made[number].append("".join(parts))
+                before += len(sizes)
+            words += before * copies
+        first, *second = (pa.array(column, pa.string()) for column in made)
+        pair = second[0] if second else pa.nulls(changed.size, pa.string())
+        table = copies_table(rows, copies, self.name, first, pair)
+        return Copies(table, words, int(changed.sum()), int((changed == 0).sum()))
+
+    def _candidates(self, lm: MaskedLM, text: _Text) -> list[tuple[str, ...]]:
+        """The candidates of each word of a text."""
+        places = [place for place in text.tokens if place is not None and place < lm.longest]
+        filled = dict(zip(places, lm.fill(text.ids, places, self.candidates), strict=True))
+        return [
+            self.neighbours.get(word, ()) if place is None else filled.get(place, ())
+            for word, place in zip(text.words, text.tokens, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text split into words.
+
+    Attributes:
+        ids: its token ids.
+        parts: what is before the first word, the word, what is between it and the second, ...
+        tokens: for each word its token, None if it has several.
+    """
+
+    text: str
+    ids: np.ndarray
+    parts: list[str]
+    tokens: list[int | None]
+
+    @property
+    def words(self) -> list[str]:
+        return self.parts[1::2]
+
+    @property
+    def longer(self) -> list[str]:
+        """The words of several tokens."""
+        return [word for word, place in zip(self.words, self.tokens, strict=True) if place is None]
+
+
+def _split(lm: MaskedLM, texts: pa.StringArray) -> Iterator[_Text]:
+    """Split texts into words, and find the token of each."""
+    encoded = lm.tokeniser.token_ids_with_offsets(texts)
+    for number, text in enumerate(texts.to_pylist()):
+        ids, begins, ends = (column.row(number) for column in encoded)
+        parts, tokens, at = [""], list[int | None](), 0
+        for space, word in split_words(text):
+            parts[-1] += space
+            at += len(space)
+            stop = at + len(word)
+            if word[0].isalnum():
+                first, after = np.searchsorted(begins, (at, stop)).tolist()
+                alone = after == first + 1 and begins[first] == at and ends[first] == stop
+                tokens.append(first if alone else None)
+                parts += [word, ""]
+            else:
+                parts[-1] += word
+            at = stop
+        parts[-1] += text[at:]
+        yield _Text(text, ids, parts, tokens)
+
+
+def _nearest(
+    queries: np.ndarray, own: np.ndarray, words: Sequence[str], matrix: np.ndarray, count: int
+) -> list[tuple[str, ...]]:
+    """The `count` words (at most all but one) whose vectors have the largest cosine with each query, sorted.
+
+    Args:
+        queries: (n, d); `own`: (n,) the word that each query is, and that is left out; -1 = none.
+        matrix: (len(words), d), their vectors.
+    """
+    count = min(count, len(words) - 1)
+    if count < 1:
+        return [() for _ in queries]
+    unit = matrix / np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
+    found: list[tuple[str, ...]] = []
+    for start in range(0, len(queries), _QUERIES):
+        cosines = queries[start : start + _QUERIES] @ unit.T  # times the norm of each query
+        itself = own[start : start + _QUERIES]
+        known = np.flatnonzero(itself >= 0)
+        cosines[known, itself[known]] = -np.inf
+        best = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
+        found += [tuple(sorted(words[number] for number in row)) for row in best]
+    return found

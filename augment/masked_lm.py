@@ -1,0 +1,146 @@
+"""Masked language models: the most likely words at a place of a text, and the vectors of words."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing import parent_process
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from augment.tagged_text import split_words
+from mtkd.device import find_device
+from mtkd.models.digest import digest_weights
+from mtkd.models.encoders.pretrained_config import config_of, locate, quieten
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.outputs import OutputSpec
+from tasks.batching import ModelInputs, Tokens
+from tasks.errors import UserError, shorten
+from tasks.files import digest_bytes
+from tasks.hub_loading import load_named
+from tasks.ragged import RaggedArray
+from tasks.tokeniser import Tokeniser
+
+_TOKENS = 1024  # of one text, masked at several places, that the model reads at once
+_BEFORE = "a"  # the word that others are tokenised after, because some tokenisers mark spaces
+
+
+class MaskedLM:
+    """A masked language model, its tokeniser, and which of its tokens are whole words.
+
+    Args:
+        model: a `...ForMaskedLM` of transformers.
+
+    Attributes:
+        words: the whole words of the vocabulary.
+        longest: the number of tokens of a text that the model reads.
+    """
+
+    def __init__(self, model: Any, tokeniser: Tokeniser, device: torch.device):
+        self.model, self.tokeniser, self._device = model.to(device).eval(), tokeniser, device
+        self._encoder = TransformerEncoder(config_of(model.config), model.base_model)
+        self._specials = tokeniser.layout(1).specials
+        self.longest = self._encoder.positions - tokeniser.layout(1).n_specials
+        self.words, self._ids = self._whole_words()
+
+    @property
+    def digest(self) -> str:
+        """A digest of the weights and the tokeniser."""
+        return digest_bytes(digest_weights(self.model), self.tokeniser.digest)
+
+    def fill(self, ids: np.ndarray, places: Sequence[int], count: int) -> list[tuple[str, ...]]:
+        """The `count` most likely words at each place of a text with a mask at that place, sorted.
+
+        What the model computes at once depends only on the text, and so do the results.
+
+        Args:
+            ids: the token ids of the text, of which it reads the first `longest`.
+            places: indices of tokens, below `longest`.
+        """
+        before, after = self._specials
+        row = torch.tensor([*before, *ids[: self.longest].tolist(), *after])
+        found: list[tuple[str, ...]] = []
+        step = max(1, _TOKENS // len(row))
+        for start in range(0, len(places), step):
+            masks = torch.tensor(places[start : start + step]) + len(before)
+            each, batch = torch.arange(len(masks)), row.repeat(len(masks), 1)
+            batch[each, masks] = self.tokeniser.hf.mask_token_id
+            tokens = Tokens(batch, torch.ones_like(batch, dtype=torch.bool), torch.zeros_like(batch))
+            with torch.no_grad():
+                inputs = ModelInputs(tokens).to(self._device)
+                logits = self._encoder.run(self.model, inputs, OutputSpec())[0].logits
+            best = logits[each, masks][:, self._ids].topk(min(count, len(self._ids))).indices
+            found += [tuple(sorted(self.words[word] for word in words)) for words in best.tolist()]
+        return found
+
+    def embeddings(self) -> np.ndarray:
+        """(len(words), d) float32, the input embedding of each of `words`."""
+        return self._table[self._ids]
+
+    def mean_embeddings(self, words: Sequence[str]) -> np.ndarray:
+        """(n, d) float32, the mean of the input embeddings of each word's tokens."""
+        tokens, table = self._tokens(words), self._table
+        return np.array([table[tokens.row(n)].mean(0) for n in range(len(words))])
+
+    @property
+    def _table(self) -> np.ndarray:
+        table: np.ndarray = self._encoder.embeddings.weight.detach().cpu().numpy()
+        return table
+
+    def _tokens(self, words: Sequence[str]) -> RaggedArray:
+        """The token ids of each word where it follows another one."""
+        known = self.tokeniser.token_ids(pa.array([_BEFORE, *(f"{_BEFORE} {word}" for word in words)]))
+        first = len(known.row(0))
+        return RaggedArray.from_lists([known.row(n)[first:].tolist() for n in range(1, len(known))])
+
+    def _whole_words(self) -> tuple[list[str], np.ndarray]:
+        """The words that are one token, and their ids."""
+        hf = self.tokeniser.hf
+        tokens = hf.convert_ids_to_tokens(list(range(len(hf))))
+        texts = [hf.convert_tokens_to_string([token]).strip() for token in tokens]
+        likely = [n for n, text in enumerate(texts) if _is_word(text)]
+        encoded = self._tokens([texts[n] for n in likely])
+        whole = [n for place, n in enumerate(likely) if encoded.row(place).tolist() == [n]]
+        return [texts[n] for n in whole], np.array(whole, np.int64)
+
+
+@functools.lru_cache(maxsize=1)
+def open_masked_lm(name: str, device: str | None = None) -> MaskedLM:
+    """Load a masked language model; each process loads it once.
+
+    Args:
+        name: hub name or directory.
+        device: see `mtkd.device.find_device`.
+
+    Raises:
+        UserError: there is no such model or device, or the model has no masked-LM head.
+    """
+    from transformers import AutoModelForMaskedLM
+
+    quieten()
+    if parent_process() is not None:
+        torch.set_num_threads(1)  # the other workers use the other cores
+    load = partial(
+        AutoModelForMaskedLM.from_pretrained,
+        trust_remote_code=False,
+        use_safetensors=True,
+        dtype=torch.float32,
+        output_loading_info=True,
+    )
+    loaded: Any = load_named(load, locate(name), "masked language model")
+    model, info = loaded
+    if missing := sorted(info["missing_keys"]):
+        raise UserError(
+            f"{name!r} has no masked-LM head (missing weights: {shorten(missing)})",
+            expected="a model pretrained to fill masks, with its head",
+            hint="use a pretrained checkpoint such as bert-base-uncased, before any fine-tuning",
+        )
+    return MaskedLM(model, Tokeniser.load(locate(name)), find_device(device))
+
+
+def _is_word(text: str) -> bool:
+    return text[:1].isalnum() and len(split_words(text)) == 1

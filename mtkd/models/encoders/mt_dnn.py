@@ -1,0 +1,113 @@
+"""The encoders in MT-DNN's published checkpoints (Liu et al. 2019), as directories of transformers.
+
+A checkpoint is a torch file of {"state": weights, "config": sizes}: a BERT under "bert.", and a head per task
+under "scoring_list.N.", which the published files leave out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tasks.errors import UserError, shorten
+from tasks.files import atomic_directory, locked
+from tasks.hub_loading import embedded_encoder
+from tasks.progress import say
+from tasks.tokeniser import Tokeniser
+
+MT_DNN = ".pt"  # what names of checkpoints end with
+_ENCODER = "bert."
+_REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+_OPTIONAL: tuple[str, ...] = ("hidden_act", "max_position_embeddings", "type_vocab_size", "layer_norm_eps")
+_OPTIONAL += ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
+_RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+# The sizes of BERT's vocabularies, each with its tokeniser; the installed encoder has the uncased one.
+_TOKENISERS = {30522: None, 28996: "bert-base-cased", 21128: "bert-base-chinese"}
+_EXPECTED = "a checkpoint of MT-DNN: a torch file with the tensors `state` and BERT's sizes `config`"
+
+
+def read_mt_dnn(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read the encoder of a checkpoint; nothing but tensors and plain values is loaded.
+
+    Returns:
+        The arguments of BertConfig, and the weights of a BertModel; task heads are left out.
+
+    Raises:
+        UserError: there is no such file, or it is damaged or is not a checkpoint of a BERT.
+    """
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise UserError(f"no such file: {path}", expected=_EXPECTED) from error
+    except Exception as error:  # a refused object, or any kind of damage
+        raise UserError(
+            f"{path} cannot be read as tensors and plain values: {str(error).splitlines()[0]}",
+            expected=_EXPECTED,
+            hint="a checkpoint written during MT-DNN's training holds other objects, which its script "
+            "strip_model.py removes",
+        ) from error
+    parts = found if isinstance(found, dict) else {}
+    state, config = parts.get("state"), parts.get("config")
+    if not isinstance(state, dict) or not isinstance(config, dict):
+        raise UserError(f"{path} has no `state` and `config`", expected=_EXPECTED)
+    weights = {
+        name.removeprefix(_ENCODER): value for name, value in state.items() if name.startswith(_ENCODER)
+    }
+    for old, new in _RENAMED.items():
+        weights = {name.replace(old, new): value for name, value in weights.items()}
+    if missing := [name for name in _REQUIRED if name not in config]:
+        raise UserError(f"the `config` in {path} has no {shorten(missing)}", expected=_EXPECTED)
+    return {name: config[name] for name in (*_REQUIRED, *_OPTIONAL) if name in config}, weights
+
+
+def convert_mt_dnn(file: Path) -> Path:
+    """Write the encoder of a checkpoint as a directory of transformers beside it, unless it is there.
+
+    Returns:
+        The directory, FILE.converted.
+
+    Raises:
+        UserError: see `read_mt_dnn`; also if its weights do not fit its sizes, its vocabulary is not one of
+            BERT's or its tokeniser is unavailable, or the directory cannot be written.
+    """
+    place = file.with_name(f"{file.name}.converted")
+    written = place / "model.safetensors"
+    if not file.is_file():
+        raise UserError(f"no such file: {file}", expected=_EXPECTED)
+    with locked(file.parent, wait=True):
+        if not written.is_file() or written.stat().st_mtime < file.stat().st_mtime:
+            _write(file, place)
+    return place
+
+
+def _write(file: Path, place: Path) -> None:
+    from transformers import BertConfig, BertModel
+
+    from mtkd.models.encoders.pretrained_config import quieten
+
+    quieten()
+    sizes, weights = read_mt_dnn(file)
+    if sizes["vocab_size"] not in _TOKENISERS:
+        raise UserError(
+            f"{file} has a vocabulary of {sizes['vocab_size']} tokens",
+            expected="that of BERT: 30522 (uncased), 28996 (cased) or 21128 (Chinese)",
+        )
+    pooler = "pooler.dense.weight" in weights
+    model = BertModel(BertConfig(**sizes), add_pooling_layer=pooler)
+    weights.pop("embeddings.position_ids", None)  # a constant
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        problem = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"the weights in {file} do not fit its sizes: {problem}", expected=_EXPECTED
+        ) from error
+    tokeniser = Tokeniser.load(_TOKENISERS[sizes["vocab_size"]] or str(embedded_encoder()))
+    tokeniser.hf.model_max_length = model.config.max_position_embeddings
+    with atomic_directory(place) as temporary:
+        model.save_pretrained(temporary)
+        tokeniser.save(temporary)
+    say(f"{file} was converted to {place}")
