@@ -81,8 +81,8 @@ class TrainSettings(Strict):
             within each block (`blocks`, which reads a knowledge store in order); `auto` uses `blocks` for a
             store over 1 GiB.
         patience: stop after this many epochs without a better `metric`; None = never.
-        metric: the metric to watch: "score" (mean of the tasks' scores), "loss", or "task/metric" such as
-            "rte/accuracy".
+        metric: the metric to watch: "score" (mean of the tasks' scores), "loss", "task/metric" such as
+            "rte/accuracy", or "task/split/metric"; the splits of a task are averaged unless one is named.
         keep: which weights to keep: those of the epoch that was best by `metric` ("best"), or the last ones
             ("last").
         checkpoint_minutes: how many minutes may pass before another checkpoint is written; one is always

@@ -1,10 +1,20 @@
-"""The built-in tasks: the nine GLUE tasks, the GLUE diagnostic set, and SQuAD, with the hub's columns."""
+"""The built-in tasks, with the hub's columns: GLUE with its diagnostic set, SQuAD, XNLI and MLQA.
+
+The last two are trained in English and scored in many languages.
+"""
 
 from __future__ import annotations
 
 from tasks.task import Task
 
 _GLUE = "nyu-mll/glue"
+_XNLI = ("en", "fr", "es", "de", "el", "bg", "ru", "tr", "ar", "vi", "th", "zh", "hi", "sw", "ur")
+_MLQA = ("en", "es", "de", "ar", "hi", "vi", "zh")
+
+
+def _per_language(split: str, languages: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{split}_{language}" for language in languages)
+
 
 TASKS: dict[str, Task] = {
     "cola": Task(
@@ -137,5 +147,26 @@ TASKS: dict[str, Task] = {
         test=(),
         hub=("rajpurkar/squad_v2", "squad_v2"),
         unanswerable=True,
+    ),
+    "xnli": Task(
+        name="xnli",
+        kind="classify",
+        columns=("premise", "hypothesis"),
+        labels=("entailment", "neutral", "contradiction"),
+        validation=_per_language("validation", _XNLI),
+        test=_per_language("test", _XNLI),
+        hub=("facebook/xnli", "{language}"),
+        languages=_XNLI,
+    ),
+    "mlqa": Task(
+        name="mlqa",
+        kind="span",
+        columns=("question", "context"),
+        label="answers",
+        validation=_per_language("validation", _MLQA),
+        test=_per_language("test", _MLQA),
+        hub=("google/xtreme", "MLQA.{language}.{language}"),
+        languages=_MLQA,
+        trained_on="squad",
     ),
 }

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tasks.errors import UserError
 from tasks.file_readers import READERS, read_batches, read_file, read_parquet
+from tasks.glue import TASKS
 from tasks.glue_release import find_release, read_release
 from tasks.missing_data import missing_file, similar_split
 from tasks.raw_table import RawTable
@@ -97,7 +98,10 @@ class DataSource(ABC):
 
     def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
         if not task.files:
-            return self._locate(task, split)
+            found = self._locate(task, split)
+            if found is None and task.trained_on and split == task.train:
+                found = self._locate(TASKS[task.trained_on], split)
+            return found
         if split not in task.files:
             return None
         path = (self.root or Path()) / task.files[split]
@@ -138,13 +142,12 @@ class HubSource(DataSource):
     name = "hub"
 
     def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
-        if task.hub is None or split not in task.splits:
+        place = task.on_hub(split)
+        if place is None or split not in task.splits:
             return None
         from tasks.hub_data import fetch
 
-        dataset, configuration = task.hub
-        label = f"hub:{dataset}/{configuration}/{split}"
-        return lambda: RawTable(fetch(dataset, configuration, split), label)
+        return lambda: RawTable(fetch(*place), f"hub:{'/'.join(place)}")
 
 
 class DirectorySource(DataSource):
@@ -152,7 +155,8 @@ class DirectorySource(DataSource):
 
     1. T/<split> under DIR/glue, then under DIR: .parquet, the hub's shards <split>-00000-of-00001.parquet,
        .jsonl, .json-lines, .csv;
-    2. GLUE's original release (CoLA/train.tsv, MNLI/dev_matched.tsv, ...) under DIR, then under DIR/glue.
+    2. GLUE's original release (CoLA/train.tsv, MNLI/dev_matched.tsv, ...) under DIR, then under DIR/glue;
+    3. a copy of the data set on the hub (xnli/de/validation.parquet for xnli/validation_de), files as in 1.
 
     T is first the task's name and then its configuration on the hub, so that a task which extends `qnli`
     under another name finds the files of qnli.
@@ -172,6 +176,9 @@ class DirectorySource(DataSource):
             for parent in (self.root, self.root / "glue"):
                 if path := find_release(parent, name, split):
                     return partial(read_release, path, name, split)
+        if (place := task.on_hub(split)) and split in task.splits:
+            dataset, configuration, there = place
+            return _locate_file(self.root / dataset.rpartition("/")[2] / configuration, there, task)
         return None
 
     def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
@@ -186,7 +193,7 @@ class DirectorySource(DataSource):
     def _search_hint(self, task: Task, split: str) -> str:
         if task.files:
             return super()._search_hint(task, split)
-        name = _names(task)[-1]
+        name = task.trained_on if task.trained_on and split == task.train else _names(task)[-1]
         kinds = "|".join(suffix.removeprefix(".") for suffix in _SUFFIXES)
         looked = (
             f"looked for glue/{name}/{split}.({kinds}), {name}/... and GLUE's original files in {self.name}"
@@ -264,7 +271,8 @@ _SOURCES: dict[str, type[DataSource]] = {"pocket": PocketSource, "hub": HubSourc
 
 def _names(task: Task) -> list[str]:
     """The names under which a source may have the task."""
-    return list(dict.fromkeys([task.name, *([task.hub[1]] if task.hub else [])]))
+    shared = [task.hub[1]] if task.hub and not task.languages else []
+    return list(dict.fromkeys([task.name, *shared]))
 
 
 def _split_files(parent: Path, split: str) -> list[Path]:

@@ -1,9 +1,13 @@
-"""SQuAD scoring (Rajpurkar et al.): exact match, token F1, and the threshold for "no answer"."""
+"""SQuAD scoring (Rajpurkar et al.): exact match, token F1, and the threshold for "no answer".
+
+Answers of a task that names its languages are compared as in MLQA (Lewis et al. 2020).
+"""
 
 from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,27 +15,50 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_ARTICLES = {
+    "en": "a an the",
+    "de": "ein eine einen einem eines einer der die das den dem des",
+    "es": "un una unos unas el la los las",
+    "vi": "của là cái chiếc những",
+}
+_ARTICLE = {
+    language: re.compile(rf"\b({words.replace(' ', '|')})\b") for language, words in _ARTICLES.items()
+}
+_ARTICLE["ar"] = re.compile("ال")  # a prefix; MLQA removes it anywhere in a word
+_HAN = re.compile("([\u4e00-\u9fa5])")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalise(text: str) -> str:
-    """Lower-case, remove ASCII punctuation and English articles, and collapse white space."""
+def normalise(text: str, language: str | None = None) -> str:
+    """Lower-case, remove punctuation and articles, and collapse white space.
+
+    Args:
+        language: None = SQuAD's rule: ASCII punctuation and English articles. Otherwise MLQA's: punctuation
+            of any script, the articles of the language (en, de, es, vi, ar; others have none), and each
+            Chinese character ("zh") is a word.
+    """
     bare = text.lower().translate(_PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", bare).split())
+    if language is not None:
+        bare = "".join(c for c in bare if not unicodedata.category(c).startswith("P"))
+    if (article := _ARTICLE.get(language or "en")) is not None:
+        bare = article.sub(" ", bare)
+    if language == "zh":
+        bare = _HAN.sub(r" \1 ", bare)
+    return " ".join(bare.split())
 
 
-def exact_match(answer: str, golds: Sequence[str]) -> float:
+def exact_match(answer: str, golds: Sequence[str], language: str | None = None) -> float:
     """1.0 if the normalised answer equals a normalised gold answer, else 0.0."""
-    return float(any(normalise(answer) == normalise(gold) for gold in golds))
+    return float(any(normalise(answer, language) == normalise(gold, language) for gold in golds))
 
 
-def token_f1(answer: str, golds: Sequence[str]) -> float:
+def token_f1(answer: str, golds: Sequence[str], language: str | None = None) -> float:
     """The best F1 over the gold answers, computed on bags of normalised tokens.
 
     Against "no answer" the F1 is 1.0 if both are empty, else 0.0.
     """
-    return max(_f1(normalise(answer).split(), normalise(gold).split()) for gold in golds)
+    words = normalise(answer, language).split()
+    return max(_f1(words, normalise(gold, language).split()) for gold in golds)
 
 
 def _f1(answer: list[str], gold: list[str]) -> float:
@@ -41,10 +68,10 @@ def _f1(answer: list[str], gold: list[str]) -> float:
     return 2 * same / (len(answer) + len(gold))
 
 
-def gold_answers(answers: pa.StructArray) -> list[list[str]]:
+def gold_answers(answers: pa.StructArray, language: str | None = None) -> list[list[str]]:
     """The gold answers of each example; [""] if there are none, or none after normalisation."""
     texts = answers.field("text").to_pylist()
-    return [[gold for gold in golds if normalise(gold)] or [""] for golds in texts]
+    return [[gold for gold in golds if normalise(gold, language)] or [""] for golds in texts]
 
 
 @dataclass(frozen=True)
@@ -62,10 +89,15 @@ class SpanScores:
     threshold: float | None
 
 
-def score_texts(texts: Sequence[str], golds: Sequence[Sequence[str]], threshold: float | None) -> SpanScores:
+def score_texts(
+    texts: Sequence[str],
+    golds: Sequence[Sequence[str]],
+    threshold: float | None,
+    language: str | None = None,
+) -> SpanScores:
     """Score one answer per example; "" means "no answer"."""
-    exact = np.array([exact_match(text, gold) for text, gold in zip(texts, golds, strict=True)])
-    f1 = np.array([token_f1(text, gold) for text, gold in zip(texts, golds, strict=True)])
+    exact = np.array([exact_match(text, gold, language) for text, gold in zip(texts, golds, strict=True)])
+    f1 = np.array([token_f1(text, gold, language) for text, gold in zip(texts, golds, strict=True)])
     has = np.array([list(gold) != [""] for gold in golds])
     by_kind = {}
     if has.any() and not has.all():

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tasks.task_types import TaskType
 
 
-_SEQUENCES = ("columns", "labels", "metrics", "validation", "test", "groups", "unlabelled")
+_SEQUENCES = ("columns", "labels", "metrics", "validation", "test", "groups", "unlabelled", "languages")
 
 UNLABELLED = "unlabelled"  # the split of rows without labels
 
@@ -38,13 +38,17 @@ class Task:
         groups: the groups of tasks that it belongs to on the command line (`--tasks nli`).
         files: split -> file, relative to the data directory; empty for built-in tasks.
         unlabelled: files or patterns of files of rows without labels, relative to the data directory.
-        hub: (dataset, configuration) of the official copy, or None.
+        hub: (dataset, configuration) of the official copy, or None; `{language}` in the configuration stands
+            for the language of a split.
         submission: test split -> file name of GLUE's submission format.
         unanswerable: True if a context may not contain the answer (`span`).
         soft_labels: the column of the training rows with a teacher's probabilities or logits
             (`tasks.soft_labels`); None = there is none.
         soft_labels_kind: "probabilities" or "logits"; None = decided from the values.
         copies: masked copies per row that `mtkd augment mask` makes by default (MKD: 40 or 10).
+        languages: ISO 639-1 codes. A split whose name ends in one (`validation_de`) is in that language,
+            others are in the first. Answers of `span` tasks are compared by language (`tasks.squad`).
+        trained_on: the built-in task whose training rows are used if there are none of its own (mlqa: squad).
     """
 
     name: str
@@ -69,6 +73,8 @@ class Task:
     copies: int = 10
     soft_labels: str | None = None
     soft_labels_kind: str | None = None
+    languages: tuple[str, ...] = ()
+    trained_on: str = ""
 
     def __post_init__(self) -> None:
         for name in _SEQUENCES:
@@ -94,6 +100,19 @@ class Task:
     def splits(self) -> tuple[str, ...]:
         """All splits that the task may have, train first."""
         return (*([self.train] if self.train else []), *self.validation, *self.test)
+
+    def language(self, split: str) -> str | None:
+        """The language of a split; None if the task names no languages."""
+        ending = split.rpartition("_")[2]
+        return ending if ending in self.languages else next(iter(self.languages), None)
+
+    def on_hub(self, split: str) -> tuple[str, str, str] | None:
+        """Data set, configuration and split of a split on the hub; None if it is not there."""
+        if self.hub is None or (self.trained_on and split == self.train):
+            return None
+        language = self.language(split) or ""
+        dataset, configuration = self.hub
+        return dataset, configuration.replace("{language}", language), split.removesuffix(f"_{language}")
 
     def may_be_unlabelled(self, split: str) -> bool:
         """True if rows of a split may lack labels: test rows, and training rows with soft labels."""

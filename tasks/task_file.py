@@ -12,6 +12,8 @@
     groups = ["nli"]                        # groups of tasks that it belongs to
     copies = 10                             # masked copies per row
     unanswerable = true                     # there may be no answer in the context (span)
+    languages = ["en", "de"]                # of answers, compared as in MLQA: validation_de is German, splits
+                                            # without a language are in the first (span)
     soft_labels = "probs"                   # training rows: a teacher's numbers, one per label
     soft_labels_kind = "probabilities"      # or "logits"; by default decided from the values
     extends = "qnli"                        # take the other keys from a built-in task
@@ -40,7 +42,7 @@ from tasks.task import UNLABELLED, Task
 from tasks.task_types import check_metrics, is_kind, kinds, task_type
 
 # The keys that only some task types have (`TaskType.fields`).
-_OF_TYPES = ("labels", "range", "group", "positive", "unanswerable")
+_OF_TYPES = ("labels", "range", "group", "positive", "unanswerable", "languages")
 
 
 def load_task(path: Path) -> Task:
@@ -204,6 +206,12 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _languages(value: Any) -> tuple[str, ...]:
+    if not all(re.fullmatch(r"[a-z]{2,3}", code) for code in _texts(value)):
+        raise ValueError
+    return tuple(value)
+
+
 def _columns(value: Any) -> tuple[str, ...]:
     if len(_texts(value)) > 2:
         raise ValueError
@@ -265,5 +273,6 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "groups": (_texts, _NAMES),
     "copies": (_copies, "0 or more"),
     "unanswerable": (_flag, "true or false"),
+    "languages": (_languages, "a list of ISO 639-1 codes, such as en"),
     "files": (_files, "a table of train, validation, test (or validation_x, test_x), unlabelled = file"),
 }

@@ -78,7 +78,8 @@ def plan_grid(grid: str | Path, **given: Any) -> tuple[Any, Any]:
     changes |= {"baseline": given["baseline"]} if given["baseline"] else {}
     changes |= {} if given["baselines"] else {"baselines": False}
     loaded = load_grid(str(grid), changes, given["settings"] or {}, given["without"])
-    if not (given["teacher"] or given["store"] or (loaded.refine and loaded.refine.teacher)):
+    refined = loaded.refine and loaded.refine.teacher
+    if not (given["teacher"] or given["store"] or refined) and loaded.needs_teacher:
         raise UserError("a grid needs a teacher", hint="`teacher=DIR|NAME`, or `store=DIR` of its knowledge")
     if given["jobs"] < 1:
         raise UserError(f"`jobs={given['jobs']}`", expected="1 or more")

@@ -37,7 +37,7 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 @click.option(
     "--tasks", help="tasks of the model, groups of tasks or task files  [default: all that the model knows]"
 )
-@click.option("--split", help="another split than the validation ones")
+@click.option("--split", help="another split than the validation ones; test also means test_de, ...")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N rows per split")
 @click.option("--report", is_flag=True, help="also print scores class by class (--json always has them)")
 @click.option(

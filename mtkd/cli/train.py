@@ -143,6 +143,10 @@ def _written(out: Path) -> int | None:
 
 def draw_scores(record: dict[str, Any]) -> None:
     """Print the validation scores of a run's record."""
+    from mtkd.evaluation.scoring import TaskScores, averages
+
+    means = averages(TaskScores(**scores) for scores in record["scores"].values())
+    scored = record["scores"] | {f"{found.task}/average": found.to_json() for found in means}
     rows = [
         (
             name,
@@ -151,7 +155,7 @@ def draw_scores(record: dict[str, Any]) -> None:
             f"{s['primary']:.3f}",
             "-" if math.isnan(s["majority"]) else f"{s['majority']:.3f}",
         )
-        for name, s in record["scores"].items()
+        for name, s in scored.items()
     ]
     if rows:
         table(("validation", "rows", "metrics", "score", "majority-class or mean baseline"), rows)

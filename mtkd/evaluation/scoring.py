@@ -90,7 +90,8 @@ def watched(metric: str, scores: list[TaskScores]) -> tuple[float, Callable[[flo
     """The value of the metric that a run watches, and a function (new, old) that says if `new` is better.
 
     Args:
-        metric: "score", "loss" or "task/metric". The splits of a task (MNLI has two) are averaged first.
+        metric: "score", "loss", "task/metric" or "task/split/metric". The splits of a task (one for each
+            language of XNLI) are averaged first.
     """
     by_task: dict[str, list[TaskScores]] = {}
     for score in scores:
@@ -101,8 +102,9 @@ def watched(metric: str, scores: list[TaskScores]) -> tuple[float, Callable[[flo
         return _mean(
             _mean(s.primary for s in splits) for splits in by_task.values()
         ), lambda new, old: new > old
-    task, _, name = metric.partition("/")
-    return _mean(s.metrics[name] for s in by_task[task]), lambda new, old: new > old
+    task, *split, name = metric.split("/")
+    chosen = [s for s in by_task[task] if not split or s.split in split]
+    return _mean(s.metrics[name] for s in chosen), lambda new, old: new > old
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -116,6 +118,26 @@ def by_task(scores: Sequence[TaskScores]) -> dict[str, TaskScores]:
         score.task if names.count(score.task) == 1 else f"{score.task}/{score.split}": score
         for score in scores
     }
+
+
+def averages(scores: Iterable[TaskScores]) -> list[TaskScores]:
+    """The mean scores of each task that was scored on several splits, as those of a split "average"."""
+    found: dict[str, list[TaskScores]] = {}
+    for score in scores:
+        found.setdefault(score.task, []).append(score)
+    return [
+        TaskScores(
+            task,
+            "average",
+            sum(s.rows for s in splits),
+            {name: _mean(s.metrics[name] for s in splits) for name in splits[0].metrics},
+            _mean(s.primary for s in splits),
+            _mean(s.majority for s in splits),
+            _mean(s.loss for s in splits),
+        )
+        for task, splits in found.items()
+        if len(splits) > 1
+    ]
 
 
 def write_predictions(directory: Path, scores: Iterable[TaskScores]) -> None:

@@ -17,6 +17,14 @@ from tasks.errors import UserError, unknown
 
 TEACHER = "teacher"  # the row of the models that the grid refines
 
+# The keys of a cell that only recipes for some commands have.
+_ONLY_WITH = {
+    "first": ("distill", "finetune"),
+    "corpus": ("distill",),
+    "steps_of": ("distill",),
+    "then": ("distill", "refine"),
+}
+
 
 class Step(Strict):
     """A run before or after that of a cell; in a grid also the name of the recipe alone.
@@ -29,9 +37,17 @@ class Step(Strict):
     set: dict[str, Any] = Field(default_factory=dict)
 
 
-AnyStep = Annotated[
-    Step, BeforeValidator(lambda value: {"recipe": value} if isinstance(value, str) else value)
-]
+class Finetuning(Step):
+    """The fine-tuning of a cell's model.
+
+    Attributes:
+        tasks: the tasks that it is fine-tuned on, each alone; None = those that it was trained on.
+    """
+
+    tasks: str | None = None
+
+
+_NAME_ALONE = BeforeValidator(lambda value: {"recipe": value} if isinstance(value, str) else value)
 
 
 class Refine(Strict):
@@ -56,13 +72,15 @@ class Cell(Strict):
     """A row of the table; missing values are taken from the grid.
 
     Attributes:
-        recipe: of any command: "refine" trains the encoder, "finetune" the teacher, further on each task.
+        recipe: of any command: "refine" trains the encoder, "finetune" the teacher (or the model of `first`)
+            on each task.
         tasks: the runs of this cell, instead of the grid's (`--tasks` does not replace them).
         set: dotted setting -> value; overrides the grid.
         first: a run on plain text (`--text`) that initialises the student, shared by cells with the same
             settings; None = as the recipe says.
         corpus: True to train on an augmented corpus too (`--corpus`).
-        then: the fine-tuning of the model on each of its tasks; the fine-tuned models are scored.
+        then: the fine-tuning of the model on each of its tasks, or on others; the fine-tuned models are
+            scored.
         steps_of: the cell whose number of steps this one trains for.
         limit: at most this many training rows per task; None = as the others (`--limit`).
     """
@@ -70,9 +88,9 @@ class Cell(Strict):
     recipe: str | None = None
     tasks: list[str] = Field(default_factory=list)
     set: dict[str, Any] = Field(default_factory=dict)
-    first: AnyStep | None = None
+    first: Annotated[Step, _NAME_ALONE] | None = None
     corpus: bool = False
-    then: AnyStep | None = None
+    then: Annotated[Finetuning, _NAME_ALONE] | None = None
     steps_of: str | None = None
     limit: PositiveInt | None = None
 
@@ -127,6 +145,14 @@ class Grid(Strict):
         return list(dict.fromkeys(spec for name in self.cells for spec in self.specs_of(name)))
 
     @property
+    def needs_teacher(self) -> bool:
+        """True unless every cell fine-tunes a model of its own `first`."""
+        return any(
+            recipe_stage(self.recipe_of(name)) != "finetune" or not cell.first
+            for name, cell in self.cells.items()
+        )
+
+    @property
     def baseline_row(self) -> str:
         """The row that the others are compared with."""
         return self.baseline or next(iter(self.cells))
@@ -153,11 +179,8 @@ class Grid(Strict):
     def _check_cell(self, name: str, cell: Cell) -> None:
         stage = recipe_stage(self.recipe_of(name))
         load_settings(self.recipe_of(name), stage, self.sets_of(name))
-        given = {"first": cell.first, "corpus": cell.corpus, "steps_of": cell.steps_of}
-        if stage == "finetune":
-            given["then"] = cell.then
-        wrong = [key for key, value in given.items() if value]
-        if stage != "distill" and wrong:
+        wrong = [key for key in _ONLY_WITH if getattr(cell, key) and stage not in _ONLY_WITH[key]]
+        if wrong:
             raise UserError(f"{wrong[0]} cannot be used with a recipe for mtkd {stage}")
         if cell.first:
             load_settings(cell.first.recipe, "distill", cell.first.set)

@@ -88,6 +88,7 @@ def check_metric(metric: str, tasks: list[Task]) -> None:
         UserError: unknown metric.
     """
     known = ["score", "loss", *(f"{task.name}/{name}" for task in tasks for name in task.metrics)]
+    known += [f"{t.name}/{split}/{name}" for t in tasks for split in t.validation for name in t.metrics]
     if metric not in known:
         raise unknown("metric to watch (train.metric)", metric, known)
 
@@ -112,7 +113,18 @@ def evaluator(
     accelerator: Accelerator,
     train: TrainSettings,
 ) -> Callable[[MultiTaskModel], list[TaskScores]]:
-    """Return a function that scores a model on validation rows, which are sharded across processes."""
+    """Return a function that scores a model on validation rows, which are sharded across processes.
+
+    Raises:
+        UserError: `train.metric` watches a split that has no rows.
+    """
+    *place, _ = train.metric.split("/")
+    if len(place) == 2 and tuple(place) not in validation:
+        raise UserError(
+            f"`train.metric={train.metric}` watches a validation split that the data do not have",
+            expected=", ".join(split for name, split in validation if name == place[0]),
+            hint="add its rows, or watch the mean over the splits that there are: `train.metric=score`",
+        )
 
     def evaluate(model: MultiTaskModel) -> list[TaskScores]:
         scores = []

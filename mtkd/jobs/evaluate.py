@@ -66,7 +66,7 @@ def evaluate(
         model: the directory of a model, or the model itself, which stays on its device; or a directory or hub
             name of a fine-tuned checkpoint of transformers, for one task.
         spec: the tasks; by default all that the model was trained on. These need no TOML file.
-        split: a split to score instead of the validation splits.
+        split: a split to score instead of the validation splits; "test" also means test_de, test_matched, ...
         limit: maximum number of rows per split.
         device: such as "cuda:1"; None = the best available device.
         against: another model (or its directory) to compare this one with, row by row.
@@ -233,7 +233,7 @@ def _labelled_rows(
     found: list[tuple[Task, Rows]] = []
     skipped: dict[str, str] = {}
     for original in tasks:
-        wanted = [split] if split else list(original.validation or original.test)
+        wanted = _named(original, split) if split else list(original.validation or original.test)
         task, moved = _without_missing_files(original, wanted)
         if isinstance(source, FilesSource):  # there is no other place to search
             task = original
@@ -249,6 +249,11 @@ def _labelled_rows(
             has = f"its splits are {', '.join(present)}" if present else "it has no data for this task"
             skipped[task.name] = f"no split {' or '.join(wanted)} in {source.name!r}: {has}{moved}"
     return found, skipped
+
+
+def _named(task: Task, split: str) -> list[str]:
+    """The splits of a task that a name means: "test" also stands for test_de and so on."""
+    return [name for name in task.splits if name.startswith(f"{split}_")] or [split]
 
 
 def _without_missing_files(task: Task, splits: Sequence[str]) -> tuple[Task, str]:

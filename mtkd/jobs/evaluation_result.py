@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mtkd.evaluation.class_report import ClassReport
 from mtkd.evaluation.differences import Difference
-from mtkd.evaluation.scoring import TaskScores, by_task
+from mtkd.evaluation.scoring import TaskScores, averages, by_task
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,7 +32,8 @@ class Evaluation(Mapping[str, TaskScores]):
     def __str__(self) -> str:
         """A small table: task or split, rows, metrics, score and baseline; then what was skipped."""
         lines = [("task", "rows", "score", "baseline", "metrics")]
-        for name, score in self.items():
+        means = {f"{score.task}/average": score for score in averages(self.scores)}
+        for name, score in {**self, **means}.items():
             metrics = ", ".join(f"{metric} {value:.3f}" for metric, value in score.metrics.items())
             lines.append((name, f"{score.rows:,}", f"{score.primary:.3f}", f"{score.majority:.3f}", metrics))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

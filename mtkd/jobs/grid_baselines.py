@@ -79,9 +79,10 @@ def _encoder(grid: Grid, inputs: GridInputs, spec: str) -> str | None:
         return saved_in(described).info.base
     if grid.refine:
         return encoder_to_refine(grid, inputs, spec)
-    if not inputs.teacher:
+    teacher = inputs.teacher or inputs.base
+    if not teacher:
         return None
-    teachers = by_task(inputs.teacher.replace("{task}", spec))
+    teachers = by_task(teacher.replace("{task}", spec))
     return next((encoder_of(name) for task, name in teachers if task in (None, *spec.split(","))), None)
 
 

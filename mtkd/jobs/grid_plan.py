@@ -85,7 +85,8 @@ class _Planner:
             out = main[0].out
             needs = (*main[0].needs, main[0])
             label = out.with_name(f"{out.name}-then")
-            after = self._finetuned(cell.then, spec, seed, str(out), needs, label, self.inputs.rows())
+            tasks = cell.then.tasks or spec
+            after = self._finetuned(cell.then, tasks, seed, str(out), needs, label, self.inputs.rows())
         jobs = dict.fromkeys((*before, *needed, *main, *after))
         return PlannedRun(name, spec, seed, tuple(jobs), tuple(after or main), (*main, *after))
 
@@ -154,7 +155,7 @@ class _Planner:
         return [Job(tuple(words), out)]
 
     def _finetune(self, name: str, spec: str, seed: int, before: tuple[Job, ...]) -> list[Job]:
-        model = str(before[0].out) if before else (self.inputs.teacher or "").replace("{task}", spec)
+        model = str(before[-1].out) if before else (self.inputs.teacher or "").replace("{task}", spec)
         if not model:
             raise UserError(
                 f"the cell {name!r} fine-tunes the teacher, but none is given", hint="pass `teacher=DIR`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -27,6 +28,7 @@ def recipe_text(name: str) -> str:
     return (resources.files("mtkd.recipes") / f"{name}.toml").read_text(encoding="utf-8")
 
 
+@cache
 def recipe_stage(name: str) -> str:
     """The stage of a recipe: "distill", "refine" or "finetune".
 

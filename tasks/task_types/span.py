@@ -33,7 +33,7 @@ class Span(TaskType):
 
     metrics: ClassVar[Metrics] = {"exact_match": exact_match, "f1": token_f1}
     default_metrics = ("exact_match", "f1")
-    fields = ("unanswerable",)
+    fields = ("unanswerable", "languages")
     baseline = "always answering that there is no answer"
     predicts_spans = True
     outputs = "spans of a text"
@@ -110,18 +110,18 @@ class Span(TaskType):
                 f"split {split!r} of task {task.name!r} is not labelled, so it cannot be scored",
                 hint="score a labelled split; use `mtkd predict` for unlabelled rows",
             )
-        found = decode_spans(encoded, logits, layout)
-        golds = gold_answers(examples.answers)
+        found, language = decode_spans(encoded, logits, layout), task.language(split)
+        golds = gold_answers(examples.answers, language)
         if task.unanswerable and threshold is None:
-            pairs = zip(found.texts(None), golds, strict=True)
-            spans = np.array([exact_match(text, gold) + token_f1(text, gold) for text, gold in pairs])
+            pairs = [(*pair, language) for pair in zip(found.texts(None), golds, strict=True)]
+            spans = np.array([exact_match(*pair) + token_f1(*pair) for pair in pairs])
             nulls = np.array([2.0 * (gold == [""]) for gold in golds])
             threshold = best_threshold(found.lead, spans, nulls)
         texts = found.texts(threshold)
-        scores = score_texts(texts, golds, threshold)
+        scores = score_texts(texts, golds, threshold, language)
         by_metric = {name: getattr(scores, name) for name in task.metrics}
         by_row = {
-            name: np.array([self.metrics[name](*pair) for pair in zip(texts, golds, strict=True)])
+            name: np.array([self.metrics[name](*pair, language) for pair in zip(texts, golds, strict=True)])
             for name in task.metrics
         }
         has = np.array([float(gold != [""]) for gold in golds])

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+import click
 import pytest
 
+from mtkd.api.grid_runs import plan_grid
+from mtkd.cli.main import cli
 from mtkd.evaluation.baseline import COSINE, LINEAR, MAJORITY
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import grid_names, load_grid
@@ -23,6 +28,7 @@ from mtkd.jobs.compare_table import Row, Table
 from mtkd.jobs.grid_jobs import GridInputs, Job
 from mtkd.jobs.grid_plan import plan
 from mtkd.jobs.grid_scheduler import run_jobs
+from mtkd.recipes import load_settings, parse_set
 from tasks.errors import UserError
 
 GRID = """
@@ -250,16 +256,31 @@ def test_sigterm_ends_the_commands_too(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", grid_names())
-def test_the_grids_that_ship_load(name: str) -> None:
-    grid = load_grid(name, {}, {})
-    planned = plan(grid, HERE)
+def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp_path: Path) -> None:
+    first = load_grid(name, {}, {}).tasks[0]
+    grid = load_grid(name, {"tasks": [first], "seeds": [1]}, {})
+    planned = plan(grid, replace(HERE, out=tmp_path / "out"))
     runs = sum(len(cell.tasks or grid.tasks) for cell in grid.cells.values())
     assert len(planned) == runs * len(grid.seeds)
     assert len({run.jobs[-1].out for run in planned}) == len(planned)
 
+    words = ["compare", name, "--dry-run", "--data", "pocket", "--limit", 9, "--out", tmp_path / "out"]
+    words += ["--tasks", first, "--seeds", 1]
+    words += ["--teacher", HERE.teacher, "--base", "base", "--text", "text.txt", "--corpus", HERE.corpus]
+    printed = mtkd(*words)
+    assert printed.code == 0, printed.err
+    commands = [shlex.split(line) for line in printed.out.splitlines()]
+    assert len(commands) == len({job.out for run in planned for job in run.jobs})
+    assert not (tmp_path / "out").exists()
+    for program, command, *given in commands:
+        parsed = cli.get_command(click.Context(cli), command).make_context(command, given).params
+        task = parsed.get("task") or parsed.get("tasks") or ""
+        assert load_settings(parsed["recipe"], command, parse_set(parsed["sets"]), task) and program == "mtkd"
+
 
 def test_a_grid_as_commands() -> None:
-    grid = load_grid("minilmv2-table-8", {"tasks": ["rte", "sst2,rte"], "seeds": [3]}, {"train.epochs": 2})
+    changes = {"tasks": ["rte", "sst2,rte"], "seeds": [3], "recipe": "mkd-transformer"}
+    grid = load_grid("minilmv2-table-8", changes, {"train.epochs": 2})
     run = plan(grid, HERE)[1]
     first, last = run.jobs
     assert (run.cell, run.spec, run.seed) == ("6 relation heads", "sst2,rte", 3)
@@ -268,6 +289,33 @@ def test_a_grid_as_commands() -> None:
     assert last.words[-2:] == ("--init", str(first.out)) and "train.epochs=2" in last.words
     assert "teach/sst2,rte" in last.words and last.words[last.words.index("--limit") + 1] == "9"
     assert plan(grid, HERE)[0].jobs[0] == first, "cells that start alike share the start"
+
+
+def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"data": "pocket", "out": tmp_path, "text": "text.txt", "jobs": 1, "seeds": [3]}
+    given |= dict.fromkeys(("teacher", "store", "corpus", "limit", "eval_limit", "epochs", "settings"))
+    given |= {"baseline": None, "baselines": True, "without": ()}
+    grid, inputs = plan_grid("minilmv2-table-8", **given, base="base", tasks=["sst2,cola"])
+    run = plan(grid, inputs)[0]
+    first, *tuned = run.jobs
+    assert run.scored == tuple(tuned) and all(job.needs == (first,) for job in tuned)
+    assert [job.words[:7] for job in tuned] == [
+        ("finetune", "--model", str(first.out), "--task", task, "--recipe", "minilmv2-finetune")
+        for task in ("sst2", "cola")
+    ]
+    with pytest.raises(UserError, match="a grid needs a teacher"):
+        plan_grid("mkd-table-3", **given, base="base", tasks=[])
+
+
+def test_students_are_fine_tuned_on_tasks_that_they_have_not_seen() -> None:
+    seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
+    for run in plan(load_grid("mkd-table-3", {}, {}), HERE):
+        distil, *tuned = run.jobs
+        assert distil.words[:4] == ("distill", "mkd-lstm", "--tasks", run.spec)
+        assert [job.words[:5] for job in tuned] == [
+            ("finetune", "--model", str(distil.out), "--task", task) for task in seven
+        ]
+        assert run.scored == tuple(tuned) and len({job.out for job in tuned}) == 7
 
 
 STEPS = """

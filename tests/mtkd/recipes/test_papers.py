@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mtkd.grids import load_grid
+from mtkd.grids import grid_names, load_grid
 from mtkd.jobs.grid_plan import GridInputs, plan
 from mtkd.losses.hidden_knowledge import HiddenKnowledge
 from mtkd.losses.layer_maps import layer_pairs
@@ -151,7 +151,35 @@ def test_minilmv2_is_fine_tuned_as_in_appendix_c() -> None:
     squad = load_settings("minilmv2-finetune", "finetune", {}, "squad_v2")
     assert squad.learning_rates == [3e-5, 6e-5, 8e-5, 9e-5] and squad.epoch_counts == [3]
     assert squad.max_length == 384
+    for task, length, batch, epochs in (("xnli", 256, 64, 10), ("mlqa", 512, 32, 4)):
+        tuned = load_settings("minilmv2-finetune", "finetune", {}, task)
+        assert tuned.learning_rates == [3e-5, 4e-5, 5e-5, 6e-5] and tuned.epoch_counts == [epochs]
+        assert (tuned.max_length, tuned.train.batch_size) == (length, batch)
+        # Section 4.3: the joint development set of all languages, and the English one.
+        assert tuned.train.metric == {"xnli": "score", "mlqa": "mlqa/validation_en/f1"}[task]
     assert load_settings("minilmv2-finetune", "finetune", {"train.epochs": 2}, "cola").epoch_counts == []
+
+
+def test_minilmv2_grids_follow_appendix_c() -> None:
+    names = [name for name in grid_names() if name.startswith("minilmv2-")]
+    assert len(names) == 7
+    for name in names:
+        grid = load_grid(name, {}, {})
+        for cell in grid.cells:
+            assert grid.recipe_of(cell) == "minilmv2-finetune" and not grid.sets_of(cell), (name, cell)
+    ours = {name.removeprefix("minilmv2-"): load_grid(name, {}, {}).tasks for name in names}
+    assert ours["table-5"] == ["xnli", "mlqa"] and len(ours["table-1"]) == 8
+    three = ["squad_v2", "mnli", "sst2"]
+    assert ours["table-7"] == ours["table-10"] == three and ours["table-8"] == ["mnli", "squad_v2"]
+
+
+def test_minilmv2_multilingual_students_train_for_a_million_steps() -> None:
+    grid = load_grid("minilmv2-table-5", {}, {})
+    for name, cell in grid.cells.items():
+        assert cell.first is not None
+        settings = load_settings(cell.first.recipe, "distill", cell.first.set)
+        assert (settings.train.steps, settings.train.warmup) == (1_000_000, 4000), name
+        assert settings.student.transformer.embedding_size is None, "117M weights with 12 layers"
 
 
 def test_mkd_trains_as_in_section_6_2() -> None:
