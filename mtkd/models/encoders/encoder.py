@@ -64,6 +64,14 @@ class StudentSettings(Strict):
         """True if building the student requires the importance of the teacher's parts."""
         return False
 
+    def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
+        """The settings after choosing between alternatives, and warnings about the choice.
+
+        Raises:
+            UserError: no alternative can be used.
+        """
+        return self, []
+
 
 class EncoderConfig(Strict):
     """The configuration that model.json stores: enough to rebuild the encoder, without its weights.
