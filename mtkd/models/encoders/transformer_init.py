@@ -61,7 +61,7 @@ def first_available(
     start = "random weights" if name == "random" else name
     return chosen, [
         f"the student starts from {start} instead of {wanted.init[0]}, so expect lower scores: "
-        f"{'; '.join(reasons)}. Run once while online, or pass such an encoder as `init=DIR`; `init={name}` "
+        f"{'; '.join(reasons)}. Run once while online, or pass another encoder as `init=DIR`; `init={name}` "
         "turns this warning off"
     ]
 
