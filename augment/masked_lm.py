@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from functools import partial
 from multiprocessing import parent_process
 from typing import Any
 
@@ -17,11 +16,11 @@ from mtkd.device import find_device
 from mtkd.models.digest import digest_weights
 from mtkd.models.encoders.pretrained_config import config_of, locate, quieten
 from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.pretrained_weights import load_pretrained
 from mtkd.outputs import OutputSpec
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError, shorten
 from tasks.files import digest_bytes
-from tasks.hub_loading import load_named
 from tasks.ragged import RaggedArray
 from tasks.tokeniser import Tokeniser
 
@@ -124,18 +123,10 @@ def open_masked_lm(name: str, device: str | None = None) -> MaskedLM:
     quieten()
     if parent_process() is not None:
         torch.set_num_threads(1)  # the other workers use the other cores
-    load = partial(
-        AutoModelForMaskedLM.from_pretrained,
-        trust_remote_code=False,
-        use_safetensors=True,
-        dtype=torch.float32,
-        output_loading_info=True,
-    )
-    loaded: Any = load_named(load, locate(name), "masked language model")
-    model, info = loaded
-    if missing := sorted(info["missing_keys"]):
+    model, missing = load_pretrained(AutoModelForMaskedLM, locate(name), "masked language model")
+    if missing:
         raise UserError(
-            f"{name!r} has no masked-LM head (missing weights: {shorten(missing)})",
+            f"{name!r} has no masked-LM head (missing weights: {shorten(sorted(missing))})",
             expected="a model pretrained to fill masks, with its head",
             hint="use a pretrained checkpoint such as bert-base-uncased, before any fine-tuning",
         )

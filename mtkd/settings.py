@@ -284,8 +284,8 @@ class RefineSettings(Strict):
     """How the multi-task teacher is trained.
 
     Attributes:
-        pooling: how the vector of a row is computed; "auto" uses what the encoder's directory declares, or
-            else "cls".
+        pooling: how the vector of a row is computed (see `student.transformer.pooling`); "auto" uses what the
+            encoder's directory declares, or else "cls".
         layers: keep only this many of the encoder's first layers; None = all.
         pair_head: the heads of classification tasks with two texts: "linear", as all others, or "san", the
             stochastic answer network of MT-DNN, which starts from random weights.
@@ -298,7 +298,7 @@ class RefineSettings(Strict):
     name: str
     summary: str
     source: str
-    pooling: Literal["auto", "cls", "mean"] = "auto"
+    pooling: Literal["auto", "cls", "pooler", "mean"] = "auto"
     layers: int | None = Field(None, gt=0)
     max_length: int = Field(128, ge=8)
     stride: int = Field(128, ge=0)

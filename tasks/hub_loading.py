@@ -44,12 +44,16 @@ def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
     """
     try:
         return load(name, local_files_only=True)
+    except UserError:
+        raise
     except Exception as error:  # damaged files raise all kinds of exceptions
         if Path(name).is_dir():
             raise _not_loaded(what, name, error) from error
     _require_hub(what, name)
     try:
         return load(name, local_files_only=False)
+    except UserError:
+        raise
     except Exception as error:
         raise _not_loaded(what, name, error) from error
 

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on what the hub has
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put files of long tests first, and before all those that use `processes`.

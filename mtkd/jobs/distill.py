@@ -99,9 +99,9 @@ def distill(
         check_class_weights(stage.train, tasks, objective)
         check_metric(stage.train.metric, tasks)
         check_unlabelled_settings(stage.train, validated, tasks, usable is not None)
-    return TaskDistillation(
+    job = TaskDistillation(
         request=request,
-        settings=settings,
+        settings=validated.settings,
         tasks=tasks,
         sources=sources,
         callbacks=callbacks,
@@ -110,7 +110,9 @@ def distill(
         corpus=corpus,
         unlabelled=usable,
         student=student,
-    ).run()
+    )
+    job.warnings += validated.warnings
+    return job.run()
 
 
 def _source_names(

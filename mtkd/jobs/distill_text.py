@@ -78,7 +78,7 @@ def distill_text(
         )
     job = _DistillText(
         request=request,
-        settings=settings,
+        settings=validated.settings,
         tasks=[TEXT],
         sources={"teacher": describe_teachers(teacher), "text": str(text), "column": column},
         callbacks=callbacks,
@@ -86,7 +86,7 @@ def distill_text(
         validated=replace(validated, stages=stages),
         files=files,
     )
-    job.warnings += [
+    job.warnings += [*validated.warnings] + [
         f"the stage {stage!r} needs a task and is skipped; run it later with `init={request.out}`"
         for stage in left_out
     ]

@@ -42,6 +42,7 @@ from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.trainer import Evaluate
 from tasks.batching import Collator
 from tasks.corpus_reader import read_corpus
+from tasks.files import digest_file
 from tasks.progress import say
 from tasks.reader import Reader
 from tasks.soft_labels import require_soft_labels
@@ -78,7 +79,9 @@ class TaskDistillation(StagedJob):
             "teacher": teacher.digest if teacher else None,
             "corpus": read_corpus(self.corpus).key if self.corpus else None,
         }
-        return digests | ({"store": manifest.key} if manifest else {})
+        file = self.settings.student.embedding_file
+        vectors = {"embedding_file": digest_file(file)} if file and self.student is None else {}
+        return digests | vectors | ({"store": manifest.key} if manifest else {})
 
     def prepare(self) -> MultiTaskModel:
         assert self.rows is not None, "inputs come first"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class ValidatedRun:
             the data.
         student: the sizes of the student.
         stages: each stage with its objective.
+        warnings: what to tell the user about the student's start.
     """
 
     settings: DistillSettings
@@ -43,6 +44,7 @@ class ValidatedRun:
     teacher: TeacherRef | None
     student: EncoderSpec
     stages: list[tuple[Stage, Objective]]
+    warnings: Sequence[str] = ()
 
     @property
     def need(self) -> OutputSpec:
@@ -121,6 +123,9 @@ def validate_run(
         student: a model or an encoder passed as an object, instead of one built from the settings.
         losses: loss terms instead of those of the settings.
 
+    Returns:
+        The request; its settings name what the student starts from, if they named alternatives.
+
     Raises:
         UserError: incompatible terms or sizes, an unknown teacher, or a store that lacks a needed output.
     """
@@ -135,6 +140,10 @@ def validate_run(
         reference = find_teachers(teacher, tasks, heads, teacher_labels)
     else:
         reference = _stored_reference(teacher, store, tasks, heads)
+    warnings: list[str] = []
+    if student is None:
+        chosen, warnings = settings.student.resolved(_init_spec(reference))
+        settings = settings.model_copy(update={"student": chosen})
     spec = _student_spec(settings, reference, student)
     _check_spans(tasks, spec)
     from_labels = settings.supervision == "labels"
@@ -149,7 +158,7 @@ def validate_run(
         )
         for stage in stages
     ]
-    validated = ValidatedRun(settings, tasks, reference, spec, built)
+    validated = ValidatedRun(settings, tasks, reference, spec, built, warnings)
     _require_only_logits(validated)
     if (selection := validated.teacher_need.selection) is not None:
         check_selection(selection, settings)
@@ -197,7 +206,11 @@ def _student_spec(
         encoder: Any = student.encoder if isinstance(student, MultiTaskModel) else student
         spec: EncoderSpec = encoder.shape
         return spec
-    return student_config(settings.student, reference.init_spec if reference else InitSpec(None, None)).shape
+    return student_config(settings.student, _init_spec(reference)).shape
+
+
+def _init_spec(reference: TeacherRef | None) -> InitSpec:
+    return reference.init_spec if reference else InitSpec(None, None)
 
 
 def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:

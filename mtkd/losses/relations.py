@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-import numpy as np
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
@@ -80,7 +79,11 @@ class Relation(LayeredTerm):
         splits: the number of relation heads.
         heads: how the teacher's attention heads are turned into relation heads (`regroup_heads`).
         teacher_heads: the number of the teacher's attention heads.
+
+    With heads = "random", the heads are drawn when the term is built; the caller seeds torch.
     """
+
+    picks: Tensor | None
 
     class Settings(TermSettings):
         """KL divergence of scaled dot-product relations between pairs of vectors (MiniLMv2, MLKD-BERT).
@@ -91,7 +94,8 @@ class Relation(LayeredTerm):
             splits: the number of relation heads; None = as many as the student has attention heads; "auto" =
                 64 for teachers of a width of 1024 or more, and 48 for others (MiniLMv2).
             heads: how the teacher's attention heads are turned into relation heads: concatenated and split
-                (`concat-split`), by their `average`, or by choosing one at `random` (MLKD-BERT table 5).
+                (`concat-split`), by their `average`, or by choosing one at `random`, which follows the seed
+                (MLKD-BERT table 5).
         """
 
         pairs: list[Annotated[str, Field(pattern=r"^[qkvoh]-[qkvoh]$")]] = Field(
@@ -114,6 +118,8 @@ class Relation(LayeredTerm):
         super().__init__(layers, [VECTORS[letter] for letter in letters], flow)
         self._of = [tuple(VECTORS[letter] for letter in pair.split("-")) for pair in of]
         self._splits, self._heads, self._teacher_heads = splits, heads, teacher_heads
+        picks = torch.randint(teacher_heads // splits, (splits,)) if heads == "random" else None
+        self.register_buffer("picks", picks)
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
@@ -137,7 +143,7 @@ class Relation(LayeredTerm):
         ).sum()
 
     def _regroup(self, vectors: Tensor) -> Tensor:
-        return regroup_heads(vectors, self._teacher_heads, self._splits, self._heads)
+        return regroup_heads(vectors, self._teacher_heads, self._splits, self._heads, self.picks)
 
 
 def _require_divisible(name: str, letters: set[str], splits: int, regrouped: bool, models: ModelPair) -> None:
@@ -158,14 +164,15 @@ def _require_divisible(name: str, letters: set[str], splits: int, regrouped: boo
                 )
 
 
-def regroup_heads(vectors: Tensor, heads: int, splits: int, how: str) -> Tensor:
+def regroup_heads(vectors: Tensor, heads: int, splits: int, how: str, picks: Tensor | None = None) -> Tensor:
     """Turn attention heads into relation heads (MLKD-BERT section 4.5).
 
     Args:
         vectors: (B, L, d) vectors with the heads concatenated.
         heads: the number of attention heads; `splits` must divide it, except for `concat-split`.
         how: `concat-split` returns the vectors unchanged; `average` takes the mean of the heads in each
-            group; `random` takes one head of each group, the same at every call.
+            group; `random` takes the head of each group that `picks` names.
+        picks: (splits,) the number of a head within each group, from 0.
 
     Returns:
         (B, L, d') vectors whose width `splits` divides.
@@ -175,8 +182,8 @@ def regroup_heads(vectors: Tensor, heads: int, splits: int, how: str) -> Tensor:
     grouped = vectors.unflatten(-1, (splits, heads // splits, -1))
     if how == "average":
         return grouped.mean(-2).flatten(-2)
-    picks = np.random.default_rng(0).integers(heads // splits, size=splits)
-    return torch.stack([grouped[..., split, pick, :] for split, pick in enumerate(picks)], -2).flatten(-2)
+    assert picks is not None, "`random` needs them"
+    return grouped[..., torch.arange(splits, device=picks.device), picks, :].flatten(-2)
 
 
 class TokenSimilarity(TokenTerm):

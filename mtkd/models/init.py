@@ -111,6 +111,9 @@ def copy_layers(
         if student_prefix and source_prefix and name.startswith(student_prefix):
             number, _, rest = name.removeprefix(student_prefix).partition(".")
             origin = f"{source_prefix}{layers[int(number)] - 1}.{rest}"
+        if origin not in weights and name.startswith("pooler."):  # it starts at random
+            copied[name] = weight
+            continue
         shape = tuple(weights[origin].shape) if origin in weights else "missing"
         if shape != tuple(weight.shape):
             raise UserError(

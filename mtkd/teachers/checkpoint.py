@@ -17,6 +17,7 @@ from mtkd.models.digest import digest_weights
 from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, config_of, quieten
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.pretrained_weights import BIN, find_weights, load_pretrained
 from mtkd.models.saved_model import ModelInfo, SavedModel, is_saved_model
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from mtkd.teachers.label_order import label_order
@@ -111,7 +112,7 @@ class CheckpointRef(TeacherRef):
             load = partial(AutoConfig.from_pretrained, trust_remote_code=False)
             hf: Any = load_named(load, str(source), "configuration")
             kind = _architecture(source)
-            _require_safetensors(name, source)
+            load_named(find_weights, str(source), "teacher")
         else:
             hf, kind = source[0].config, type(source[0]).__name__
         _require_kind(name, kind, hf, task)
@@ -150,7 +151,8 @@ class CheckpointRef(TeacherRef):
             weights = [digest_weights(self.module[0])]
         else:
             assert self.place is not None
-            weights = [digest_file(file) for file in sorted(self.place.glob("*.safetensors"))]
+            files = sorted(self.place.glob("*.safetensors")) or [self.place / BIN]
+            weights = [digest_file(file) for file in files]
         return digest_bytes(*weights, self._tokeniser.digest, str(self.order))
 
     def load(self, max_length: int | None) -> MultiTaskModel:
@@ -172,23 +174,15 @@ class CheckpointRef(TeacherRef):
             model.read_at_most(longest if longest < 1 << 20 else _LONGEST)
         return model.eval()
 
-    def _load_classifier(self) -> nn.Module:
+    def _load_classifier(self) -> Any:
         import transformers
 
         assert self.place is not None
         kind = f"AutoModel{_READER if _architecture(self.place).endswith(_READER) else _CLASSIFIER}"
-        load = partial(
-            getattr(transformers, kind).from_pretrained,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
-        loaded: Any = load_named(load, str(self.place), "teacher")
-        model, report = loaded
-        if report["missing_keys"]:
+        model, missing = load_pretrained(getattr(transformers, kind), str(self.place), "teacher")
+        if missing:
             raise UserError(
-                f"the checkpoint {self.name} lacks weights of {shorten(sorted(report['missing_keys']))}",
+                f"the checkpoint {self.name} lacks weights of {shorten(sorted(missing))}",
                 expected="a fine-tuned checkpoint with its head",
             )
         return model
@@ -229,14 +223,14 @@ def checkpoint_directory(name: str) -> Path | None:
 
 
 def _fetch(patterns: list[str], name: str, local_files_only: bool) -> Path:
-    """The hub's files that match the patterns; raises FileNotFoundError if a kind of file is missing."""
+    """The hub's files that match the patterns, and the weights unless only config.json is wanted."""
     from huggingface_hub import snapshot_download
 
     place = Path(snapshot_download(name, local_files_only=local_files_only, allow_patterns=patterns))
-    needed = ("config.json", "*.safetensors") if len(patterns) > 1 else ("config.json",)
-    for pattern in needed:
-        if not any(place.glob(pattern)):
-            raise FileNotFoundError(f"it has no {pattern}")
+    if not (place / "config.json").is_file():
+        raise FileNotFoundError("it has no config.json")
+    if len(patterns) > 1 and not any(place.glob("*.safetensors")):
+        find_weights(name, local_files_only)
     return place
 
 
@@ -245,17 +239,6 @@ def _architecture(place: Path) -> str:
     file = place / "config.json"
     names = read_json(file).get("architectures") if file.is_file() else None
     return str(names[0]) if names else ""
-
-
-def _require_safetensors(name: str, place: Path) -> None:
-    if not any(place.glob("*.safetensors")):
-        other = next((file.name for file in sorted(place.glob("*.bin"))), None)
-        raise UserError(
-            f"the checkpoint {name} has no safetensors weights" + (f", only {other}" if other else ""),
-            expected="model.safetensors: other formats can run code when they are loaded",
-            hint="if you trust the file, load the model with transformers and call "
-            "`model.save_pretrained(DIR)` once, which writes safetensors",
-        )
 
 
 def _require_kind(name: str, kind: str, hf: Any, task: Task) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,21 @@ def span_teacher(tiny_encoder: Path, build_once: Callable[..., Path]) -> Path:
         refine(Request("pocket", "squad_v2,rte", out, 48, 32), settings, str(tiny_encoder))
 
     return build_once("span-teacher", make)
+
+
+@pytest.fixture
+def cached_on_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function that puts a directory into the hub's cache, as a downloaded model of that name."""
+    cache = tmp_path / "hub-cache"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+
+    def put(name: str, place: Path) -> None:
+        folder = cache / f"models--{name.replace('/', '--')}"
+        shutil.copytree(place, folder / "snapshots" / ("0" * 40))
+        (folder / "refs").mkdir()
+        (folder / "refs" / "main").write_text("0" * 40)
+
+    return put
 
 
 def byte_level_tokeniser(place: Path) -> Any:

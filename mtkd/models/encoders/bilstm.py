@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from mtkd.losses.term_settings import Strict
 from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings
 from mtkd.models.init import InitContext, InitSpec, teacher_embeddings
+from mtkd.models.word_embeddings import word_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
@@ -52,6 +53,21 @@ class BiLSTMStudentSettings(StudentSettings):
 
     kind: Kind = "bilstm-biattention"
     bilstm: BiLSTMSettings = BiLSTMSettings()
+
+    def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
+        """Check that a file of word vectors exists, and that the student reads words."""
+        if (file := self.embedding_file) and not file.is_file():
+            raise UserError(
+                f"student.embeddings={self.embeddings} is no file",
+                expected="random, teacher, or a text file of word vectors (word2vec, GloVe)",
+            )
+        if file and self.vocabulary != "word":
+            raise UserError(
+                f"student.embeddings={file} has vectors of words, but the student reads {self.vocabulary} "
+                "tokens",
+                hint="use `student.vocabulary=word`",
+            )
+        return self, []
 
 
 class BiLSTMConfig(BiLSTMSettings, EncoderConfig):
@@ -126,19 +142,22 @@ class BiLSTMEncoder(Encoder[BiLSTMStudentSettings, BiLSTMConfig]):
 
     @classmethod
     def build(cls, settings: BiLSTMStudentSettings, context: InitContext) -> BiLSTMEncoder:
-        """Build a student with random weights, and with the teacher's word embeddings if requested.
+        """Build a student with random weights, and the word embeddings of the teacher or a file if requested.
 
         Raises:
-            UserError: there is no teacher, or its vocabulary or the width of its embeddings does not match.
+            UserError: there is no teacher, its vocabulary or the width of the embeddings does not match, or
+                the file is invalid.
         """
         config = cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size)
         if settings.embeddings == "random":
             return cls(config)
-        table = teacher_embeddings(context)
+        file = settings.embedding_file
+        table = word_embeddings(file, context.tokeniser) if file else teacher_embeddings(context)
         width = table.shape[1]
         if "embedding_size" in settings.bilstm.model_fields_set and config.embedding_size != width:
             raise UserError(
-                f"the student's embeddings have the width {config.embedding_size}, the teacher's {width}",
+                f"the student's embeddings have the width {config.embedding_size}, those of "
+                f"{file or 'the teacher'} {width}",
                 hint=f"use `student.bilstm.embedding_size={width}` or `student.embeddings=random`",
             )
         return cls(config.model_copy(update={"embedding_size": width}), table)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from mtkd.losses.term_settings import Strict
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from tasks.batching import ModelInputs
+from tasks.errors import UserError
 from tasks.reader import InputFormat
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class StudentSettings(Strict):
         vocabulary: "wordpiece" uses the teacher's tokeniser; "word" builds a vocabulary of at most
             `vocabulary_size` words from the training texts.
         vocabulary_size: the maximum number of words of a "word" vocabulary.
-        embeddings: "random", or "teacher" to initialise the word embeddings from the teacher's.
+        embeddings: what the word embeddings start from: "random" vectors, those of the "teacher", or, for a
+            BiLSTM with a "word" vocabulary, a text file of word vectors in the format of word2vec or GloVe
+            (it may be gzipped), whose width the embeddings take; words that it lacks start at random.
         max_length: the maximum number of tokens per row, or per text for encoders that read texts separately.
         stride: the number of tokens that neighbouring windows of a long context share (span tasks).
         head_hidden: the width of the hidden layer of the task heads; 0 = no hidden layer.
@@ -47,7 +50,7 @@ class StudentSettings(Strict):
     kind: str
     vocabulary: Literal["wordpiece", "word"] = "wordpiece"
     vocabulary_size: int = Field(60_000, gt=10)
-    embeddings: Literal["random", "teacher"] = "random"
+    embeddings: str = "random"
     max_length: int = Field(128, ge=8)
     stride: int = Field(128, ge=0)
     head_hidden: int = Field(512, ge=0)
@@ -63,6 +66,26 @@ class StudentSettings(Strict):
     def needs_importance(self) -> bool:
         """True if building the student requires the importance of the teacher's parts."""
         return False
+
+    @property
+    def embedding_file(self) -> Path | None:
+        """The file of word vectors that the embeddings start from; None if they start otherwise."""
+        return None if self.embeddings in ("random", "teacher") else Path(self.embeddings)
+
+    def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
+        """The settings after choosing between alternatives, and warnings about the choice.
+
+        Raises:
+            UserError: no alternative can be used, or the embeddings of this kind of student cannot start from
+                a file.
+        """
+        if self.embedding_file:
+            raise UserError(
+                f"student.embeddings={self.embeddings} names a file, but students of the kind {self.kind!r} "
+                "do not start from word vectors",
+                expected="random or teacher; a file only for bilstm-biattention and bilstm",
+            )
+        return self, []
 
 
 class EncoderConfig(Strict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.mt_dnn import MT_DNN, convert_mt_dnn
+from mtkd.models.pretrained_weights import BIN, SAFETENSORS
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.errors import UserError
 from tasks.files import digest_file, read_json
@@ -21,7 +23,7 @@ _OTHER_NAMES = {
     "hidden_dropout_prob": ("dropout", "mlp_dropout"),
     "attention_probs_dropout_prob": ("attention_dropout",),
 }
-Pooling = Literal["cls", "mean", "cls-of-layers"]
+Pooling = Literal["cls", "pooler", "mean", "cls-of-layers"]
 
 
 class TransformerConfig(EncoderConfig):
@@ -29,8 +31,9 @@ class TransformerConfig(EncoderConfig):
 
     Attributes:
         hf: the Hugging Face configuration, as a dictionary with `model_type`.
-        pooling: the vector of a row: the last layer's first token (`cls`), the mean over real tokens
-            (`mean`), or the mean of the first token over all layers (`cls-of-layers`, MKD).
+        pooling: the vector of a row: the last layer's first token (`cls`), the same after the pooling layer
+            of its family (`pooler`), the mean over real tokens (`mean`), or the mean of the first token over
+            all layers (`cls-of-layers`, MKD).
         head_size: the width of an attention head, if heads were pruned; None = the default of the family.
         embedding_rank: the rank of a factorised word embedding table; None = not factorised.
     """
@@ -98,8 +101,8 @@ def _declared_pooling(directory: str) -> Pooling:
 
 def digest_encoder(name: str) -> str | None:
     """The SHA-256 of an encoder's weights in a local directory; None for an encoder from a hub."""
-    weights = Path(locate(name)) / "model.safetensors"
-    return digest_file(weights) if weights.is_file() else None
+    files = (Path(locate(name)) / weights for weights in (SAFETENSORS, BIN))
+    return next((digest_file(file) for file in files if file.is_file()), None)
 
 
 def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerConfig:
@@ -113,9 +116,34 @@ def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerC
     quieten()
     place = locate(name)
     if (own := own_config(place)) is not None:
-        return own.model_copy(update={"pooling": pooling or own.pooling})
+        own = own.model_copy(update={"pooling": pooling or own.pooling})
+        pooler_option(own)
+        return own
     found: Any = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), place, "encoder")
-    return config_of(found, pooling or _declared_pooling(place))
+    config = config_of(found, pooling or _declared_pooling(place))
+    pooler_option(config)
+    return config
+
+
+def pooler_option(config: TransformerConfig) -> dict[str, bool]:
+    """The argument that builds an encoder with or without the pooling layer of its family, if there is one.
+
+    Raises:
+        UserError: the encoder pools with this layer, but its family has none.
+    """
+    from transformers import MODEL_MAPPING
+
+    hf, wanted = config.build_hf(), config.pooling == "pooler"
+    body: Any = MODEL_MAPPING.get(type(hf), None)
+    if "add_pooling_layer" in inspect.signature(body.__init__).parameters:
+        return {"add_pooling_layer": wanted}
+    if wanted:
+        raise UserError(
+            f"encoders of the family {hf.model_type!r} have no pooling layer, so they cannot pool with it",
+            expected="for pooling=pooler: BERT, RoBERTa, XLM-R, ALBERT and encoders built like them",
+            hint="use pooling=cls; `student.head_hidden` gives the heads a hidden layer",
+        )
+    return {}
 
 
 def config_of(hf: Any, pooling: Pooling = "cls") -> TransformerConfig:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -23,23 +22,25 @@ from mtkd.models.encoders.pretrained_config import (
     Pooling,
     TransformerConfig,
     locate,
+    pooler_option,
     pretrained_config,
     quieten,
     with_sizes,
 )
 from mtkd.models.encoders.transformer_init import (
+    first_available,
     require_teacher_vocabulary,
     source_name,
     student_transformer,
     taken_layers,
 )
 from mtkd.models.init import InitContext, InitSpec, copy_layers, refuse_teacher_embeddings
+from mtkd.models.pretrained_weights import load_pretrained
 from mtkd.models.pruning import FactorisedEmbedding, prune_into, resize_heads
 from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.batching import ModelInputs
-from tasks.errors import UserError
+from tasks.errors import UserError, shorten
 from tasks.files import read_json, write_json
-from tasks.hub_loading import load_named
 
 
 class TransformerSettings(Strict):
@@ -55,16 +56,18 @@ class TransformerSettings(Strict):
             None = as in the encoder that the student starts from.
         init: what the student starts from: the pretrained encoder that the teacher was refined from
             ("base"), the "teacher" itself, "random" weights, or another encoder, given as a hub name, a
-            directory in the format of transformers or an mtkd run.
+            directory in the format of transformers or an mtkd run; of a list, the first that is available and
+            has the student's sizes and the teacher's vocabulary.
         take: which layers of that encoder to copy: "first", "last", "uniform", "skip", a list of layer
             numbers from 1, or "importance" (only with `prune`).
         prune: whether to prune the teacher into the student, which keeps the most important heads and
             feed-forward units of each layer and reduces the embeddings to rank `embedding_size` by SVD
             (ROSITA); this needs init = "teacher".
         dropout: the dropout probability of attention and hidden states inside the encoder.
-        pooling: the vector of a row: the last layer's first token ("cls"), the mean over real tokens
-            ("mean"), the mean of the first token over all layers ("cls-of-layers", MKD), or as in the encoder
-            that the student starts from ("auto").
+        pooling: the vector of a row: the last layer's first token ("cls"), the same after BERT's pooling
+            layer, a linear map and tanh, with the weights of the encoder that the student starts from, if it
+            has them ("pooler"), the mean over real tokens ("mean"), the mean of the first token over all
+            layers ("cls-of-layers", MKD), or as in the encoder that the student starts from ("auto").
     """
 
     layers: int | None = Field(None, gt=0)
@@ -72,11 +75,11 @@ class TransformerSettings(Strict):
     heads: int | None = Field(None, gt=0)
     intermediate_size: int | None = Field(None, gt=0)
     embedding_size: int | None = Field(None, gt=0)
-    init: str = "base"
+    init: str | Annotated[list[str], Field(min_length=1)] = "base"
     take: Literal["first", "last", "uniform", "skip", "importance"] | list[int] = "first"
     prune: bool = False
     dropout: float | None = Field(None, ge=0, lt=1)
-    pooling: Literal["auto", "cls", "mean", "cls-of-layers"] = "cls"
+    pooling: Literal["auto", "cls", "pooler", "mean", "cls-of-layers"] = "cls"
 
 
 class TransformerStudentSettings(StudentSettings):
@@ -95,6 +98,12 @@ class TransformerStudentSettings(StudentSettings):
         """True if the teacher is pruned into the student."""
         return self.transformer.prune
 
+    def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
+        """The settings with the first of several encoders that the student can start from."""
+        super().resolved(init_spec)
+        wanted, warnings = first_available(self.transformer, init_spec)
+        return self.model_copy(update={"transformer": wanted}), warnings
+
 
 class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig]):
     """A Hugging Face encoder that returns one vector per row, and intermediate outputs on request."""
@@ -108,7 +117,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
 
         if body is None:
             hf_config = config.build_hf()
-            body = _without_pooler(lambda **more: AutoModel.from_config(hf_config, **more))
+            body = AutoModel.from_config(hf_config, **pooler_option(config))
         if config.head_size:
             resize_heads(body, config.shape.layers, config.shape.heads, config.head_size)
         if config.embedding_rank:
@@ -154,7 +163,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             assert isinstance(context.teacher, TransformerEncoder), "the configuration refuses others"
             source = context.teacher
         else:
-            source = cls.pretrained(source_name(wanted, context.init_spec.base))
+            pooling: Pooling | None = "pooler" if config.pooling == "pooler" else None
+            source = cls.pretrained(source_name(wanted, context.init_spec.base), pooling)
         models = student.body, student.n_layers, source.body, source.n_layers
         if not wanted.prune:
             copy_layers(*models, taken_layers(wanted, student.n_layers, source.n_layers))
@@ -193,17 +203,14 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             config = with_sizes(config, num_hidden_layers=layers)
         if config.head_size or config.embedding_rank:  # pruned, so transformers cannot load it
             encoder = cls(config)
-            encoder.load_weights(load_file(Path(locate(name)) / "model.safetensors"))
+            weights = load_file(Path(locate(name)) / "model.safetensors")
+            encoder.body.load_state_dict(weights, strict=False)  # it may lack a pooler
             return encoder
-        load = partial(
-            _load_body,
-            AutoModel.from_pretrained,
-            config=config.build_hf(),
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype=torch.float32,
-        )
-        return cls(config, load_named(load, locate(name), "encoder"))
+        options = {"config": config.build_hf(), **pooler_option(config)}
+        body, missing = load_pretrained(AutoModel, locate(name), "encoder", **options)
+        if lost := sorted(key for key in missing if not key.startswith("pooler.")):
+            raise UserError(f"the encoder {name!r} lacks weights of {shorten(lost)}")
+        return cls(config, body)
 
     @property
     def positions(self) -> int:
@@ -262,7 +269,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
                 capture.offer(layer, hidden)
             capture.offer(top, out.last_hidden_state)
         self._refuse_missing(captured, capture)
-        vector = self._pool(out.last_hidden_state, capture.found["cls"], tokens.mask) if pooled else None
+        vector = self._pool(out, capture.found["cls"], tokens.mask) if pooled else None
         kept = {
             kind: {layer: tensors[layer] for layer in sorted(getattr(need, kind))}
             for kind, tensors in capture.found.items()
@@ -295,22 +302,14 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
                 hint="choose another encoder, or a recipe that only uses hidden states or logits",
             )
 
-    def _pool(self, last: Tensor, cls: Mapping[int, Tensor], mask: Tensor) -> Tensor:
+    def _pool(self, out: Any, cls: Mapping[int, Tensor], mask: Tensor) -> Tensor:
         if self.config.pooling == "cls-of-layers":
             return torch.stack([cls[layer] for layer in range(1, self.n_layers + 1)]).mean(0)
+        last: Tensor = out.last_hidden_state
+        if self.config.pooling == "pooler":
+            vector: Tensor = out.pooler_output
+            return vector
         if self.config.pooling == "cls":
             return last[:, 0]
         weight = mask.unsqueeze(-1).to(last.dtype)
         return (last * weight).sum(1) / weight.sum(1).clamp(min=1)
-
-
-def _load_body(load: Any, place: str, **options: Any) -> nn.Module:
-    return _without_pooler(partial(load, place, **options))
-
-
-def _without_pooler(build: Any) -> nn.Module:
-    """Build an encoder without its family's own pooling layer, if there is one; our heads do not use it."""
-    try:
-        return build(add_pooling_layer=False)
-    except TypeError:
-        return build()

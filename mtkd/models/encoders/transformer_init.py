@@ -9,20 +9,74 @@ from mtkd.models.encoders.pretrained_config import (
     DEFAULT_TEACHER,
     TransformerConfig,
     factorised,
+    locate,
+    pooler_option,
     pretrained_config,
     size_name,
     with_sizes,
 )
 from mtkd.models.init import InitContext, InitSpec
+from mtkd.models.pretrained_weights import find_weights
 from tasks.errors import UserError
+from tasks.hub_loading import load_named
 
 if TYPE_CHECKING:
     from mtkd.models.encoders.transformer import TransformerSettings
 
 
+_NO_NAMES = ("base", "random", "teacher")  # the values of `init` that do not name an encoder
+
+
 def source_name(wanted: TransformerSettings, base: str | None) -> str:
     """The pretrained encoder that a student starts from."""
-    return (base or DEFAULT_TEACHER) if wanted.init in ("base", "random", "teacher") else wanted.init
+    assert isinstance(wanted.init, str), "`first_available` comes first"
+    return (base or DEFAULT_TEACHER) if wanted.init in _NO_NAMES else wanted.init
+
+
+def first_available(
+    wanted: TransformerSettings, init_spec: InitSpec
+) -> tuple[TransformerSettings, list[str]]:
+    """The settings with the first entry of `init` that the student can start from, if `init` is a list.
+
+    Returns:
+        The settings, and a warning if this is not the first entry.
+
+    Raises:
+        UserError: the student can start from none of them.
+    """
+    if isinstance(wanted.init, str):
+        return wanted, []
+    reasons: list[str] = []
+    for name in wanted.init:
+        chosen = wanted.model_copy(update={"init": name})
+        try:
+            _require_available(chosen, name, init_spec)
+            break
+        except UserError as error:
+            if name == wanted.init[-1]:
+                raise
+            reasons.append(error.problem)
+    if not reasons:
+        return chosen, []
+    start = "random weights" if name == "random" else name
+    return chosen, [
+        f"the student starts from {start} instead of {wanted.init[0]}, so expect lower scores: "
+        f"{'; '.join(reasons)}. Run once while online, or pass another encoder as `init=DIR`; `init={name}` "
+        "turns this warning off"
+    ]
+
+
+def _require_available(wanted: TransformerSettings, name: str, init_spec: InitSpec) -> None:
+    """Check that an encoder has the student's sizes and the teacher's vocabulary; download its weights."""
+    config, teacher = student_transformer(wanted, init_spec), init_spec.teacher
+    if name in _NO_NAMES:
+        return
+    if isinstance(teacher, TransformerConfig) and config.hf["vocab_size"] != teacher.hf["vocab_size"]:
+        raise UserError(
+            f"{name} has a vocabulary of {config.hf['vocab_size']} token ids, and the teacher one of "
+            f"{teacher.hf['vocab_size']}"
+        )
+    load_named(find_weights, locate(name), "encoder")
 
 
 def require_teacher_vocabulary(wanted: TransformerSettings, context: InitContext) -> None:
@@ -96,6 +150,7 @@ def student_transformer(wanted: TransformerSettings, init_spec: InitSpec) -> Tra
         config = factorised(config, wanted.embedding_size)
     pooling = source.pooling if wanted.pooling == "auto" else wanted.pooling
     config = config.model_copy(update={"pooling": pooling})
+    pooler_option(config)
     hf = config.build_hf()
     if hf.hidden_size % hf.num_attention_heads:
         raise UserError(

@@ -200,7 +200,7 @@ def test_a_recipe_with_a_stage_of_tasks_trains_on_text(
     warnings: list[str] = []
     run = distill_text(
         Request(str(corpus), "text", tmp_path / "run", None, 4),
-        settings_of("tinybert-4", wanted),
+        load_settings("tinybert-4", "distill", wanted, "text"),
         str(tiny_encoder),
         corpus,
         warn=warnings.append,

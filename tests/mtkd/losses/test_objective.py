@@ -228,9 +228,20 @@ def test_heads_are_averaged_or_picked() -> None:
     vectors = torch.arange(8.0).view(1, 1, 8)  # four heads of two
     assert regroup_heads(vectors, 4, 2, "concat-split") is vectors
     assert regroup_heads(vectors, 4, 2, "average").flatten().tolist() == [1, 2, 5, 6]
-    picked = regroup_heads(vectors, 4, 2, "random").flatten().tolist()
-    assert picked[:2] in ([0, 1], [2, 3]) and picked[2:] in ([4, 5], [6, 7])
-    assert picked == regroup_heads(vectors, 4, 2, "random").flatten().tolist()
+    picked = regroup_heads(vectors, 4, 2, "random", torch.tensor([1, 0]))
+    assert picked.flatten().tolist() == [2, 3, 4, 5]
+
+
+def test_the_picked_heads_follow_the_seed() -> None:
+    def picks(seed: int) -> list[int]:
+        torch.manual_seed(seed)
+        found = objective(o={"loss": "relation", "pairs": ["o-o"], "splits": 1, "heads": "random"})
+        assert "terms.o.picks" in found.state_dict(), "a resumed run keeps them"
+        return found.terms["o"].picks.tolist()
+
+    drawn = [picks(seed) for seed in range(20)]
+    assert drawn == [picks(seed) for seed in range(20)]
+    assert {tuple(pick) for pick in drawn} == {(head,) for head in range(TEACHER.heads)}
 
 
 def test_scores_are_sorted_into_bins_for_the_contrast() -> None:

@@ -226,3 +226,30 @@ def test_tinybert_follows_the_epochs_that_hidden_knowledge_was_compared_with() -
         "cola": (50, 32), "sst2": (10, 32), "qnli": (10, 256), "mnli": (5, 256),
         "mrpc": (20, 32), "rte": (20, 32), "stsb": (20, 32),
     }  # fmt: skip
+
+
+# Zhang et al. 2024, table 9: task -> length, batch, rate, epochs of the two stages.
+TABLE_9 = {
+    "cola": (64, 32, 1e-5, 50, 30),
+    "mnli": (128, 32, 3e-5, 6, 6),
+    "mrpc": (128, 32, 2e-5, 20, 15),
+    "sst2": (64, 32, 2e-5, 15, 10),
+    "stsb": (128, 32, 3e-5, 20, 15),
+    "qqp": (128, 32, 2e-5, 6, 6),
+    "qnli": (128, 32, 2e-5, 10, 10),
+    "rte": (128, 32, 2e-5, 20, 15),
+    "squad": (384, 16, 3e-5, 4, 3),
+    "squad_v2": (384, 16, 3e-5, 4, 3),
+}
+
+
+@pytest.mark.parametrize("recipe", ["mlkd-bert-4", "mlkd-bert-6"])
+@pytest.mark.parametrize("task", TABLE_9)
+def test_mlkd_has_the_settings_of_table_9(recipe: str, task: str) -> None:
+    settings = load_settings(recipe, "distill", {}, task)
+    first, second = (stage.train for stage in settings.resolved_stages())
+    length, batch, rate, *epochs = TABLE_9[task]
+    assert settings.student.max_length == length
+    assert [first.epochs, second.epochs] == epochs
+    assert {(train.batch_size, train.lr) for train in (first, second)} == {(batch, rate)}
+    assert settings.terms["sc"].temperature == 0.07 and settings.terms["kd"].temperature == 1.0

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
@@ -238,14 +239,34 @@ def test_checkpoints_that_do_not_fit(
     assert all(part in str(error.value) for part in parts), error.value
 
 
-def test_other_formats_and_missing_heads_are_refused(save_checkpoint: Callable[..., Path]) -> None:
+def test_a_bin_teaches_like_safetensors(
+    save_checkpoint: Callable[..., Path], cached_on_hub: Callable[..., None]
+) -> None:
+    task = task_of("sst2")
+    place = save_checkpoint("Bert", **NAMED)
+    rows = rows_of(task)
+    expected = plain_logits(place, rows)[:, ::-1]
+    torch.save(load_file(place / "model.safetensors"), place / "pytorch_model.bin")
+    (place / "model.safetensors").unlink()
+    cached_on_hub("some/checkpoint", place)
+    hub = checkpoint_directory("some/checkpoint")
+    assert hub is not None and hub != place
+    for where in (place, hub):
+        ref = CheckpointRef.of(str(where), where, task)
+        model = ref.load(None)
+        found = predict_logits(model, task, Encoded.encode(rows, model.tokeniser))
+        np.testing.assert_allclose(found, expected, atol=2e-5)
+        assert ref.digest == CheckpointRef.of("again", place, task).digest
+    torch.save({"classifier.bias": torch.ones(2)}, place / "pytorch_model.bin")
+    assert CheckpointRef.of("changed", place, task).digest != ref.digest
+
+
+def test_missing_weights_and_heads_are_refused(save_checkpoint: Callable[..., Path]) -> None:
     task = task_of("sst2")
     place = save_checkpoint("Bert")
-    (place / "model.safetensors").rename(place / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"only pytorch_model\.bin"):
+    (place / "model.safetensors").rename(place / "weights.h5")
+    with pytest.raises(UserError, match=r"neither model\.safetensors nor pytorch_model\.bin"):
         CheckpointRef.of("x", place, task)
-
-    from safetensors.torch import load_file, save_file
 
     place = save_checkpoint("Bert", "headless")
     weights = load_file(place / "model.safetensors")

@@ -1,0 +1,106 @@
+"""The weights of models that transformers saved: safetensors, or an older .bin that is converted to it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from mtkd.storage.distributed import launched
+from tasks.errors import UserError, shorten
+from tasks.hub_loading import load_named
+from tasks.progress import say
+
+SAFETENSORS, INDEX, BIN = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+
+
+def find_weights(place: str, local_files_only: bool) -> Path:
+    """The file with a model's weights, or the index of its parts; a file of the hub is downloaded.
+
+    Args:
+        place: a directory, or a name on the hub.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    folder = Path(place)
+    for name in (SAFETENSORS, INDEX, BIN):
+        if folder.is_dir():
+            if (folder / name).is_file():
+                return folder / name
+        else:
+            with contextlib.suppress(EntryNotFoundError):
+                return Path(hf_hub_download(place, name, local_files_only=local_files_only))
+    raise FileNotFoundError(f"it has neither {SAFETENSORS} nor {BIN}")
+
+
+def load_pretrained(auto: Any, name: str, what: str, **options: Any) -> tuple[Any, set[str]]:
+    """Load a pretrained model of transformers; code in its files is never run.
+
+    Args:
+        auto: a class of transformers with `from_pretrained`, such as AutoModel.
+        name: a directory, or a name on the hub.
+        what: what is loaded, for error messages ("encoder").
+        options: further arguments of `from_pretrained`.
+
+    Returns:
+        The model in float32, and the names of its weights that the files do not have.
+
+    Raises:
+        UserError: there is no such model, the hub cannot be reached, or the files are damaged or hold more
+            than tensors.
+    """
+
+    fixed = {"trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
+
+    def load(place: str, local_files_only: bool) -> Any:
+        file = find_weights(place, local_files_only)
+        with tempfile.TemporaryDirectory() as converted:
+            if file.name == BIN:
+                save_file(read_bin(file), Path(converted) / SAFETENSORS, {"format": "pt"})
+                shutil.copy(file.with_name("config.json"), converted)
+                place = converted
+            more = {"dtype": torch.float32, "local_files_only": local_files_only, **options}
+            return auto.from_pretrained(place, **fixed, **more)
+
+    found: tuple[Any, dict[str, Any]] = load_named(load, name, what)
+    return found[0], set(found[1]["missing_keys"])
+
+
+def read_bin(file: Path) -> dict[str, Tensor]:
+    """The tensors of a .bin file, without running code; none shares memory with another.
+
+    Raises:
+        UserError: the file holds anything else, or is damaged.
+    """
+    if launched().first:
+        say(f"converting {file} to safetensors; nothing but its tensors is read")
+    try:
+        weights = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a refused object, or any kind of damage
+        raise _refused(file, "it is damaged, or holds objects whose loading could run code") from error
+    values = weights.values() if isinstance(weights, dict) else [weights]
+    others = {type(value).__name__ for value in values if not isinstance(value, Tensor)}
+    if others or not isinstance(weights, dict):
+        raise _refused(
+            file, f"it is not a table of tensors, but holds {shorten(sorted(others)) or 'one tensor'}"
+        )
+    return {str(name): tensor.contiguous().clone() for name, tensor in weights.items()}
+
+
+def _refused(file: Path, reason: str) -> UserError:
+    return UserError(
+        f"the weights in {file} cannot be used: {reason}",
+        expected=f"{SAFETENSORS}, or a {BIN} with nothing but tensors",
+        hint="if you trust the file, load the model with transformers and call "
+        "`model.save_pretrained(DIR)` once, which writes safetensors",
+    )

@@ -1,0 +1,42 @@
+"""Word embeddings that start from the vectors of word2vec or GloVe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mtkd.storage.distributed import launched
+from tasks.errors import UserError
+from tasks.progress import say
+from tasks.tokeniser import Tokeniser
+from tasks.word_vectors import read_word_vectors
+
+STD = 0.1  # of the vectors of words that the file lacks
+
+
+def word_embeddings(file: Path, tokeniser: Tokeniser) -> Tensor:
+    """A table of embeddings (V, width) with the vectors of a file; the caller seeds torch for the others.
+
+    Words are looked up as the vocabulary spells them, in lower case.
+
+    Args:
+        file: see `tasks.word_vectors.read_word_vectors`.
+
+    Raises:
+        UserError: the file cannot be read, or has none of the words of the vocabulary.
+    """
+    ids: dict[str, int] = tokeniser.hf.get_vocab()
+    number = len(ids) - len(tokeniser.hf.all_special_tokens)
+    found, vectors = read_word_vectors(file, ids.keys())
+    if not found:
+        raise UserError(
+            f"{file} has no vector for any of the {number:,} words of the vocabulary",
+            expected="a text file of word vectors (word2vec, GloVe), with lower-case words",
+        )
+    table = torch.empty(len(ids), vectors.shape[1]).normal_(std=STD)
+    table[[ids[word] for word in found]] = torch.from_numpy(vectors.copy())
+    if launched().first:
+        say(f"{len(found):,} of the {number:,} words of the vocabulary start from the vectors in {file}")
+    return table

@@ -1,0 +1,119 @@
+"""Checkpoints without safetensors: their tensors are read, and nothing in them is run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from mtkd.models.encoders.pretrained_config import digest_encoder
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.pretrained_weights import BIN, SAFETENSORS
+from tasks.errors import UserError
+
+
+class Payload:
+    """Unpickling it makes a directory."""
+
+    def __init__(self, marker: Path):
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self.marker),)
+
+
+def with_bin(original: Path, place: Path, weights: Any) -> Path:
+    """A copy of a directory whose only weights are a .bin with this content."""
+    shutil.copytree(original, place, ignore=shutil.ignore_patterns("*.safetensors"))
+    torch.save(weights, place / BIN)
+    return place
+
+
+def old_names(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """As in checkpoints of BERT's first years: a prefix, other names of norms, and tied weights."""
+    renamed = {
+        f"bert.{name}".replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): w
+        for name, w in weights.items()
+    }
+    words = weights["embeddings.word_embeddings.weight"]
+    return renamed | {"cls.predictions.decoder.weight": words, "fit_dense.weight": torch.ones(2, 2)}
+
+
+def test_a_bin_gives_the_weights_that_safetensors_give(
+    tiny_encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = load_file(tiny_encoder / SAFETENSORS)
+    place = with_bin(tiny_encoder, tmp_path / "old", old_names(weights))
+    expected = TransformerEncoder.pretrained(str(tiny_encoder)).state_dict()
+    assert "safetensors" not in capsys.readouterr().err
+    found = TransformerEncoder.pretrained(str(place)).state_dict()
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert torch.equal(found[name], weight), name
+    assert f"converting {place / BIN} to safetensors" in capsys.readouterr().err
+    before = digest_encoder(str(place))
+    torch.save(old_names(weights) | {"more": torch.ones(1)}, place / BIN)
+    assert before and digest_encoder(str(place)) != before
+
+
+@pytest.mark.parametrize("written", ["torch", "pickle"])
+def test_code_in_a_bin_is_not_run(
+    written: str, tiny_encoder: Path, tmp_path: Path, mtkd: Callable[..., Any]
+) -> None:
+    marker, out = tmp_path / "was-run", tmp_path / "run"
+    content = {"embeddings.word_embeddings.weight": Payload(marker)}
+    place = with_bin(tiny_encoder, tmp_path / "bad", content)
+    if written == "pickle":
+        (place / BIN).write_bytes(pickle.dumps(content))
+    words = ("refine", "--data", "pocket", "--tasks", "rte", "--limit", 8, "--out", out, "--teacher")
+    answered = mtkd(*words, place)
+    assert (
+        answered.code == 2 and "loading could run code" in answered.err and "weights_only" not in answered.err
+    )
+    assert not marker.exists() and not out.exists()
+    torch.load(place / BIN, weights_only=False) if written == "torch" else pickle.loads(
+        (place / BIN).read_bytes()
+    )
+    assert marker.is_dir(), "the payload works"
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ({"model": {"a": torch.ones(1)}, "epoch": 3}, "not a table of tensors, but holds dict, int"),
+        (torch.ones(3), "holds one tensor"),
+        (
+            {"embeddings.word_embeddings.weight": torch.ones(30522, 16)},
+            "lacks weights of embeddings.LayerNorm.bias",
+        ),
+    ],
+)
+def test_bins_with_other_content_are_refused(
+    content: Any, complaint: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    place = with_bin(tiny_encoder, tmp_path / "other", content)
+    with pytest.raises(UserError, match=complaint):
+        TransformerEncoder.pretrained(str(place))
+    (place / BIN).write_bytes(b"cut short")
+    with pytest.raises(UserError, match="damaged"):
+        TransformerEncoder.pretrained(str(place))
+    (place / BIN).unlink()
+    with pytest.raises(UserError, match=r"neither model\.safetensors nor pytorch_model\.bin"):
+        TransformerEncoder.pretrained(str(place))
+
+
+def test_a_bin_from_the_hub(tiny_encoder: Path, cached_on_hub: Callable[..., None], tmp_path: Path) -> None:
+    weights = load_file(tiny_encoder / SAFETENSORS)
+    cached_on_hub("some/encoder", with_bin(tiny_encoder, tmp_path / "old", weights))
+    found = TransformerEncoder.pretrained("some/encoder").state_dict()
+    for name, weight in TransformerEncoder.pretrained(str(tiny_encoder)).state_dict().items():
+        assert torch.equal(found[name], weight), name
