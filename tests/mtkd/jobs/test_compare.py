@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
+from mtkd.api.grid_runs import compare, plan_grid
 from mtkd.evaluation.baseline import COSINE, LINEAR, MAJORITY
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import grid_names, load_grid
@@ -436,3 +438,44 @@ def test_a_store_stands_in_for_the_teacher(tmp_path: Path) -> None:
     words = plan(grid, inputs)[0].jobs[-1].words
     assert "--teacher" not in words and words[words.index("--store") + 1] == "stores/rte"
     assert len(grid.cells) == 103, "100 configurations, predictions alone, and everything twice"
+
+
+MORE = """
+title = "More text"
+recipe = "layerwise-3"
+tasks = ["rte", "sst2"]
+[refine]
+teacher = "minilm"
+[cells.distilled]
+[cells.labels]
+set = { supervision = "labels" }
+steps_of = "distilled"
+[cells."only labels"]
+set = { "terms.logits.weight" = 0, "terms.hidden" = { loss = "labels" } }
+[cells.tuned]
+recipe = "finetune"
+"""
+
+
+def test_rows_without_labels_go_to_the_cells_that_can_use_them(mtkd: Callable, tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(MORE, encoding="utf-8")
+    words = ("compare", tmp_path / "grid.toml", "--data", "pocket", "--out", tmp_path / "out")
+    files = ("--unlabelled", "rte=more.csv", "--unlabelled", "rte=others.csv", "--unlabelled", "sst2=test")
+    shown = mtkd(*words, "--dry-run", *files, "--unlabelled-limit", 40).out.splitlines()
+    given = {"rte": "--unlabelled rte=more.csv --unlabelled rte=others.csv", "sst2": "--unlabelled sst2=test"}
+    with_them = [line for line in shown if "--unlabelled" in line]
+    assert len(shown) == 2 + 2 * 4 and len(with_them) == 2
+    for line, task in zip(with_them, ("rte", "sst2"), strict=True):
+        assert f"--tasks {task} " in line and "runs/distilled/" in line
+        assert f"{given[task]} --unlabelled-limit 40" in line
+        assert line.count("--unlabelled ") == given[task].count("--unlabelled ")
+    unknown = mtkd(*words, "--dry-run", "--unlabelled", "stsb=more.csv")
+    assert unknown.code == 2 and "unknown task of --unlabelled 'stsb'" in unknown.err
+    useless = mtkd(*words, "--dry-run", *files, "--set", "supervision=labels")
+    assert useless.code == 2 and "no cell of the grid can learn from rows without labels" in useless.err
+    defaults = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
+    paths = {"rte": [Path("a.csv"), Path("b.csv")]}
+    changed = {"grid": tmp_path / "grid.toml", "out": tmp_path, "unlabelled": paths}
+    grid, inputs = plan_grid(**defaults | changed)
+    planned = [run.scored[0].words for run in plan(grid, inputs) if run.cell == "distilled"]
+    assert ["rte=a.csv" in words and "rte=b.csv" in words for words in planned] == [True, False]
