@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from augment.augmenter import Augmenter
 from augment.dataset_card import dataset_card
@@ -54,6 +55,7 @@ class CorpusJob:
         data: name of the source data, for the manifest.
         version, command: the mtkd version and the command line, for the manifest and the card.
         shard_copies: approximate number of copies per file; all copies of a row are in the same file.
+        unlabelled: task -> how many of its source rows, the last ones, are its rows without labels.
     """
 
     method: Augmenter
@@ -62,6 +64,7 @@ class CorpusJob:
     version: str
     command: str
     shard_copies: int = 250_000
+    unlabelled: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ def write_corpus(
     output = ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.method.schema, _COUNTS, _DICTIONARY))
 
     def inputs(shard: PlannedShard) -> tuple[Augmenter, Rows, int]:
-        part = rows[shard.task].take(np.asarray(shard.rows))
+        part = _plain_strings(rows[shard.task].take(np.asarray(shard.rows)))
         return (job.method.part(part) if workers > 1 else job.method), part, shard.per_row
 
     with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks):
@@ -146,7 +149,7 @@ def write_corpus(
         advance(total_size(output.shards) - total_size(missing))
         output.write(missing, _make_copies, inputs=inputs, workers=workers, ranks=ranks, advance=advance)
         if ranks.first and (missing or not (out / MANIFEST).is_file()):
-            manifest = _describe(job, rows, digests, output)
+            manifest = _describe(job, rows, output)
             write_text(out / "README.md", dataset_card(manifest, job.method.about))
             write_json(out / MANIFEST, manifest.to_json())
         ranks.wait()
@@ -175,6 +178,12 @@ def _plan(job: CorpusJob, rows: Mapping[str, Rows]) -> list[PlannedShard]:
     return shards
 
 
+def _plain_strings(rows: Rows) -> Rows:
+    """The rows with the strings that augmenters take; columns of rows without labels have 64-bit offsets."""
+    texts = tuple(text.cast(pa.string()) for text in rows.texts)
+    return replace(rows, uids=rows.uids.cast(pa.string()), texts=texts)
+
+
 def _make_copies(inputs: tuple[Augmenter, Rows, int], advance: Advance) -> Iterator[TableChunk]:
     """Yield the copies of a shard's rows."""
     method, rows, count = inputs
@@ -183,9 +192,7 @@ def _make_copies(inputs: tuple[Augmenter, Rows, int], advance: Advance) -> Itera
         yield TableChunk(copies.table, {name: getattr(copies, name) for name in _COUNTS})
 
 
-def _describe(
-    job: CorpusJob, rows: Mapping[str, Rows], digests: Mapping[str, str], output: ShardedOutput
-) -> CorpusManifest:
+def _describe(job: CorpusJob, rows: Mapping[str, Rows], output: ShardedOutput) -> CorpusManifest:
     """Build the manifest of the finished shards from their footers."""
     entries = output.entries()
     tasks = []
@@ -194,15 +201,19 @@ def _describe(
         footers = [footer for file in files if (footer := output.format.read_footer(file))]
         words, changed, unchanged = (sum(footer.counts[name] for footer in footers) for name in _COUNTS)
         count = sum(entry.rows for entry in entries if entry.task == task)
+        unlabelled = job.unlabelled.get(task, 0)
+        first = len(part) - unlabelled
         entry = CorpusTask(
             name=task,
             texts=len(part.texts),
             copies=job.copies[task],
             source_rows=len(part),
             rows=count,
-            source_digest=digests[task],
+            source_digest=digest_rows(part.slice(0, first)),
             words_changed=round(changed / max(words, 1), 6),
             unchanged=round(unchanged / max(count, 1), 6),
+            unlabelled=unlabelled,
+            unlabelled_digest=digest_rows(part.slice(first, len(part))) if unlabelled else "",
         )
         tasks.append(entry)
     return CorpusManifest(

@@ -91,7 +91,8 @@ class TaggedTexts:
 
     def find(self, column: pa.StringArray) -> np.ndarray:
         """The indices of the given texts in `texts`; ValueError if one is not there."""
-        numbers = pc.index_in(column, value_set=self.texts).fill_null(-1).to_numpy(zero_copy_only=False)
+        where = pc.index_in(column.cast(self.texts.type), value_set=self.texts)
+        numbers = where.fill_null(-1).to_numpy(zero_copy_only=False)
         if (numbers < 0).any():
             raise ValueError("a text that was not tagged")
         return numbers.astype(np.int64)

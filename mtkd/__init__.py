@@ -2,8 +2,9 @@
 
     import mtkd
 
-    teacher = mtkd.refine("minilm", data="pocket", tasks=["rte", "sst2"], out="runs/teacher")
-    student = mtkd.distill("mkd-lstm", teacher=teacher, data="pocket", tasks="rte,sst2", out="runs/student")
+    tasks = ["rte", "sst2"]
+    teacher = mtkd.refine("minilm", data="pocket", tasks=tasks, out="runs/teacher")
+    student = mtkd.distill("layerwise-3", teacher=teacher, data="pocket", tasks=tasks, out="runs/student")
     student.predict("rte", [("A man sleeps.", "A man rests.")])
 
 The names below are the public surface; they are imported when they are first used.

@@ -60,9 +60,11 @@ class CorpusTask:
         texts: text columns, 1 or 2.
         copies: copies per source row.
         source_rows: number of source rows; `rows` is copies * source_rows (for questions: at most that).
-        source_digest: digest of the source rows (`tasks.loading.digest_rows`).
+        source_digest: digest of the source rows of the training split (`tasks.loading.digest_rows`).
         words_changed: share of the copies' words that were replaced.
         unchanged: share of the copies in which no word was replaced.
+        unlabelled: how many of the source rows, the last ones, come from the task's rows without labels.
+        unlabelled_digest: digest of these; "" if there are none.
     """
 
     name: str
@@ -73,6 +75,8 @@ class CorpusTask:
     source_digest: str
     words_changed: float
     unchanged: float
+    unlabelled: int = 0
+    unlabelled_digest: str = ""
 
 
 @dataclass(frozen=True)

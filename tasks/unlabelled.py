@@ -89,6 +89,15 @@ class UnlabelledRequest:
             raise _no_file(task, list(map(str, patterns)), source)
         return lambda: read_all_batches(paths, task)
 
+    def append(self, source: DataSource, task: Task, train: Rows) -> tuple[Rows, int]:
+        """The training rows followed by the requested rows without labels, and the number of these.
+
+        Raises:
+            UserError: as for `open` and `append_unlabelled`.
+        """
+        batches = self.open(source, task)
+        return append_unlabelled(task, train, batches, self.limit) if batches else (train, 0)
+
     def split_of(self, task: Task) -> str | None:
         """The split that the rows come from, if it is one of the task's own."""
         given = self.files.get(task.name)

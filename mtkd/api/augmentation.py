@@ -13,9 +13,11 @@ from mtkd import __version__
 from mtkd.api.questions import filter_questions as filter_questions
 from mtkd.api.questions import generate_questions as generate_questions
 from mtkd.api.questions import train_questions as train_questions
+from mtkd.api.training_request import warn_caller
 from tasks.loading import load_rows
 from tasks.sources import open_data
 from tasks.task_names import TaskSpec, resolve
+from tasks.unlabelled import UnlabelledRequest, overlap_warnings
 
 if TYPE_CHECKING:
     from augment.augmenter import Augmenter
@@ -36,20 +38,23 @@ def mask(
     mask_token: str = "[MASK]",
     workers: int = 1,
     limit: int | None = None,
+    unlabelled: Mapping[str, Any] | None = None,
+    unlabelled_limit: int | None = None,
     overwrite: bool = False,
     command: str = "mtkd.augment.mask(...)",
 ) -> WrittenCorpus:
-    """Write copies of every training row in which words are replaced by the mask token (MKD).
+    """Write copies of rows in which words are replaced by the mask token (MKD).
 
     Args:
-        data, tasks: the rows; see `mtkd.refine`.
+        data, tasks: the training rows; see `mtkd.refine`.
         out: the corpus directory; an unfinished corpus of the same settings is resumed.
         p: probability that a word is masked.
         copies: copies per row, task -> copies, or "rte=40,sst2=10"; by default 40 for STS-B, MRPC and RTE,
             else 10.
         mask_token: of the teacher's tokeniser.
         workers: processes; the output does not depend on their number.
-        limit: at most so many rows per task; overwrite: drop another corpus in `out`.
+        limit: at most so many training rows per task; overwrite: drop another corpus in `out`.
+        unlabelled, unlabelled_limit: rows without labels, which are copied too; see `mtkd.distill`.
         command: how the corpus's manifest says it was made.
 
     Returns:
@@ -58,7 +63,8 @@ def mask(
     from augment.masking import Masking
 
     method = Masking(p=p, seed=seed, mask_token=mask_token)
-    return _write(method, _copies(tasks, copies), data, tasks, out, workers, limit, overwrite, command)
+    more = UnlabelledRequest(unlabelled or {}, unlabelled_limit)
+    return _write(method, _copies(tasks, copies), data, tasks, out, workers, limit, more, overwrite, command)
 
 
 def replace(
@@ -75,6 +81,8 @@ def replace(
     mask_token: str = "[MASK]",
     workers: int = 1,
     limit: int | None = None,
+    unlabelled: Mapping[str, Any] | None = None,
+    unlabelled_limit: int | None = None,
     overwrite: bool = False,
     command: str = "mtkd.augment.replace(...)",
 ) -> WrittenCorpus:
@@ -85,13 +93,15 @@ def replace(
             p_ngram: that a text is cut to 1 to 5 consecutive words.
         copies: copies per row, or task -> copies; 20 by default.
         tagger: where parts of speech come from: "auto", "spacy:MODEL" or "nltk"; nothing is downloaded.
-        data, tasks, out, seed, mask_token, workers, limit, overwrite, command: see `mask`.
+        data, tasks, out, seed, mask_token, workers, limit, unlabelled, unlabelled_limit, overwrite,
+            command: see `mask`.
     """
     from augment.replacement import COPIES, Replacement
 
     method = Replacement({}, tagger, p_mask, p_pos, p_ngram, seed, mask_token)
     numbers = _copies(tasks, copies, default=COPIES)
-    return _write(method, numbers, data, tasks, out, workers, limit, overwrite, command)
+    more = UnlabelledRequest(unlabelled or {}, unlabelled_limit)
+    return _write(method, numbers, data, tasks, out, workers, limit, more, overwrite, command)
 
 
 def contextual(
@@ -108,6 +118,8 @@ def contextual(
     workers: int = 1,
     limit: int | None = None,
     device: str | None = None,
+    unlabelled: Mapping[str, Any] | None = None,
+    unlabelled_limit: int | None = None,
     overwrite: bool = False,
     command: str = "mtkd.augment.contextual(...)",
 ) -> WrittenCorpus:
@@ -124,7 +136,7 @@ def contextual(
         candidates: the number of words from which a replacement is drawn.
         copies: copies per row, or task -> copies; 20 by default.
         device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
-        data, tasks, out, seed, workers, limit, overwrite, command: see `mask`.
+        data, tasks, out, seed, workers, limit, unlabelled, unlabelled_limit, overwrite, command: see `mask`.
 
     Raises:
         UserError: the model has no masked-LM head, or cannot be read, or the vectors cannot.
@@ -133,7 +145,8 @@ def contextual(
 
     method = Contextual(str(model), None if vectors is None else str(vectors), p, candidates, seed, device)
     numbers = _copies(tasks, copies, default=COPIES)
-    return _write(method, numbers, data, tasks, out, workers, limit, overwrite, command)
+    more = UnlabelledRequest(unlabelled or {}, unlabelled_limit)
+    return _write(method, numbers, data, tasks, out, workers, limit, more, overwrite, command)
 
 
 def run(
@@ -146,14 +159,17 @@ def run(
     copies: Copies = None,
     workers: int = 1,
     limit: int | None = None,
+    unlabelled: Mapping[str, Any] | None = None,
+    unlabelled_limit: int | None = None,
     overwrite: bool = False,
     command: str = "mtkd.augment.run(...)",
 ) -> WrittenCorpus:
-    """Write copies of every training row with the augmenter of a name, such as "mask", or one of a plugin.
+    """Write copies of rows with the augmenter of a name, such as "mask", or one of a plugin.
 
     Args:
         settings: keyword arguments of the augmenter.
-        data, tasks, out, copies, workers, limit, overwrite, command: see `mask`.
+        data, tasks, out, copies, workers, limit, unlabelled, unlabelled_limit, overwrite, command: see
+            `mask`.
 
     Raises:
         UserError: an unknown augmenter or setting, or a value that it refuses.
@@ -161,7 +177,8 @@ def run(
     from augment.augmenter_registry import build_augmenter
 
     method = build_augmenter(name, settings or {})
-    return _write(method, _copies(tasks, copies), data, tasks, out, workers, limit, overwrite, command)
+    more = UnlabelledRequest(unlabelled or {}, unlabelled_limit)
+    return _write(method, _copies(tasks, copies), data, tasks, out, workers, limit, more, overwrite, command)
 
 
 def _trained(tasks: TaskSpec) -> list[Task]:
@@ -188,6 +205,7 @@ def _write(
     out: str | Path,
     workers: int,
     limit: int | None,
+    more: UnlabelledRequest,
     overwrite: bool,
     command: str,
 ) -> WrittenCorpus:
@@ -202,6 +220,18 @@ def _write(
     ready = method.prepare(rows)
     job = CorpusJob(ready, copies, source.name, __version__, command, ready.shard_copies)
     ranks = launched()
+    source, ranks, trained = open_data(data), launched(), _trained(tasks)
+    more.check(trained)
+    rows, added = {}, {}
+    for task in trained:
+        assert task.train is not None
+        train = load_rows(source, task, task.train, limit)
+        rows[task.name], added[task.name] = more.append(source, task, train)
+        if added[task.name] and ranks.first:
+            new = rows[task.name].slice(len(train), len(rows[task.name]))
+            for text in overlap_warnings(source, task, new, more.split_of(task)):
+                warn_caller(text)
+    job = CorpusJob(method.prepare(rows), copies, source.name, __version__, command, unlabelled=added)
     with progress("copying", total_copies(job, rows), unit="copies", show=ranks.first) as advance:
         return write_corpus(
             job, rows, Path(out), workers=workers, overwrite=overwrite, advance=advance, ranks=ranks

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mtkd.api.training_request import file_names
 from tasks.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def compare(
     seeds: Sequence[int] = (),
     epochs: int | None = None,
     limit: int | None = None,
+    unlabelled: Mapping[str, str | Path | Sequence[Path]] | None = None,
+    unlabelled_limit: int | None = None,
     eval_limit: int | None = None,
     settings: Mapping[str, Any] | None = None,
     baseline: str | None = None,
@@ -50,6 +53,9 @@ def compare(
         epochs: of every cell's run, shared among its stages, so that cells with the same rows and batches
             train for the same number of steps; not of the teacher, and of runs before (`first`) and after
             (`then`) it.
+        limit, eval_limit: at most so many training and validation rows per task.
+        unlabelled, unlabelled_limit: files of rows without labels, and at most so many of their rows per task
+            (see `distill`), for the cells that can learn from them.
         settings: dotted setting -> value, for every cell.
         baseline: the cell that the others are compared with; by default the grid's, or its first.
         baselines: also show the majority class and the baselines of a frozen encoder.
@@ -60,7 +66,8 @@ def compare(
         The table; `out` also holds it as compare.json and compare.md.
 
     Raises:
-        UserError: no such grid, cell or setting, or something that no cell can do without is missing.
+        UserError: no such grid, cell or setting, or something that no cell can do without is missing; or no
+            cell can learn from rows without labels of a task of `unlabelled`.
     """
     from mtkd.jobs import compare as job
 
@@ -83,10 +90,14 @@ def plan_grid(grid: str | Path, **given: Any) -> tuple[Any, Any]:
         raise UserError("a grid needs a teacher", hint="`teacher=DIR|NAME`, or `store=DIR` of its knowledge")
     if given["jobs"] < 1:
         raise UserError(f"`jobs={given['jobs']}`", expected="1 or more")
-    numbers: dict[str, Any] = {name: given[name] for name in ("limit", "eval_limit", "epochs")}
+    names = ("limit", "eval_limit", "unlabelled_limit", "epochs")
+    numbers: dict[str, Any] = {name: given[name] for name in names}
     models = ("teacher", "base", "store", "corpus")
-    names: dict[str, Any] = {name: str(given[name]) if given[name] else None for name in models}
+    found: dict[str, Any] = {name: str(given[name]) if given[name] else None for name in models}
     text = Path(given["text"]) if given["text"] else None
     data = given["data"] or []
     sources = str(data) if isinstance(data, str | Path) else [str(part) for part in data]
-    return loaded, GridInputs(sources, out=Path(given["out"]), text=text, **numbers, **names)
+    files = file_names(given["unlabelled"])
+    return loaded, GridInputs(
+        sources, out=Path(given["out"]), text=text, unlabelled=files, **numbers, **found
+    )

@@ -22,6 +22,7 @@ def evaluate(
     data: Any = None,
     tasks: TaskSpec | None = None,
     *,
+    teacher_labels: Mapping[str, Sequence[str]] | Sequence[str] | None = None,
     split: str | None = None,
     limit: int | None = None,
     batch: int = 64,
@@ -31,16 +32,28 @@ def evaluate(
     encoder: str | None = None,
     predictions: str | Path | None = None,
 ) -> Evaluation:
-    """Score a model on labelled rows, and compare it with another one; see `Model.evaluate`."""
+    """Score a model on labelled rows, and compare it with another one; see `Model.evaluate`.
+
+    Args:
+        model: a run or model directory, or a model; or a directory or hub name of a fine-tuned checkpoint of
+            transformers, for one task.
+        teacher_labels: the labels in the order of the outputs of such a checkpoint; see `mtkd.distill`.
+        data, tasks, split, limit, batch, against, baselines, encoder, predictions: see `Model.evaluate`.
+        device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
+    """
     from mtkd.api.model import Model, place_or_module
     from mtkd.jobs.evaluate import evaluate as evaluate_model
 
     more: dict[str, Any] = {"split": split, "limit": limit, "baselines": baselines, "encoder": encoder}
-    if isinstance(model, Model):
+    if isinstance(model, Model) and not teacher_labels:
         loaded = _loaded(model, device)
         return loaded.evaluate(data, tasks, batch=batch, against=against, predictions=predictions, **more)
     more |= {"against": place_or_module(against), "predictions": Path(predictions) if predictions else None}
-    return evaluate_model(Path(model), data, tasks, batch_size=batch, device=device, **more)
+    given = place_or_module(model)
+    assert given is not None
+    return evaluate_model(
+        given, data, tasks, teacher_labels=teacher_labels, batch_size=batch, device=device, **more
+    )
 
 
 def predict(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mtkd.api.training_request import file_names
 from tasks.task_names import TaskSpec, describe
 
 if TYPE_CHECKING:
@@ -122,8 +123,5 @@ def store_request(given: Mapping[str, Any]) -> StoreRequest:
         teacher=str(given["teacher"]),
         sets=dict(given["settings"] or {}),
         corpus=str(given["corpus"]) if given["corpus"] else None,
-        unlabelled={
-            task: str(files) if isinstance(files, str | Path) else [str(file) for file in files]
-            for task, files in (given["unlabelled"] or {}).items()
-        },
+        unlabelled=file_names(given["unlabelled"]),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,16 @@ def model_or_path(model: Any) -> Any:
     if isinstance(model, Model):
         return str(model.path) if model.path else model.module
     return str(model) if isinstance(model, Path) else model
+
+
+def file_names(
+    unlabelled: Mapping[str, str | Path | Sequence[Path]] | None,
+) -> dict[str, str | list[str]]:
+    """The argument `unlabelled` of functions that take only files, with names in place of paths."""
+    return {
+        task: str(files) if isinstance(files, str | Path) else [str(file) for file in files]
+        for task, files in (unlabelled or {}).items()
+    }
 
 
 def warn_caller(text: str) -> None:

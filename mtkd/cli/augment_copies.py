@@ -20,6 +20,8 @@ from mtkd.cli.options import (
     show,
     stack,
     table,
+    unlabelled_limit_option,
+    unlabelled_option,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ _many_copies_option = click.option(
 _writing_options = stack(
     click.option("--workers", default=1, type=click.IntRange(min=1), help="processes"),
     limit_option,
+    unlabelled_option,
+    unlabelled_limit_option,
     overwrite_option,
     report_options,
 )
@@ -59,7 +63,7 @@ _run_options = stack(
 @_copies_option
 @_run_options
 def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any) -> None:
-    """Write masked copies of every training row (MKD, after Tang et al.).
+    """Write masked copies of training rows and of rows without labels (MKD, after Tang et al.).
 
     After an interruption the same command resumes, and the corpus is byte-identical. With
     `accelerate launch -m mtkd.cli.main augment ...` the work is sharded across processes.
@@ -143,7 +147,7 @@ def contextual(out: Path, copies: tuple[str, ...], json_file: str | None, **give
 def run_augmenter(
     name: str, out: Path, sets: tuple[str, ...], copies: tuple[str, ...], json_file: str | None, **given: Any
 ) -> None:
-    """Write copies of every training row with the augmenter NAME, such as mask, or one of a plugin.
+    """Write copies of rows with the augmenter NAME, such as mask, or one of a plugin.
 
     Other packages add augmenters as entry points of the group mtkd.augmenters.
     """

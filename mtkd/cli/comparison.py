@@ -17,6 +17,8 @@ from mtkd.cli.options import (
     say,
     show,
     table,
+    unlabelled_limit_option,
+    unlabelled_option,
 )
 from tasks.errors import UserError
 
@@ -55,6 +57,8 @@ from tasks.errors import UserError
     "and batch size (the table says where steps differ)",
 )
 @limit_option
+@unlabelled_option
+@unlabelled_limit_option
 @eval_limit_option
 @click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of every cell")
 @click.option(

@@ -18,8 +18,8 @@ NAMED = frozenset(
     word
     for line in (
         "against batch beams budget copies corpus data device dtype format in limit min_confidence",
-        "min_overlap model out precision spacy store tasks teacher text unlabelled vocab_size without",
-        "workers",
+        "min_overlap model out precision spacy store tasks teacher teacher_labels text unlabelled vocab_size",
+        "without workers",
     )
     for word in line.split()
 )

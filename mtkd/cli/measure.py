@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mtkd
-from mtkd.cli.options import data_option, device_option, report_options, say, show, table, warn
+from mtkd.cli.flags import as_options
+from mtkd.cli.options import (
+    data_option,
+    device_option,
+    report_options,
+    say,
+    show,
+    table,
+    teacher_labels_option,
+    warn,
+)
 from tasks.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,6 +47,7 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 @click.option(
     "--tasks", help="tasks of the model, groups of tasks or task files  [default: all that the model knows]"
 )
+@teacher_labels_option
 @click.option("--split", help="another split than the validation ones; test also means test_de, ...")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N rows per split")
 @click.option("--report", is_flag=True, help="also print scores class by class (--json always has them)")
@@ -66,11 +77,10 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 def evaluate(
     model: Path, data: Any, tasks: str | None, report: bool, json_file: str | None, **given: Any
 ) -> None:
-    """Score a model on labelled data.
+    """Score a model on labelled data: one of mtkd, or a fine-tuned checkpoint of transformers.
 
     Differences to --against and --baselines have 95% intervals: a paired bootstrap over the rows. They are
     marked better, worse, or tied if the interval contains 0.
-
 
     Tasks without labelled rows are skipped with a warning; it is an error if none has any.
     """
@@ -100,7 +110,7 @@ def evaluate(
 
     show(record, json_file, draw)
     if skipped or found.warnings:
-        warn("\n".join([*skipped, *found.warnings]))
+        warn(as_options("\n".join([*skipped, *found.warnings])))
 
 
 def _draw_classes(name: str, report: ClassReport) -> None:

@@ -85,6 +85,12 @@ unlabelled_limit_option = click.option(
     metavar="N",
     help="at most N rows without labels per task (a seeded sample); 0 = none",
 )
+teacher_labels_option = click.option(
+    "--teacher-labels",
+    multiple=True,
+    metavar="TASK=a,b,c",
+    help="the task's labels in the order of a transformers checkpoint's outputs, if it does not name them",
+)
 eval_limit_option = click.option(
     "--eval-limit", type=click.IntRange(min=1), metavar="N", help="at most N validation rows per task"
 )

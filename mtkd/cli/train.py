@@ -18,6 +18,7 @@ from mtkd.cli.options import (
     say,
     show,
     table,
+    teacher_labels_option,
     train_options,
     train_settings,
     unlabelled_limit_option,
@@ -70,12 +71,7 @@ def refine(json_file: str | None, **given: Any) -> None:
     help="a run of mtkd refine, a fine-tuned checkpoint of transformers, or a pretrained encoder; "
     "sst2=DIR,rte=NAME for one teacher per task; several of one task are averaged",
 )
-@click.option(
-    "--teacher-labels",
-    multiple=True,
-    metavar="TASK=a,b,c",
-    help="the task's labels in the order of a checkpoint's outputs, if it does not name them",
-)
+@teacher_labels_option
 @click.option("--init", metavar="DIR|NAME", help="what the student starts from: a run, or an encoder")
 @click.option("--corpus", metavar="DIR", help="a corpus of mtkd augment, added to the training rows")
 @click.option("--store", metavar="DIR", help="a knowledge store in place of the teacher")

@@ -24,11 +24,11 @@ from mtkd.evaluation.differences import MEAN, Difference, differences_by_task, s
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, score_logits, write_predictions
 from mtkd.jobs.evaluation_result import Evaluation
-from mtkd.jobs.teachers import find_teachers
+from mtkd.jobs.teachers import LabelsSpec, find_teachers
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel, require_heads
 from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
-from mtkd.teachers.checkpoint import checkpoint_directory
+from mtkd.teachers.checkpoint import CheckpointRef, checkpoint_directory
 from mtkd.training.run_directory import RUN_FILE
 from tasks.batching import Encoded
 from tasks.errors import UserError
@@ -50,6 +50,7 @@ def evaluate(
     spec: TaskSpec | None = None,
     *,
     split: str | None = None,
+    teacher_labels: LabelsSpec = None,
     limit: int | None = None,
     batch_size: int = 64,
     device: str | None = None,
@@ -67,6 +68,8 @@ def evaluate(
             name of a fine-tuned checkpoint of transformers, for one task.
         spec: the tasks; by default all that the model was trained on. These need no TOML file.
         split: a split to score instead of the validation splits; "test" also means test_de, test_matched, ...
+        teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint given as
+            `model` (see `mtkd.jobs.teachers.parse_labels`).
         limit: maximum number of rows per split.
         device: such as "cuda:1"; None = the best available device.
         against: another model (or its directory) to compare this one with, row by row.
@@ -79,8 +82,10 @@ def evaluate(
             can be scored, or no encoder is known for the baselines.
     """
     target = find_device(device)
-    model = _checkpoint(model, spec, target)
-    against = None if against is None else _checkpoint(against, spec, target)
+    model, assumed = _checkpoint(model, spec, target, teacher_labels)
+    if against is not None:
+        against, more = _checkpoint(against, spec, target)
+        assumed += more
     known = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
     tasks = resolve(spec, known) if spec else known
     name = "the model" if isinstance(model, MultiTaskModel) else f"the model {model}"
@@ -116,7 +121,8 @@ def evaluate(
     if predictions is not None:
         write_predictions(predictions, scores)
     differences = {name: _differences(by_name, _by_task(scores), found) for name, found in compared.items()}
-    return Evaluation(scores, reports, skipped, baseline_warnings(by_name, scores), differences)
+    warnings = [*assumed, *baseline_warnings(by_name, scores)]
+    return Evaluation(scores, reports, skipped, warnings, differences)
 
 
 def _loaded(model: Path | MultiTaskModel, device: torch.device) -> MultiTaskModel:
@@ -206,20 +212,29 @@ def _differences(tasks: Mapping[str, Task], model: Runs, other: Runs) -> dict[st
 
 
 def _checkpoint(
-    model: Path | MultiTaskModel, spec: TaskSpec | None, device: torch.device
-) -> Path | MultiTaskModel:
-    """Load a checkpoint of transformers, which does not know its task; other models stay as they are."""
+    model: Path | MultiTaskModel, spec: TaskSpec | None, device: torch.device, labels: LabelsSpec = None
+) -> tuple[Path | MultiTaskModel, list[str]]:
+    """Load a checkpoint of transformers, which does not know its task; other models stay as they are.
+
+    Returns:
+        The model, and a warning if the order of its labels had to be assumed.
+    """
     if isinstance(model, MultiTaskModel) or checkpoint_directory(str(model)) is None:
-        return model
+        if labels:
+            raise UserError(
+                "`teacher_labels` is for a checkpoint of transformers, but the model is none",
+                hint="leave it out: a model of mtkd knows its labels",
+            )
+        return model, []
     tasks = resolve(spec) if spec else []
     if len(tasks) != 1:
         raise UserError(
             f"{model} is a checkpoint of transformers, which answers one task",
             hint="name the task: `tasks=NAME`, or a task file",
         )
-    found = find_teachers(str(model), tasks, heads=True)
-    assert found is not None, "a teacher was named"
-    return found.load(None).to(device)
+    found = find_teachers(str(model), tasks, heads=True, labels=labels)
+    assert isinstance(found, CheckpointRef)
+    return found.load(None).to(device), [found.warning] if found.warning else []
 
 
 def _labelled_rows(

@@ -10,6 +10,7 @@ from typing import Any
 
 from mtkd.training.run_directory import RUN_FILE
 from tasks.files import digest_bytes, read_json
+from tasks.task_names import resolve
 
 _COMMAND, _LOG = "command.json", "log.txt"
 
@@ -27,6 +28,8 @@ class GridInputs:
         corpus: an augmented corpus for cells that use one; `{task}` as in `teacher`.
         limit, eval_limit: rows per training and validation split; None = all.
         epochs: the epochs of every cell's run, over all its stages; None = those of the recipe.
+        unlabelled: task -> file of rows without labels, or a list of files, for cells that distil.
+        unlabelled_limit: maximum number of rows without labels per task; None = all.
     """
 
     data: str | Sequence[str]
@@ -39,6 +42,8 @@ class GridInputs:
     limit: int | None = None
     eval_limit: int | None = None
     epochs: int | None = None
+    unlabelled: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    unlabelled_limit: int | None = None
 
     def rows(self, limit: int | None = None) -> list[str]:
         """The words of a command that name its data and how many rows of it are used; `limit` overrides."""
@@ -46,6 +51,15 @@ class GridInputs:
         words = [word for source in sources for word in ("--data", source)]
         limits = (("--limit", limit or self.limit), ("--eval-limit", self.eval_limit))
         return words + [word for name, value in limits if value for word in (name, str(value))]
+
+    def unlabelled_words(self, spec: str) -> list[str]:
+        """The words of a command that name the rows without labels of its tasks, and how many are used."""
+        words, tasks = [], [task.name for task in resolve(spec)] if self.unlabelled else []
+        for task, given in self.unlabelled.items():
+            for file in ([given] if isinstance(given, str) else given) if task in tasks else ():
+                words += ["--unlabelled", f"{task}={file}"]
+        limit = self.unlabelled_limit
+        return words if limit is None else [*words, "--unlabelled-limit", str(limit)]
 
 
 @dataclass(frozen=True)

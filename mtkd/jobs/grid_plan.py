@@ -10,12 +10,14 @@ from typing import Any
 
 from mtkd.grids import TEACHER, Cell, Grid, Step
 from mtkd.jobs.grid_jobs import GridInputs, Job, file_name, setting_words
+from mtkd.losses.loss_registry import loss_class
 from mtkd.models.saved_model import is_saved_model, read_saved
 from mtkd.recipes import load_settings, recipe_stage
 from mtkd.settings import DistillSettings
 from tasks.errors import UserError
 from tasks.files import digest_bytes
 from tasks.task_names import resolve
+from tasks.unlabelled import UnlabelledRequest
 
 _LENGTH = re.compile(r"(^|\.)train\.(epochs|steps)$")
 
@@ -57,6 +59,7 @@ class _Planner:
     def __init__(self, grid: Grid, inputs: GridInputs):
         self.grid, self.inputs = grid, inputs
         _check_corpus(grid, inputs)
+        self._check_unlabelled()
 
     def runs(self) -> Iterator[PlannedRun]:
         if self.grid.refine and not self.inputs.store:
@@ -136,12 +139,33 @@ class _Planner:
         words += self._common(name, seed, out)
         first = before[len(teacher) :]
         words += ["--init", str(first[0].out)] if first else []
+        more = inputs.unlabelled_words(spec)
+        words += more if more and self._distils(name) else []
         other = None
         if cell.steps_of:
             (other,) = self._run(cell.steps_of, spec, seed).trained[:1]
         else:
             words += self._epochs(name, spec)
         return [Job(tuple(words), out, (*before, *([other] if other else [])), other)]
+
+    def _check_unlabelled(self) -> None:
+        names = [name for name in self.grid.cells if self._distils(name)] if self.inputs.unlabelled else []
+        if self.inputs.unlabelled and not names:
+            raise UserError(
+                "no cell of the grid can learn from rows without labels", hint="leave `unlabelled` out"
+            )
+        specs = dict.fromkeys(spec for name in names for spec in self.grid.specs_of(name))
+        tasks = [task for spec in specs for task in resolve(spec)]
+        UnlabelledRequest(self.inputs.unlabelled, self.inputs.unlabelled_limit).check(tasks)
+
+    def _distils(self, name: str) -> bool:
+        """True if a cell can learn from rows without labels."""
+        recipe = self.grid.recipe_of(name)
+        if recipe_stage(recipe) != "distill":
+            return False
+        stages = load_settings(recipe, "distill", self.grid.sets_of(name)).resolved_stages()
+        losses = [loss_class(term.loss) for stage in stages for term in stage.terms.values()]
+        return any(not loss.needs_labels for loss in losses)
 
     def _refine(self, name: str, spec: str, seed: int, before: tuple[Job, ...]) -> list[Job]:
         out = self._out(name, spec, seed)

@@ -14,7 +14,8 @@ import numpy as np
 from accelerate import Accelerator
 
 from mtkd.jobs.common import Request
-from mtkd.jobs.training_data import TrainingData, check_mask, load_training_data, trainable_tasks
+from mtkd.jobs.training_corpus import check_mask
+from mtkd.jobs.training_data import TrainingData, load_training_data, trainable_tasks
 from mtkd.jobs.validated_run import ValidatedRun, validate_run
 from mtkd.outputs import OutputSpec
 from mtkd.recipes import load_settings

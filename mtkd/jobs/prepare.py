@@ -165,6 +165,12 @@ def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool
         weights = teacher.heads[name].state_dict() if name in teacher.heads else {}
         if all(key in weights and weights[key].shape == w.shape for key, w in head.state_dict().items()):
             head.load_state_dict(weights)
+        elif not optional and name not in teacher.heads:
+            raise UserError(
+                f"student.init_heads=teacher: the (first) teacher has no head for {name!r} to copy",
+                expected="one run of mtkd that teaches all tasks; a transformers checkpoint has another head",
+                hint="use `student.init_heads=random`",
+            )
         elif not optional:
             raise UserError(
                 f"student.init_heads=teacher: the teacher's head for {name!r} has another size",

@@ -16,7 +16,8 @@ from mtkd.jobs.common import evaluator
 from mtkd.jobs.prepare import prepare_run
 from mtkd.jobs.stages import StagedJob, StageInputs
 from mtkd.jobs.teacher_checks import below_majority, check_teacher
-from mtkd.jobs.training_data import EncodedRows, check_mask, load_training_data
+from mtkd.jobs.training_corpus import check_mask
+from mtkd.jobs.training_data import EncodedRows, load_training_data
 from mtkd.jobs.unlabelled_rows import (
     cache_folders,
     check_fraction,

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mtkd.jobs.common import Request
-from mtkd.models.multitask import MultiTaskModel
+from mtkd.jobs.training_corpus import add_copies, question_tasks
 from tasks.batching import Encoded
-from tasks.corpus_reader import corpus_rows, read_corpus
+from tasks.corpus_reader import corpus_rows
 from tasks.errors import UserError
 from tasks.loading import digest_rows, load_rows, sample_rows
 from tasks.reader import Reader
@@ -21,7 +19,7 @@ from tasks.sources import DataSource
 from tasks.task import UNLABELLED, Task
 from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
-from tasks.unlabelled import UnlabelledRequest, append_unlabelled, overlap_warnings
+from tasks.unlabelled import UnlabelledRequest, overlap_warnings
 
 
 @dataclass(frozen=True)
@@ -189,48 +187,26 @@ def load_training_data(
             other rows.
     """
     source = request.source()
-    question_tasks = _question_tasks(corpus, tasks) if corpus else []
+    asked = question_tasks(corpus, tasks) if corpus else []
     parts, digests, warnings = [], {}, []
     for task in tasks:
         assert task.train is not None, "trainable_tasks refuses others"
         everything = load_rows(source, task, task.train)
         train = sample_rows(everything, request.limit)
-        if corpus and task.name in question_tasks:
+        if corpus and task.name in asked:
             train = concat([train, corpus_rows(corpus, task.name)])
-        elif corpus and not question_tasks:
-            _check_origin(corpus, source, task, everything)
-            train = _add_copies(train, corpus_rows(corpus, task.name))
+        elif corpus and not asked:
+            train = add_copies(corpus, source, task, everything, train, unlabelled)
         validation = _validation(source, task, request.eval_limit)
         for rows in (train, *validation.values()):
             digests[f"{task.name}/{rows.split}"] = digest_rows(rows)
-        added = 0
-        if unlabelled and (batches := unlabelled.open(source, task)):
-            train, added = append_unlabelled(task, train, batches, unlabelled.limit)
+        train, added = unlabelled.append(source, task, train) if unlabelled else (train, 0)
+        if unlabelled and added:
             new = train.slice(len(train) - added, len(train))
             digests[f"{task.name}/{UNLABELLED}"] = digest_rows(new)
             warnings += overlap_warnings(source, task, new, unlabelled.split_of(task))
         parts.append(TaskData(task, train, validation, added))
     return TrainingData(parts, digests, warnings)
-
-
-def _question_tasks(corpus: Path, tasks: list[Task]) -> list[str]:
-    """The tasks of a corpus of questions; empty for a corpus of copies.
-
-    Raises:
-        UserError: a corpus of questions has no task of the run.
-    """
-    manifest = read_corpus(corpus)
-    if manifest.kind != "questions":
-        return []
-    names = [entry.name for entry in manifest.tasks]
-    if not set(names) & {task.name for task in tasks}:
-        raise UserError(
-            f"the corpus {corpus} has questions for {', '.join(names)}, but the run trains on "
-            f"{', '.join(task.name for task in tasks)}",
-            hint="add its task to `tasks`, or make questions for another task: "
-            "mtkd augment questions generate --task TASK",
-        )
-    return names
 
 
 def _validation(source: DataSource, task: Task, limit: int | None) -> dict[str, Rows]:
@@ -244,42 +220,3 @@ def _validation(source: DataSource, task: Task, limit: int | None) -> dict[str, 
             hint=error.hint or "add its rows, or leave the task out",
         )
     return {split: load_rows(source, task, split, limit) for split in present}
-
-
-def _check_origin(corpus: Path, source: DataSource, task: Task, rows: Rows) -> None:
-    """Check that a corpus was made from the training rows of this source."""
-    entry = read_corpus(corpus).task(task.name)
-    if digest_rows(sample_rows(rows, entry.source_rows)) != entry.source_digest:
-        raise UserError(
-            f"the corpus {corpus} was not made from the {task.name} rows of {source.name!r}",
-            hint=f"make one from them: mtkd augment mask --data {source.name} --tasks {task.name} --out DIR",
-        )
-
-
-def _add_copies(train: Rows, copies: Rows) -> Rows:
-    """The training rows and their copies; copies of candidates form new groups, one per copy number."""
-    parent_of = np.array([uid.rpartition("#")[0] for uid in copies.uids.to_pylist()])
-    number = {uid: row for row, uid in enumerate(train.uids.to_pylist())}
-    row_of = np.array([number.get(uid, -1) for uid in parent_of])
-    copies, row_of = copies.take(np.flatnonzero(row_of >= 0)), row_of[row_of >= 0]
-    if train.groups is not None:
-        copy = np.array([int(uid.rpartition("#")[2]) for uid in copies.uids.to_pylist()])
-        groups = train.groups[row_of] + copy * (int(train.groups.max()) + 1)
-        copies = Rows(copies.task, copies.split, copies.uids, copies.texts, copies.labels, groups)
-    return concat([train, copies]) if len(copies) else train
-
-
-def check_mask(corpus: Path, models: Mapping[str, MultiTaskModel | None]) -> None:
-    """Check that the mask token of a corpus is that of the models.
-
-    Args:
-        models: role ("teacher", "student") -> model.
-    """
-    token = read_corpus(corpus).settings.get("mask_token")
-    for role, model in models.items():
-        if model and token is not None and model.tokeniser.mask_token != token:
-            raise UserError(
-                f"the corpus {corpus} masks words with {token!r}, but the mask token of the {role} is "
-                f"{model.tokeniser.mask_token!r}",
-                hint=f"make the corpus with `mask_token={model.tokeniser.mask_token}`",
-            )

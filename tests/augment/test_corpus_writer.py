@@ -20,6 +20,7 @@ import pytest
 
 from augment.corpus_writer import CorpusJob, copies_of, total_copies, write_corpus
 from augment.masking import Masking
+from augment.replacement import Replacement
 from tasks.corpus_reader import corpus_rows, read_corpus
 from tasks.errors import UserError
 from tasks.rows import Rows
@@ -107,6 +108,20 @@ def test_datasets_loads_it_and_no_row_has_a_label(whole, tmp_path):
     files = {"train": str(whole / "data/rte-*.parquet")}
     loaded = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path))
     assert len(loaded) == 400 and set(loaded["label"]) == {None} and set(loaded["task"]) == {"rte"}
+
+
+@pytest.mark.parametrize(
+    "method", [Masking(0.3, seed=5), Replacement(tagger="none", p_pos=0.0)], ids=lambda method: method.name
+)
+def test_memory_mapped_texts_write_identical_output(tmp_path, method):
+    def widened(rows):
+        texts = tuple(text.cast(pa.large_string()) for text in rows.texts)
+        return replace(rows, uids=rows.uids.cast(pa.large_string()), texts=texts)
+
+    kinds = {"plain": ROWS, "mapped": {task: widened(rows) for task, rows in ROWS.items()}}
+    for name, rows in kinds.items():
+        write_corpus(replace(JOB, method=method.prepare(rows)), rows, tmp_path / name)
+    assert contents(tmp_path / "mapped") == contents(tmp_path / "plain")
 
 
 def test_two_processes_write_identical_output(whole, tmp_path):

@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import IO, Any
 
 import click
 import pytest
 
-from mtkd.api.grid_runs import plan_grid
+from mtkd.api.grid_runs import compare, plan_grid
 from mtkd.cli.main import cli
 from mtkd.evaluation.baseline import COSINE, LINEAR, MAJORITY
 from mtkd.evaluation.scoring import read_predictions
@@ -292,10 +293,10 @@ def test_a_grid_as_commands() -> None:
 
 
 def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"data": "pocket", "out": tmp_path, "text": "text.txt", "jobs": 1, "seeds": [3]}
-    given |= dict.fromkeys(("teacher", "store", "corpus", "limit", "eval_limit", "epochs", "settings"))
-    given |= {"baseline": None, "baselines": True, "without": ()}
-    grid, inputs = plan_grid("minilmv2-table-8", **given, base="base", tasks=["sst2,cola"])
+    given = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
+    given |= {"data": "pocket", "out": tmp_path, "text": "text.txt", "seeds": [3], "base": "base"}
+    changes = {"grid": "minilmv2-table-8", "tasks": ["sst2,cola"]}
+    grid, inputs = plan_grid(**given | changes)
     run = plan(grid, inputs)[0]
     first, *tuned = run.jobs
     assert run.scored == tuple(tuned) and all(job.needs == (first,) for job in tuned)
@@ -304,7 +305,7 @@ def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path
         for task in ("sst2", "cola")
     ]
     with pytest.raises(UserError, match="a grid needs a teacher"):
-        plan_grid("mkd-table-3", **given, base="base", tasks=[])
+        plan_grid(**given | {"grid": "mkd-table-3", "tasks": []})
 
 
 def test_students_are_fine_tuned_on_tasks_that_they_have_not_seen() -> None:
@@ -484,3 +485,44 @@ def test_a_store_stands_in_for_the_teacher(tmp_path: Path) -> None:
     words = plan(grid, inputs)[0].jobs[-1].words
     assert "--teacher" not in words and words[words.index("--store") + 1] == "stores/rte"
     assert len(grid.cells) == 103, "100 configurations, predictions alone, and everything twice"
+
+
+MORE = """
+title = "More text"
+recipe = "layerwise-3"
+tasks = ["rte", "sst2"]
+[refine]
+teacher = "minilm"
+[cells.distilled]
+[cells.labels]
+set = { supervision = "labels" }
+steps_of = "distilled"
+[cells."only labels"]
+set = { "terms.logits.weight" = 0, "terms.hidden" = { loss = "labels" } }
+[cells.tuned]
+recipe = "finetune"
+"""
+
+
+def test_rows_without_labels_go_to_the_cells_that_can_use_them(mtkd: Callable, tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(MORE, encoding="utf-8")
+    words = ("compare", tmp_path / "grid.toml", "--data", "pocket", "--out", tmp_path / "out")
+    files = ("--unlabelled", "rte=more.csv", "--unlabelled", "rte=others.csv", "--unlabelled", "sst2=test")
+    shown = mtkd(*words, "--dry-run", *files, "--unlabelled-limit", 40).out.splitlines()
+    given = {"rte": "--unlabelled rte=more.csv --unlabelled rte=others.csv", "sst2": "--unlabelled sst2=test"}
+    with_them = [line for line in shown if "--unlabelled" in line]
+    assert len(shown) == 2 + 2 * 4 and len(with_them) == 2
+    for line, task in zip(with_them, ("rte", "sst2"), strict=True):
+        assert f"--tasks {task} " in line and "runs/distilled/" in line
+        assert f"{given[task]} --unlabelled-limit 40" in line
+        assert line.count("--unlabelled ") == given[task].count("--unlabelled ")
+    unknown = mtkd(*words, "--dry-run", "--unlabelled", "stsb=more.csv")
+    assert unknown.code == 2 and "unknown task of --unlabelled 'stsb'" in unknown.err
+    useless = mtkd(*words, "--dry-run", *files, "--set", "supervision=labels")
+    assert useless.code == 2 and "no cell of the grid can learn from rows without labels" in useless.err
+    defaults = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
+    paths = {"rte": [Path("a.csv"), Path("b.csv")]}
+    changed = {"grid": tmp_path / "grid.toml", "out": tmp_path, "unlabelled": paths}
+    grid, inputs = plan_grid(**defaults | changed)
+    planned = [run.scored[0].words for run in plan(grid, inputs) if run.cell == "distilled"]
+    assert ["rte=a.csv" in words and "rte=b.csv" in words for words in planned] == [True, False]

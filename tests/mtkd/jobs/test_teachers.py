@@ -368,3 +368,40 @@ def test_a_checkpoint_is_evaluated(save_checkpoint: Callable[..., Path], mtkd: A
     assert found == pytest.approx(expected)
     failed = mtkd("evaluate", "--model", place, "--data", "pocket")
     assert failed.code == 2 and "--tasks NAME" in failed.err
+
+
+def test_a_checkpoint_is_evaluated_with_the_order_of_its_labels(
+    save_checkpoint: Callable[..., Path], tiny_teacher: Path, mtkd: Any, tmp_path: Path
+) -> None:
+    place = save_checkpoint("Bert")  # its outputs are LABEL_0 and LABEL_1
+    words = ("evaluate", "--data", "pocket", "--tasks", "sst2", "--split", "train", "--limit", 32)
+    order = ("--teacher-labels", "sst2=positive,negative")
+    labels = load_rows(PocketSource(), SST2, "train", 32).labels
+    for given, column in (((), 1), (order, 0)):
+        done = mtkd(*words, "--model", place, *given, "--json", tmp_path / "scores.json")
+        assert done.code == 0, done.err
+        scores = json.loads((tmp_path / "scores.json").read_text())["scores"]["sst2/train"]
+        right = (plain_logits(place, "sst2").argmax(1) == column) == (labels == 1)
+        assert scores["metrics"]["accuracy"] == pytest.approx(right.mean())
+        shown = " ".join(done.err.replace("│", " ").split())
+        assert ("pass --teacher-labels sst2=negative,positive" in shown) == (not given)
+    refused = mtkd(*words, "--model", tiny_teacher, *order)
+    assert refused.code == 2 and "--teacher-labels" in refused.err and "the model is none" in refused.err
+    with pytest.raises(UserError, match="the model is none"):
+        api.evaluate(api.load(tiny_teacher), "pocket", "sst2", teacher_labels={"sst2": ["a", "b"]})
+    with pytest.raises(UserError, match="unknown task in `teacher_labels` 'rte'"):
+        api.evaluate(place, "pocket", "sst2", teacher_labels={"rte": ["a", "b"]})
+
+
+def test_the_head_of_a_checkpoint_cannot_be_copied(
+    save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {"teacher": save_checkpoint("Bert", **NEGATIVE_LAST), "tasks": "sst2", **SHORT}
+    sets = {"student.max_length": 24, "student.transformer.layers": 1}
+    with pytest.raises(UserError, match="no head for 'sst2' to copy") as refused:
+        api.distill("layerwise-3", out=tmp_path / "run", settings=sets, **given)
+    assert refused.value.hint == "use `student.init_heads=random`" and not (tmp_path / "run").exists()
+    settings = sets | {"student.init_heads": "random"}
+    assert set(api.distill("layerwise-3", out=tmp_path / "run", settings=settings, **given).scores) == {
+        "sst2"
+    }

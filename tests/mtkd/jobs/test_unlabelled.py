@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 
+from mtkd.api.augmentation import mask
 from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
+from mtkd.jobs.training_data import load_training_data
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from mtkd.training.run_directory import RunDirectory
+from tasks.corpus_reader import corpus_rows
 from tasks.errors import UserError
 from tasks.glue import TASKS
+from tasks.rows import has_label
 from tasks.sources import PocketSource
 from tasks.tables import TableSource
+from tasks.task import Task
 from tasks.unlabelled import UnlabelledRequest
 
 SMALL = {
@@ -165,3 +173,88 @@ def test_a_store_holds_them_for_runs_with_fewer(mtkd: Any, tiny_teacher: Path, t
         torch.testing.assert_close(other[name], value, atol=2e-3, rtol=2e-2)
     more = mtkd(*run, "--unlabelled-limit", 60, "--store", store, "--out", tmp_path / "more")
     assert more.code == 2 and "was built from other sst2 rows" in more.err
+
+
+def write_texts(path: Path, count: int, word: str = "film") -> str:
+    path.write_text("sentence\n" + "".join(f"a fine {word} of number {n}\n" for n in range(count)))
+    return str(path)
+
+
+def test_copies_of_rows_without_labels_follow_the_rows(mtkd: Any, tmp_path: Path) -> None:
+    file, corpus = write_texts(tmp_path / "more.csv", 30), tmp_path / "corpus"
+    words = ["--data", "pocket", "--tasks", "sst2", "--limit", 16, "--copies", 2, "--p", 0.3, "--quiet"]
+    made = mtkd("augment", "mask", *words, "--unlabelled", f"sst2={file}", "--out", corpus)
+    assert made.code == 0, made.err
+    rows = corpus_rows(corpus, "sst2")
+    for uid, text in zip(rows.uids.to_pylist(), rows.texts[0].to_pylist(), strict=True):
+        split, number = uid.rpartition("#")[0].split("/")[1:]
+        if split == "unlabelled":
+            source = f"a fine film of number {number}".split()
+            assert all(found in (word, "[MASK]") for found, word in zip(text.split(), source, strict=True))
+    assert sum("/unlabelled/" in uid for uid in rows.uids.to_pylist()) == 60
+
+    def load(given: str | None = file, limit: int | None = None, train: int = 16) -> tuple[int, int]:
+        request = UnlabelledRequest({} if given is None else {"sst2": given}, limit)
+        asked = Request("pocket", "sst2", tmp_path, train, 8)
+        (part,) = load_training_data(asked, [SST2], corpus, request).parts
+        uids = part.train.uids.to_pylist()
+        rows = [uid for uid in uids if "#" not in uid]
+        copied = Counter(uid.rpartition("#")[0] for uid in uids if "#" in uid)
+        assert copied == dict.fromkeys(rows, 2), "copies of the rows that are used, and no others"
+        labelled = np.array(uids)[has_label(part.train.labels)].tolist()
+        assert labelled == [uid for uid in rows if uid.startswith("sst2/train/")]
+        return len(uids), part.unlabelled
+
+    assert load() == (3 * 46, 30)
+    assert load(train=4, limit=10) == (3 * 14, 10)
+    assert load(limit=0) == load(None, limit=0) == (3 * 16, 0)
+    others = write_texts(tmp_path / "other.csv", 30, "book"), write_texts(tmp_path / "few.csv", 29)
+    for other in (None, *others):
+        with pytest.raises(
+            UserError, match="30 rows without labels of sst2, but the run has other"
+        ) as refused:
+            load(other)
+        assert refused.value.hint is not None and "`unlabelled_limit=0`" in refused.value.hint
+    again = mtkd("augment", "mask", *words, "--out", corpus)
+    assert again.code == 2 and "another corpus" in again.err
+
+
+def test_copies_train_like_other_rows_without_labels(tiny_teacher: Path, tmp_path: Path) -> None:
+    """The same rows in the same order: copies from a corpus, or all from one table without labels."""
+    splits = {split: pocket(split).slice(0, 16) for split in ("train", "validation")}
+    more = {"sentence": [f"a fine film of number {n}" for n in range(12)]}
+    corpus = mask({"sst2": splits}, "sst2", tmp_path / "corpus", unlabelled={"sst2": more}, copies=1)
+    assert corpus.manifest.task("sst2").unlabelled == 12 and corpus.manifest.rows == 28
+    live: dict[str, Any] = {"teacher.cache_logits": False, "train.unlabelled_fraction": 0.6}
+    whole = [*corpus_rows(tmp_path / "corpus", "sst2").texts[0].to_pylist(), *more["sentence"]]
+    expected = run(tmp_path / "rows", tiny_teacher, TableSource({"sst2": splits}), whole, **live)
+    found = distill(
+        Request(TableSource({"sst2": splits}), "sst2", tmp_path / "copies", eval_limit=16),
+        settings_of(**live),
+        str(tiny_teacher),
+        tmp_path / "corpus",
+        unlabelled=UnlabelledRequest({"sst2": more}),
+    )
+    assert_same(expected, found)
+    assert found.record["rows"]["sst2"] == {"train": 56, "unlabelled": 40, "validation": 16}
+
+
+def test_copies_of_candidates_without_labels_stay_in_groups(tmp_path: Path) -> None:
+    rank = Task(name="r", kind="rank", columns=("a", "b"), labels=("no", "yes"), group="a", positive=1)
+    train = {"a": ["x", "x", "y"], "b": ["1", "2", "3"], "label": [0, 1, 1]}
+    splits = {"train": train, "validation": train}
+    more = {"a": ["z", "z", "z", "w", "w"], "b": list("abcde")}
+    mask({"r": splits}, rank, tmp_path / "corpus", unlabelled={"r": more}, copies=3)
+    request = Request(TableSource({"r": splits}), [rank], tmp_path)
+    for limit in (None, 3):
+        given = UnlabelledRequest({"r": more}, limit)
+        (part,) = load_training_data(request, [rank], tmp_path / "corpus", given).parts
+        assert part.train.groups is not None
+        group = dict(zip(part.train.uids.to_pylist(), part.train.groups.tolist(), strict=True))
+        copies = [uid for uid in group if "#" in uid]
+        assert len(copies) == 3 * (len(group) - len(copies))
+        for one, other in itertools.combinations(copies, 2):
+            parents, numbers = zip(*(uid.split("#") for uid in (one, other)), strict=True)
+            together = numbers[0] == numbers[1] and group[parents[0]] == group[parents[1]]
+            assert (group[one] == group[other]) == together
+        assert not {group[uid] for uid in copies} & {group[uid] for uid in group if "#" not in uid}

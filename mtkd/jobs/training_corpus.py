@@ -1,0 +1,117 @@
+"""The rows of an augmented corpus that a run trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from mtkd.models.multitask import MultiTaskModel
+from tasks.corpus_reader import CorpusTask, corpus_rows, read_corpus
+from tasks.errors import UserError
+from tasks.loading import digest_rows, sample_rows
+from tasks.rows import Rows, concat
+from tasks.sources import DataSource
+from tasks.task import Task
+from tasks.unlabelled import UnlabelledRequest
+
+
+def question_tasks(corpus: Path, tasks: Sequence[Task]) -> list[str]:
+    """The tasks of a corpus of questions; empty for a corpus of copies.
+
+    Raises:
+        UserError: a corpus of questions has no task of the run.
+    """
+    manifest = read_corpus(corpus)
+    if manifest.kind != "questions":
+        return []
+    names = [entry.name for entry in manifest.tasks]
+    if not set(names) & {task.name for task in tasks}:
+        raise UserError(
+            f"the corpus {corpus} has questions for {', '.join(names)}, but the run trains on "
+            f"{', '.join(task.name for task in tasks)}",
+            hint="add its task to `tasks`, or make questions for another task: "
+            "mtkd augment questions generate --task TASK",
+        )
+    return names
+
+
+def add_copies(
+    corpus: Path,
+    source: DataSource,
+    task: Task,
+    split: Rows,
+    train: Rows,
+    unlabelled: UnlabelledRequest | None,
+) -> Rows:
+    """The training rows, followed by their copies and those of the rows without labels that the run uses.
+
+    Copies of candidates form new groups, one per copy number.
+
+    Args:
+        split: all rows of the training split.
+        train: those of them that the run uses.
+        unlabelled: which rows without labels it uses; None = none.
+
+    Raises:
+        UserError: the corpus lacks the task, or was made from other rows.
+    """
+    entry = read_corpus(corpus).task(task.name)
+    requested = unlabelled if unlabelled and unlabelled.limit != 0 and entry.unlabelled else None
+    _check_origin(corpus, entry, source, task, split, requested)
+    parents = requested.append(source, task, train)[0] if requested else train
+    copies = corpus_rows(corpus, task.name)
+    number = {uid: row for row, uid in enumerate(parents.uids.to_pylist())}
+    row_of = np.array([number.get(uid.rpartition("#")[0], -1) for uid in copies.uids.to_pylist()])
+    copies, row_of = copies.take(np.flatnonzero(row_of >= 0)), row_of[row_of >= 0]
+    if parents.groups is not None:
+        copy = np.array([int(uid.rpartition("#")[2]) for uid in copies.uids.to_pylist()])
+        copies = replace(copies, groups=parents.groups[row_of] + copy * (int(parents.groups.max()) + 1))
+    return concat([train, copies]) if len(copies) else train
+
+
+def _check_origin(
+    corpus: Path,
+    entry: CorpusTask,
+    source: DataSource,
+    task: Task,
+    split: Rows,
+    requested: UnlabelledRequest | None,
+) -> None:
+    """Check that a corpus was made from these training rows and from the requested rows without labels."""
+    origin = sample_rows(split, entry.source_rows - entry.unlabelled)
+    if entry.unlabelled:
+        origin = replace(origin, soft=None)  # as in the corpus, since rows without labels have none
+    if digest_rows(origin) != entry.source_digest:
+        raise UserError(
+            f"the corpus {corpus} was not made from the {task.name} rows of {source.name!r}",
+            hint=f"make one from them: mtkd augment mask --data {source.name} --tasks {task.name} --out DIR",
+        )
+    if requested is None:
+        return
+    whole, _ = replace(requested, limit=entry.unlabelled).append(source, task, origin)
+    if digest_rows(whole.slice(len(origin), len(whole))) != entry.unlabelled_digest:
+        raise UserError(
+            f"the corpus {corpus} has copies of {entry.unlabelled:,} rows without labels of {task.name}, but "
+            "the run has other rows without labels, or none",
+            hint="pass the same `unlabelled` as when the corpus was made, or leave out such rows and their "
+            "copies with `unlabelled_limit=0`",
+        )
+
+
+def check_mask(corpus: Path, models: Mapping[str, MultiTaskModel | None]) -> None:
+    """Check that the mask token of a corpus is that of the models.
+
+    Args:
+        models: role ("teacher", "student") -> model.
+    """
+    token = read_corpus(corpus).settings.get("mask_token")
+    for role, model in models.items():
+        if model and token is not None and model.tokeniser.mask_token != token:
+            raise UserError(
+                f"the corpus {corpus} masks words with {token!r}, but the mask token of the {role} is "
+                f"{model.tokeniser.mask_token!r}",
+                hint=f"make the corpus with `mask_token={model.tokeniser.mask_token}`",
+            )
