@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.errors import UserError, unknown
+from tasks.errors import UserError, did_you_mean
 from tasks.loading import require_valid, sample_indices, sample_rows
 from tasks.mapped import MappedTexts, mapped
 from tasks.raw_table import RawTable
@@ -49,9 +49,15 @@ class UnlabelledRequest:
         Raises:
             UserError: a task is not among `tasks`, or the limit is negative.
         """
+        names = [task.name for task in tasks]
         for name in self.files:
-            if name not in {task.name for task in tasks}:
-                raise unknown("task of `unlabelled`", name, [task.name for task in tasks])
+            if name not in names:
+                raise UserError(
+                    f"`unlabelled` names the task {name!r}, which this run does not "
+                    f"train{did_you_mean(name, names)}",
+                    expected=", ".join(names),
+                    hint="add it to `tasks`, or leave its rows out",
+                )
         if self.limit is not None and self.limit < 0:
             raise UserError(f"`unlabelled_limit={self.limit}`", expected="0 or more")
 
@@ -84,9 +90,12 @@ class UnlabelledRequest:
             table = as_table(given, task.columns, f"the rows without labels of {task.name}")
             return lambda: iter([RawTable(table, f"unlabelled:{task.name}")])
         patterns = [given] if isinstance(given, str | Path) else list(given)
-        paths = [path for pattern in map(str, patterns) for path in matching_files([pattern], Path())]
-        if not paths:
-            raise _no_file(task, list(map(str, patterns)), source)
+        paths: list[Path] = []
+        for pattern in map(str, patterns):
+            found = matching_files([pattern], Path())
+            if not found:
+                raise _no_file(task, [pattern], source)
+            paths += found
         return lambda: read_all_batches(paths, task)
 
     def append(self, source: DataSource, task: Task, train: Rows) -> tuple[Rows, int]:
@@ -115,9 +124,11 @@ def _plain(value: Any) -> Any:
 
 
 def _no_file(task: Task, patterns: Sequence[str], source: DataSource) -> UserError:
+    near = did_you_mean(patterns[0], [UNLABELLED, *task.splits]) if len(patterns) == 1 else ""
     return UserError(
-        f"no file of rows without labels of task {task.name!r}: {', '.join(patterns)}",
-        expected=f"a file, a pattern such as 'more-*.parquet', or one of the splits {', '.join(task.splits)}",
+        f"no file of rows without labels of task {task.name!r}: {', '.join(patterns)}{near}",
+        expected="a file, a pattern such as 'more-*.parquet', or, given alone, a split without labels (such as "
+        f"{task.test[0] if task.test else UNLABELLED})",
         hint=f"relative paths of a task file start at its own directory or at {source.root or 'the data'}"
         if task.unlabelled
         else None,
@@ -154,7 +165,7 @@ def _refuse_labels(task: Task, raw: RawTable) -> None:
     invalid = [problem.row for problem in labels.problems if problem.column == task.label]
     rows = sorted({*np.flatnonzero(has_label(labels.values)).tolist(), *invalid})
     if rows:
-        value = str(column[rows[0]].as_py())[:40]
+        value = repr(column[rows[0]].as_py())[:40]
         raise UserError(
             f"{raw.location(rows[0])}: column {task.label!r} holds {value}, but rows without labels "
             f"(task {task.name!r}) must not have one",

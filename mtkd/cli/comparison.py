@@ -73,7 +73,7 @@ from tasks.errors import UserError
     "--columns",
     type=click.Choice(["primary", "all"]),
     default="primary",
-    help="also print every metric of every split (compare.md always has both tables)",
+    help="also print every metric of every split (compare.md always has them)",
 )
 @click.option(
     "--jobs",
@@ -94,7 +94,7 @@ def compare(
     json_file: str | None,
     **given: Any,
 ) -> None:
-    """Run a grid of recipes x overrides x tasks x seeds, and print one table: mean, spread, size, speed.
+    """Run a grid of recipes x overrides x tasks x seeds, and print tables: scores, size, speed, differences.
 
     GRID is a TOML file or one of the grids of the papers' tables, such as mlkd-table-7: docs/compare.md lists
     them. --dry-run prints the commands of the runs and starts none.

@@ -14,7 +14,8 @@ from mtkd.jobs.compare_table import Row, Table
 def draw(table: Table, path: Path) -> Path | None:
     """Plot the average score of every trained row against its costs, one panel for each cost.
 
-    A line joins the Pareto front: the rows that no other row beats in both score and cost.
+    A grey line joins the Pareto front: the rows that no other equals in score at a lower or equal cost. A dotted
+    line is the majority class.
 
     Returns:
         The file, or None if fewer than two rows have a score and a measured inference time.
@@ -42,12 +43,12 @@ def draw(table: Table, path: Path) -> Path | None:
         axis.margins(x=0.25)
         axis.set_xlabel(label.format(batch=batch, tokens=table.grid.bench.seq_len))
     axes[0].set_ylabel("average score, points")
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    figure.savefig(path, dpi=110)
     return path
 
 
 def pareto_front(costs: Mapping[str, float], scores: Mapping[str, float]) -> Sequence[str]:
-    """The names of which no other has a higher score at the same or a lower cost, cheapest first."""
+    """The names of which no other has at least the same score at a lower or equal cost, cheapest first."""
     front: list[str] = []
     for name in sorted(costs, key=lambda name: (costs[name], -scores[name])):
         if not front or scores[name] > scores[front[-1]]:

@@ -126,6 +126,12 @@ def model_directory(directory: Path) -> Path:
     for place in (directory, directory / "model"):
         if (place / "model.json").is_file() and (place / WEIGHTS).is_file():
             return place
+    if str(directory) == DEFAULT_ENCODER:
+        raise UserError(
+            f"{directory} is a pretrained encoder without task heads",
+            expected="the directory of an mtkd model, which mtkd refine, distill and finetune write",
+            hint=f"train it on your tasks first: mtkd refine --teacher {directory} --out DIR",
+        )
     if not directory.is_dir():
         similar = similar_model(str(directory))
         encoder = similar if similar == DEFAULT_ENCODER else directory

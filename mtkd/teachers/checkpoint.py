@@ -213,11 +213,13 @@ def checkpoint_directory(name: str) -> Path | None:
             return load_named(partial(_fetch, _FILES), name, "teacher")
         except UserError as error:
             raise UserError(
-                f"there is no directory {name}, and it cannot be loaded from the hub: {error.problem}",
+                error.problem,
                 expected="a run of mtkd refine, or a fine-tuned checkpoint of transformers (a directory, or "
                 "a name on the hub)",
-                hint="turn a pretrained encoder into a teacher with: mtkd refine --teacher "
-                f"{DEFAULT_ENCODER if similar_model(name) == DEFAULT_ENCODER else name} --out DIR",
+                hint=None
+                if similar_model(name) not in (None, DEFAULT_ENCODER)
+                else "turn a pretrained encoder into a teacher with: mtkd refine --teacher "
+                f"{DEFAULT_ENCODER if similar_model(name) else name} --out DIR",
             ) from error
     return place if _architecture(place).endswith((_CLASSIFIER, _READER)) else None
 

@@ -151,7 +151,7 @@ def test_labels_bad_rows_and_missing_columns_are_refused(
         appended(PAIR, str(labelled))
     assert refused.value.hint == "put these rows into the training file, or drop the column 'label'"
     other = write(tmp_path / "other.csv", rows | {"label": ["", "", "", "maybe", ""]})
-    with pytest.raises(UserError, match=r"other.csv:\d+: column 'label' holds maybe"):
+    with pytest.raises(UserError, match=r"other.csv:\d+: column 'label' holds 'maybe'"):
         appended(PAIR, str(other))
     with pytest.raises(UserError, match="has no column 'b'"):
         appended(PAIR, str(write(tmp_path / "one.csv", {"a": rows["a"]})))

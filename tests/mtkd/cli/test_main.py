@@ -126,7 +126,7 @@ def test_every_recipe_loads() -> None:
                 "--unlabelled",
                 "rt=a.csv",
             ],
-            ["unknown task of --unlabelled 'rt' (did you mean 'rte'?)"],
+            ["--unlabelled names the task 'rt', which this run does not train (did you mean 'rte'?)"],
         ),
         (
             [

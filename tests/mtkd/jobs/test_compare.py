@@ -517,7 +517,7 @@ def test_rows_without_labels_go_to_the_cells_that_can_use_them(mtkd: Callable, t
         assert f"{given[task]} --unlabelled-limit 40" in line
         assert line.count("--unlabelled ") == given[task].count("--unlabelled ")
     unknown = mtkd(*words, "--dry-run", "--unlabelled", "stsb=more.csv")
-    assert unknown.code == 2 and "unknown task of --unlabelled 'stsb'" in unknown.err
+    assert unknown.code == 2 and "--unlabelled names the task 'stsb'" in unknown.err
     useless = mtkd(*words, "--dry-run", *files, "--set", "supervision=labels")
     assert useless.code == 2 and "no cell of the grid can learn from rows without labels" in useless.err
     defaults = {name: parameter.default for name, parameter in signature(compare).parameters.items()}

@@ -102,7 +102,7 @@ def test_rows_without_labels_need_a_loss_that_can_use_them(tiny_teacher: Path, t
     rows = ["a fine film", "a dull film"]
     with pytest.raises(UserError, match="every loss of this run needs labels"):
         run(tmp_path / "run", None, source, rows, supervision="labels")
-    with pytest.raises(UserError, match="unknown task of `unlabelled` 'rte'"):
+    with pytest.raises(UserError, match="`unlabelled` names the task 'rte'"):
         request = Request(source, "sst2", tmp_path / "run")
         distill(request, settings_of(), str(tiny_teacher), unlabelled=UnlabelledRequest({"rte": rows}))
     with pytest.raises(UserError, match="holds 1, but rows without labels"):
