@@ -127,8 +127,8 @@ def _no_file(task: Task, patterns: Sequence[str], source: DataSource) -> UserErr
     near = did_you_mean(patterns[0], [UNLABELLED, *task.splits]) if len(patterns) == 1 else ""
     return UserError(
         f"no file of rows without labels of task {task.name!r}: {', '.join(patterns)}{near}",
-        expected="a file, a pattern such as 'more-*.parquet', or, given alone, a split without labels (such as "
-        f"{task.test[0] if task.test else UNLABELLED})",
+        expected="a file, a pattern such as 'more-*.parquet', or, given alone, a split without labels, such as "
+        + (task.test[0] if task.test else UNLABELLED),
         hint=f"relative paths of a task file start at its own directory or at {source.root or 'the data'}"
         if task.unlabelled
         else None,
