@@ -92,10 +92,10 @@ class UnlabelledRequest:
         patterns = [given] if isinstance(given, str | Path) else list(given)
         paths: list[Path] = []
         for pattern in map(str, patterns):
-            found = matching_files([pattern], Path())
-            if not found:
+            matching = matching_files([pattern], Path())
+            if not matching:
                 raise _no_file(task, [pattern], source)
-            paths += found
+            paths += matching
         return lambda: read_all_batches(paths, task)
 
     def append(self, source: DataSource, task: Task, train: Rows) -> tuple[Rows, int]:
@@ -127,7 +127,7 @@ def _no_file(task: Task, patterns: Sequence[str], source: DataSource) -> UserErr
     near = did_you_mean(patterns[0], [UNLABELLED, *task.splits]) if len(patterns) == 1 else ""
     return UserError(
         f"no file of rows without labels of task {task.name!r}: {', '.join(patterns)}{near}",
-        expected="a file, a pattern such as 'more-*.parquet', or, given alone, a split without labels, such as "
+        expected="a file, a pattern such as 'more-*.parquet', or, alone, a split without labels, such as "
         + (task.test[0] if task.test else UNLABELLED),
         hint=f"relative paths of a task file start at its own directory or at {source.root or 'the data'}"
         if task.unlabelled
