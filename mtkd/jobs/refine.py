@@ -120,7 +120,7 @@ class _Refine(TrainingJob):
             for task in self.tasks
             if heads == "linear-probe" or (heads == "auto" and len(task.columns) == 1)
         }
-        if not trainer.resumes:
+        if probed and not trainer.resumes:
             fit_linear_heads(self.model, self.batches.tasks, probed, train.eval_batch_size, train.seed)
         outcome = trainer.fit()
         scores = self.evaluate(self.model)

@@ -207,7 +207,7 @@ def checkpoint_directory(name: str) -> Path | None:
         if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
             return None
         try:
-            config = load_named(partial(_fetch, ["config.json"]), name, "teacher")
+            config = load_named(partial(_fetch, ["config.json"]), name, "model")
             if not _architecture(config).endswith((_CLASSIFIER, _READER)):
                 return None
             return load_named(partial(_fetch, _FILES), name, "teacher")

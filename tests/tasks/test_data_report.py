@@ -94,7 +94,7 @@ def test_spans(tmp_path: Path) -> None:
 
 
 def test_pocket_is_clean() -> None:
-    tasks = list(TASKS.values())
+    tasks = [task for task in TASKS.values() if not task.languages]  # pocket is in English
     report = report_on(open_data("pocket"), tasks)
     assert [str(problem) for problem in report.all_problems] == []
     assert len(report.splits) == sum(len(task.splits) for task in tasks)

@@ -173,7 +173,9 @@ def test_metrics_must_exist_and_suit_the_task():
     for kind in kinds():
         for name in task_type(kind).metrics:
             check_metrics(task_of(kind, name))
-    with pytest.raises(UserError, match=r"unknown metric of task 'toy' 'acuracy'.*'accuracy'"):
+    with pytest.raises(
+        UserError, match=r"unknown metric in `metrics` of the task 'toy': 'acuracy'.*'accuracy'"
+    ):
         check_metrics(task_of("classify", "acuracy"))
     with pytest.raises(UserError, match="'f1' does not suit"):
         check_metrics(task_of("classify", "f1", n_classes=3))
