@@ -212,7 +212,7 @@ def test_which_names_are_checkpoints(
     assert checkpoint_directory(str(tiny_encoder)) is None, "it has no task head"
     assert checkpoint_directory(str(tiny_teacher)) is None
     assert checkpoint_directory("minilm") is None
-    with pytest.raises(UserError, match="no directory no/such"):
+    with pytest.raises(UserError, match="there is no such directory"):
         checkpoint_directory("no/such")
 
 
