@@ -124,7 +124,9 @@ def _plain(value: Any) -> Any:
 
 
 def _no_file(task: Task, patterns: Sequence[str], source: DataSource) -> UserError:
-    near = did_you_mean(patterns[0], [UNLABELLED, *task.splits]) if len(patterns) == 1 else ""
+    folder, splits = Path(patterns[0]).parent, [UNLABELLED, *task.splits]
+    files = [str(folder / entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
+    near = "" if patterns[0] in splits else did_you_mean(patterns[0], [*splits, *files])
     return UserError(
         f"no file of rows without labels of task {task.name!r}: {', '.join(patterns)}{near}",
         expected="a file, a pattern such as 'more-*.parquet', or, alone, a split without labels, such as "
