@@ -259,7 +259,7 @@ def test_names_that_had_to_be_assumed_are_a_warning(
         ("{bert}", "sst2,rte", ["answers one task, but the run has sst2, rte"]),
         ("sst2={bert},sst2={three}", "sst2", ["3 outputs", "2 labels"]),
         ("sst2={bert},rte={bert}", "sst2,rte", ["POSITIVE, NEGATIVE", "entailment"]),
-        ("sst2={bert},rte=none/such", "sst2,rte", ["no directory none/such"]),
+        ("sst2={bert},rte=none/such", "sst2,rte", ["there is no such directory"]),
         ("rte={run},cola={run}", "rte,cola", ["no head for the task 'cola'"]),
     ],
 )
