@@ -139,7 +139,9 @@ def _draw_classes(name: str, report: ClassReport) -> None:
 @click.option(
     "--task", help="a task of the model, or a task file  [default: the model's, if it has only one]"
 )
-@click.option("--in", "source", type=click.Path(path_type=Path), metavar="FILE", help="rows to predict, as JSON lines")
+@click.option(
+    "--in", "source", type=click.Path(path_type=Path), metavar="FILE", help="rows to predict, as JSON lines"
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="the output file")
 @click.option("--data", metavar="pocket|hub|DIR", help="where the test rows come from (--glue-submission)")
 @click.option(
