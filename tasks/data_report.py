@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 
 from tasks.data_quality import imbalance, leakage, token_problems
 from tasks.errors import UserError, shorten
+from tasks.overlap import count_overlap, overlap_warnings
 from tasks.raw_table import Level, RawTable
 from tasks.rows import ANSWERS, Rows, row_keys
 from tasks.sources import DataSource
 from tasks.task import UNLABELLED, Task
-from tasks.unlabelled import UnlabelledRequest, append_unlabelled, count_overlap, overlap_warnings
+from tasks.unlabelled import UnlabelledRequest, append_unlabelled
 from tasks.validation import Problem, find_problems
 
 _STEP = 65_536  # rows processed at once

@@ -21,7 +21,7 @@ from tasks.errors import UserError, did_you_mean
 from tasks.loading import require_valid, sample_indices, sample_rows
 from tasks.mapped import MappedTexts, mapped
 from tasks.raw_table import RawTable
-from tasks.rows import ANSWERS, Rows, concat, has_label, row_keys
+from tasks.rows import ANSWERS, Rows, concat, has_label
 from tasks.schema import fit_columns
 from tasks.sources import Batches, DataSource, matching_files, read_all_batches
 from tasks.tables import as_table
@@ -273,39 +273,3 @@ def _span_rows(task: Task, tables: Iterator[RawTable]) -> Rows:
         np.full(count, np.nan),
         answers=pa.nulls(count, ANSWERS),
     )
-
-
-def count_overlap(rows: Rows, others: pa.Array) -> int:
-    """How many rows have the same texts as one of some others.
-
-    Args:
-        others: the keys of the other rows (`tasks.rows.row_keys`).
-    """
-    found = 0
-    for start in range(0, len(rows), _STEP):
-        keys = row_keys([column.slice(start, _STEP) for column in rows.texts])
-        found += pc.sum(pc.is_in(keys, value_set=others)).as_py() or 0
-    return found
-
-
-def overlap_warnings(source: DataSource, task: Task, rows: Rows, own_split: str | None) -> list[str]:
-    """A warning for each validation and test split that has texts of the rows without labels.
-
-    Args:
-        own_split: the split that the rows come from, which is not compared.
-    """
-    found = []
-    for split in source.splits(task):
-        if split in (task.train, own_split):
-            continue
-        try:
-            table = source.table(task, split)
-        except UserError:  # a split that this run does not read may be invalid
-            continue
-        count = count_overlap(rows, row_keys([table[name] for name in task.columns]))
-        if count:
-            found.append(
-                f"{count:,} of the {len(rows):,} rows without labels of {task.name} are also in the split "
-                f"{split}, so scores on it may be too high"
-            )
-    return found

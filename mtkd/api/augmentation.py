@@ -15,9 +15,10 @@ from mtkd.api.questions import generate_questions as generate_questions
 from mtkd.api.questions import train_questions as train_questions
 from mtkd.api.training_request import warn_caller
 from tasks.loading import load_rows
+from tasks.overlap import overlap_warnings
 from tasks.sources import open_data
 from tasks.task_names import TaskSpec, resolve
-from tasks.unlabelled import UnlabelledRequest, overlap_warnings
+from tasks.unlabelled import UnlabelledRequest
 
 if TYPE_CHECKING:
     from augment.augmenter import Augmenter

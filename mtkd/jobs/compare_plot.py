@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mtkd.evaluation.baseline import MAJORITY
 from mtkd.jobs.compare_table import Row, Table
@@ -56,13 +57,8 @@ def pareto_front(costs: Mapping[str, float], scores: Mapping[str, float]) -> Seq
     return front
 
 
-_COSTS = {
+_COSTS: Mapping[str, Callable[[Row, int], Any]] = {
     "inference, ms for {batch} rows of {tokens} tokens": lambda row, batch: row.ms[batch],
-    "parameters without embeddings": lambda row, batch: _parameters(row),
+    "parameters without embeddings": lambda row, batch: row.parameters,
     "training, seconds": lambda row, batch: statistics.fmean(row.seconds),
 }
-
-
-def _parameters(row: Row) -> int:
-    assert row.parameters is not None, "only trained rows are plotted"
-    return row.parameters

@@ -13,13 +13,14 @@ from tasks.batching import Encoded
 from tasks.corpus_reader import corpus_rows
 from tasks.errors import UserError
 from tasks.loading import digest_rows, load_rows, sample_rows
+from tasks.overlap import overlap_warnings
 from tasks.reader import Reader
 from tasks.rows import Rows, concat, has_label
 from tasks.sources import DataSource
 from tasks.task import UNLABELLED, Task
 from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
-from tasks.unlabelled import UnlabelledRequest, overlap_warnings
+from tasks.unlabelled import UnlabelledRequest
 
 
 @dataclass(frozen=True)

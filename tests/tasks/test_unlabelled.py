@@ -18,13 +18,14 @@ from tasks.errors import UserError
 from tasks.glue import TASKS
 from tasks.loading import digest_rows, load_rows
 from tasks.mapped import MappedTexts, mapped
+from tasks.overlap import overlap_warnings
 from tasks.ragged import RaggedArray
 from tasks.rows import Rows, row_keys
 from tasks.sources import open_data
 from tasks.task import Task
 from tasks.task_file import load_task
 from tasks.tokeniser import Tokeniser
-from tasks.unlabelled import UnlabelledRequest, append_unlabelled, overlap_warnings
+from tasks.unlabelled import UnlabelledRequest, append_unlabelled
 
 PAIR = Task(name="pair", kind="classify", columns=("a", "b"), labels=("no", "yes"))
 TEXTS = {

@@ -4,6 +4,8 @@ Both read the two texts of a row separately, with the same lower layers (embeddi
 a BiLSTM over each text), and end in a fully connected layer. They differ in how the two texts are compared. A
 single text is compared with itself (Y = X), so one student handles tasks with one and with two texts.
 
+This file is longer than others because it holds both students, with their settings.
+
 Internally, sequences are time-major, (L, B, d), which nn.LSTM processes without copying.
 """
 
