@@ -149,12 +149,14 @@ def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, 
     rows = [(name, *(f"{value:.3f}" for value in line.values())) for name, line in scores.items()]
     table(columns, rows, "Scores on validation rows")
     mean = scores["mean"]
-    kept = (mean["distilled"] - mean["majority"]) / (mean["teacher"] - mean["majority"])
+    points = [f"{100 * value:+.1f}" for value in (gain.difference, gain.low, gain.high)]
     print(
-        f"Learning from the teacher instead of labels adds {100 * gain.difference:.1f} points "
-        f"(95% interval {100 * gain.low:.1f} to {100 * gain.high:.1f}) in the same number of steps."
+        f"Learning from the teacher instead of labels makes a difference of {points[0]} points "
+        f"(95% interval {points[1]} to {points[2]}) in the same number of steps."
     )
-    print(
-        f"The student keeps {kept:.0%} of what the teacher gains over the baseline, at {speed:.1f} times its "
-        f"speed and with {size:.0%} of its weights (without embeddings)."
-    )
+    if (gained := mean["teacher"] - mean["majority"]) > 0:
+        kept = (mean["distilled"] - mean["majority"]) / gained
+        print(f"The distilled student keeps {kept:.0%} of what the teacher gains over the baseline.")
+    else:
+        print("The teacher is no better than the baseline: it has learned too little to teach.")
+    print(f"The student has {size:.0%} of its weights (without embeddings) and {speed:.1f} times its speed.")

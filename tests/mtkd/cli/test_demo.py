@@ -8,6 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from mtkd.cli.demo import _report
+from mtkd.evaluation.differences import Difference
+
+
+@pytest.mark.parametrize(
+    ("teacher", "said"),
+    [(0.8, "keeps 75% of what the teacher gains"), (0.4, "The teacher is no better than")],
+)
+def test_a_teacher_that_has_learned_nothing_has_nothing_to_keep(
+    teacher: float, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mean = {"majority": 0.4, "teacher": teacher, "labels": 0.75, "distilled": 0.7, "finetuned": 0.7}
+    _report({"mean": mean}, Difference(0.7, 0.75, -0.05, -0.1, 0.0), 2.0, 0.5)
+    printed = capsys.readouterr().out
+    assert said in printed and "makes a difference of -5.0 points (95% interval -10.0 to +0.0)" in printed
+
 
 @pytest.mark.slow(reason="five commands with the real default teacher")
 def test_the_tiny_demo_runs_from_end_to_end_and_resumes(
