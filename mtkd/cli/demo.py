@@ -159,4 +159,7 @@ def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, 
         print(f"The distilled student keeps {kept:.0%} of what the teacher gains over the baseline.")
     else:
         print("The teacher is no better than the baseline: it has learned too little to teach.")
-    print(f"The student has {size:.0%} of its weights (without embeddings) and {speed:.1f} times its speed.")
+    print(
+        f"The student has {size:.0%} of the teacher's weights (without embeddings) and {speed:.1f} times the "
+        "teacher's speed."
+    )
