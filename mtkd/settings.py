@@ -287,12 +287,14 @@ class RefineSettings(Strict):
         pooling: how the vector of a row is computed (see `student.transformer.pooling`); "auto" uses what the
             encoder's directory declares, or else "cls".
         layers: keep only this many of the encoder's first layers; None = all.
+        pairs: how tasks with two texts are read: both texts as one sequence ("cross-encoder"); each text by
+            itself, with a head that compares their vectors ("bi-encoder"); or "auto", a bi-encoder if the
+            encoder was trained to compare sentences, no task needs more than that, and there are few rows.
         pair_head: the heads of classification tasks with two texts: "linear", as all others, or "san", the
             stochastic answer network of MT-DNN, which starts from random weights.
         init_heads: what linear heads start from: a "linear-probe", which is fitted to the features of the
             pretrained encoder before any weight of the encoder changes, "random" weights, or a linear probe
-            for tasks with one text and random weights for those with two ("auto"), of whose relation the
-            features say little yet.
+            ("auto") except for the pairs of a cross-encoder, of whose relation the features say little yet.
     """
 
     name: str
@@ -304,6 +306,7 @@ class RefineSettings(Strict):
     stride: int = Field(128, ge=0)
     head_hidden: int = Field(0, ge=0)
     dropout: float = Field(0.1, ge=0, lt=1)
+    pairs: Literal["auto", "cross-encoder", "bi-encoder"] = "auto"
     pair_head: Literal["linear", "san"] = "linear"
     init_heads: Literal["auto", "linear-probe", "random"] = "auto"
     train: TrainSettings = TrainSettings()

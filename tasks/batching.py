@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -26,12 +26,15 @@ class Tokens:
         token_type_ids: (B, L) int64; 0 for padding.
         ends: (B, L) bool, True for special tokens that follow a text ([SEP]); None if texts are read
             separately.
+        second: (B, L) bool, True for the second text and its special tokens; None unless two texts are side
+            by side.
     """
 
     ids: torch.Tensor
     mask: torch.Tensor
     token_type_ids: torch.Tensor
     ends: torch.Tensor | None = None
+    second: torch.Tensor | None = None
 
     @property
     def text_masks(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,13 +47,16 @@ class Tokens:
 
     def to(self, device: torch.device | str) -> Tokens:
         """Move to a device."""
-        ends = None if self.ends is None else self.ends.to(device)
-        return Tokens(self.ids.to(device), self.mask.to(device), self.token_type_ids.to(device), ends)
+        optional = (None if x is None else x.to(device) for x in (self.ends, self.second))
+        return Tokens(self.ids.to(device), self.mask.to(device), self.token_type_ids.to(device), *optional)
 
 
 @dataclass(frozen=True, eq=False)
 class ModelInputs:
-    """The inputs of one model: either `joined`, one sequence per row, or `texts`, one sequence per text."""
+    """The inputs of one model: either `joined`, one sequence per row, or `texts`, one sequence per text.
+
+    Texts that are side by side are one sequence per row, too.
+    """
 
     joined: Tokens | None = None
     texts: tuple[Tokens, ...] | None = None
@@ -200,9 +206,9 @@ class Collator:
             _Span(text.values, begin, np.minimum(size, keep))
             for text, begin, size, keep in zip(texts, begins, sizes, kept, strict=True)
         ]
-        if reader.input_format == "joined":
-            return ModelInputs(joined=_join(reader.tokeniser, spans, self._pad_to))
-        return ModelInputs(texts=tuple(_separate(reader.tokeniser, span, self._pad_to) for span in spans))
+        if reader.input_format == "separate":
+            return ModelInputs(texts=tuple(_separate(reader.tokeniser, span, self._pad_to) for span in spans))
+        return ModelInputs(joined=_join(reader, spans, self._pad_to))
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,9 +237,9 @@ def _separate(tokeniser: Tokeniser, span: _Span, pad_to: int | None) -> Tokens:
     return _tokens(ids, token_type_ids, lengths)
 
 
-def _join(tokeniser: Tokeniser, spans: list[_Span], pad_to: int | None) -> Tokens:
-    """(B, L) the texts of each row joined with special tokens, as the tokeniser lays them out."""
-    layout = tokeniser.layout(len(spans))
+def _join(reader: Reader, spans: list[_Span], pad_to: int | None) -> Tokens:
+    """(B, L) the texts of each row in one sequence with special tokens, as the reader lays them out."""
+    tokeniser, layout = reader.tokeniser, reader.layout(len(spans))
     lengths = np.sum([span.lengths for span in spans], axis=0) + layout.n_specials
     ids, token_type_ids = _padded_arrays(len(lengths), pad_to or int(lengths.max()), tokeniser.pad_id)
     ends = np.zeros(ids.shape, bool)
@@ -251,7 +257,11 @@ def _join(tokeniser: Tokeniser, spans: list[_Span], pad_to: int | None) -> Token
             if layout.text_type_ids[slot]:
                 flat_type_ids[where] = layout.text_type_ids[slot]
             starts = starts + spans[slot].lengths
-    return _tokens(ids, token_type_ids, lengths, torch.from_numpy(ends))
+    tokens = _tokens(ids, token_type_ids, lengths, torch.from_numpy(ends))
+    if len(spans) == 1 or reader.input_format == "joined":
+        return tokens
+    first = torch.from_numpy(spans[0].lengths + tokeniser.layout(1).n_specials)
+    return replace(tokens, second=tokens.mask & (torch.arange(ids.shape[1]) >= first[:, None]))
 
 
 def _padded_arrays(n_rows: int, width: int, pad_id: int) -> np.ndarray:

@@ -58,6 +58,23 @@ def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
         raise _not_loaded(what, name, error) from error
 
 
+def find_file(name: str, file: str) -> Path | None:
+    """A file of a model in its directory, the hub's cache or the hub; None if none of them has it."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    if Path(name).is_dir():
+        inside = Path(name) / file
+        return inside if inside.is_file() else None
+    cached = try_to_load_from_cache(name, file)
+    if cached is None:  # not known yet, in contrast to known not to exist
+        try:
+            _require_hub(file, name)
+            cached = hf_hub_download(name, file)
+        except Exception:  # the hub's client raises different classes
+            return None
+    return Path(cached) if isinstance(cached, str) else None
+
+
 def similar_model(name: str) -> str | None:
     """The name most similar to that of a missing model: "minilm", or a directory beside it."""
     if difflib.get_close_matches(name, [DEFAULT_ENCODER], cutoff=0.7):

@@ -11,9 +11,9 @@ from tasks.errors import UserError
 from tasks.ragged import RaggedArray
 from tasks.rows import Rows
 from tasks.span_windows import cut_windows
-from tasks.tokeniser import Tokeniser
+from tasks.tokeniser import Layout, Tokeniser
 
-InputFormat = Literal["joined", "separate"]
+InputFormat = Literal["joined", "side-by-side", "separate"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,9 @@ class Reader:
     Attributes:
         tokeniser: the model's tokeniser.
         input_format: "joined": [CLS] a [SEP] b [SEP], truncated longest text first as in transformers;
-            "separate": each text by itself without special tokens, an empty one as one unknown token.
+            "side-by-side": [CLS] a [SEP] [CLS] b [SEP], truncated likewise, for a model in which neither text
+            attends to the other; "separate": each text by itself without special tokens, an empty one as one
+            unknown token.
         max_length: maximum number of tokens, special tokens included, of the sequence or of each separate
             text.
         stride: number of tokens that neighbouring windows of a long context share (`span` tasks).
@@ -38,22 +40,29 @@ class Reader:
     stride: int = 128
 
     def __post_init__(self) -> None:
-        least = self.tokeniser.layout(2).n_specials + 2 if self.input_format == "joined" else 1
+        least = 1 if self.input_format == "separate" else self.layout(2).n_specials + 2
         if self.max_length < least:
             raise UserError(f"max_length {self.max_length} is too short", expected=f"{least} or more")
+
+    def layout(self, n_texts: int) -> Layout:
+        """The special tokens around the texts of a row, which form one sequence."""
+        if n_texts == 2 and self.input_format == "side-by-side":
+            return self.tokeniser.layout(1).beside()
+        return self.tokeniser.layout(n_texts)
 
     def rows(self, rows: Rows) -> Rows:
         """Cut examples of `span` tasks into windows; return other rows unchanged.
 
         Raises:
-            UserError: the rows belong to a span task, and the model reads texts separately.
+            UserError: the rows belong to a span task, and the model does not read both texts together.
         """
         if rows.answers is None or rows.windows is not None:
             return rows
         if self.input_format != "joined":
             raise UserError(
-                f"task {rows.task!r} has answers inside the context, but this model reads texts separately",
-                hint="use a Transformer for span tasks (`student.kind=transformer`)",
+                f"task {rows.task!r} has answers inside the context, but this model reads question and "
+                "context each by itself",
+                hint="use a Transformer for span tasks (`student.kind=transformer`) that is not a bi-encoder",
             )
         return cut_windows(rows, self.tokeniser, self.max_length, self.stride)
 
@@ -68,14 +77,14 @@ class Reader:
     def lengths(self, texts: tuple[RaggedArray, ...]) -> np.ndarray:
         """(n,) tokens per row after truncation, special tokens included; rows are bucketed by this length."""
         kept = self.kept(tuple(text.lengths for text in texts))
-        specials = self.tokeniser.layout(len(texts)).n_specials if self.input_format == "joined" else 0
+        specials = 0 if self.input_format == "separate" else self.layout(len(texts)).n_specials
         return np.sum(kept, axis=0) + specials
 
     def kept(self, lengths: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         """For each text, the (n,) number of tokens kept after truncation, given its (n,) length."""
         if self.input_format == "separate":
             return tuple(np.clip(length, 1, self.max_length) for length in lengths)
-        room = self.max_length - self.tokeniser.layout(len(lengths)).n_specials
+        room = self.max_length - self.layout(len(lengths)).n_specials
         if len(lengths) == 1:
             return (np.minimum(lengths[0], room),)
         first, second = lengths

@@ -53,6 +53,15 @@ class Layout:
         """Number of special tokens."""
         return sum(map(len, self.specials))
 
+    def beside(self) -> Layout:
+        """Two texts side by side, each with the special tokens of this layout of one text."""
+        (before, after), (types_before, types_after) = self.specials, self.special_type_ids
+        return Layout(
+            (before, after + before, after),
+            (types_before, types_after + types_before, types_after),
+            self.text_type_ids * 2,
+        )
+
 
 class Tokeniser:
     """A wrapper around a fast Hugging Face tokeniser.

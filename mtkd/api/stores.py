@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtkd.api.training_request import file_names
+from mtkd.api.training_request import file_names, model_or_path
 from tasks.task_names import TaskSpec, describe
 
 if TYPE_CHECKING:
+    from mtkd.api.model import Model
     from mtkd.jobs.plan_store import StorePlan, StoreRequest
     from mtkd.store.store_manifest import StoreManifest
 
@@ -19,7 +20,7 @@ def plan_store(
     *,
     data: str | Path | None = None,
     tasks: TaskSpec,
-    teacher: str | Path,
+    teacher: str | Path | Model,
     out: str | Path = ".",
     corpus: str | Path | None = None,
     limit: int | None = None,
@@ -36,7 +37,7 @@ def plan_store(
     Args:
         recipe: whose needs the store serves.
         data, tasks: of which rows ("pocket", "hub" or a directory; names or task files).
-        teacher: whose knowledge: a run of `refine`, or a pretrained encoder.
+        teacher: whose knowledge: a run of `refine` (or the model that it returned), or a pretrained encoder.
         out: the directory whose disk is looked at.
         corpus: an augmented corpus whose copies are stored too.
         limit: at most so many training rows per task.
@@ -60,7 +61,7 @@ def build_store(
     *,
     data: str | Path | None = None,
     tasks: TaskSpec,
-    teacher: str | Path,
+    teacher: str | Path | Model,
     out: str | Path,
     corpus: str | Path | None = None,
     limit: int | None = None,
@@ -120,7 +121,7 @@ def store_request(given: Mapping[str, Any]) -> StoreRequest:
         **{name: given[name] for name in names},
         data=str(given["data"]) if given["data"] else None,
         tasks=describe(given["tasks"]),
-        teacher=str(given["teacher"]),
+        teacher=str(model_or_path(given["teacher"])),
         sets=dict(given["settings"] or {}),
         corpus=str(given["corpus"]) if given["corpus"] else None,
         unlabelled=file_names(given["unlabelled"]),

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -188,9 +188,13 @@ def random_inputs(model: MultiTaskModel, head: str, settings: BenchSettings) -> 
         ids = torch.randint(model.tokeniser.vocab_size, shape, generator=generator)
         return Tokens(ids, torch.ones(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.int64))
 
-    if model.encoder.input_format == "joined":
-        return ModelInputs(joined=tokens(settings.seq_len)).to(settings.device)
     n_texts = len(model.tasks[head].columns)
+    if model.encoder.input_format != "separate":
+        joined = tokens(settings.seq_len)
+        if n_texts == 2 and model.encoder.input_format == "side-by-side":
+            second = (torch.arange(settings.seq_len) >= settings.seq_len // 2).expand(joined.ids.shape)
+            joined = replace(joined, second=second)
+        return ModelInputs(joined=joined).to(settings.device)
     length = settings.texts_len or max(1, settings.seq_len // n_texts)
     return ModelInputs(texts=tuple(tokens(length) for _ in range(n_texts))).to(settings.device)
 

@@ -89,14 +89,16 @@ def prepare_run(
     readers = [one.model.reader for one in teachers if validated.aligned_with(one.tasks)]
     if validated.manifest:
         teachers = ()
-        length = validated.manifest.contents.max_length
-        readers = [Reader(teacher_tokeniser, "joined", length)] if validated.aligned else []
+        assert validated.teacher, "it is the store's"
+        length, how = validated.manifest.contents.max_length, validated.teacher.config.input_format
+        readers = [Reader(teacher_tokeniser, how, length)] if validated.aligned else []
     for reads in readers:
         if not made.reader.reads_like(reads):
             raise UserError(
                 f"a term of {settings.name} compares teacher and student token by token, but the teacher "
                 f"reads {_describe_reader(reads)}, and the student {_describe_reader(made.reader)}",
-                hint="use a Transformer student with the teacher's vocabulary, or remove the term",
+                hint="use a Transformer student with the teacher's vocabulary and "
+                "`student.transformer.pairs=auto`, or remove the term",
             )
     return PreparedRun(validated, made, teachers if settings.supervision == "teacher" else ())
 
@@ -180,6 +182,9 @@ def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool
 
 
 def _describe_reader(reader: Reader) -> str:
-    how = "both texts in one sequence" if reader.input_format == "joined" else "each text separately"
+    how = {
+        "joined": "both texts in one sequence",
+        "side-by-side": "two texts side by side (a bi-encoder)",
+    }.get(reader.input_format, "each text separately")
     vocabulary = f"{reader.tokeniser.vocab_size} ids (digest {reader.tokeniser.digest[:8]})"
     return f"{how}, {vocabulary}, at most {reader.max_length} tokens"

@@ -14,7 +14,7 @@ from mtkd.jobs.common import Request, check_metric, evaluator, refuse_unlabelled
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
 from mtkd.losses.objective import labels_objective
-from mtkd.models.encoders.pretrained_config import digest_encoder, locate
+from mtkd.models.encoders.pretrained_config import Pairs, compares_sentences, digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
@@ -26,7 +26,10 @@ from mtkd.training.linear_probe import fit_linear_heads
 from mtkd.training.run_directory import RunDirectory
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator
+from tasks.errors import UserError
 from tasks.tokeniser import Tokeniser
+
+_FEW_PAIRS = 2000  # labelled pairs per task, below which comparing the vectors of two texts scores higher
 
 
 def refine(
@@ -80,7 +83,7 @@ class _Refine(TrainingJob):
         settings, teacher = self.settings, self.sources["teacher"]
         torch.manual_seed(settings.train.seed)
         pooling = None if settings.pooling == "auto" else settings.pooling
-        encoder = TransformerEncoder.pretrained(teacher, pooling, settings.layers)
+        encoder = TransformerEncoder.pretrained(teacher, pooling, settings.layers, self._pairs())
         info = ModelInfo(
             settings.max_length,
             settings.head_hidden,
@@ -101,6 +104,23 @@ class _Refine(TrainingJob):
         self.batches = TaskBatches(data.tasks, self.encoded, Collator(reader), train)
         return self.model
 
+    def _pairs(self) -> Pairs:
+        """How tasks with two texts are read."""
+        settings = self.settings
+        if settings.pairs == "bi-encoder" and settings.pair_head == "san":
+            raise UserError(
+                "pair_head=san reads both texts together, and a bi-encoder each by itself",
+                hint="use `pairs=cross-encoder` or `pair_head=linear`",
+            )
+        if settings.pairs != "auto":
+            return settings.pairs
+        assert self.rows is not None, "inputs come first"
+        pairs = [part for part in self.rows.data.parts if len(part.task.columns) == 2]
+        few = sum(len(part.train) for part in pairs) < _FEW_PAIRS * len(pairs)
+        fits = not any(part.task.type.predicts_spans for part in pairs) and settings.pair_head == "linear"
+        trained = fits and few and settings.pooling in ("auto", "cls", "mean")
+        return "bi-encoder" if trained and compares_sentences(self.sources["teacher"]) else "cross-encoder"
+
     def train(self) -> Trained:
         assert self.rows is not None, "inputs come first"
         trainer = Trainer(
@@ -115,10 +135,11 @@ class _Refine(TrainingJob):
             label="refining",
         )
         train, heads = self.settings.train, self.settings.init_heads
+        bi_encoder = self.model.encoder.input_format == "side-by-side"
         probed = {
             task.name: self.encoded[task.name]
             for task in self.tasks
-            if heads == "linear-probe" or (heads == "auto" and len(task.columns) == 1)
+            if heads == "linear-probe" or (heads == "auto" and (len(task.columns) == 1 or bi_encoder))
         }
         if probed and not trainer.resumes:
             fit_linear_heads(self.model, self.batches.tasks, probed, train.eval_batch_size, train.seed)

@@ -81,7 +81,8 @@ class MultiTaskModel(nn.Module):
     def _new_head(self, task: Task) -> nn.Module:
         if self.info.pair_head == "san" and task.kind == "classify" and len(task.columns) == 2:
             return SANHead(self.encoder.width, task.type.n_outputs(task), self.info.dropout)
-        return task.type.build_head(task, self.encoder.width, self.info.head_hidden, self.info.dropout)
+        width = self.encoder.head_width(len(task.columns))
+        return task.type.build_head(task, width, self.info.head_hidden, self.info.dropout)
 
     @property
     def reader(self) -> Reader:

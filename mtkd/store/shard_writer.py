@@ -170,7 +170,7 @@ def entry_counts(contents: Contents, teacher: MultiTaskModel, rows: Encoded) -> 
     selection = contents.need.selection
     if selection is None:
         return lengths, np.zeros_like(lengths)
-    ends = sum(map(len, reader.tokeniser.layout(len(rows.texts)).specials[1:]))
+    ends = sum(map(len, reader.layout(len(rows.texts)).specials[1:]))
     kept = lengths - ends if selection.without_ends else lengths
     return lengths, kept if selection.tokens is None else np.minimum(kept, selection.tokens)
 

@@ -106,7 +106,7 @@ class TeacherRef:
         if self.saved is None:
             return MultiTaskModel.without_heads(self.name, max_length or 128)
         model = MultiTaskModel.load(Path(self.name))
-        if max_length is not None and self.config.input_format == "joined":
+        if max_length is not None and self.config.input_format != "separate":
             model.read_at_most(max_length)
         return model
 

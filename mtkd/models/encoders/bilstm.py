@@ -12,7 +12,7 @@ Internally, sequences are time-major, (L, B, d), which nn.LSTM processes without
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, PositiveInt
@@ -81,10 +81,14 @@ class BiLSTMConfig(BiLSTMSettings, EncoderConfig):
         dropout: the dropout probability after the feed-forward layer and before the fully connected one.
     """
 
-    input_format: ClassVar[InputFormat] = "separate"
     kind: Kind = "bilstm-biattention"
     vocab_size: PositiveInt
     dropout: float = Field(default=0.1, ge=0, lt=1)
+
+    @property
+    def input_format(self) -> InputFormat:
+        """How the encoder reads the texts of a row; see `tasks.reader.Reader`."""
+        return "separate"
 
     @property
     def shape(self) -> EncoderSpec:

@@ -93,13 +93,16 @@ class EncoderConfig(Strict):
 
     Attributes:
         kind: the name of the encoder in `mtkd.models.encoders.encoder_registry`.
-        input_format: "joined" = all texts of a row in one sequence; "separate" = one sequence per text.
         gives_sequence: True if the encoder returns a vector per token, which span tasks need.
     """
 
-    input_format: ClassVar[InputFormat] = "joined"
     gives_sequence: ClassVar[bool] = False
     kind: str
+
+    @property
+    def input_format(self) -> InputFormat:
+        """How the encoder reads the texts of a row; see `tasks.reader.Reader`."""
+        return "joined"
 
     @property
     @abstractmethod
@@ -174,6 +177,10 @@ class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
     def width(self) -> int:
         """The width D of the vectors that the task heads read."""
         return self.shape.pooled
+
+    def head_width(self, n_texts: int) -> int:
+        """The width of the vectors that heads of tasks with `n_texts` texts read; D except in bi-encoders."""
+        return self.width
 
     @property
     def n_layers(self) -> int:

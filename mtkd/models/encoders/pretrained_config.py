@@ -14,9 +14,11 @@ from mtkd.models.pretrained_weights import BIN, SAFETENSORS
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.errors import UserError
 from tasks.files import digest_file, read_json
-from tasks.hub_loading import DEFAULT_ENCODER, embedded_encoder, load_named
+from tasks.hub_loading import DEFAULT_ENCODER, embedded_encoder, find_file, load_named
+from tasks.reader import InputFormat
 
 DEFAULT_TEACHER = DEFAULT_ENCODER
+POOLING = "1_Pooling/config.json"  # of sentence-transformers
 # Sizes that some families store under another name without declaring it in their `attribute_map`.
 _OTHER_NAMES = {
     "intermediate_size": ("hidden_dim", "ffn_dim"),
@@ -24,6 +26,7 @@ _OTHER_NAMES = {
     "attention_probs_dropout_prob": ("attention_dropout",),
 }
 Pooling = Literal["cls", "pooler", "mean", "cls-of-layers"]
+Pairs = Literal["cross-encoder", "bi-encoder"]
 
 
 class TransformerConfig(EncoderConfig):
@@ -36,6 +39,8 @@ class TransformerConfig(EncoderConfig):
             all layers (`cls-of-layers`, MKD).
         head_size: the width of an attention head, if heads were pruned; None = the default of the family.
         embedding_rank: the rank of a factorised word embedding table; None = not factorised.
+        pairs: how two texts are read: as one sequence (`cross-encoder`), or as two that do not attend to each
+            other (`bi-encoder`, as sentence-transformers calls it).
     """
 
     gives_sequence: ClassVar[bool] = True
@@ -44,6 +49,7 @@ class TransformerConfig(EncoderConfig):
     pooling: Pooling = "cls"
     head_size: int | None = None
     embedding_rank: int | None = None
+    pairs: Pairs = "cross-encoder"
 
     def build_hf(self) -> Any:
         """Build the Hugging Face configuration object of the encoder's family."""
@@ -53,6 +59,11 @@ class TransformerConfig(EncoderConfig):
         return AutoConfig.for_model(settings.pop("model_type"), **settings)
 
     @property
+    def input_format(self) -> InputFormat:
+        """How the encoder reads the texts of a row; see `tasks.reader.Reader`."""
+        return "side-by-side" if self.pairs == "bi-encoder" else "joined"
+
+    @property
     def shape(self) -> EncoderSpec:
         """The encoder's sizes, and the outputs that it offers."""
         from transformers import MODEL_MAPPING
@@ -60,7 +71,8 @@ class TransformerConfig(EncoderConfig):
         hf = self.build_hf()
         layers, heads, width = hf.num_hidden_layers, hf.num_attention_heads, hf.hidden_size
         states = frozenset(range(layers + 1))
-        offers = OutputSpec(pooled=True, sequence=True, cls=states, hidden=states)
+        # The vector of a pair is that of a comparison, so terms that compare pooled vectors are refused.
+        offers = OutputSpec(pooled=self.pairs == "cross-encoder", sequence=True, cls=states, hidden=states)
         body = MODEL_MAPPING.get(type(hf), None)
         if getattr(body, "_supports_attention_backend", False):
             every = frozenset(range(1, layers + 1))
@@ -93,10 +105,40 @@ def own_config(directory: str) -> TransformerConfig | None:
     return TransformerConfig(**encoder) if encoder.get("kind") == "transformer" else None
 
 
-def _declared_pooling(directory: str) -> Pooling:
-    """The pooling that a sentence-transformers directory declares, or else `cls`."""
-    declared = Path(directory) / "1_Pooling" / "config.json"
-    return "mean" if declared.is_file() and read_json(declared).get("pooling_mode_mean_tokens") else "cls"
+def _declared_pooling(place: str) -> Pooling:
+    """The pooling that a model of sentence-transformers declares, or else `cls`."""
+    declared = find_file(place, POOLING)
+    return "mean" if declared and read_json(declared).get("pooling_mode_mean_tokens") else "cls"
+
+
+def compares_sentences(name: str) -> bool:
+    """True for an encoder of sentence-transformers, which was trained to compare vectors of sentences."""
+    return find_file(locate(name), POOLING) is not None
+
+
+def require_bi_encoder(config: TransformerConfig) -> None:
+    """Check that an encoder can read two texts side by side.
+
+    Raises:
+        UserError: its family does not take an attention mask per token and position ids.
+    """
+    from transformers import MODEL_MAPPING
+
+    hf = config.build_hf()
+    body: Any = MODEL_MAPPING.get(type(hf), None)
+    takes = "position_ids" in inspect.signature(body.forward).parameters
+    if not (takes and getattr(body, "_supports_attention_backend", False)):
+        raise UserError(
+            f"encoders of the family {hf.model_type!r} cannot be a bi-encoder here",
+            expected="BERT, RoBERTa, XLM-R, ELECTRA, ALBERT and encoders built like them",
+            hint="use `pairs=cross-encoder`",
+        )
+    if config.pooling not in ("cls", "mean"):
+        raise UserError(
+            f"a bi-encoder cannot use pooling={config.pooling}",
+            expected="cls or mean",
+            hint="use `pooling=mean`",
+        )
 
 
 def digest_encoder(name: str) -> str | None:

@@ -19,12 +19,14 @@ from mtkd.losses.term_settings import Strict
 from mtkd.models.capture import Capture, watch
 from mtkd.models.encoders.encoder import Encoder, StudentSettings
 from mtkd.models.encoders.pretrained_config import (
+    Pairs,
     Pooling,
     TransformerConfig,
     locate,
     pooler_option,
     pretrained_config,
     quieten,
+    require_bi_encoder,
     with_sizes,
 )
 from mtkd.models.encoders.transformer_init import (
@@ -38,7 +40,7 @@ from mtkd.models.init import InitContext, InitSpec, copy_layers, refuse_teacher_
 from mtkd.models.pretrained_weights import load_pretrained
 from mtkd.models.pruning import FactorisedEmbedding, prune_into, resize_heads
 from mtkd.outputs import EncoderOutput, OutputSpec
-from tasks.batching import ModelInputs
+from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError, shorten
 from tasks.files import read_json, write_json
 
@@ -68,6 +70,9 @@ class TransformerSettings(Strict):
             layer, a linear map and tanh, with the weights of the encoder that the student starts from, if it
             has them ("pooler"), the mean over real tokens ("mean"), the mean of the first token over all
             layers ("cls-of-layers", MKD), or as in the encoder that the student starts from ("auto").
+        pairs: how tasks with two texts are read: both texts as one sequence ("cross-encoder"), each text by
+            itself, with a head that compares their vectors ("bi-encoder"), or as a Transformer teacher reads
+            them ("auto").
     """
 
     layers: int | None = Field(None, gt=0)
@@ -80,6 +85,7 @@ class TransformerSettings(Strict):
     prune: bool = False
     dropout: float | None = Field(None, ge=0, lt=1)
     pooling: Literal["auto", "cls", "pooler", "mean", "cls-of-layers"] = "cls"
+    pairs: Literal["auto", "cross-encoder", "bi-encoder"] = "auto"
 
 
 class TransformerStudentSettings(StudentSettings):
@@ -106,7 +112,12 @@ class TransformerStudentSettings(StudentSettings):
 
 
 class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig]):
-    """A Hugging Face encoder that returns one vector per row, and intermediate outputs on request."""
+    """A Hugging Face encoder that returns one vector per row, and intermediate outputs on request.
+
+    As a bi-encoder, it reads two texts side by side in one sequence, in which no token attends to the other
+    text and positions are counted in each text. Their vectors u and v become [u; v; |u - v|; u * v] (Conneau
+    et al. 2017; Reimers and Gurevych 2019).
+    """
 
     Settings = TransformerStudentSettings
     Config = TransformerConfig
@@ -125,6 +136,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             table = FactorisedEmbedding(words, config.embedding_rank, config.shape.width)
             body.set_input_embeddings(table)  # type: ignore[operator]
         self.body = body
+        if config.pairs == "bi-encoder":
+            require_bi_encoder(config)
         self._segments = getattr(body.config, "type_vocab_size", 0) > 1
         self._watched = watch(body, self.n_layers)
 
@@ -179,7 +192,11 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
 
     @classmethod
     def pretrained(
-        cls, name: str, pooling: Pooling | None = None, layers: int | None = None
+        cls,
+        name: str,
+        pooling: Pooling | None = None,
+        layers: int | None = None,
+        pairs: Pairs | None = None,
     ) -> TransformerEncoder:
         """Load an encoder by hub name or directory.
 
@@ -187,6 +204,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             name: a hub name, a directory, or `minilm` (the encoder installed with mtkd).
             pooling: see TransformerConfig; None = what the directory declares, or else `cls`.
             layers: keep only this many of the first layers.
+            pairs: see TransformerConfig; None = as saved, or else a cross-encoder.
 
         Raises:
             UserError: there is no such model, the hub cannot be reached, or the model has too few layers.
@@ -194,6 +212,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         from transformers import AutoModel
 
         config = pretrained_config(name, pooling)
+        if pairs is not None:
+            config = config.model_copy(update={"pairs": pairs})
         if layers is not None:
             available = config.shape.layers
             if not 1 <= layers <= available:
@@ -215,11 +235,19 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
     @property
     def positions(self) -> int:
         """The maximum sequence length."""
+        most: int = getattr(self.body.config, "max_position_embeddings", 1 << 30)
+        return most - self._first_position
+
+    @property
+    def _first_position(self) -> int:
+        """The id of the first position; RoBERTa-style models start counting after the padding id."""
         table = next((m for n, m in self.body.named_modules() if n.endswith("position_embeddings")), None)
-        most = getattr(self.body.config, "max_position_embeddings", 1 << 30)
-        # RoBERTa-style models start counting positions after the padding id.
-        offset = getattr(table, "padding_idx", None)
-        return most if offset is None else most - offset - 1
+        padding = getattr(table, "padding_idx", None)
+        return 0 if padding is None else padding + 1
+
+    def head_width(self, n_texts: int) -> int:
+        """The width of the vectors that heads of tasks with `n_texts` texts read."""
+        return self.width * (4 if n_texts == 2 and self.config.pairs == "bi-encoder" else 1)
 
     @property
     def embeddings(self) -> nn.Embedding | FactorisedEmbedding:
@@ -259,7 +287,11 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             options["output_hidden_states"] = bool(captured.hidden | captured.cls)
         inner: list[Any] = []
         hook = self.body.register_forward_hook(lambda *call: inner.append(call[-1])) if around else None
-        result = capture.run(module, input_ids=tokens.ids, attention_mask=tokens.mask.long(), **options)
+        if tokens.second is None:
+            options["attention_mask"] = tokens.mask.long()
+        else:
+            options |= self._side_by_side(tokens, tokens.second)
+        result = capture.run(module, input_ids=tokens.ids, **options)
         out = result
         if hook is not None:
             hook.remove()
@@ -269,7 +301,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
                 capture.offer(layer, hidden)
             capture.offer(top, out.last_hidden_state)
         self._refuse_missing(captured, capture)
-        vector = self._pool(out, capture.found["cls"], tokens.mask) if pooled else None
+        vector = self._pool(out, capture.found["cls"], tokens) if pooled else None
         kept = {
             kind: {layer: tensors[layer] for layer in sorted(getattr(need, kind))}
             for kind, tensors in capture.found.items()
@@ -302,14 +334,31 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
                 hint="choose another encoder, or a recipe that only uses hidden states or logits",
             )
 
-    def _pool(self, out: Any, cls: Mapping[int, Tensor], mask: Tensor) -> Tensor:
+    def _side_by_side(self, tokens: Tokens, second: Tensor) -> dict[str, Tensor]:
+        """The body's arguments for texts that do not see each other: a (B, 1, L, L) mask and positions."""
+        text = tokens.mask.long() + second  # 1, 2, or 0 for padding, which sees padding only
+        size = (tokens.mask & ~second).sum(1, keepdim=True)
+        positions = torch.arange(text.shape[1], device=text.device) - second * size
+        return {
+            "attention_mask": (text.unsqueeze(2) == text.unsqueeze(1)).unsqueeze(1),
+            "position_ids": positions + self._first_position,
+        }
+
+    def _pool(self, out: Any, cls: Mapping[int, Tensor], tokens: Tokens) -> Tensor:
+        if tokens.second is not None:
+            u, v = (self._pool_text(out, text) for text in (tokens.mask & ~tokens.second, tokens.second))
+            return torch.cat([u, v, (u - v).abs(), u * v], -1)
         if self.config.pooling == "cls-of-layers":
             return torch.stack([cls[layer] for layer in range(1, self.n_layers + 1)]).mean(0)
-        last: Tensor = out.last_hidden_state
         if self.config.pooling == "pooler":
             vector: Tensor = out.pooler_output
             return vector
+        return self._pool_text(out, tokens.mask)
+
+    def _pool_text(self, out: Any, mask: Tensor) -> Tensor:
+        """The vector (B, d) of the text whose tokens, special tokens included, the mask (B, L) marks."""
+        last: Tensor = out.last_hidden_state
         if self.config.pooling == "cls":
-            return last[:, 0]
+            return last[torch.arange(len(last), device=last.device), mask.int().argmax(1)]
         weight = mask.unsqueeze(-1).to(last.dtype)
         return (last * weight).sum(1) / weight.sum(1).clamp(min=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mtkd.losses.layer_maps import spread
 from mtkd.models.encoders.pretrained_config import (
@@ -12,6 +12,7 @@ from mtkd.models.encoders.pretrained_config import (
     locate,
     pooler_option,
     pretrained_config,
+    require_bi_encoder,
     size_name,
     with_sizes,
 )
@@ -149,8 +150,13 @@ def student_transformer(wanted: TransformerSettings, init_spec: InitSpec) -> Tra
     elif wanted.embedding_size is not None:
         config = factorised(config, wanted.embedding_size)
     pooling = source.pooling if wanted.pooling == "auto" else wanted.pooling
-    config = config.model_copy(update={"pooling": pooling})
+    pairs: Any = wanted.pairs
+    if wanted.pairs == "auto":
+        pairs = getattr(init_spec.teacher or source, "pairs", "cross-encoder")
+    config = config.model_copy(update={"pooling": pooling, "pairs": pairs})
     pooler_option(config)
+    if pairs == "bi-encoder":
+        require_bi_encoder(config)
     hf = config.build_hf()
     if hf.hidden_size % hf.num_attention_heads:
         raise UserError(

@@ -1,0 +1,129 @@
+"""Bi-encoders: two texts in one sequence give the vectors that each text gives by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+import torch
+
+import mtkd
+from mtkd.models.encoders.pretrained_config import Pooling
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.outputs import OutputSpec
+from tasks.batching import Collator, Encoded
+from tasks.errors import UserError
+from tasks.loading import load_rows
+from tasks.reader import Reader
+from tasks.sources import open_data
+from tasks.task_names import resolve
+from tasks.tokeniser import Tokeniser
+
+RUN: dict[str, Any] = {"data": "pocket", "limit": 24, "eval_limit": 16, "epochs": 1, "device": "cpu"}
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("kind", ["Bert", "Roberta"])
+def test_a_pair_is_read_as_two_single_texts(save_checkpoint, kind: str, pooling: Pooling) -> None:  # type: ignore[no-untyped-def]
+    directory = str(save_checkpoint(kind))
+    encoder = TransformerEncoder.pretrained(directory, pooling, pairs="bi-encoder").eval()
+    tokeniser, rows = (
+        Tokeniser.load(directory),
+        load_rows(open_data("pocket"), resolve("stsb")[0], "train", 6),
+    )
+    short = tuple(
+        pc.utf8_slice_codeunits(text, 0, stop) for text, stop in zip(rows.texts, (30, 9), strict=True)
+    )
+    rows = replace(rows, texts=short)  # at most 64 tokens
+    indices, need = np.arange(len(rows)), OutputSpec(pooled=True, hidden=frozenset({1}), value=frozenset({2}))
+    reader = Reader(tokeniser, "side-by-side", 64)
+    both = Collator(reader)(Encoded.encode(rows, tokeniser), indices).inputs
+    alone = [
+        Collator(Reader(tokeniser, "joined", 64))(
+            Encoded.encode(replace(rows, texts=(text,)), tokeniser), indices
+        ).inputs
+        for text in rows.texts
+    ]
+    with torch.inference_mode():
+        pair, (first, second) = encoder(both, need), (encoder(inputs, need) for inputs in alone)
+    assert first.pooled is not None and second.pooled is not None and both.joined is not None
+    u, v = first.pooled, second.pooled
+    torch.testing.assert_close(pair.pooled, torch.cat([u, v, (u - v).abs(), u * v], 1))
+    assert both.joined.second is not None and len(both.joined.ids[0]) < 64
+    for out, mask in ((first, both.joined.mask & ~both.joined.second), (second, both.joined.second)):
+        assert out.mask is not None
+        torch.testing.assert_close(pair.hidden[1][mask], out.hidden[1][out.mask])
+        torch.testing.assert_close(pair.value[2][mask], out.value[2][out.mask])
+
+
+def test_long_pairs_are_truncated_longest_text_first(save_checkpoint) -> None:  # type: ignore[no-untyped-def]
+    tokeniser = Tokeniser.load(str(save_checkpoint("Bert")))
+    rows = load_rows(open_data("pocket"), resolve("rte")[0], "train", 20)
+    encoded, reader = Encoded.encode(rows, tokeniser), Reader(tokeniser, "side-by-side", 12)
+    tokens = Collator(reader)(encoded, np.arange(20)).inputs.joined
+    assert tokens is not None and tokens.second is not None
+    assert tokens.ids.shape[1] == 12 and np.array_equal(tokens.mask.sum(1), reader.lengths(encoded.texts))
+    (before, after) = tokeniser.layout(1).specials
+    firsts = torch.where(tokens.second, tokens.ids, -1).max(1)  # every row has a second text
+    assert bool((firsts.values >= 0).all())
+    for ids, mask, second in zip(tokens.ids, tokens.mask, tokens.second, strict=True):
+        for part in (ids[mask & ~second], ids[second]):
+            assert tuple(part[: len(before)]) == before and tuple(part[-len(after) :]) == after
+            assert len(part) > len(before) + len(after)
+
+
+@pytest.fixture
+def teacher(tiny_encoder: Path, tmp_path: Path) -> mtkd.Model:
+    settings = {"max_length": 48, "pairs": "bi-encoder", "pooling": "mean"}
+    return mtkd.refine(tiny_encoder, tasks=["rte", "sst2"], out=tmp_path / "t", settings=settings, **RUN)
+
+
+def test_a_student_reads_pairs_as_its_teacher(teacher: mtkd.Model, tmp_path: Path) -> None:
+    assert {name: head.output.in_features for name, head in teacher.module.heads.items()} == {
+        "rte": 4 * teacher.module.encoder.width,
+        "sst2": teacher.module.encoder.width,
+    }
+    rows = [{"sentence1": f"the {n} cats sleep", "sentence2": "cats are awake " * n} for n in range(5)]
+    made = mtkd.load(tmp_path / "t").predict("rte", rows)
+    assert made == teacher.predict("rte", rows)
+    for row, found in zip(rows, made, strict=True):  # padding changes nothing
+        alone = teacher.predict("rte", [row])[0]
+        assert alone["probabilities"] == pytest.approx(found["probabilities"], abs=1e-5)
+    small = {"student.transformer.layers": 1, "student.max_length": 48}
+    student = mtkd.distill(
+        "layerwise-3", teacher=teacher, tasks=["rte", "sst2"], out=tmp_path / "s", settings=small, **RUN
+    )
+    assert student.module.encoder.config.pairs == "bi-encoder"
+    data = {"data": "pocket", "tasks": ["rte"], "settings": small}
+    mtkd.build_store("layerwise-3", teacher=teacher, out=tmp_path / "k", limit=24, **data)
+    again = mtkd.distill("layerwise-3", store=tmp_path / "k", out=tmp_path / "s2", **RUN | data)
+    assert again.module.encoder.config.pairs == "bi-encoder"
+    other = {"student.transformer.pairs": "cross-encoder", "student.init_heads": "random"}
+    with pytest.raises(
+        UserError, match=r"two texts side by side \(a bi-encoder\).* the student both texts in one"
+    ):
+        mtkd.distill(
+            "layerwise-3", teacher=teacher, out=tmp_path / "x", **RUN | data | {"settings": small | other}
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "tasks", "message"),
+    [
+        ({"pair_head": "san"}, "rte", "pair_head=san"),
+        ({"pooling": "pooler"}, "rte", "cannot use pooling=pooler"),
+        ({}, "squad_v2", "question and context each by itself"),
+    ],
+)
+def test_what_a_bi_encoder_cannot_do(
+    settings: dict[str, str], tasks: str, message: str, tiny_encoder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        mtkd.refine(
+            tiny_encoder, tasks=tasks, out=tmp_path / "t", settings={"pairs": "bi-encoder"} | settings, **RUN
+        )
+    assert not (tmp_path / "t").exists()
