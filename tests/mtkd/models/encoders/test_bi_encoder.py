@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,9 @@ RUN: dict[str, Any] = {"data": "pocket", "limit": 24, "eval_limit": 16, "epochs"
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("kind", ["Bert", "Roberta"])
-def test_a_pair_is_read_as_two_single_texts(save_checkpoint, kind: str, pooling: Pooling) -> None:  # type: ignore[no-untyped-def]
+def test_a_pair_is_read_as_two_single_texts(
+    save_checkpoint: Callable[..., Path], kind: str, pooling: Pooling
+) -> None:
     directory = str(save_checkpoint(kind))
     encoder = TransformerEncoder.pretrained(directory, pooling, pairs="bi-encoder").eval()
     tokeniser, rows = (
@@ -60,7 +64,7 @@ def test_a_pair_is_read_as_two_single_texts(save_checkpoint, kind: str, pooling:
         torch.testing.assert_close(pair.value[2][mask], out.value[2][out.mask])
 
 
-def test_long_pairs_are_truncated_longest_text_first(save_checkpoint) -> None:  # type: ignore[no-untyped-def]
+def test_long_pairs_are_truncated_longest_text_first(save_checkpoint: Callable[..., Path]) -> None:
     tokeniser = Tokeniser.load(str(save_checkpoint("Bert")))
     rows = load_rows(open_data("pocket"), resolve("rte")[0], "train", 20)
     encoded, reader = Encoded.encode(rows, tokeniser), Reader(tokeniser, "side-by-side", 12)
@@ -127,3 +131,28 @@ def test_what_a_bi_encoder_cannot_do(
             tiny_encoder, tasks=tasks, out=tmp_path / "t", settings={"pairs": "bi-encoder"} | settings, **RUN
         )
     assert not (tmp_path / "t").exists()
+
+
+def test_the_default_fits_encoder_and_rows(
+    tiny_encoder: Path, tmp_path: Path, cached_on_hub: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Encoders that declare how they pool sentences become bi-encoders, unless there are many pairs."""
+    sentences = tmp_path / "sentences"
+    shutil.copytree(tiny_encoder, sentences)
+    (sentences / "1_Pooling").mkdir()
+    (sentences / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    cached_on_hub("some/sentences", sentences)
+
+    def pairs(encoder: str | Path, tasks: str, name: str, **settings: Any) -> tuple[str, str]:
+        made = mtkd.refine(
+            encoder, tasks=tasks, out=tmp_path / name, settings={"max_length": 48} | settings, **RUN
+        )
+        config = made.module.encoder.config
+        return config.pairs, config.pooling
+
+    assert pairs(tiny_encoder, "rte", "a") == ("cross-encoder", "cls")
+    assert pairs("some/sentences", "rte,sst2", "b") == ("bi-encoder", "mean")
+    assert pairs(sentences, "rte,sst2", "c", pair_head="san") == ("cross-encoder", "mean")
+    assert pairs(sentences, "rte,squad_v2", "d") == ("cross-encoder", "mean")
+    monkeypatch.setattr("mtkd.jobs.refine._FEW_PAIRS", 20)
+    assert pairs(sentences, "rte,sst2", "e") == ("cross-encoder", "mean")
