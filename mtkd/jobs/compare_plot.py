@@ -22,6 +22,7 @@ def draw(table: Table, path: Path) -> Path | None:
         The file, or None if fewer than two rows have a score and a measured inference time.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     rows = [row for row in table.rows if row.ms and not math.isnan(row.average(table.tasks))]
     if len(rows) < 2:
@@ -34,14 +35,17 @@ def draw(table: Table, path: Path) -> Path | None:
     for axis, (label, cost) in zip(axes, _COSTS.items(), strict=True):
         costs = {row.name: cost(row, batch) for row in rows}
         for name, score in scores.items():
-            axis.plot(costs[name], score, "o", ms=5)
-            axis.annotate(name, (costs[name], score), (4, 4), textcoords="offset points", fontsize=7)
+            axis.plot(costs[name], score, "o", ms=6)
+            axis.annotate(name, (costs[name], score), (4, 5), textcoords="offset points", fontsize=8)
         front = pareto_front(costs, scores)
         axis.plot([costs[name] for name in front], [scores[name] for name in front], color="0.7", zorder=0)
         for score in majority:
             axis.axhline(score, color="0.7", ls=":", lw=1)
         axis.set_xscale("log")
-        axis.margins(x=0.25)
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.margins(x=0.25, y=0.1)
         axis.set_xlabel(label.format(batch=batch, tokens=table.grid.bench.seq_len))
     axes[0].set_ylabel("average score, points")
     figure.savefig(path, dpi=110)
@@ -59,6 +63,6 @@ def pareto_front(costs: Mapping[str, float], scores: Mapping[str, float]) -> Seq
 
 _COSTS: Mapping[str, Callable[[Row, int], Any]] = {
     "inference, ms for {batch} rows of {tokens} tokens": lambda row, batch: row.ms[batch],
-    "parameters without embeddings": lambda row, batch: row.parameters,
-    "training, seconds": lambda row, batch: statistics.fmean(row.seconds),
+    "million parameters without embeddings": lambda row, batch: row.parameters / 1e6,
+    "training, minutes": lambda row, batch: statistics.fmean(row.seconds) / 60,
 }
