@@ -17,7 +17,7 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
-from tasks.batching import Encoded
+from tasks.encoding import Encoded
 from tasks.glue import TASKS
 from tasks.loading import load_rows
 from tasks.sources import open_data

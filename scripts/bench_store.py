@@ -48,7 +48,8 @@ from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
 from mtkd.training.processes import make_accelerator
 from mtkd.training.trainer import Trainer
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
+from tasks.encoding import Encoded
 from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
 

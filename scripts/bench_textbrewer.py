@@ -47,7 +47,7 @@ from torch import Tensor
 
 from mtkd.teachers.live import OnlineTeacher
 from mtkd.training.trainer import Trainer
-from tasks.batching import Encoded
+from tasks.encoding import Encoded
 from tasks.plain_text import TEXT, TextFiles
 
 KEPT = str(1 << 32)

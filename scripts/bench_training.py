@@ -32,7 +32,8 @@ from mtkd.training.batches import DrawnRows, TaskBatches
 from mtkd.training.optimizers import build_optimizer
 from mtkd.training.processes import make_accelerator
 from mtkd.training.trainer import Trainer
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
+from tasks.encoding import Encoded
 from tasks.loading import load_rows
 from tasks.sources import open_data
 from tasks.task import Task

@@ -28,7 +28,8 @@ from mtkd.training.prefetch import prefetched
 from mtkd.training.processes import make_accelerator
 from mtkd.training.text_batches import TextBatches
 from mtkd.training.trainer import Trainer
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
+from tasks.encoding import Encoded
 from tasks.plain_text import TEXT, TextFiles
 from tasks.tokeniser import Tokeniser
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tasks.batching import Encoded
+from tasks.encoding import Encoded
 from tasks.tokeniser import Layout
 
 LONGEST = 30  # maximum tokens of an answer

@@ -13,7 +13,8 @@ from mtkd.device import find_device
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.outputs import OutputSpec
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
+from tasks.encoding import Encoded
 from tasks.files import atomic_path, digest_bytes
 from tasks.loading import digest_rows
 from tasks.progress import progress

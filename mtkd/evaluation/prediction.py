@@ -12,7 +12,7 @@ import numpy as np
 
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
-from tasks.batching import Encoded
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.files import atomic_directory, atomic_path
 from tasks.glue import TASKS

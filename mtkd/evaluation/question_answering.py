@@ -14,7 +14,7 @@ from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import model_directory
 from tasks.answers import Answer
-from tasks.batching import Encoded
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.files import digest_bytes, digest_file
 from tasks.progress import progress

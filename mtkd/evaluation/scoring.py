@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.batching import Encoded
+from tasks.encoding import Encoded
 from tasks.reader import Reader
 from tasks.row_predictions import RowPredictions
 from tasks.task import Task

@@ -17,7 +17,7 @@ from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import TrainSettings
 from mtkd.training.run_directory import RunDirectory
-from tasks.batching import Encoded
+from tasks.encoding import Encoded
 from tasks.errors import UserError, unknown
 from tasks.files import digest_bytes
 from tasks.sources import DataSource, open_data

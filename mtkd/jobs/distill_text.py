@@ -25,7 +25,8 @@ from mtkd.teachers.live import OnlineTeacher
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
 from mtkd.training.text_batches import TextBatches, held_out_loss
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.plain_text import TEXT, TextFiles
 

@@ -30,7 +30,7 @@ from mtkd.models.multitask import MultiTaskModel, require_heads
 from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
 from mtkd.teachers.checkpoint import CheckpointRef, checkpoint_directory
 from mtkd.training.run_directory import RUN_FILE
-from tasks.batching import Encoded
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.files import read_json
 from tasks.loading import load_rows

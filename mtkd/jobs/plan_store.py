@@ -29,8 +29,9 @@ from mtkd.store.sizing import Counted, amount, choose_selection, sizes
 from mtkd.teachers.live import OnlineTeacher
 from mtkd.teachers.reference import TeacherRef
 from mtkd.training.processes import make_accelerator
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
 from tasks.corpus_reader import read_corpus
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.loading import digest_rows
 from tasks.rows import Rows

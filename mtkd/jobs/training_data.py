@@ -9,8 +9,8 @@ from typing import Any
 
 from mtkd.jobs.common import Request
 from mtkd.jobs.training_corpus import add_copies, question_tasks
-from tasks.batching import Encoded
 from tasks.corpus_reader import corpus_rows
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.loading import digest_rows, load_rows, sample_rows
 from tasks.overlap import overlap_warnings

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from mtkd.models.multitask import MultiTaskModel
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
+from tasks.encoding import Encoded
 from tasks.heads import PADDED
 from tasks.task import Task
 

@@ -21,7 +21,8 @@ from mtkd.store.contents import Contents, Field, Outputs, pack_outputs
 from mtkd.store.store_manifest import STORE_FORMAT
 from mtkd.teachers.hidden_selection import scores_of
 from mtkd.teachers.live import OnlineTeacher
-from tasks.batching import Batch, Collator, Encoded
+from tasks.batching import Batch, Collator
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.files import digest_bytes
 from tasks.progress import progress

@@ -16,7 +16,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.safetensors_shards import SafetensorsFormat, read_header
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, total_size
-from tasks.batching import Encoded
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.progress import Advance, progress
 from tasks.task import Task

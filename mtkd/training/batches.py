@@ -15,7 +15,8 @@ import numpy as np
 from mtkd.losses.objective import Objective
 from mtkd.settings import TrainSettings
 from mtkd.training.prefetch import prefetched
-from tasks.batching import Batch, Collator, Encoded
+from tasks.batching import Batch, Collator
+from tasks.encoding import Encoded
 from tasks.sampler import BatchIndices, TaskSampler, shard_indices
 from tasks.task import Task
 

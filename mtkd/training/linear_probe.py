@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
+from tasks.encoding import Encoded
 from tasks.heads import Head
 from tasks.task import Task
 from tasks.task_types.task_type import LossSum

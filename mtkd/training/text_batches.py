@@ -16,7 +16,8 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import TrainSettings
 from mtkd.teachers.live import TeacherSource
 from mtkd.training.batches import DrawnRows
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
+from tasks.encoding import Encoded
 from tasks.plain_text import TEXT, TextFiles
 from tasks.ragged import RaggedArray
 from tasks.reader import Reader

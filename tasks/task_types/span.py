@@ -21,7 +21,7 @@ from tasks.task_types.task_type import LossSum, Metrics, SplitScores, TaskType
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from tasks.batching import Encoded
+    from tasks.encoding import Encoded
     from tasks.tokeniser import Layout
 
 N_BEST = 20  # spans in the record of a row

@@ -23,7 +23,7 @@ from tasks.task_types.labels import ParsedLabels
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from tasks.batching import Encoded
+    from tasks.encoding import Encoded
     from tasks.tokeniser import Layout
 
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.batching import Batch, Collator, Encoded, Tokens
+from tasks.batching import Batch, Collator, Tokens
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.reader import InputFormat, Reader
 from tasks.rows import Rows

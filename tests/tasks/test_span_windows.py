@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.glue import TASKS
 from tasks.loading import load_rows

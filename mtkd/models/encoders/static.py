@@ -20,7 +20,8 @@ from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, Stu
 from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.storage.distributed import launched
-from tasks.batching import Collator, Encoded, ModelInputs, Tokens
+from tasks.batching import Collator, ModelInputs, Tokens
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.progress import progress, say
 from tasks.ragged import RaggedArray

@@ -19,7 +19,7 @@ from mtkd.jobs.teachers import by_task, describe_teachers, find_teachers, parse_
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.teachers.group import TeacherGroup
-from tasks.batching import Encoded
+from tasks.encoding import Encoded
 from tasks.errors import MtkdWarning, UserError
 from tasks.loading import load_rows
 from tasks.sources import PocketSource

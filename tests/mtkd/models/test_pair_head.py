@@ -13,7 +13,8 @@ import pytest
 import mtkd
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.heads import Head, SANHead
 from tasks.loading import load_rows

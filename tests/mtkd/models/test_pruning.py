@@ -16,7 +16,8 @@ from mtkd.models.parameter_count import count_parameters
 from mtkd.models.pruning import FactorisedEmbedding, Importance, layer_parts, prune_into
 from mtkd.recipes import load_settings
 from mtkd.training.importance import measure_importance
-from tasks.batching import Collator, Encoded, ModelInputs, Tokens
+from tasks.batching import Collator, ModelInputs, Tokens
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.loading import load_rows
 from tasks.sources import open_data

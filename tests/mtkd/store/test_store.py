@@ -37,7 +37,8 @@ from mtkd.store.store_manifest import damaged_shards, read_store_manifest
 from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.teachers.live import OnlineTeacher
 from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.loading import load_rows
 from tasks.sampler import TaskSampler, blocks_of

@@ -21,7 +21,8 @@ from transformers import (
 from mtkd.models.inference import predict_logits
 from mtkd.outputs import OutputSpec
 from mtkd.teachers.checkpoint import CheckpointRef, checkpoint_directory
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.loading import load_rows
 from tasks.rows import Rows

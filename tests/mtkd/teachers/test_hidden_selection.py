@@ -16,7 +16,8 @@ from mtkd.outputs import OutputSpec
 from mtkd.selection import Selection
 from mtkd.teachers.hidden_selection import keep, narrow, static_units
 from mtkd.teachers.live import OnlineTeacher
-from tasks.batching import Batch, Collator, Encoded, Tokens
+from tasks.batching import Batch, Collator, Tokens
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.loading import load_rows
 from tasks.sources import open_data

@@ -21,7 +21,8 @@ from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from mtkd.training.trainer import Trainer
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.sampler import TaskSampler
 

@@ -17,7 +17,8 @@ import mtkd
 from mtkd.models.encoders.pretrained_config import Pooling
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.outputs import OutputSpec
-from tasks.batching import Collator, Encoded
+from tasks.batching import Collator
+from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.loading import load_rows
 from tasks.reader import Reader
