@@ -35,6 +35,7 @@ __all__ = [
     "compare",
     "distill",
     "evaluate",
+    "export",
     "finetune",
     "glue_submission",
     "list_grids",
@@ -58,6 +59,7 @@ _MODULES = {
         "finetune",
         "refine",
     ),
+    "mtkd.api.exporting": ("export",),
     "mtkd.api.grid_runs": ("compare",),
     "mtkd.api.stores": (
         "build_store",
@@ -115,6 +117,7 @@ if TYPE_CHECKING:
     from mtkd import losses
     from mtkd.api import augmentation as augment
     from mtkd.api.catalogue import check_data, list_grids, list_recipes, list_tasks, show_recipe
+    from mtkd.api.exporting import export
     from mtkd.api.grid_runs import compare
     from mtkd.api.measurement import bench_inference, evaluate, glue_submission, predict, report_knowledge
     from mtkd.api.model import Model, load

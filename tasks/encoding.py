@@ -13,6 +13,8 @@ from tasks.rows import Rows, Windows, has_label
 from tasks.span_windows import encode_windows
 from tasks.tokeniser import Tokeniser
 
+PADDED = -1e4  # the logit of a padded position: a probability of 0, and finite in half precision
+
 
 @dataclass(frozen=True, eq=False)
 class Encoded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-PADDED = -1e4  # the logit of a padded position: a probability of 0, and finite in half precision
+from tasks.encoding import PADDED
 
 
 class Head(nn.Module):

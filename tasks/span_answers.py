@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from tasks.encoding import Encoded
 from tasks.tokeniser import Layout
@@ -94,27 +93,25 @@ def _top_spans(
     logits: np.ndarray, before: np.ndarray, sizes: np.ndarray, n_best: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(w, n_best) score, first and last context token of each window's best spans; score -inf = no span."""
-    parts = []
+    scores = np.full((len(logits), n_best), -np.inf, np.float32)
+    firsts, lasts = np.zeros((2, len(logits), n_best), np.int64)
     for begin in range(0, len(logits), _CHUNK):
         chunk = slice(begin, begin + _CHUNK)
         width = max(1, int(sizes[chunk].max(initial=0)))
         token = np.arange(width)
-        inside = torch.from_numpy(token < sizes[chunk, None])
-        where = torch.from_numpy(np.minimum(before[chunk, None] + token, logits.shape[2] - 1))
-        values = torch.from_numpy(np.ascontiguousarray(logits[chunk])).float()
-        first, last = (values[:, k].gather(1, where).masked_fill(~inside, -torch.inf) for k in (0, 1))
-        padded = torch.nn.functional.pad(last, (0, LONGEST - 1), value=-torch.inf)
-        sums = first.unsqueeze(2) + padded.unfold(1, LONGEST, 1)  # (w, width, LONGEST)
-        score, index = sums.flatten(1).topk(min(n_best, width * LONGEST), dim=1)
-        start = index // LONGEST
-        parts.append([_pad(t, n_best) for t in (score, start, start + index % LONGEST)])
-    columns = list(zip(*parts, strict=True)) or [[np.zeros((0, n_best))]] * 3
-    scores, starts, ends = (np.concatenate(list(column)) for column in columns)
-    return scores, starts, ends
-
-
-def _pad(values: torch.Tensor, n_best: int) -> np.ndarray:
-    """Pad to (w, n_best) with -inf, or with 0 for indices."""
-    empty = -torch.inf if values.is_floating_point() else 0
-    filled = torch.nn.functional.pad(values, (0, n_best - values.shape[1]), value=empty)
-    return filled.numpy()
+        inside = token < sizes[chunk, None]
+        where = np.minimum(before[chunk, None] + token, logits.shape[2] - 1)
+        values = logits[chunk].astype(np.float32)
+        first, last = (np.where(inside, np.take_along_axis(values[:, k], where, 1), -np.inf) for k in (0, 1))
+        padded = np.pad(last, ((0, 0), (0, LONGEST - 1)), constant_values=-np.inf)
+        ends = np.lib.stride_tricks.sliding_window_view(padded, LONGEST, 1)
+        sums = (first[:, :, None] + ends).reshape(len(values), -1)  # (w, width * LONGEST)
+        count = min(n_best, sums.shape[1])
+        best = np.argpartition(-sums, count - 1, 1)[:, :count]
+        found = np.take_along_axis(sums, best, 1)
+        order = np.argsort(-found, 1, kind="stable")
+        best = np.take_along_axis(best, order, 1)
+        scores[chunk, :count] = np.take_along_axis(found, order, 1)
+        firsts[chunk, :count] = best // LONGEST
+        lasts[chunk, :count] = best // LONGEST + best % LONGEST
+    return scores, firsts, lasts

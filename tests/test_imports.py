@@ -15,9 +15,9 @@ HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "accelerate")
 # Inside mtkd a row imports only its own row and the rows above.
 ROWS = (
     ("storage",),
-    ("device", "selection", "outputs"),
+    ("device", "selection", "outputs", "runtime"),
     ("settings", "precision", "models", "losses", "teachers", "store"),
-    ("training", "evaluation"),
+    ("training", "evaluation", "onnx_export"),
     ("recipes", "grids"),
     ("jobs",),
     ("api",),

@@ -68,7 +68,8 @@ def roots(group: str) -> list[Requirement]:
         return [
             Requirement(r) for r in config["project"]["dependencies"] + config["build-system"]["requires"]
         ]
-    return [Requirement(name) for name in ("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy")]
+    tools = ("pytest", "pytest-xdist", "hypothesis", "ruff", "mypy")
+    return [Requirement(name) for name in (*tools, *project()["project"]["optional-dependencies"]["export"])]
 
 
 @pytest.mark.parametrize("group", ["runtime", "dev"])

@@ -9,8 +9,7 @@ import torch
 
 from mtkd.models.multitask import MultiTaskModel
 from tasks.batching import Collator
-from tasks.encoding import Encoded
-from tasks.heads import PADDED
+from tasks.encoding import PADDED, Encoded
 from tasks.task import Task
 
 

@@ -22,7 +22,8 @@ from mtkd.models.saved_model import (
     saved_tokeniser,
     write_description,
 )
-from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
+from mtkd.outputs import LOGITS, EncoderOutput, ModelOutput, OutputSpec
+from mtkd.runtime import EXPORT, recorded_threshold
 from tasks.batching import ModelInputs
 from tasks.errors import UserError, shorten
 from tasks.files import atomic_directory
@@ -105,24 +106,28 @@ class MultiTaskModel(nn.Module):
         Returns:
             ModelOutput with logits (B, C), or (B, 2, L) for `span` tasks, and the other requested outputs.
         """
-        module = self.heads[head] if need.logits else None
-        of_pairs = isinstance(module, SANHead)
-        of_tokens = module is not None and (of_pairs or self.tasks[head].type.predicts_spans)
-        read = OutputSpec(pooled=need.logits and not of_tokens, sequence=need.logits and of_tokens)
+        read = self.read_by(head) if need.logits else OutputSpec()
         out = self.encoder(inputs, replace(need, logits=False) | read)
-        logits: Tensor | None = None
-        if module is not None and of_pairs:
+        return ModelOutput(**vars(out), logits=self.logits(head, inputs, out) if need.logits else None)
+
+    def read_by(self, head: str) -> OutputSpec:
+        """The encoder's outputs that a head reads."""
+        of_tokens = isinstance(self.heads[head], SANHead) or self.tasks[head].type.predicts_spans
+        return OutputSpec(pooled=not of_tokens, sequence=of_tokens)
+
+    def logits(self, head: str, inputs: ModelInputs, out: EncoderOutput) -> Tensor:
+        """The logits of a head, from what the encoder gave for the batch."""
+        module = self.heads[head]
+        if isinstance(module, SANHead):
             assert inputs.joined is not None, "a Transformer reads both texts in one sequence"
-            logits = module(out.sequence, *inputs.joined.text_masks)
-        elif module is not None:
-            logits = module(out.sequence, out.mask) if of_tokens else module(out.pooled)
-        return ModelOutput(**vars(out), logits=logits)
+            found: Tensor = module(out.sequence, *inputs.joined.text_masks)
+        else:
+            found = module(out.sequence, out.mask) if self.read_by(head).sequence else module(out.pooled)
+        return found
 
     def threshold(self, task: Task) -> Any:
         """The best threshold on the task's validation rows (`TaskType.best_threshold`), or None."""
-        scores = self.info.scores.values() if task.type.has_threshold(task) else ()
-        thresholds = [s.get("threshold") for s in scores if s["task"] == task.name]
-        return next((value for value in thresholds if value is not None), None)
+        return recorded_threshold(self.info.scores, task)
 
     def keep(self, tasks: Iterable[Task]) -> None:
         """Keep only the heads of these tasks, and add a new head for each task that has none."""
@@ -161,6 +166,10 @@ class MultiTaskModel(nn.Module):
         """
         place = model_directory(directory)
         saved = read_saved(directory)
+        if (place / EXPORT).is_file():
+            from mtkd.models.exported import ExportedModel
+
+            return ExportedModel(place, saved)
         model = cls(saved.encoder(), saved.tasks, saved_tokeniser(place), saved.info)
         try:
             model.encoder.load_weights(load_file(place / WEIGHTS))

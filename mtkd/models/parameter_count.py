@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from mtkd.models.exported import ExportedModel
 from mtkd.models.multitask import MultiTaskModel
 
 
@@ -26,5 +27,7 @@ class Parameters:
 
 def count_parameters(model: MultiTaskModel) -> Parameters:
     """Count a model's weights, heads included."""
+    if isinstance(model, ExportedModel):
+        return Parameters(**{key: model.runtime.record["parameters"][key] for key in ("total", "embeddings")})
     total = sum(weight.numel() for weight in model.parameters())
     return Parameters(total, sum(weight.numel() for weight in model.encoder.embeddings.parameters()))

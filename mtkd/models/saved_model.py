@@ -9,6 +9,7 @@ from typing import Any
 
 from mtkd.models.encoders.encoder import AnyEncoder, EncoderConfig
 from mtkd.models.encoders.encoder_registry import config_from_json, encoder_from_config
+from mtkd.runtime import EXPORT, read_export
 from tasks.errors import UserError
 from tasks.files import digest_bytes, digest_file, read_json, write_json
 from tasks.hub_loading import DEFAULT_ENCODER, did_you_mean_model, similar_model
@@ -124,7 +125,7 @@ def model_directory(directory: Path) -> Path:
         UserError: neither contains a model.
     """
     for place in (directory, directory / "model"):
-        if (place / "model.json").is_file() and (place / WEIGHTS).is_file():
+        if (place / "model.json").is_file() and any((place / file).is_file() for file in (WEIGHTS, EXPORT)):
             return place
     if str(directory) == DEFAULT_ENCODER:
         raise UserError(
@@ -152,11 +153,18 @@ def model_directory(directory: Path) -> Path:
 
 def digest_model(directory: Path) -> str:
     """The SHA-256 of a model's weights, heads included."""
-    place = model_directory(directory)
-    return digest_bytes(*(digest_file(place / name) for name in (WEIGHTS, HEADS)))
+    return digest_bytes(*map(digest_file, weight_files(directory)))
 
 
 def disk_bytes(directory: Path) -> int:
     """Size of a model's weights on disk, heads included."""
+    return sum(file.stat().st_size for file in weight_files(directory))
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The files with the weights of a model, or with the weights and graphs of an exported one."""
     place = model_directory(directory)
-    return sum((place / name).stat().st_size for name in (WEIGHTS, HEADS))
+    exported = (place / EXPORT).is_file()
+    names = read_export(place)["files"] if exported else (WEIGHTS, HEADS)
+    names = [name for name in names if not name.endswith(".json")]
+    return [place / name for name in names]

@@ -17,8 +17,8 @@ from mtkd.store.shard_files import ShardReader
 from mtkd.store.store_manifest import StoreManifest
 from mtkd.teachers.hidden_selection import narrow, scores_of, static_units
 from tasks.batching import Batch
+from tasks.encoding import PADDED
 from tasks.errors import UserError
-from tasks.heads import PADDED
 from tasks.loading import digest_rows
 from tasks.rows import Rows
 from tasks.task import Task

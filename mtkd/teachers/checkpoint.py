@@ -23,9 +23,9 @@ from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from mtkd.teachers.label_order import label_order
 from mtkd.teachers.reference import TeacherRef
 from tasks.batching import ModelInputs
+from tasks.encoding import PADDED
 from tasks.errors import UserError, shorten
 from tasks.files import digest_bytes, digest_file, read_json
-from tasks.heads import PADDED
 from tasks.hub_loading import DEFAULT_ENCODER, load_named, similar_model
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser

@@ -133,8 +133,8 @@ def test_long_questions_leave_room_for_the_context(minilm: Tokeniser) -> None:
 
 
 def test_bilstm_readers_are_refused(minilm: Tokeniser) -> None:
-    with pytest.raises(UserError, match="reads texts separately"):
-        Reader(minilm, "texts", 32).rows(examples(("q", "c", "c", 0)))
+    with pytest.raises(UserError, match="each by itself"):
+        Reader(minilm, "separate", 32).rows(examples(("q", "c", "c", 0)))
 
 
 def naive_best(first: np.ndarray, last: np.ndarray, inside: np.ndarray) -> list[tuple[float, int, int]]:

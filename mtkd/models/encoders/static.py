@@ -185,7 +185,9 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
     def _mean(self, tokens: Tokens) -> Tensor:
         """The mean of the real tokens' vectors, (B, width), without a copy of size (B, L, width)."""
         table = self.embeddings.weight
-        shares = (tokens.mask / tokens.mask.sum(1, keepdim=True)).to(table.dtype)
+        shares = tokens.mask.to(table.dtype) / tokens.mask.sum(1, keepdim=True)
+        if torch.compiler.is_exporting():  # ONNX has no weighted embedding bag
+            return (self.embeddings(tokens.ids) * shares.unsqueeze(-1)).sum(1)
         return functional.embedding_bag(tokens.ids, table, mode="sum", per_sample_weights=shares)
 
 

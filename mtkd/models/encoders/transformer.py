@@ -138,7 +138,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         self.body = body
         if config.pairs == "bi-encoder":
             require_bi_encoder(config)
-        self._segments = getattr(body.config, "type_vocab_size", 0) > 1
+        self.reads_token_types = getattr(body.config, "type_vocab_size", 0) > 1
         self._watched = watch(body, self.n_layers)
 
     @classmethod
@@ -282,7 +282,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         captured = replace(need, cls=need.cls | of_layers) if of_layers else need
         around = module is not self.body
         capture = Capture(captured, to_the_end=pooled or need.sequence or around)
-        options: dict[str, Any] = {"token_type_ids": tokens.token_type_ids} if self._segments else {}
+        options: dict[str, Any] = {"token_type_ids": tokens.token_type_ids} if self.reads_token_types else {}
         if not self._watched:
             options["output_hidden_states"] = bool(captured.hidden | captured.cls)
         inner: list[Any] = []
@@ -359,6 +359,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         """The vector (B, d) of the text whose tokens, special tokens included, the mask (B, L) marks."""
         last: Tensor = out.last_hidden_state
         if self.config.pooling == "cls":
-            return last[torch.arange(len(last), device=last.device), mask.int().argmax(1)]
+            first = mask.int().argmax(1, keepdim=True)
+            return last.gather(1, first.unsqueeze(-1).expand(-1, -1, last.shape[-1])).squeeze(1)
         weight = mask.unsqueeze(-1).to(last.dtype)
         return (last * weight).sum(1) / weight.sum(1).clamp(min=1)

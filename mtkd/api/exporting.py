@@ -1,0 +1,49 @@
+"""`mtkd.export`: a trained model as ONNX graphs, which run without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.task_names import TaskSpec
+
+if TYPE_CHECKING:
+    from mtkd.api.model import Model
+    from mtkd.jobs.export import Export
+
+
+def export(
+    model: str | Path | Model,
+    *,
+    out: str | Path,
+    tasks: TaskSpec | None = None,
+    data: Any = None,
+    limit: int | None = None,
+    overwrite: bool = False,
+) -> Export:
+    """Write a model as ONNX graphs with a tokeniser, and check that they give the model's logits.
+
+    Batch size and length stay free. `mtkd.load`, `evaluate`, `predict` and `bench_inference` take the result;
+    `mtkd.runtime.OnnxModel` runs it without torch.
+
+    Args:
+        model: a run or model directory, or a model.
+        out: the directory to write.
+        tasks: by default all that the model has heads for.
+        data: labelled rows on which the model and the export are also scored; see `Model.evaluate`.
+        limit: at most so many rows per split of `data`.
+        overwrite: replace another export in `out`.
+
+    Returns:
+        The largest difference of a logit, the size, and the scores of both with `data`.
+
+    Raises:
+        UserError: no such model or task, `out` holds something else, a package is missing, or the logits
+            differ by more than 0.0001.
+    """
+    from mtkd.api.model import place_or_module
+    from mtkd.jobs.export import export as export_model
+
+    given = place_or_module(model)
+    assert given is not None
+    return export_model(given, Path(out), tasks, data=data, limit=limit, overwrite=overwrite)

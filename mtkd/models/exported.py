@@ -1,0 +1,69 @@
+"""An exported model in place of a torch model: `mtkd evaluate`, `predict` and `bench` take either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import SavedModel
+from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
+from mtkd.runtime import OnnxModel
+from tasks.batching import ModelInputs, Tokens
+from tasks.encoding import TokenArrays
+from tasks.errors import UserError
+from tasks.task import Task
+
+
+class ExportedModel(MultiTaskModel):
+    """A model that ONNX Runtime runs on the CPU, with as many threads as torch uses; it gives only logits.
+
+    Args:
+        place: the directory of the export.
+        saved: its description.
+    """
+
+    def __init__(self, place: Path, saved: SavedModel):
+        nn.Module.__init__(self)
+        self.runtime = OnnxModel(place, threads=torch.get_num_threads())
+        self.tasks, self.info = {task.head: task for task in saved.tasks}, saved.info
+        self.tokeniser = self.runtime.reader.tokeniser
+        self.heads = nn.ModuleDict()
+        config = saved.config
+        # Parts of the program ask an encoder for these.
+        self.encoder: Any = SimpleNamespace(
+            config=config, shape=config.shape, offers=OutputSpec(), input_format=config.input_format
+        )
+        self.encoder.positions = saved.info.max_length
+        self._device = nn.Parameter(torch.zeros(()), requires_grad=False)
+
+    def forward(self, inputs: ModelInputs, head: str, need: OutputSpec = LOGITS) -> ModelOutput:
+        """The logits of a batch; see `MultiTaskModel.forward`.
+
+        Raises:
+            UserError: anything else is requested.
+        """
+        if need != LOGITS:
+            raise UserError("an exported model gives logits only", hint="use the model that was exported")
+        texts = inputs.texts if inputs.joined is None else (inputs.joined,)
+        assert texts is not None
+        found = self.runtime.run(tuple(map(_arrays, texts)), head)
+        return ModelOutput(logits=torch.from_numpy(found))
+
+    def keep(self, tasks: Iterable[Task]) -> None:
+        """Refuse to be trained: training starts by choosing the heads."""
+        raise UserError("an exported model cannot be trained", hint="train the model that was exported")
+
+    def save(self, directory: Path) -> None:
+        """Refuse to be saved as a model."""
+        raise UserError("an exported model cannot be saved again", hint="copy its directory")
+
+
+def _arrays(tokens: Tokens) -> TokenArrays:
+    parts = (None if part is None else part.cpu().numpy() for part in vars(tokens).values())
+    return TokenArrays(*parts)  # type: ignore[arg-type]

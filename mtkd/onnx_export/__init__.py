@@ -1,0 +1,1 @@
+"""Export a model to ONNX: trace its graphs, write them, and compare them with the model."""

@@ -1,0 +1,220 @@
+"""Trace a model into ONNX graphs with dynamic batch size and length, and write them with shared weights."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from mtkd.models.encoders.bilstm import BiLSTMEncoder
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.outputs import OutputSpec
+from mtkd.runtime import LOGITS
+from tasks.batching import ModelInputs, Tokens
+from tasks.errors import UserError
+from tasks.heads import SANHead
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+OPSET = 18
+WEIGHTS = "weights.bin"
+_SMALL = 1024  # bytes; smaller tensors stay inside the graph
+_ALIGNED = 64
+
+
+class _Graph(nn.Module):
+    """What is traced: token ids and masks as separate arguments, one tuple of logits as the result.
+
+    Args:
+        texts: the number of texts per row; None = one sequence per row.
+    """
+
+    def __init__(self, model: MultiTaskModel, texts: int | None):
+        super().__init__()
+        self.model, self.texts = model, texts
+        tasks = model.tasks.items()
+        self.names = [head for head, task in tasks if texts is None or len(task.columns) == texts]
+        self.pairs = model.encoder.input_format == "side-by-side"
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the arguments; see `mtkd.runtime.graph_inputs`."""
+        if self.texts is not None:
+            numbers = range(1, self.texts + 1)
+            return [f"{name}_{number}" for number in numbers for name in ("input_ids", "attention_mask")]
+        ends = any(isinstance(head, SANHead) for head in self.model.heads.values())
+        types = getattr(self.model.encoder, "reads_token_types", True)
+        optional = {"token_type_ids": types, "text_ends": ends, "second_text": self.pairs}
+        return ["input_ids", "attention_mask", *(name for name, used in optional.items() if used)]
+
+    def forward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        """The logits of every head, in the order of `names`."""
+        given = dict(zip(self.inputs, arguments, strict=True))
+        inputs = self._joined(given) if self.texts is None else self._separate(given, self.texts)
+        need = OutputSpec()
+        for head in self.names:
+            need = need | self.model.read_by(head)
+        out = self.model.encoder(inputs, need)
+        single = out
+        if self.pairs and out.pooled is not None:  # tasks with one text read the vector of the first one
+            single = replace(out, pooled=out.pooled[:, : self.model.encoder.width])
+        return tuple(
+            self.model.logits(head, inputs, single if len(self.model.tasks[head].columns) == 1 else out)
+            for head in self.names
+        )
+
+    def _joined(self, given: Mapping[str, Tensor]) -> ModelInputs:
+        ids = given["input_ids"]
+        marks = {name: given[name].bool() for name in ("text_ends", "second_text") if name in given}
+        types = given.get("token_type_ids", torch.zeros_like(ids))
+        mask = given["attention_mask"].bool()
+        return ModelInputs(joined=Tokens(ids, mask, types, marks.get("text_ends"), marks.get("second_text")))
+
+    def _separate(self, given: Mapping[str, Tensor], texts: int) -> ModelInputs:
+        ids = [given[f"input_ids_{number}"] for number in range(1, texts + 1)]
+        masks = [given[f"attention_mask_{number}"].bool() for number in range(1, texts + 1)]
+        zeros = map(torch.zeros_like, ids)
+        return ModelInputs(texts=tuple(map(Tokens, ids, masks, zeros)))
+
+
+def trace(model: MultiTaskModel) -> dict[int | None, ModelProto]:
+    """Trace a model: one graph, or one per number of texts if it reads texts separately.
+
+    Returns:
+        Number of texts (None = one sequence per row) -> the graph.
+    """
+    model = copy.deepcopy(model).cpu().float().eval()
+    if isinstance(model.encoder, TransformerEncoder):
+        # The attention that records what losses need cannot be traced for every family.
+        model.encoder.body.set_attn_implementation("sdpa")  # type: ignore[operator]
+    if model.encoder.input_format != "separate":
+        return {None: _traced(_Graph(model, None))}
+    texts = sorted({len(task.columns) for task in model.tasks.values()})
+    return {number: _traced(_Graph(model, number)) for number in texts}
+
+
+def _traced(graph: _Graph) -> ModelProto:
+    import onnx
+
+    example = _example(graph)
+    outputs = [LOGITS + head for head in graph.names]
+    names: Any = {"input_names": graph.inputs, "output_names": outputs, "opset_version": OPSET}
+    with _quiet(), torch.no_grad():
+        if not isinstance(graph.model.encoder, BiLSTMEncoder):
+            dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+            program = torch.onnx.export(
+                graph, example, dynamo=True, dynamic_shapes=((dynamic,) * len(example),), **names
+            )
+            assert program is not None
+            found: ModelProto = program.model_proto
+            return found
+        # torch.export fixes the length of an LSTM's input to that of the example; this exporter does not, and
+        # it writes ONNX's own LSTM instead of a loop over the tokens.
+        axes = {name: {0: "batch", 1: f"length_{name[-1]}"} for name in graph.inputs}
+        with tempfile.TemporaryDirectory() as place:
+            file = Path(place) / "graph.onnx"
+            torch.onnx.export(graph, example, str(file), dynamo=False, dynamic_axes=axes, **names)
+            return onnx.load(str(file))
+
+
+def _example(graph: _Graph) -> tuple[Tensor, ...]:
+    """Two rows, the second one shorter. The two texts of a row differ in length, so that both stay free."""
+    unknown = graph.model.tokeniser.unknown_id
+
+    def values(name: str) -> Tensor:
+        length = 10 if name.endswith("_2") else 12
+        real = torch.arange(length) < torch.tensor([[length], [length - 3]])
+        last = real & (real.cumsum(1) == real.sum(1, keepdim=True))
+        marks = {
+            "input_ids": torch.full(real.shape, unknown),
+            "attention_mask": real,
+            "text_ends": last | (torch.arange(length) == 4),
+            "second_text": real & (torch.arange(length) > 4),
+        }
+        return marks.get(name.removesuffix("_1").removesuffix("_2"), torch.zeros(real.shape)).long()
+
+    return tuple(map(values, graph.inputs))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide the exporter's progress and warnings; what it does is checked afterwards."""
+    level = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(None),
+            contextlib.redirect_stderr(None),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def write_graphs(graphs: Mapping[int | None, ModelProto], place: Path) -> list[dict[str, Any]]:
+    """Write graphs to a directory, with all their weights in one file; equal tensors are written once.
+
+    Returns:
+        For each graph its file and number of texts, as export.json has them.
+    """
+    import onnx
+
+    known: dict[bytes, tuple[int, int]] = {}
+    found = []
+    with open(place / WEIGHTS, "wb") as weights:
+        for texts, graph in graphs.items():
+            for tensor in graph.graph.initializer:
+                content = onnx.numpy_helper.to_array(tensor).tobytes()
+                if len(content) < _SMALL:
+                    continue
+                key = hashlib.sha256(content).digest()
+                if key not in known:
+                    weights.write(bytes(-weights.tell() % _ALIGNED))
+                    known[key] = weights.tell(), len(content)
+                    weights.write(content)
+                _refer(tensor, *known[key])
+            file = "model.onnx" if texts is None else f"model-{texts}-text{'s' * (texts > 1)}.onnx"
+            onnx.save(graph, str(place / file))
+            found.append({"file": file, "texts": texts})
+    return found
+
+
+def _refer(tensor: Any, offset: int, length: int) -> None:
+    """Replace a tensor's values by a reference to the file of the weights."""
+    for name in ("raw_data", "float_data", "int32_data", "int64_data"):
+        tensor.ClearField(name)
+    tensor.data_location = 1  # EXTERNAL
+    del tensor.external_data[:]
+    for key, value in (("location", WEIGHTS), ("offset", str(offset)), ("length", str(length))):
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, value
+
+
+def require_exporter() -> None:
+    """Check that the packages that write ONNX are installed.
+
+    Raises:
+        UserError: they are not.
+    """
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"an export needs the package {error.name}", hint="pip install 'mtkd[export]'"
+        ) from error

@@ -1,0 +1,89 @@
+"""Compare an exported model with the model that it was exported from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.runtime import OnnxModel
+from tasks.batching import Collator
+from tasks.encoding import Encoded, pad_rows
+from tasks.errors import UserError
+from tasks.ragged import RaggedArray
+from tasks.task import Task
+
+TOLERANCE = 1e-4
+_LENGTHS = (4, 17)  # and the longest that the model reads
+_BATCHES = (1, 3)
+
+
+def check_parity(model: MultiTaskModel, exported: OnnxModel) -> float:
+    """Compare the logits of rows of random tokens, in batches of 1 and 3 and at several lengths.
+
+    Rows of a batch have different lengths, and every row is also run alone: padding must change nothing.
+
+    Args:
+        model: on the CPU, in evaluation mode.
+
+    Returns:
+        The largest difference between two logits.
+
+    Raises:
+        UserError: it is above `TOLERANCE`, or a prediction differs.
+    """
+    largest = 0.0
+    for task in model.tasks.values():
+        for rows in _random_rows(task, model):
+            expected = _expected(model, task, rows)
+            indices = np.arange(len(rows))
+            found = exported.run(pad_rows(exported.reader, rows.texts, indices), task.head)
+            apart = [
+                exported.run(pad_rows(exported.reader, rows.texts, indices[row : row + 1]), task.head)[0]
+                for row in indices
+            ]
+            padding = max(
+                float(np.abs(logits[..., : one.shape[-1]] - one).max())
+                for logits, one in zip(found, apart, strict=True)
+            )
+            difference = float(np.abs(found - expected).max())
+            largest = max(largest, difference, padding)
+            if not largest <= TOLERANCE:  # NaN, too
+                what = "padding changes its logits" if padding > TOLERANCE else "its logits differ"
+                raise UserError(
+                    f"the export of {task.name!r} failed: {what} by up to {largest:.2g} at "
+                    f"{exported.reader.lengths(rows.texts).max()} tokens",
+                    expected=f"at most {TOLERANCE:g}",
+                    hint="nothing was written; export the model with another version of torch or onnxruntime",
+                )
+    return largest
+
+
+def _expected(model: MultiTaskModel, task: Task, rows: Encoded) -> np.ndarray:
+    batch = Collator(model.reader)(rows, np.arange(len(rows)))
+    with torch.inference_mode():
+        logits = model(batch.inputs, task.head).logits
+    assert logits is not None
+    found: np.ndarray = logits.float().numpy()
+    return found
+
+
+def _random_rows(task: Task, model: MultiTaskModel) -> Iterator[Encoded]:
+    """Batches of rows of random tokens: the first row has the full length, the others are shorter."""
+    random, reader, texts = np.random.default_rng(0), model.reader, len(task.columns)
+    specials = 0 if reader.input_format == "separate" else reader.layout(texts).n_specials
+    for size in _BATCHES:
+        for length in (*_LENGTHS, reader.max_length):
+            room = length if reader.input_format == "separate" else max(texts, length - specials) // texts
+            sizes = [max(1, room // (row + 1)) for row in range(size)]
+            columns = tuple(
+                RaggedArray.from_lists(
+                    [random.integers(reader.tokeniser.vocab_size, size=n).tolist() for n in sizes]
+                )
+                for _ in range(texts)
+            )
+            labels, names = np.full(size, np.nan), pa.array(map(str, range(size)))
+            yield Encoded(task.name, names, labels, None, columns)

@@ -1,0 +1,222 @@
+"""Run an exported model with ONNX Runtime. Nothing here imports torch or transformers.
+
+It needs onnxruntime, tokenizers, numpy and pyarrow; `mtkd[onnx]` installs the first one.
+
+    from mtkd.runtime import OnnxModel
+
+    model = OnnxModel("student-onnx")
+    model.predict("rte", [("A man sleeps.", "A man rests.")])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.encoding import PADDED, Encoded, TokenArrays, pad_rows
+from tasks.errors import UserError, shorten, unknown
+from tasks.files import digest_file, read_json
+from tasks.loading import unlabelled_rows
+from tasks.raw_table import RawTable
+from tasks.reader import Reader
+from tasks.tables import as_table
+from tasks.task import Task
+from tasks.tokeniser import Tokeniser
+
+EXPORT = "export.json"
+FORMAT = 1
+LOGITS = "logits_"  # an output is called logits_ and the name of a head
+
+
+class OnnxModel:
+    """An exported model: predicts rows without torch.
+
+    Args:
+        directory: what `mtkd export` wrote.
+        threads: of one prediction; 0 = all cores.
+
+    Attributes:
+        record: export.json.
+        tasks: the tasks that it was exported with, by head.
+        reader: how it reads rows.
+
+    Raises:
+        UserError: this is no export, a file is missing or damaged, or onnxruntime is not installed.
+    """
+
+    def __init__(self, directory: str | Path, *, threads: int = 0):
+        place = Path(directory)
+        self.record = read_export(place)
+        model = read_json(place / "model.json")
+        tasks = [Task.from_json(value) for value in model["tasks"]]
+        self.tasks = {task.head: task for task in tasks}
+        self._scores = model["scores"]
+        for file, digest in self.record["files"].items():
+            if not (place / file).is_file() or digest_file(place / file) != digest:
+                raise UserError(f"{place / file} is missing or damaged", hint="export the model again")
+        tokeniser = Tokeniser(SavedTokeniser(place, self.record["tokeniser"]))  # type: ignore[arg-type]
+        how = self.record["input_format"]
+        self.reader = Reader(tokeniser, how, model["max_length"], model["stride"])
+        self._sessions = {
+            graph["texts"]: _session(place / graph["file"], threads) for graph in self.record["graphs"]
+        }
+
+    def run(self, tokens: tuple[TokenArrays, ...], head: str) -> np.ndarray:
+        """The logits of a batch: (B, C), or (B, 2, L) for `span` tasks.
+
+        Args:
+            tokens: one sequence per row, or one per text and row, as `tasks.encoding.pad_rows` returns them.
+        """
+        session = self._sessions[len(tokens) if self.reader.input_format == "separate" else None]
+        given = graph_inputs(tokens, self.reader.input_format)
+        used = {value.name: given[value.name] for value in session.get_inputs()}
+        found: np.ndarray = session.run([LOGITS + head], used)[0]
+        return found
+
+    def logits(self, task: Task, encoded: Encoded, batch: int = 64) -> np.ndarray:
+        """The logits of every row, (n, C) float32, or (n, 2, max_length) for `span` tasks.
+
+        Rows are processed in order of length, to keep padding low.
+        """
+        order = np.argsort(-self.reader.lengths(encoded.texts), kind="stable")
+        found = np.zeros((len(order), *task.type.logits_shape(task, self.reader.max_length)), np.float32)
+        for start in range(0, len(order), batch):
+            rows = order[start : start + batch]
+            logits = self.run(pad_rows(self.reader, encoded.texts, rows), task.head)
+            found[rows] = PADDED
+            found[rows, ..., : logits.shape[-1]] = logits
+        return found
+
+    def task(self, name: str | None = None) -> Task:
+        """A task of the export; None = the only one.
+
+        Raises:
+            UserError: there is no such task, or no name is given and there are several.
+        """
+        names = {task.name: task for task in self.tasks.values()}
+        if name is None and len(names) == 1:
+            return next(iter(names.values()))
+        if name not in names:
+            if name is None:
+                raise UserError("no task is named", expected=f"one of {shorten(names)}")
+            raise unknown("task of this export", name, names)
+        return names[name]
+
+    def predict(self, task: str | None, rows: Any, *, batch: int = 64) -> list[dict[str, Any]]:
+        """Predict the labels of rows.
+
+        Args:
+            task: may be None if there is only one.
+            rows: a list of strings (tasks of one text), of tuples (one value per text column) or of dicts; a
+                DataFrame, pyarrow.Table or mapping of columns.
+            batch: rows per forward pass.
+
+        Returns:
+            One dict per row with `prediction`, and for classes `prediction_id` and `probabilities`.
+
+        Raises:
+            UserError: no such task, a column is missing, or a value is not text.
+        """
+        found = self.task(task)
+        table = as_table(rows, found.columns)
+        if table.num_rows == 0:
+            return []
+        checked = unlabelled_rows(found, RawTable(table, "rows"))
+        encoded = Encoded.encode(self.reader.rows(checked), self.reader.tokeniser)
+        logits = self.logits(found, encoded, batch)
+        layout = self.reader.layout(len(found.columns))
+        threshold = recorded_threshold(self._scores, found)
+        return list(found.type.records(found, encoded, logits, layout, threshold))
+
+
+def read_export(place: Path) -> dict[str, Any]:
+    """Read export.json.
+
+    Raises:
+        UserError: there is none, or another version of mtkd wrote it.
+    """
+    if not (place / EXPORT).is_file():
+        raise UserError(f"{place} is no export", expected="a directory that `mtkd export` wrote")
+    record: dict[str, Any] = read_json(place / EXPORT)
+    if record.get("format") != FORMAT:
+        raise UserError(f"{place} was exported by another version of mtkd", hint="export the model again")
+    return record
+
+
+def graph_inputs(tokens: tuple[TokenArrays, ...], input_format: str) -> dict[str, np.ndarray]:
+    """Everything that a graph may read, by name: (B, L) int64 arrays."""
+    if input_format == "separate":
+        return {
+            f"{name}_{number}": array.astype(np.int64)
+            for number, text in enumerate(tokens, 1)
+            for name, array in (("input_ids", text.ids), ("attention_mask", text.mask))
+        }
+    (row,) = tokens
+    empty = np.zeros(row.ids.shape, bool)
+    arrays = {
+        "input_ids": row.ids,
+        "attention_mask": row.mask,
+        "token_type_ids": row.token_type_ids,
+        "text_ends": empty if row.ends is None else row.ends,
+        "second_text": empty if row.second is None else row.second,
+    }
+    return {name: array.astype(np.int64) for name, array in arrays.items()}
+
+
+def recorded_threshold(scores: Mapping[str, Mapping[str, Any]], task: Task) -> Any:
+    """The best threshold on the task's validation rows (`TaskType.best_threshold`), or None.
+
+    Args:
+        scores: the recorded validation scores of a model (`ModelInfo.scores`).
+    """
+    if not task.type.has_threshold(task):
+        return None
+    found = (s.get("threshold") for s in scores.values() if s["task"] == task.name)
+    return next((value for value in found if value is not None), None)
+
+
+class SavedTokeniser:
+    """What `Tokeniser` needs of a fast tokeniser of transformers, read without transformers.
+
+    Args:
+        place: the directory of tokenizer.json.
+        names: `described_tokeniser` of the tokeniser that was saved there.
+    """
+
+    is_fast = True
+
+    def __init__(self, place: Path, names: Mapping[str, Any]):
+        from tokenizers import Tokenizer
+
+        self.name_or_path = str(place)
+        self.backend_tokenizer = Tokenizer.from_file(str(place / "tokenizer.json"))
+        self.model_input_names: list[str] = names["inputs"]
+        for kind in ("pad", "unk", "mask"):
+            setattr(self, f"{kind}_token", names[kind])
+            setattr(self, f"{kind}_token_id", self.backend_tokenizer.token_to_id(names[kind]))
+
+    def __len__(self) -> int:
+        return self.backend_tokenizer.get_vocab_size(with_added_tokens=True)
+
+
+def described_tokeniser(tokeniser: Tokeniser) -> dict[str, Any]:
+    """What `SavedTokeniser` must know besides tokenizer.json."""
+    hf = tokeniser.hf
+    names = {kind: str(getattr(hf, f"{kind}_token")) for kind in ("pad", "unk", "mask")}
+    return {**names, "inputs": list(hf.model_input_names)}
+
+
+def _session(file: Path, threads: int) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise UserError("exported models need onnxruntime", hint="pip install 'mtkd[onnx]'") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    try:
+        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of classes of its own
+        raise UserError(f"{file} cannot be run: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,166 @@
+"""Exports of every kind of model predict what the model predicts, with and without torch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mtkd
+from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
+from mtkd.models.encoders.encoder import AnyEncoder
+from mtkd.models.encoders.static import StaticConfig, StaticEncoder
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.encoders.waldorf import WaldorfConfig, WaldorfEncoder
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo
+from mtkd.onnx_export import parity
+from mtkd.runtime import OnnxModel
+from tasks.errors import UserError
+from tasks.task_names import resolve
+from tasks.tokeniser import Tokeniser
+
+pytest.importorskip("onnxruntime")
+PAIRS = [("A man sleeps.", "Nobody is awake."), ("The dog ran home to its owner.", "A cat."), ("", "x")]
+TEXTS = ["a fine film", "dreadful, and much too long for what little it has to say", ""]
+
+
+def bilstm(tiny: Path) -> AnyEncoder:
+    return BiLSTMEncoder(BiLSTMConfig(vocab_size=30522, embedding_size=8, hidden_size=6, output_size=12))
+
+
+def static(tiny: Path) -> AnyEncoder:
+    return StaticEncoder(StaticConfig(vocab_size=30522, width=8, hidden_size=12, output_size=10))
+
+
+def waldorf(tiny: Path) -> AnyEncoder:
+    return WaldorfEncoder(WaldorfConfig(vocab_size=30522, layers=1, hidden_size=16, intermediate_size=24))
+
+
+def cross_encoder(tiny: Path) -> AnyEncoder:
+    return TransformerEncoder.pretrained(str(tiny))
+
+
+def bi_encoder(tiny: Path) -> AnyEncoder:
+    return TransformerEncoder.pretrained(str(tiny), "mean", pairs="bi-encoder")
+
+
+def model_of(encoder: AnyEncoder, tiny: Path, tasks: str, **info: Any) -> MultiTaskModel:
+    torch.manual_seed(0)
+    model = MultiTaskModel(encoder, resolve(tasks), Tokeniser.load(str(tiny)), ModelInfo(40, **info))
+    for weight in model.heads.parameters():  # large, so that logits differ between rows
+        torch.nn.init.normal_(weight)
+    return model.eval()
+
+
+@pytest.mark.parametrize("build", [bilstm, static, waldorf, cross_encoder, bi_encoder])
+def test_an_export_predicts_what_the_model_predicts(
+    build: Callable[[Path], AnyEncoder], tiny_encoder: Path, tmp_path: Path
+) -> None:
+    model = mtkd.Model(model_of(build(tiny_encoder), tiny_encoder, "rte,sst2,stsb"))
+    found = mtkd.export(model, out=tmp_path / "x")
+    assert found.difference <= parity.TOLERANCE
+    exported, again = OnnxModel(tmp_path / "x"), mtkd.load(tmp_path / "x")
+    for task, rows in (("rte", PAIRS), ("stsb", PAIRS), ("sst2", TEXTS)):
+        expected = model.predict(task, rows)
+        assert_equal(exported.predict(task, rows), expected)
+        assert_equal(exported.predict(task, rows, batch=1), expected)
+        assert_equal(again.predict(task, rows), expected)
+
+
+def assert_equal(made: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    for one, other in zip(made, expected, strict=True):
+        assert flat(one) == pytest.approx(flat(other), abs=1e-4)
+
+
+def flat(answer: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in answer.items() if key != "probabilities"} | answer.get(
+        "probabilities", {}
+    )
+
+
+def test_spans_and_answer_networks(span_teacher: Path, tiny_encoder: Path, tmp_path: Path) -> None:
+    teacher = mtkd.load(span_teacher)
+    mtkd.export(span_teacher, out=tmp_path / "x")
+    context = "A man sleeps in the big house. " * 9
+    rows = [("Who sleeps?", context), ("?", "A")]
+    made = OnnxModel(tmp_path / "x").predict("squad_v2", rows)
+    for one, other in zip(made, teacher.predict("squad_v2", rows), strict=True):
+        assert (one["prediction"], one["start"]) == (other["prediction"], other["start"])
+        assert one["no_answer_score"] == pytest.approx(other["no_answer_score"], abs=1e-3)
+    network = model_of(cross_encoder(tiny_encoder), tiny_encoder, "rte", pair_head="san")
+    mtkd.export(mtkd.Model(network), out=tmp_path / "y")
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The directory of an exported teacher, and what `mtkd.export` returned."""
+    place = tmp_path_factory.mktemp("export") / "x"
+    return place, mtkd.export(tiny_teacher, out=place, tasks="rte,sst2", data="pocket", limit=40)
+
+
+def test_commands_take_an_export(exported: tuple[Path, Any], tiny_teacher: Path, tmp_path: Path) -> None:
+    place, found = exported
+    assert found.scores["rte"]["model"] == pytest.approx(found.scores["rte"]["export"])
+    scores = mtkd.evaluate(place, data="pocket", limit=40, against=tiny_teacher)
+    assert scores["sst2"].primary == pytest.approx(found.scores["sst2"]["model"])
+    times = mtkd.bench_inference([tiny_teacher, place], seq_len=16, batch=4, rounds=1, warmup=0)
+    assert times[0].parameters.embeddings == times[1].parameters.embeddings
+    assert times[1].disk_bytes == found.bytes
+    with pytest.raises(UserError, match="cannot be trained"):
+        mtkd.finetune(place, task="rte", data="pocket", limit=8, epochs=1, out=tmp_path / "f")
+    with pytest.raises(UserError, match="exported already"):
+        mtkd.export(place, out=tmp_path / "y")
+    with pytest.raises(UserError, match="stsb"):
+        mtkd.load(place).predict("stsb", PAIRS)
+    with pytest.raises(UserError, match="holds another export"):
+        mtkd.export(tiny_teacher, out=place)
+
+
+def test_texts_and_pairs_share_their_weights(tiny_encoder: Path, tmp_path: Path) -> None:
+    model = mtkd.Model(model_of(bilstm(tiny_encoder), tiny_encoder, "rte,sst2"))
+    found = mtkd.export(model, out=tmp_path / "x")
+    both = sum(file.stat().st_size for file in (tmp_path / "x").glob("model-*.onnx"))
+    assert len(list((tmp_path / "x").glob("model-*.onnx"))) == 2
+    weights = sum(weight.numel() for weight in model.module.parameters())
+    assert found.bytes - both < 1.1 * 4 * weights
+
+
+def test_it_runs_without_torch(exported: tuple[Path, Any], tiny_teacher: Path) -> None:
+    code = (
+        "import sys; blocked = ('torch', 'transformers', 'datasets', 'sklearn', 'scipy', 'pydantic');"
+        "sys.modules.update(dict.fromkeys(blocked)); from mtkd.runtime import OnnxModel; import json;"
+        f"print(json.dumps(OnnxModel({str(exported[0])!r}).predict('rte', {PAIRS!r})))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert_equal(json.loads(done.stdout), mtkd.load(tiny_teacher).predict("rte", PAIRS))
+
+
+def test_a_damaged_export_is_refused(exported: tuple[Path, Any], tiny_teacher: Path, tmp_path: Path) -> None:
+    shutil.copytree(exported[0], tmp_path / "x")
+    weights = tmp_path / "x" / "weights.bin"
+    content = bytearray(weights.read_bytes())
+    content[1000] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(UserError, match=r"weights\.bin is missing or damaged"):
+        OnnxModel(tmp_path / "x")
+    with pytest.raises(UserError, match="is no export"):
+        OnnxModel(tiny_teacher)
+
+
+def test_nothing_is_left_of_an_export_that_differs(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = OnnxModel.run
+    monkeypatch.setattr(OnnxModel, "run", lambda *given: run(*given) + np.float32(0.001))
+    with pytest.raises(UserError, match=r"its logits differ by up to 0\.001"):
+        mtkd.export(tiny_teacher, out=tmp_path / "x", tasks="rte")
+    assert not list(tmp_path.iterdir())
