@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import mtkd
-from mtkd.api import augmentation, grid_runs, measurement, stores, training
+from mtkd.api import augmentation, exporting, grid_runs, measurement, stores, training
 from mtkd.cli.main import cli
 from mtkd.models.multitask import MultiTaskModel
 from tasks.glue import TASKS
@@ -86,6 +86,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "data check": mtkd.check_data,
     "distill": training.distill,
     "evaluate": measurement.evaluate,
+    "export": exporting.export,
     "finetune": training.finetune,
     "predict": measurement.predict,
     "recipes": mtkd.list_recipes,
