@@ -30,7 +30,7 @@ class Tagger(Protocol):
 
 @dataclass(frozen=True)
 class NoTagger:
-    """Gives all words the same tag, for when no word is replaced by its part of speech."""
+    """Gives all words the same tag, so that any word can replace any other."""
 
     name = "none"
 
@@ -108,7 +108,8 @@ def open_tagger(spec: str) -> Tagger:
     """Open the tagger named by the setting `tagger`.
 
     Args:
-        spec: "auto" (an English spaCy model, else nltk), "spacy:MODEL" or "nltk".
+        spec: "auto" (an English spaCy model, else nltk), "spacy:MODEL", "nltk", or "none" (any word can replace
+            another).
 
     Raises:
         UserError: the spec is invalid, or the model is not installed.
@@ -118,8 +119,10 @@ def open_tagger(spec: str) -> Tagger:
         return SpacyTagger.load(model)
     if spec == "nltk":
         return NltkTagger.load()
+    if spec == "none":
+        return NoTagger()
     if spec != "auto":
-        raise UserError(f"`tagger={spec!r}`", expected="auto, spacy:MODEL or nltk")
+        raise UserError(f"`tagger={spec!r}`", expected="auto, spacy:MODEL, nltk or none")
     return _any_tagger()
 
 
@@ -134,6 +137,6 @@ def _any_tagger() -> Tagger:
     except UserError as error:
         raise UserError(
             "no part-of-speech tagger is installed: neither an English spaCy model nor nltk's tagger",
-            expected="`tagger=spacy:MODEL` or nltk",
+            expected="`tagger=spacy:MODEL` or nltk, or `tagger=none` for words of any part of speech",
             hint=_INSTALL,
         ) from error

@@ -93,7 +93,8 @@ def replace(
         p_mask: probability that a word is masked; p_pos: that it becomes another word of its part of speech;
             p_ngram: that a text is cut to 1 to 5 consecutive words.
         copies: copies per row, or task -> copies; 20 by default.
-        tagger: where parts of speech come from: "auto", "spacy:MODEL" or "nltk"; nothing is downloaded.
+        tagger: where parts of speech come from: "auto", "spacy:MODEL" or "nltk"; nothing is downloaded. With
+            "none", any word can replace another.
         data, tasks, out, seed, mask_token, workers, limit, unlabelled, unlabelled_limit, overwrite,
             command: see `mask`.
     """

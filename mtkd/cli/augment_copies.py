@@ -86,8 +86,8 @@ def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any
 @click.option(
     "--tagger",
     default="auto",
-    metavar="auto|spacy:MODEL|nltk",
-    help="where parts of speech come from; nothing is downloaded",
+    metavar="auto|spacy:MODEL|nltk|none",
+    help="where parts of speech come from; nothing is downloaded; none: any word can replace another",
 )
 @_run_options
 def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any) -> None:

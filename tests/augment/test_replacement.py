@@ -305,6 +305,10 @@ def test_without_a_tagger_the_error_says_what_to_install(mtkd, tmp_path, monkeyp
         assert part in answered.err
     assert mtkd(*words, "--p-pos", 0, "--copies", 3, "--quiet").code == 0
     assert read_corpus(tmp_path / "c").rows == 60
+    others = ("--tagger", "none", "--p-mask", 0, "--p-ngram", 0, "--copies", 3, "--quiet")
+    assert mtkd(*words[:-1], tmp_path / "d", *others).code == 0
+    texts = [corpus_rows(tmp_path / name, "rte").texts[0].to_pylist() for name in ("c", "d")]
+    assert not any("[MASK]" in text for text in texts[1]) and texts[0] != texts[1]
 
 
 def test_the_command_writes_a_corpus_with_a_spacy_pipeline(mtkd, pipeline, tmp_path):
@@ -329,7 +333,7 @@ def test_the_command_writes_a_corpus_with_a_spacy_pipeline(mtkd, pipeline, tmp_p
         (("--p-mask", 0.6, "--p-pos", 0.5), "p_mask + p_pos below 1"),
         (("--p-mask", 0, "--p-pos", 0, "--p-ngram", 0), "not all of them 0"),
         (("--mask-token", "a b"), "'a b'"),
-        (("--tagger", "brill"), "auto, spacy:MODEL or nltk"),
+        (("--tagger", "brill"), "auto, spacy:MODEL, nltk or none"),
         (("--tagger", "spacy:nowhere"), "no spaCy model 'nowhere'"),
         (("--copies", "sst=2"), "did you mean 'sst2'"),
     ],
