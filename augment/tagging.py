@@ -108,8 +108,8 @@ def open_tagger(spec: str) -> Tagger:
     """Open the tagger named by the setting `tagger`.
 
     Args:
-        spec: "auto" (an English spaCy model, else nltk), "spacy:MODEL", "nltk", or "none" (any word can replace
-            another).
+        spec: "auto" (an English spaCy model, else nltk), "spacy:MODEL", "nltk", or "none" (words of any part
+            of speech).
 
     Raises:
         UserError: the spec is invalid, or the model is not installed.

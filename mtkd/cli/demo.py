@@ -19,7 +19,10 @@ STUDENT = (
     "distill layerwise-3 --set student.max_length=48 --lr 3e-4 --batch 16 --steps {steps} "
     f"{PRECISION} --set teacher.precision=auto --seed {{seed}}"
 )
-FROM_SCRATCH = "--set supervision=labels --set student.transformer.init=base --set student.init_heads=random"
+FROM_SCRATCH = (
+    "--set supervision=labels --set student.transformer.init=base --set student.init_heads=random "
+    "--set student.transformer.pairs=bi-encoder"  # as the teacher, and so the other student, reads them
+)
 STEPS = (
     (
         "teacher: a pretrained encoder is fine-tuned on three tasks, with 500 labelled rows each",
