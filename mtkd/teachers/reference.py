@@ -19,6 +19,7 @@ from mtkd.models.saved_model import (
     saved_tokeniser,
     write_description,
 )
+from mtkd.runtime import EXPORT
 from mtkd.store.store_manifest import StoreManifest
 from tasks.errors import UserError
 from tasks.tokeniser import Tokeniser
@@ -54,6 +55,11 @@ class TeacherRef:
         """
         if heads or is_saved_model(Path(name)):
             saved = read_saved(Path(name))
+            if (Path(name) / EXPORT).is_file():
+                raise UserError(
+                    f"{name} is an exported model, which cannot be a teacher",
+                    hint="use the run that it was exported from",
+                )
             return TeacherRef(name, saved, saved.config)
         return TeacherRef(name, None, pretrained_config(name))
 
