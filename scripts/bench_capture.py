@@ -2,7 +2,7 @@
 
 The model is a BERT-base sized encoder with random weights, run without gradients. One process alternates:
 
-- plain: transformers' BertModel with SDPA, capturing nothing; the baseline;
+- plain: transformers' BertModel with SDPA, capturing nothing; the reference;
 - vectors: mtkd, with the queries, keys, values and context vectors of all 12 layers, and the pooled vector;
 - eager: transformers' BertModel with eager attention and output_attentions, the usual approach;
 - scores: mtkd, with the attention scores of all 12 layers, and the pooled vector;

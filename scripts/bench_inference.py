@@ -83,7 +83,7 @@ COMPARISONS = {
 
 
 def save_models(root: Path, compared: Comparison) -> dict[str, Path]:
-    """Save the models with random weights; returns name -> directory, with the baseline first."""
+    """Save the models with random weights; returns name -> directory, with the reference first."""
     tokeniser = Tokeniser.load(locate(DEFAULT_TEACHER))
     places = {}
     for number, (name, encoder) in enumerate(compared.encoders(tokeniser.vocab_size).items()):

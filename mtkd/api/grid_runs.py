@@ -32,7 +32,7 @@ def compare(
     unlabelled_limit: int | None = None,
     eval_limit: int | None = None,
     settings: Mapping[str, Any] | None = None,
-    baseline: str | None = None,
+    reference: str | None = None,
     baselines: bool = True,
     jobs: int = 1,
     say: Callable[[str], None] = print,
@@ -40,7 +40,7 @@ def compare(
     """Run a grid of recipes x settings x tasks x seeds and gather one table: mean, spread, size and speed.
 
     Each run is a process of its own; finished runs are not repeated, and a failed run does
-    not stop the others. Each row's differences to a baseline have paired bootstrap intervals.
+    not stop the others. Each row's differences to a reference have paired bootstrap intervals.
 
     Args:
         grid: a TOML file, or one of `mtkd.list_grids()` (the papers' tables).
@@ -57,7 +57,7 @@ def compare(
         unlabelled, unlabelled_limit: files of rows without labels, and at most so many of their rows per task
             (see `distill`), for the cells that can learn from them.
         settings: dotted setting -> value, for every cell.
-        baseline: the cell that the others are compared with; by default the grid's, or its first.
+        reference: the cell that the others are compared with; by default the grid's, or its first.
         baselines: also show the majority class and the baselines of a frozen encoder.
         jobs: how many runs at the same time, each with its share of the CPU cores.
         say: called with a line before each run, and with what went wrong.
@@ -82,7 +82,7 @@ def plan_grid(grid: str | Path, **given: Any) -> tuple[Any, Any]:
     from mtkd.jobs.grid_jobs import GridInputs
 
     changes: dict[str, Any] = {name: list(given[name]) for name in ("tasks", "seeds") if given[name]}
-    changes |= {"baseline": given["baseline"]} if given["baseline"] else {}
+    changes |= {"reference": given["reference"]} if given["reference"] else {}
     changes |= {} if given["baselines"] else {"baselines": False}
     loaded = load_grid(str(grid), changes, given["settings"] or {}, given["without"])
     refined = loaded.refine and loaded.refine.teacher

@@ -62,7 +62,7 @@ from tasks.errors import UserError
 @eval_limit_option
 @click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of every cell")
 @click.option(
-    "--baseline", metavar="CELL", help="what the other cells are compared with  [default: the grid's first]"
+    "--reference", metavar="CELL", help="what the other cells are compared with  [default: the grid's first]"
 )
 @click.option(
     "--baselines/--no-baselines",
@@ -99,7 +99,7 @@ def compare(
     GRID is a TOML file or one of the grids of the papers' tables, such as mlkd-table-7: docs/compare.md lists
     them. --dry-run prints the commands of the runs and starts none.
     Finished runs are not repeated; a run that fails does not stop the others. A second table has each cell's
-    difference to the baseline with its 95% interval (paired bootstrap over rows and seeds).
+    difference to the reference with its 95% interval (paired bootstrap over rows and seeds).
     """
     from mtkd.api.grid_runs import plan_grid
     from mtkd.jobs.compare import run_grid

@@ -104,7 +104,8 @@ def evaluate(
         draw_scores(record)
         for name, gaps in found.differences.items():
             rows = [(task, *gap.columns()) for task, gap in gaps.items()]
-            table(("task", "score", "other", "difference", "95% interval", ""), rows, f"Compared with {name}")
+            headings = ("task", "score", "reference", "difference", "95% interval", "")
+            table(headings, rows, f"Compared with {name}")
         for name, classes in found.reports.items() if report else ():
             _draw_classes(name, classes)
 

@@ -180,7 +180,7 @@ def baseline_warnings(tasks: Mapping[str, Task], scores: Iterable[TaskScores]) -
         if gap.verdict != "better":
             found.append(
                 f"{score.task}/{score.split}: the score {gap.score:.3f} is not above {task.type.baseline} "
-                f"({gap.baseline:.3f}) beyond chance: the 95% interval of the difference on {score.rows:,} "
+                f"({gap.reference:.3f}) beyond chance: the 95% interval of the difference on {score.rows:,} "
                 f"rows is {gap.low:+.3f} to {gap.high:+.3f}."
             )
     return found

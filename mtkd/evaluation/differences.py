@@ -21,16 +21,16 @@ Splits = Mapping[str, RowPredictions]  # split -> predictions of one model
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher the score of a model is than that of a baseline.
+    """How much higher the score of a model is than that of a reference.
 
     Attributes:
-        score, baseline: the scores, averaged over seeds.
-        difference: score - baseline.
+        score, reference: the scores, averaged over seeds.
+        difference: score - reference.
         low, high: the 95% interval of the difference.
     """
 
     score: float
-    baseline: float
+    reference: float
     difference: float
     low: float
     high: float
@@ -41,10 +41,10 @@ class Difference:
         return "better" if self.low > 0 else "worse" if self.high < 0 else "tied"
 
     def columns(self) -> tuple[str, str, str, str, str]:
-        """As text, in points: score, baseline, difference, interval, verdict."""
+        """As text, in points: score, reference, difference, interval, verdict."""
         return (
             f"{100 * self.score:.1f}",
-            f"{100 * self.baseline:.1f}",
+            f"{100 * self.reference:.1f}",
             f"{100 * self.difference:+.1f}",
             f"{100 * self.low:+.1f} to {100 * self.high:+.1f}",
             self.verdict,
@@ -130,7 +130,7 @@ def metric_values(task: Task, rows: RowPredictions) -> dict[str, float]:
 
 
 def paired_difference(
-    model: Sequence[ScoreSamples], baseline: Sequence[ScoreSamples], *, seed: int = 0
+    model: Sequence[ScoreSamples], reference: Sequence[ScoreSamples], *, seed: int = 0
 ) -> Difference:
     """The difference of two models on one task, or of their means over several tasks, with its interval.
 
@@ -141,11 +141,11 @@ def paired_difference(
     they are.
 
     Args:
-        model, baseline: the samples of each task, for the same tasks.
+        model, reference: the samples of each task, for the same tasks.
         seed: of the draw of seeds.
     """
-    ours, others = ([float(part.scores.mean()) for part in side] for side in (model, baseline))
-    gaps = np.mean([a.drawn(seed) - b.drawn(seed) for a, b in zip(model, baseline, strict=True)], axis=0)
+    ours, others = ([float(part.scores.mean()) for part in side] for side in (model, reference))
+    gaps = np.mean([a.drawn(seed) - b.drawn(seed) for a, b in zip(model, reference, strict=True)], axis=0)
     low, high = np.quantile(gaps, [0.025, 0.975])
     means = float(np.mean(ours)), float(np.mean(others))
     return Difference(*means, means[0] - means[1], float(low), float(high))
@@ -155,15 +155,15 @@ MEAN = "mean"
 
 
 def differences_by_task(
-    model: Mapping[str, ScoreSamples], baseline: Mapping[str, ScoreSamples], *, seed: int = 0
+    model: Mapping[str, ScoreSamples], reference: Mapping[str, ScoreSamples], *, seed: int = 0
 ) -> dict[str, Difference]:
     """The difference on each task that both models were scored on.
 
     If there are several tasks and both models have all of them, the key "mean" holds that of the means.
     """
-    shared = [name for name in model if name in baseline]
-    found = {name: paired_difference([model[name]], [baseline[name]], seed=seed) for name in shared}
-    if len(shared) > 1 and set(model) == set(baseline):
-        sides = [model[name] for name in shared], [baseline[name] for name in shared]
+    shared = [name for name in model if name in reference]
+    found = {name: paired_difference([model[name]], [reference[name]], seed=seed) for name in shared}
+    if len(shared) > 1 and set(model) == set(reference):
+        sides = [model[name] for name in shared], [reference[name] for name in shared]
         found[MEAN] = paired_difference(*sides, seed=seed)
     return found

@@ -110,7 +110,7 @@ class Grid(Strict):
         tasks: each entry is one run; "rte,stsb" is one run on both tasks.
         set: dotted setting -> value, for every cell whose recipe is for the same command as the grid's.
         refine: how the teacher is refined first; None = it is given.
-        baseline: the cell that the others are compared with; None = the first.
+        reference: the cell that the others are compared with; None = the first.
         baselines: True for rows of the baselines that train no encoder.
     """
 
@@ -123,7 +123,7 @@ class Grid(Strict):
     cells: dict[str, Cell] = Field(min_length=1)
     bench: Bench = Bench()
     refine: Refine | None = None
-    baseline: str | None = None
+    reference: str | None = None
     baselines: bool = True
 
     def recipe_of(self, name: str) -> str:
@@ -153,9 +153,9 @@ class Grid(Strict):
         )
 
     @property
-    def baseline_row(self) -> str:
+    def reference_row(self) -> str:
         """The row that the others are compared with."""
-        return self.baseline or next(iter(self.cells))
+        return self.reference or next(iter(self.cells))
 
     def check(self) -> None:
         """Validate the settings of every cell.
@@ -168,8 +168,8 @@ class Grid(Strict):
                 raise UserError(f"a cell is called {TEACHER!r}, like the row of the refined teacher")
             load_settings(self.refine.recipe, "refine", self.refine.set)
         rows = [*self.cells, *([TEACHER] if self.refine else [])]
-        if self.baseline and self.baseline not in rows:
-            raise unknown("cell (baseline)", self.baseline, rows)
+        if self.reference and self.reference not in rows:
+            raise unknown("cell (reference)", self.reference, rows)
         for name, cell in self.cells.items():
             try:
                 self._check_cell(name, cell)

@@ -137,7 +137,7 @@ def _check_space(prepared: PreparedStore, out: Path) -> None:
 
 def _finish(prepared: PreparedStore, out: Path, output: ShardedOutput, command: str) -> None:
     """Write the row index, and finally the manifest."""
-    job, reference = prepared.job, prepared.teacher
+    job, teacher_ref = prepared.job, prepared.teacher
     for name, rows in prepared.rows.items():
         write_rows(out, rows, [shard for shard in job.shards if shard.task == name])
     StoreManifest(
@@ -145,7 +145,7 @@ def _finish(prepared: PreparedStore, out: Path, output: ShardedOutput, command: 
         __version__,
         command,
         prepared.request.options() | {"sets": prepared.request.sets | prepared.chosen, "budget": None},
-        StoreTeacher(reference.name, reference.digest, job.teacher.tokeniser.digest, job.precision),
+        StoreTeacher(teacher_ref.name, teacher_ref.digest, job.teacher.tokeniser.digest, job.precision),
         job.contents,
         prepared.corpus,
         job.key,

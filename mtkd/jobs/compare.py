@@ -169,17 +169,17 @@ def _baseline_row(name: str, predicted: Predicted, tasks: Mapping[str, Task]) ->
 
 
 def _compare(grid: Grid, rows: Mapping[str, Row], results: _Results) -> None:
-    """Add each row's differences to the baseline, and to the majority class (for the warnings)."""
+    """Add each row's differences to the reference, and to the majority class (for the warnings)."""
     samples: dict[str, dict[str, ScoreSamples]] = {}
     for name, task in results.tasks.items():
         holders = [row for row, predicted in results.predicted.items() if name in predicted]
         models = [results.predicted[row][name] for row in holders]
         for row, made in zip(holders, sample_scores(task, models) if models else [], strict=True):
             samples.setdefault(row, {})[name] = made
-    baseline = samples.get(grid.baseline_row, {})
+    reference = samples.get(grid.reference_row, {})
     for row, found in samples.items():
-        if row != grid.baseline_row:
-            rows[row].differences = differences_by_task(found, baseline)
+        if row != grid.reference_row:
+            rows[row].differences = differences_by_task(found, reference)
         rows[row].above_majority = differences_by_task(found, samples.get(MAJORITY, {}))
 
 

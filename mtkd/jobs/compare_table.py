@@ -1,4 +1,4 @@
-"""The table of a grid: scores, what they cost, and differences to the baseline."""
+"""The table of a grid: scores, what they cost, and differences to the reference."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Row:
         steps: training steps of each run.
         kept: "best" or "last": which epoch's weights were scored.
         metrics: heading such as "mnli-m acc" -> value of each seed.
-        differences: task, or "mean" -> difference to the baseline.
+        differences: task, or "mean" -> difference to the reference.
         above_majority: the same to the majority class; empty if the grid has no baselines.
     """
 
@@ -109,7 +109,7 @@ class Table:
         plain = {
             "title": self.grid.title,
             "tasks": self.tasks,
-            "baseline": self.grid.baseline_row,
+            "reference": self.grid.reference_row,
             "rows": rows,
             "commands": self.commands,
             "notes": self.notes,
@@ -147,7 +147,7 @@ class Table:
         return ["", *self.tasks, *([MEAN] if len(self.tasks) > 1 else [])]
 
     def difference_lines(self) -> list[list[str]]:
-        """Each row's differences to the baseline in points, with their 95% intervals and verdicts."""
+        """Each row's differences to the reference in points, with their 95% intervals and verdicts."""
         names = self.difference_columns()[1:]
         return [
             [row.name, *(_gap(row.differences.get(name)) for name in names)]
@@ -179,7 +179,7 @@ class Table:
     @property
     def difference_title(self) -> str:
         """The title of the table of differences."""
-        return f"Differences to {self.grid.baseline_row!r} in points, with 95% intervals (paired bootstrap)"
+        return f"Differences to {self.grid.reference_row!r} in points, with 95% intervals (paired bootstrap)"
 
 
 def metric_name(task: str, split: str, metric: str, splits: int) -> str:

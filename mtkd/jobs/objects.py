@@ -14,7 +14,7 @@ from mtkd.losses.loss_term import LossTerm
 from mtkd.models.digest import digest_weights
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import SavedModel
-from mtkd.teachers.reference import TeacherRef
+from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.errors import UserError
 from tasks.files import digest_bytes
 from tasks.tokeniser import Tokeniser
@@ -106,7 +106,7 @@ class TeacherObject(TeacherRef):
 
     @staticmethod
     def of(model: MultiTaskModel) -> TeacherObject:
-        """The reference to a model."""
+        """A teacher from a model in memory."""
         config = model.encoder.config
         saved = SavedModel(config.model_dump(), list(model.tasks.values()), model.info)
         return TeacherObject(type(model).__name__, saved, config, model=model)

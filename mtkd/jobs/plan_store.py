@@ -27,7 +27,7 @@ from mtkd.store.shard_files import plan_shards
 from mtkd.store.shard_writer import StoreJob, entry_counts, length_sorted_batches
 from mtkd.store.sizing import Counted, amount, choose_selection, sizes
 from mtkd.teachers.live import OnlineTeacher
-from mtkd.teachers.reference import TeacherRef
+from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.training.processes import make_accelerator
 from tasks.batching import Collator
 from tasks.corpus_reader import read_corpus
@@ -137,8 +137,8 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     tasks = trainable_tasks(request.tasks)
     settings = load_settings(request.recipe, "distill", request.sets, request.tasks)
     validated = validate_run(settings, request.teacher, tasks)
-    need, reference = validated.teacher_need, validated.teacher
-    if need == OutputSpec() or reference is None:
+    need, teacher_ref = validated.teacher_need, validated.teacher
+    if need == OutputSpec() or teacher_ref is None:
         raise UserError(
             f"{settings.name} does not use a teacher, so there is nothing to store",
             hint="choose a recipe that distils, and leave out supervision=labels",
@@ -149,12 +149,12 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     unlabelled.check(tasks)
     run = Request(request.data, request.tasks, Path(), request.limit, 1)
     data = load_training_data(run, tasks, corpus, unlabelled)
-    teacher = reference.load(settings.student.max_length if validated.aligned else None)
+    teacher = teacher_ref.load(settings.student.max_length if validated.aligned else None)
     data = data.for_reader(teacher.reader)
     if corpus:
         check_mask(corpus, {"teacher": teacher})
     encoded = {part.task.name: Encoded.encode(part.train, teacher.tokeniser) for part in data.parts}
-    contents = Contents.of(need, request.dtype, reference.config.shape, teacher.info.max_length)
+    contents = Contents.of(need, request.dtype, teacher_ref.config.shape, teacher.info.max_length)
     tables = sum(table_bytes(part.train) for part in data.parts)
     chosen: dict[str, Any] = {}
     if request.budget is not None:
@@ -164,7 +164,7 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
         chosen = _choose(request.budget, settings, validated, contents, counts, tables)
         settings = load_settings(request.recipe, "distill", request.sets | chosen, request.tasks)
         need = validate_run(settings, request.teacher, tasks).teacher_need
-        contents = Contents.of(need, request.dtype, reference.config.shape, teacher.info.max_length)
+        contents = Contents.of(need, request.dtype, teacher_ref.config.shape, teacher.info.max_length)
     counted = {name: _counted(contents, teacher, data, rows) for name, rows in encoded.items()}
     shards = []
     for name, rows in encoded.items():
@@ -179,13 +179,13 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
         shards,
         request.precision,
         request.batch,
-        (reference.digest, teacher.tokeniser.digest),
+        (teacher_ref.digest, teacher.tokeniser.digest),
     )
     key = read_corpus(corpus).key if corpus else None
     rows_of = {part.task.name: part.train for part in data.parts}
     predicted = sizes(contents, counted, len(shards), tables)
     return PreparedStore(
-        request, settings, reference, rows_of, job, key, chosen, predicted, validated.student.layers
+        request, settings, teacher_ref, rows_of, job, key, chosen, predicted, validated.student.layers
     )
 
 

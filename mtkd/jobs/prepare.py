@@ -17,7 +17,7 @@ from mtkd.models.init import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
 from mtkd.models.saved_model import ModelInfo
-from mtkd.teachers.reference import TeacherRef
+from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.errors import UserError
 from tasks.reader import Reader
 from tasks.tokeniser import Tokeniser
@@ -37,7 +37,7 @@ class PreparedRun:
     """The loaded student and teacher.
 
     Attributes:
-        teachers: each teacher with its reference and its tasks; empty if the student learns from labels or
+        teachers: each teacher with its `TeacherRef` and tasks; empty if the student learns from labels or
             from a knowledge store.
     """
 

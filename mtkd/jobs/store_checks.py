@@ -8,7 +8,7 @@ from mtkd.outputs import OutputSpec
 from mtkd.selection import Selection
 from mtkd.settings import DistillSettings
 from mtkd.store.store_manifest import StoreManifest, read_store_manifest
-from mtkd.teachers.reference import TeacherRef, other_teacher
+from mtkd.teachers.teacher_ref import TeacherRef, other_teacher
 from tasks.errors import UserError
 
 

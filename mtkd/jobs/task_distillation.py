@@ -36,7 +36,7 @@ from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.teachers.cached_logits import cache_logits
 from mtkd.teachers.group import AveragedLogits, TeacherByTask
 from mtkd.teachers.live import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
-from mtkd.teachers.reference import TeacherRef
+from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
 from mtkd.training.run_directory import RUN_FILE
@@ -136,12 +136,12 @@ class TaskDistillation(StagedJob):
     def _teacher_warnings(self) -> list[str]:
         """A warning for each task on which a teacher does not beat the majority-class baseline."""
         assert self.rows is not None, "inputs come first"
-        reference, tasks = self.validated.teacher, self.rows.data.tasks
-        if not self.validated.teacher_need.logits or reference is None or reference.saved is None:
+        teacher_ref, tasks = self.validated.teacher, self.rows.data.tasks
+        if not self.validated.teacher_need.logits or teacher_ref is None or teacher_ref.saved is None:
             return []
         found: list[str] = []
         if not self.prepared.teachers:  # a store has no teacher to evaluate: use the scores from refining
-            scores = {key: s for key, s in reference.saved.info.scores.items() if s["task"] in tasks}
+            scores = {key: s for key, s in teacher_ref.saved.info.scores.items() if s["task"] in tasks}
             return below_majority("the teacher", scores)
         for teacher in self.prepared.teachers:
             found += check_teacher(teacher, tasks, self.rows, self.accelerator, self.settings.train)
@@ -243,12 +243,12 @@ class TaskDistillation(StagedJob):
             {name: AveragedLogits(data.tasks[name], parts, settings.average) for name, parts in found.items()}
         )
 
-    def _logits_directory(self, reference: TeacherRef) -> Path:
+    def _logits_directory(self, teacher_ref: TeacherRef) -> Path:
         """The directory of cached logits: beside the weights if the teacher is a run, else in this run."""
-        if reference.saved is None:
+        if teacher_ref.saved is None:
             return self.request.out
         run = self.request.out
-        if is_saved_model(Path(reference.name)):
-            beside = model_directory(Path(reference.name)).parent
+        if is_saved_model(Path(teacher_ref.name)):
+            beside = model_directory(Path(teacher_ref.name)).parent
             run = beside if (beside / RUN_FILE).is_file() and os.access(beside, os.W_OK) else run
-        return run / f"logits-{(reference.digest or '')[:16]}"
+        return run / f"logits-{(teacher_ref.digest or '')[:16]}"

@@ -13,7 +13,7 @@ from mtkd.jobs.objects import TeacherObject
 from mtkd.models.multitask import MultiTaskModel, require_heads
 from mtkd.teachers.checkpoint import CheckpointRef, checkpoint_directory
 from mtkd.teachers.group import Member, TeacherGroup
-from mtkd.teachers.reference import TeacherRef
+from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.errors import UserError, shorten, unknown
 from tasks.task import Task
 
@@ -113,7 +113,7 @@ def find_teachers(
         labels: see `parse_labels`.
 
     Returns:
-        A reference, which is a `TeacherGroup` for several teachers.
+        The teacher; a `TeacherGroup` if there are several.
 
     Raises:
         UserError: a task has no teacher, a teacher is named for a task that is not trained, or a teacher does

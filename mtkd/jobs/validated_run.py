@@ -22,7 +22,7 @@ from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.settings import DistillSettings, Stage
 from mtkd.store.store_manifest import StoreManifest
 from mtkd.teachers.group import Member, TeacherGroup
-from mtkd.teachers.reference import TeacherRef
+from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.errors import UserError
 from tasks.task import Task
 
@@ -32,8 +32,7 @@ class ValidatedRun:
     """A validated request; no weights are loaded yet.
 
     Attributes:
-        teacher: the reference to the teacher; None if the student learns from labels, or from soft labels in
-            the data.
+        teacher: the teacher; None if the student learns from labels, or from soft labels in the data.
         student: the sizes of the student.
         stages: each stage with its objective.
         warnings: what to tell the user about the student's start.
@@ -137,17 +136,17 @@ def validate_run(
         stages = [Stage("", {}, stages[-1].train)]
         heads = any(term.teacher_need.logits for term in losses.values())
     if store is None:
-        reference = find_teachers(teacher, tasks, heads, teacher_labels)
+        teacher_ref = find_teachers(teacher, tasks, heads, teacher_labels)
     else:
-        reference = _stored_reference(teacher, store, tasks, heads)
+        teacher_ref = _stored_teacher(teacher, store, tasks, heads)
     warnings: list[str] = []
     if student is None:
-        chosen, warnings = settings.student.resolved(_init_spec(reference))
+        chosen, warnings = settings.student.resolved(_init_spec(teacher_ref))
         settings = settings.model_copy(update={"student": chosen})
-    spec = _student_spec(settings, reference, student)
+    spec = _student_spec(settings, teacher_ref, student)
     _check_spans(tasks, spec)
     from_labels = settings.supervision == "labels"
-    teacher_spec = None if from_labels or not reference else reference.config.shape
+    teacher_spec = None if from_labels or not teacher_ref else teacher_ref.config.shape
     torch.manual_seed(settings.train.seed)
     built = [
         (
@@ -158,13 +157,13 @@ def validate_run(
         )
         for stage in stages
     ]
-    validated = ValidatedRun(settings, tasks, reference, spec, built, warnings)
+    validated = ValidatedRun(settings, tasks, teacher_ref, spec, built, warnings)
     _require_only_logits(validated)
     if (selection := validated.teacher_need.selection) is not None:
         check_selection(selection, settings)
-    if store is not None and reference is not None and reference.manifest is not None:
+    if store is not None and teacher_ref is not None and teacher_ref.manifest is not None:
         need = validated.teacher_need
-        check_store(settings, need, validated.aligned, store, reference.manifest)
+        check_store(settings, need, validated.aligned, store, teacher_ref.manifest)
     if settings.student.vocabulary == "word" and validated.aligned:
         raise UserError(
             f"a term of {settings.name} compares teacher and student token by token, but a student with its "
@@ -174,14 +173,14 @@ def validate_run(
     return validated
 
 
-def _stored_reference(teacher: TeacherSpec, store: Path, tasks: list[Task], heads: bool) -> TeacherRef:
+def _stored_teacher(teacher: TeacherSpec, store: Path, tasks: list[Task], heads: bool) -> TeacherRef:
     if teacher is not None and not isinstance(teacher, str):
         raise UserError("a knowledge store replaces the teacher", hint="pass a store or a model, not both")
-    reference = teacher_of_store(store, teacher, heads)
-    if heads and reference.saved:
-        known = {task.head: task for task in reference.saved.tasks}
-        require_heads(known, tasks, f"the teacher {reference.name}")
-    return reference
+    teacher_ref = teacher_of_store(store, teacher, heads)
+    if heads and teacher_ref.saved:
+        known = {task.head: task for task in teacher_ref.saved.tasks}
+        require_heads(known, tasks, f"the teacher {teacher_ref.name}")
+    return teacher_ref
 
 
 def _require_only_logits(validated: ValidatedRun) -> None:
@@ -199,18 +198,18 @@ def _require_only_logits(validated: ValidatedRun) -> None:
 
 
 def _student_spec(
-    settings: DistillSettings, reference: TeacherRef | None, student: nn.Module | None
+    settings: DistillSettings, teacher_ref: TeacherRef | None, student: nn.Module | None
 ) -> EncoderSpec:
     """The sizes of the student."""
     if student is not None:
         encoder: Any = student.encoder if isinstance(student, MultiTaskModel) else student
         spec: EncoderSpec = encoder.shape
         return spec
-    return student_config(settings.student, _init_spec(reference)).shape
+    return student_config(settings.student, _init_spec(teacher_ref)).shape
 
 
-def _init_spec(reference: TeacherRef | None) -> InitSpec:
-    return reference.init_spec if reference else InitSpec(None, None)
+def _init_spec(teacher_ref: TeacherRef | None) -> InitSpec:
+    return teacher_ref.init_spec if teacher_ref else InitSpec(None, None)
 
 
 def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:

@@ -21,7 +21,7 @@ from mtkd.models.pretrained_weights import BIN, find_weights, load_pretrained
 from mtkd.models.saved_model import ModelInfo, SavedModel, is_saved_model
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from mtkd.teachers.label_order import label_order
-from mtkd.teachers.reference import TeacherRef
+from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.batching import ModelInputs
 from tasks.encoding import PADDED
 from tasks.errors import UserError, shorten
@@ -95,7 +95,7 @@ class CheckpointRef(TeacherRef):
     def of(
         name: str, source: Path | tuple[nn.Module, Any], task: Task, labels: Sequence[str] | None = None
     ) -> CheckpointRef:
-        """The reference to a checkpoint, without its weights.
+        """A checkpoint as a teacher, without its weights.
 
         Args:
             name: how messages and records name it.

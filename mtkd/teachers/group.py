@@ -14,7 +14,7 @@ from mtkd.models.init import InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import ModelOutput, OutputSpec
 from mtkd.teachers.live import IndexedLogits, TeacherSource
-from mtkd.teachers.reference import TeacherRef
+from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.batching import Batch
 from tasks.errors import UserError
 from tasks.files import digest_bytes

@@ -122,7 +122,7 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     )
     assert broken["scores"] == {} and broken["average"] is None
     assert [row["name"] for row in (majority, *encoder)] == [MAJORITY, LINEAR, COSINE]
-    assert all(row["differences"]["rte"]["baseline"] == two["mean"]["rte"] for row in (majority, *encoder))
+    assert all(row["differences"]["rte"]["reference"] == two["mean"]["rte"] for row in (majority, *encoder))
     written = read_predictions(out / "runs/two/rte-0/predictions")["rte"]["validation"]
     assert (written.labels == written.predictions).mean() == pytest.approx(two["mean"]["rte"])
     assert len(list((out / "features").iterdir())) == 4, "two texts of training and validation rows"
@@ -323,7 +323,7 @@ STEPS = """
 title = "Steps"
 recipe = "mlkd-bert-4"
 tasks = ["rte,stsb"]
-baseline = "labels"
+reference = "labels"
 [set]
 "student.max_length" = 24
 [refine]
@@ -409,8 +409,8 @@ def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> N
     (tmp_path / "grid.toml").write_text(f"{STEPS}[cells.x]\n{change}", encoding="utf-8")
     with pytest.raises(UserError, match=complaint):
         load_grid(str(tmp_path / "grid.toml"), {}, {})
-    with pytest.raises(UserError, match=r"unknown cell \(baseline\) 'y'"):
-        load_grid("mlkd-table-8", {"baseline": "y"}, {})
+    with pytest.raises(UserError, match=r"unknown cell \(reference\) 'y'"):
+        load_grid("mlkd-table-8", {"reference": "y"}, {})
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_two_models_and_baselines_row_by_row(
     assert set(found[str(tiny_teacher)]) == set(found[LINEAR]) == {"rte", "stsb", "sst2", "mean"}
     assert set(found[COSINE]) == {"rte", "stsb"}, "one text has no cosine"
     scores = record["scores"]["rte/validation"]
-    assert found[MAJORITY]["rte"]["baseline"] == pytest.approx(scores["majority"])
+    assert found[MAJORITY]["rte"]["reference"] == pytest.approx(scores["majority"])
     written = read_predictions(tmp_path / "rows")
     assert set(written) == {"rte", "stsb", "sst2"} and len(written["rte"]["validation"]) == 40
     rows = written["rte"]["validation"]

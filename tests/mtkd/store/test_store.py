@@ -140,7 +140,7 @@ def test_a_full_fp32_store_trains_like_the_teacher(
     assert len(read_store_manifest(store).shards) == 6, "each task in three shards"
     live, stored = Terms(), Terms()
     online = student(tmp_path / "online", settings, tiny_teacher, None, callbacks=[live])
-    monkeypatch.setattr("mtkd.teachers.reference.TeacherRef.load", None)  # loading the teacher would fail
+    monkeypatch.setattr("mtkd.teachers.teacher_ref.TeacherRef.load", None)  # loading the teacher would fail
     offline = student(tmp_path / "offline", settings, None, store, callbacks=[stored])
     for name in online:
         torch.testing.assert_close(online[name], offline[name], rtol=0, atol=5e-5, msg=name)

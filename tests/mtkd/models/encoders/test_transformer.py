@@ -23,7 +23,7 @@ from mtkd.models.init import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, read_saved
 from mtkd.outputs import OutputSpec
-from mtkd.teachers.reference import TeacherRef
+from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.glue import TASKS

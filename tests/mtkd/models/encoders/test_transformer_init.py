@@ -22,7 +22,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pretrained_weights import BIN, SAFETENSORS
 from mtkd.outputs import OutputSpec
 from mtkd.recipes import load_settings
-from mtkd.teachers.reference import TeacherRef
+from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.tokeniser import Tokeniser

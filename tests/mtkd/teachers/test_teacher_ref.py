@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.models.saved_model import saved_in
-from mtkd.teachers.reference import TeacherRef
+from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
 

@@ -1,4 +1,4 @@
-"""References to teachers: what is known before the weights are loaded, and how to load them."""
+"""Teachers by name: what is known before the weights are loaded, and how to load them."""
 
 from __future__ import annotations
 
