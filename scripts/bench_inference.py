@@ -21,12 +21,13 @@ import torch
 from mtkd.evaluation.inference_bench import BenchSettings, InferenceResult, bench_inference
 from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
 from mtkd.models.encoders.encoder import AnyEncoder
-from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig, locate
+from mtkd.models.encoders.pretrained_config import TransformerConfig, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.encoders.waldorf import WaldorfConfig, WaldorfEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
 from tasks.files import write_json
+from tasks.hub_loading import DEFAULT_ENCODER
 from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
 
@@ -84,7 +85,7 @@ COMPARISONS = {
 
 def save_models(root: Path, compared: Comparison) -> dict[str, Path]:
     """Save the models with random weights; returns name -> directory, with the reference first."""
-    tokeniser = Tokeniser.load(locate(DEFAULT_TEACHER))
+    tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
     places = {}
     for number, (name, encoder) in enumerate(compared.encoders(tokeniser.vocab_size).items()):
         places[name] = root / str(number)

@@ -34,7 +34,7 @@ from mtkd.jobs.common import Request
 from mtkd.jobs.plan_store import StoreRequest, prepare_store
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.jobs.validated_run import validate_run
-from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig
+from mtkd.models.encoders.pretrained_config import TransformerConfig
 from mtkd.models.encoders.pretrained_config import locate as encoder_place
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
@@ -50,6 +50,7 @@ from mtkd.training.processes import make_accelerator
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator
 from tasks.encoding import Encoded
+from tasks.hub_loading import DEFAULT_ENCODER
 from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
 
@@ -67,7 +68,7 @@ ALL = {"terms.hidden.depth": None, "terms.hidden.tokens": None, "terms.hidden.wi
 def save_teacher(place: Path) -> None:
     """Save a BERT-base sized model with random weights and heads for the tasks."""
     torch.manual_seed(0)
-    tokeniser = Tokeniser.load(encoder_place(DEFAULT_TEACHER))
+    tokeniser = Tokeniser.load(encoder_place(DEFAULT_ENCODER))
     config = TransformerConfig(hf={"model_type": "bert", "vocab_size": tokeniser.vocab_size, **BERT_BASE})
     MultiTaskModel(TransformerEncoder(config), resolve(TASKS), tokeniser, ModelInfo(128, 0)).save(place)
 

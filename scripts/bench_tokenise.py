@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, locate
+from mtkd.models.encoders.pretrained_config import locate
+from tasks.hub_loading import DEFAULT_ENCODER
 from tasks.tokeniser import Tokeniser
 
 Lists = list[list[int]]
@@ -71,7 +72,7 @@ WAYS: dict[str, Callable[[Tokeniser, list[str]], Lists]] = {
     "--file", default="glue/rte/train.parquet", show_default=True, help="Parquet file inside --data."
 )
 @click.option("--column", default="sentence1", show_default=True)
-@click.option("--tokeniser", default=DEFAULT_TEACHER, show_default=True, help="Directory or hub name.")
+@click.option("--tokeniser", default=DEFAULT_ENCODER, show_default=True, help="Directory or hub name.")
 @click.option("--rows", default=2000, show_default=True)
 @click.option("--copies", default=10, show_default=True)
 @click.option("--p", default=0.1, show_default=True)

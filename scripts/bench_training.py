@@ -23,7 +23,7 @@ import torch
 
 from mtkd.device import keep_memory
 from mtkd.losses.objective import labels_objective
-from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig, locate
+from mtkd.models.encoders.pretrained_config import TransformerConfig, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
@@ -34,6 +34,7 @@ from mtkd.training.processes import make_accelerator
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator
 from tasks.encoding import Encoded
+from tasks.hub_loading import DEFAULT_ENCODER
 from tasks.loading import load_rows
 from tasks.sources import open_data
 from tasks.task import Task
@@ -129,7 +130,7 @@ def report(title: str, seconds: dict[str, list[float]], rows: int) -> None:
 def main(data: str, count: int, rounds: int) -> None:
     """Print both comparisons."""
     tasks = resolve("rte,mrpc,stsb,sst2")
-    tokeniser = Tokeniser.load(locate(DEFAULT_TEACHER))
+    tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
     rows = {t.name: Encoded.encode(load_rows(open_data(data), t, "train", count), tokeniser) for t in tasks}
     with tempfile.TemporaryDirectory() as place, keep_memory():
         bucketed = make_trainer(tasks, rows, tokeniser, bucket=True, place=Path(place) / "a")

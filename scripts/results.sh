@@ -27,7 +27,7 @@ with_copies="--teacher $out/teacher --corpus $out/corpus --epochs 6"
 
 mkdir -p "$out"
 failed=0
-run teacher refine $rows --tasks "$all" --teacher minilm --epochs 4 --set train.lr=1e-4 --set train.precision=bf16
+run teacher refine $rows --tasks "$all" --encoder minilm --epochs 4 --set train.lr=1e-4 --set train.precision=bf16
 [ -f "$out/corpus/manifest.json" ] || $mtkd augment mask --data "$data" --tasks "$all" --limit 1000 --copies 3 \
   --out "$out/corpus" --quiet
 ladder() { # the runs of one seed: labels only, one student per task, and one student for all tasks

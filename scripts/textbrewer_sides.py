@@ -17,7 +17,7 @@ from transformers import BertConfig, BertModel
 
 from mtkd.losses.layer_maps import spread
 from mtkd.losses.objective import build_objective
-from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, TransformerConfig, locate
+from mtkd.models.encoders.pretrained_config import TransformerConfig, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
@@ -30,6 +30,7 @@ from mtkd.training.text_batches import TextBatches
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator
 from tasks.encoding import Encoded
+from tasks.hub_loading import DEFAULT_ENCODER
 from tasks.plain_text import TEXT, TextFiles
 from tasks.tokeniser import Tokeniser
 
@@ -78,7 +79,7 @@ def make_trainer(job: Job, files: TextFiles, batch: int, place: Path) -> Trainer
     changes = {"batch_size": batch, "micro_batch": None, "steps": 100_000, "lr": LR, "clip": CLIP}
     settings = load_settings(job.recipe, "distill", {f"train.{key}": value for key, value in changes.items()})
     stage = settings.resolved_stages()[0]
-    tokeniser = Tokeniser.load(locate(DEFAULT_TEACHER))
+    tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
 
     def model(sizes: dict[str, int]) -> MultiTaskModel:
         config = TransformerConfig(hf={"model_type": "bert", "vocab_size": tokeniser.vocab_size, **sizes})

@@ -133,7 +133,7 @@ def teacher(encoder: Path, build_once: Callable[..., Path]) -> Path:
     options = [word for value in sets for word in ("--set", value)]
 
     def make(out: Path) -> None:
-        given = [*words.split(), "--teacher", str(encoder), "--out", str(out), *options]
+        given = [*words.split(), "--encoder", str(encoder), "--out", str(out), *options]
         found = CliRunner().invoke(cli, given, catch_exceptions=False)
         set_quiet(False)
         assert found.exit_code == 0, found.output

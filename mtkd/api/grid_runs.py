@@ -21,7 +21,7 @@ def compare(
     teacher: str | Path | None = None,
     store: str | Path | None = None,
     text: str | Path | None = None,
-    base: str | Path | None = None,
+    encoder: str | Path | None = None,
     corpus: str | Path | None = None,
     without: Sequence[str] = (),
     tasks: Sequence[str] = (),
@@ -45,9 +45,11 @@ def compare(
     Args:
         grid: a TOML file, or one of `mtkd.list_grids()` (the papers' tables).
         data: "pocket", "hub" or a directory, or several of these.
-        teacher: a run of `refine`, or an encoder; `{task}` in it stands for the task.
+        teacher: a run of `refine`; `{task}` in it stands for the task. Not for grids that refine their own.
         store: a knowledge store in the teacher's place; corpus: an augmented corpus. `{task}` works here too.
-        text, base: plain text for cells that start from it, and the teacher of those.
+        encoder: the pretrained encoder that the grid refines, and the teacher on plain text; by default the
+            grid's, or the one that the teacher started from.
+        text: plain text for cells that start from it.
         without: cells to leave out.
         tasks, seeds: in place of the grid's ("rte,stsb" is one run of both tasks).
         epochs: of every cell's run, shared among its stages, so that cells with the same rows and batches
@@ -85,14 +87,18 @@ def plan_grid(grid: str | Path, **given: Any) -> tuple[Any, Any]:
     changes |= {"reference": given["reference"]} if given["reference"] else {}
     changes |= {} if given["baselines"] else {"baselines": False}
     loaded = load_grid(str(grid), changes, given["settings"] or {}, given["without"])
-    refined = loaded.refine and loaded.refine.teacher
-    if not (given["teacher"] or given["store"] or refined) and loaded.needs_teacher:
+    if loaded.refine and given["teacher"]:
+        raise UserError(
+            f"`teacher={given['teacher']}`: this grid refines its own teacher",
+            hint="name the pretrained encoder that it refines: `encoder=NAME`",
+        )
+    if not (given["teacher"] or given["store"] or loaded.refine) and loaded.needs_teacher:
         raise UserError("a grid needs a teacher", hint="`teacher=DIR|NAME`, or `store=DIR` of its knowledge")
     if given["jobs"] < 1:
         raise UserError(f"`jobs={given['jobs']}`", expected="1 or more")
     names = ("limit", "eval_limit", "unlabelled_limit", "epochs")
     numbers: dict[str, Any] = {name: given[name] for name in names}
-    models = ("teacher", "base", "store", "corpus")
+    models = ("teacher", "encoder", "store", "corpus")
     found: dict[str, Any] = {name: str(given[name]) if given[name] else None for name in models}
     text = Path(given["text"]) if given["text"] else None
     data = given["data"] or []

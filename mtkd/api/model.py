@@ -64,7 +64,7 @@ class Model:
 
     @property
     def info(self) -> ModelInfo:
-        """What the saved model says about itself: lengths, base encoder, recorded scores."""
+        """What the saved model says about itself: lengths, pretrained encoder, recorded scores."""
         return self._info
 
     @property
@@ -225,10 +225,9 @@ def _hub_copy(name: str) -> Path | None:
     """Where the hub's copy of an mtkd model lies on this disk; None if the name is that of an encoder."""
     from huggingface_hub import snapshot_download
 
-    from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER
-    from tasks.hub_loading import load_named
+    from tasks.hub_loading import DEFAULT_ENCODER, load_named
 
-    if name == DEFAULT_TEACHER:
+    if name == DEFAULT_ENCODER:
         return None
     wanted = ["*.json", "*.safetensors", "*.txt", "*.model"]
 

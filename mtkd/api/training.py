@@ -25,7 +25,7 @@ Teacher: TypeAlias = "str | Path | Model | MultiTaskModel | tuple[nn.Module, Any
 
 
 def refine(
-    teacher: str | Path = "minilm",
+    encoder: str | Path = "minilm",
     *,
     data: Any = None,
     tasks: TaskSpec = "glue",
@@ -48,7 +48,7 @@ def refine(
     """Fine-tune a pretrained encoder on all tasks at once: the multi-task teacher (MKD, section 3.1).
 
     Args:
-        teacher: hub name or directory of a pretrained encoder, or a checkpoint of MT-DNN (FILE.pt), which is
+        encoder: hub name or directory of a pretrained encoder, or a checkpoint of MT-DNN (FILE.pt), which is
             converted to the directory FILE.pt.converted; "minilm" is installed beside mtkd.
         data: "pocket", "hub", a directory, tables such as {"rte": {"train": rows, "validation": rows}}
             (rows: a DataFrame, datasets.Dataset, pyarrow.Table or list of dicts), or a list of these. It can
@@ -76,7 +76,7 @@ def refine(
     from mtkd.jobs.refine import refine as refine_job
 
     loaded, request = prepare("refine", recipe, options)
-    return _model(refine_job(request, loaded, str(teacher), callbacks=callbacks, warn=warn_caller))
+    return _model(refine_job(request, loaded, str(encoder), callbacks=callbacks, warn=warn_caller))
 
 
 def distill(

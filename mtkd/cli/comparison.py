@@ -28,6 +28,12 @@ from tasks.errors import UserError
 @data_option
 @click.option("--teacher", metavar="DIR|NAME", help="the teacher; {task} in the name stands for the task")
 @click.option(
+    "--encoder",
+    metavar="DIR|NAME",
+    help="the pretrained encoder that a grid refines, and the teacher for --text  [default: the grid's, or "
+    "that of --teacher]",
+)
+@click.option(
     "--store", metavar="DIR", help="a knowledge store in place of the teacher; {task} works here too"
 )
 @out_option
@@ -36,11 +42,6 @@ from tasks.errors import UserError
     type=click.Path(path_type=Path),
     metavar="FILE|DIR",
     help="plain text for cells that start from it",
-)
-@click.option(
-    "--base",
-    metavar="DIR|NAME",
-    help="the teacher for --text  [default: the encoder that --teacher was refined from]",
 )
 @click.option(
     "--corpus", metavar="DIR", help="an augmented corpus for cells that use one; {task} works here too"

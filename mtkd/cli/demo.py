@@ -20,13 +20,13 @@ STUDENT = (
     f"{PRECISION} --set teacher.precision=auto --seed {{seed}}"
 )
 FROM_SCRATCH = (
-    "--set supervision=labels --set student.transformer.init=base --set student.init_heads=random "
+    "--set supervision=labels --set student.transformer.init=encoder --set student.init_heads=random "
     "--set student.transformer.pairs=bi-encoder"  # as the teacher, and so the other student, reads them
 )
 STEPS = (
     (
         "teacher: a pretrained encoder is fine-tuned on three tasks, with 500 labelled rows each",
-        f"refine --teacher minilm --set max_length=48 --epochs {{refine}} --lr 2e-4 {PRECISION} "
+        f"refine --encoder minilm --set max_length=48 --epochs {{refine}} --lr 2e-4 {PRECISION} "
         "--seed {seed} --out {out}/teacher",
     ),
     (

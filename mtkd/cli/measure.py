@@ -63,7 +63,9 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
     help="compare with the majority class, a linear model on a frozen encoder, and cosines",
 )
 @click.option(
-    "--encoder", metavar="DIR|NAME", help="that encoder  [default: the one that the teacher started from]"
+    "--encoder",
+    metavar="DIR|NAME",
+    help="the pretrained encoder of --baselines  [default: the one that the teacher started from]",
 )
 @click.option(
     "--predictions",

@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     help="tasks, groups of tasks or task files, comma-separated  [default: glue, which is all GLUE tasks]",
 )
 @click.option(
-    "--teacher", default="minilm", help="hub name or directory of an encoder, or a checkpoint of MT-DNN (.pt)"
+    "--encoder",
+    default="minilm",
+    metavar="DIR|NAME",
+    help="the pretrained encoder that becomes the teacher, or a checkpoint of MT-DNN (.pt)",
 )
 @out_option
 @click.option("--recipe", default="refine", help="settings to start from")

@@ -54,7 +54,7 @@ class Refine(Strict):
     """The refining of the teacher of all cells.
 
     Attributes:
-        teacher: the pretrained encoder, if none is given with the grid (`--teacher`).
+        encoder: the pretrained encoder, if none is given with the grid (`--encoder`).
         tasks: the tasks of the one teacher of all cells; None = one teacher for each entry of the grid's
             tasks.
         seed: of the one teacher of all seeds; "each" = one teacher for each seed of the grid.
@@ -62,7 +62,7 @@ class Refine(Strict):
     """
 
     recipe: str = "refine"
-    teacher: str | None = None
+    encoder: str | None = None
     tasks: str | None = None
     seed: Annotated[int, Field(ge=0)] | Literal["each"] = 0
     set: dict[str, Any] = Field(default_factory=dict)

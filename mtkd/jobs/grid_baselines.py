@@ -79,7 +79,7 @@ def _encoder(grid: Grid, inputs: GridInputs, spec: str) -> str | None:
         return saved_in(described).info.base
     if grid.refine:
         return encoder_to_refine(grid, inputs, spec)
-    teacher = inputs.teacher or inputs.base
+    teacher = inputs.teacher or inputs.encoder
     if not teacher:
         return None
     teachers = by_task(teacher.replace("{task}", spec))

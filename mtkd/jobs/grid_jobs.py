@@ -21,9 +21,9 @@ class GridInputs:
 
     Attributes:
         data: one source, or several, of which each split is read from the first that has it.
-        teacher: a run of refine, or an encoder; `{task}` in it is replaced by the task.
+        teacher: a run of refine, or another teacher; `{task}` in it is replaced by the task.
         text: plain text for cells with a `first` run.
-        base: the teacher of these `first` runs.
+        encoder: the pretrained encoder that teachers are refined from, and the teacher of `first` runs.
         store: a knowledge store instead of the teacher; `{task}` as in `teacher`.
         corpus: an augmented corpus for cells that use one; `{task}` as in `teacher`.
         limit, eval_limit: rows per training and validation split; None = all.
@@ -36,7 +36,7 @@ class GridInputs:
     teacher: str | None
     out: Path
     text: Path | None = None
-    base: str | None = None
+    encoder: str | None = None
     store: str | None = None
     corpus: str | None = None
     limit: int | None = None

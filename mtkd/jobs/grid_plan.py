@@ -76,7 +76,7 @@ class _Planner:
     def _run(self, name: str, spec: str, seed: int) -> PlannedRun:
         cell = self.grid.cells[name]
         teacher = self._teacher(spec, seed)
-        first = _text_job(cell, self.inputs, seed)
+        first = _text_job(self.grid, cell, self.inputs, seed)
         before = (*teacher, *([first] if first else []))
         stage = recipe_stage(self.grid.recipe_of(name))
         main = {"distill": self._distill, "refine": self._refine, "finetune": self._finetune}[stage](
@@ -107,7 +107,7 @@ class _Planner:
             *self.inputs.rows(),
             "--tasks",
             tasks,
-            "--teacher",
+            "--encoder",
             encoder_to_refine(self.grid, self.inputs, spec),
         ]
         out = self.inputs.out / "teacher" / file_name(tasks)
@@ -171,7 +171,7 @@ class _Planner:
         out = self._out(name, spec, seed)
         words = ["refine", "--recipe", self.grid.recipe_of(name), "--tasks", spec]
         words += [
-            "--teacher",
+            "--encoder",
             encoder_to_refine(self.grid, self.inputs, spec),
             *self._common(name, seed, out),
             *self._epochs(name, spec),
@@ -238,12 +238,20 @@ def encoder_to_refine(grid: Grid, inputs: GridInputs, spec: str) -> str:
     Raises:
         UserError: none is given.
     """
-    name = inputs.teacher or (grid.refine.teacher if grid.refine else None)
-    if grid.refine is None:
-        name = inputs.base or name
+    name = _encoder(grid, inputs)
     if name is None:
-        raise UserError("the grid refines an encoder, but none is given", hint="pass `teacher=NAME`")
+        raise UserError("the grid refines an encoder, but none is given", hint="pass `encoder=NAME`")
     return name.replace("{task}", spec)
+
+
+def _encoder(grid: Grid, inputs: GridInputs) -> str | None:
+    """The pretrained encoder that is given; else the grid's, or the one that the teacher started from."""
+    if inputs.encoder or grid.refine:
+        return inputs.encoder or (grid.refine.encoder if grid.refine else None)
+    teacher = inputs.teacher
+    if teacher and is_saved_model(Path(teacher)):
+        return read_saved(Path(teacher)).info.base or teacher
+    return teacher
 
 
 def _shares(weights: Sequence[int], number: int) -> list[int]:
@@ -273,18 +281,18 @@ def _check_corpus(grid: Grid, inputs: GridInputs) -> None:
         )
 
 
-def _text_job(cell: Cell, inputs: GridInputs, seed: int) -> Job | None:
+def _text_job(grid: Grid, cell: Cell, inputs: GridInputs, seed: int) -> Job | None:
     """The run on plain text that a cell starts from; cells with the same settings share it."""
     if cell.first is None:
         return None
     if inputs.text is None:
         raise UserError("this grid starts students from plain text", hint="pass `text=FILE` with plain text")
-    base = inputs.base or inputs.teacher
-    if base is None:
-        raise UserError("this grid starts students from plain text", hint="pass their teacher as `base=NAME`")
-    if inputs.base is None and is_saved_model(Path(base)):
-        base = read_saved(Path(base)).info.base or base
-    words = ["distill", cell.first.recipe, "--text", str(inputs.text), "--teacher", base]
+    encoder = _encoder(grid, inputs)
+    if encoder is None:
+        raise UserError(
+            "this grid starts students from plain text", hint="pass their teacher as `encoder=NAME`"
+        )
+    words = ["distill", cell.first.recipe, "--text", str(inputs.text), "--teacher", encoder]
     words += ["--seed", str(seed), *setting_words(cell.first.set)]
     out = inputs.out / "first" / f"{cell.first.recipe}-{digest_bytes(*words)[:12]}"
     return Job((*words, "--out", str(out)), out)

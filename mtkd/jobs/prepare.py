@@ -12,13 +12,14 @@ from torch import nn
 
 from mtkd.jobs.validated_run import ValidatedRun
 from mtkd.models.encoders.encoder_registry import build_student
-from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, locate
+from mtkd.models.encoders.pretrained_config import locate
 from mtkd.models.init import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
 from mtkd.models.saved_model import ModelInfo
 from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.errors import UserError
+from tasks.hub_loading import DEFAULT_ENCODER
 from tasks.reader import Reader
 from tasks.tokeniser import Tokeniser
 
@@ -75,7 +76,7 @@ def prepare_run(
         teachers = _load_teachers(validated)
     teacher = teachers[0].model if teachers else None
     if teacher or not validated.teacher:
-        teacher_tokeniser = teacher.tokeniser if teacher else Tokeniser.load(locate(DEFAULT_TEACHER))
+        teacher_tokeniser = teacher.tokeniser if teacher else Tokeniser.load(locate(DEFAULT_ENCODER))
     else:
         teacher_tokeniser = validated.teacher.tokeniser()
     tasks = [task for task in validated.tasks if task.type.has_head]

@@ -35,7 +35,7 @@ _FEW_PAIRS = 2000  # labelled pairs per task, below which comparing the vectors 
 def refine(
     request: Request,
     settings: RefineSettings,
-    teacher: str,
+    encoder: str,
     *,
     callbacks: Sequence[Callback] = (),
     warn: Warn = ignore_warning,
@@ -43,7 +43,7 @@ def refine(
     """Fine-tune a pretrained encoder on all tasks of the request, which makes it a multi-task teacher.
 
     Args:
-        teacher: hub name or directory of a pretrained encoder, or `minilm`.
+        encoder: hub name or directory of a pretrained encoder, or `minilm`.
         callbacks: called during training.
         warn: called with each warning: about the data before training, about the scores after it.
 
@@ -63,7 +63,7 @@ def refine(
         request=request,
         settings=settings,
         tasks=tasks,
-        sources={"teacher": teacher},
+        sources={"encoder": encoder},
         callbacks=callbacks,
         warn=warn,
     ).run()
@@ -76,23 +76,23 @@ class _Refine(TrainingJob):
 
     def inputs(self) -> dict[str, Any]:
         self.rows = EncodedRows(load_training_data(self.request, self.tasks))
-        return {"data": self.rows.data.digests, "teacher": digest_encoder(self.sources["teacher"])}
+        return {"data": self.rows.data.digests, "encoder": digest_encoder(self.sources["encoder"])}
 
     def prepare(self) -> MultiTaskModel:
         assert self.rows is not None, "inputs come first"
-        settings, teacher = self.settings, self.sources["teacher"]
+        settings, name = self.settings, self.sources["encoder"]
         torch.manual_seed(settings.train.seed)
         pooling = None if settings.pooling == "auto" else settings.pooling
-        encoder = TransformerEncoder.pretrained(teacher, pooling, settings.layers, self._pairs())
+        encoder = TransformerEncoder.pretrained(name, pooling, settings.layers, self._pairs())
         info = ModelInfo(
             settings.max_length,
             settings.head_hidden,
             settings.dropout,
-            base=teacher,
+            base=name,
             stride=settings.stride,
             pair_head=settings.pair_head,
         )
-        self.model = MultiTaskModel(encoder, self.tasks, Tokeniser.load(locate(teacher)), info)
+        self.model = MultiTaskModel(encoder, self.tasks, Tokeniser.load(locate(name)), info)
         reader = self.model.reader
         self.rows = self.rows.for_reader(reader)
         data = self.rows.data
@@ -119,7 +119,7 @@ class _Refine(TrainingJob):
         few = sum(len(part.train) for part in pairs) < _FEW_PAIRS * len(pairs)
         fits = not any(part.task.type.predicts_spans for part in pairs) and settings.pair_head == "linear"
         trained = fits and few and settings.pooling in ("auto", "cls", "mean")
-        return "bi-encoder" if trained and compares_sentences(self.sources["teacher"]) else "cross-encoder"
+        return "bi-encoder" if trained and compares_sentences(self.sources["encoder"]) else "cross-encoder"
 
     def train(self) -> Trained:
         assert self.rows is not None, "inputs come first"

@@ -52,7 +52,7 @@ class TrainingJob(ABC):
     Attributes:
         name: "refine", "distill" or "finetune".
         settings: the settings of the job, which include `train`.
-        sources: teacher, corpus and so on, by their names in the run's identity.
+        sources: encoder, teacher, corpus and so on, by their names in the run's identity.
         callbacks: called during training.
         warn: called with each warning before training starts.
         rows: the rows of the run; None before `inputs`, and for plain text.

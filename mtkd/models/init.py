@@ -24,11 +24,11 @@ class InitSpec:
 
     Attributes:
         teacher: the configuration of the teacher's encoder; None without a teacher.
-        base: the name of the pretrained encoder that the teacher was fine-tuned from.
+        encoder: the name of the pretrained encoder that the teacher was fine-tuned from.
     """
 
     teacher: EncoderConfig | None
-    base: str | None
+    encoder: str | None
 
 
 @dataclass(frozen=True)

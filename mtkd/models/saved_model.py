@@ -131,14 +131,14 @@ def model_directory(directory: Path) -> Path:
         raise UserError(
             f"{directory} is a pretrained encoder without task heads",
             expected="the directory of an mtkd model, which mtkd refine, distill and finetune write",
-            hint=f"train it on your tasks first: mtkd refine --teacher {directory} --out DIR",
+            hint=f"train it on your tasks first: mtkd refine --encoder {directory} --out DIR",
         )
     if not directory.is_dir():
         similar = similar_model(str(directory))
         encoder = similar if similar == DEFAULT_ENCODER else directory
         beside = directory.parent != Path() and directory.parent.is_dir()
         local = similar != DEFAULT_ENCODER and (similar or beside)
-        made = f"turn a pretrained encoder into a model with: mtkd refine --teacher {encoder} --out DIR"
+        made = f"turn a pretrained encoder into a model with: mtkd refine --encoder {encoder} --out DIR"
         raise UserError(
             f"there is no directory {directory}{did_you_mean_model(str(directory))}",
             expected="the directory of an mtkd model, which mtkd refine, distill and finetune write",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mtkd.models.digest import digest_weights
-from mtkd.models.encoders.pretrained_config import DEFAULT_TEACHER, config_of, quieten
+from mtkd.models.encoders.pretrained_config import config_of, quieten
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pretrained_weights import BIN, find_weights, load_pretrained
@@ -201,7 +201,7 @@ def checkpoint_directory(name: str) -> Path | None:
         UserError: there is no such directory, and the hub has no such model or cannot be reached.
     """
     place = Path(name)
-    if name == DEFAULT_TEACHER or is_saved_model(place):
+    if name == DEFAULT_ENCODER or is_saved_model(place):
         return None
     if not place.is_dir():
         if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
@@ -218,7 +218,7 @@ def checkpoint_directory(name: str) -> Path | None:
                 "a name on the hub)",
                 hint=None
                 if similar_model(name) not in (None, DEFAULT_ENCODER)
-                else "turn a pretrained encoder into a teacher with: mtkd refine --teacher "
+                else "turn a pretrained encoder into a teacher with: mtkd refine --encoder "
                 f"{DEFAULT_ENCODER if similar_model(name) else name} --out DIR",
             ) from error
     return place if _architecture(place).endswith((_CLASSIFIER, _READER)) else None

@@ -17,7 +17,6 @@ from tasks.files import digest_file, read_json
 from tasks.hub_loading import DEFAULT_ENCODER, embedded_encoder, find_file, load_named
 from tasks.reader import InputFormat
 
-DEFAULT_TEACHER = DEFAULT_ENCODER
 POOLING = "1_Pooling/config.json"  # of sentence-transformers
 # Sizes that some families store under another name without declaring it in their `attribute_map`.
 _OTHER_NAMES = {
@@ -92,7 +91,7 @@ def locate(name: str) -> str:
     """
     if name.endswith(MT_DNN) and not Path(name).is_dir():
         return str(convert_mt_dnn(Path(name)))
-    if name != DEFAULT_TEACHER:
+    if name != DEFAULT_ENCODER:
         inside = Path(name) / "model"
         return str(inside) if (inside / "config.json").is_file() else name
     return str(embedded_encoder())

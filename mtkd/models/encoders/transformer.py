@@ -57,7 +57,7 @@ class TransformerSettings(Strict):
         embedding_size: the rank of factorised word embeddings, which are projected up to `hidden_size`;
             None = as in the encoder that the student starts from.
         init: what the student starts from: the pretrained encoder that the teacher was refined from
-            ("base"), the "teacher" itself, "random" weights, or another encoder, given as a hub name, a
+            ("encoder"), the "teacher" itself, "random" weights, or another encoder, given as a hub name, a
             directory in the format of transformers or an mtkd run; of a list, the first that is available and
             has the student's sizes and the teacher's vocabulary.
         take: which layers of that encoder to copy: "first", "last", "uniform", "skip", a list of layer
@@ -80,7 +80,7 @@ class TransformerSettings(Strict):
     heads: int | None = Field(None, gt=0)
     intermediate_size: int | None = Field(None, gt=0)
     embedding_size: int | None = Field(None, gt=0)
-    init: str | Annotated[list[str], Field(min_length=1)] = "base"
+    init: str | Annotated[list[str], Field(min_length=1)] = "encoder"
     take: Literal["first", "last", "uniform", "skip", "importance"] | list[int] = "first"
     prune: bool = False
     dropout: float | None = Field(None, ge=0, lt=1)
@@ -177,7 +177,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             source = context.teacher
         else:
             pooling: Pooling | None = "pooler" if config.pooling == "pooler" else None
-            source = cls.pretrained(source_name(wanted, context.init_spec.base), pooling)
+            source = cls.pretrained(source_name(wanted, context.init_spec.encoder), pooling)
         models = student.body, student.n_layers, source.body, source.n_layers
         if not wanted.prune:
             copy_layers(*models, taken_layers(wanted, student.n_layers, source.n_layers))

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from mtkd.losses.layer_maps import spread
 from mtkd.models.encoders.pretrained_config import (
-    DEFAULT_TEACHER,
     TransformerConfig,
     factorised,
     locate,
@@ -19,19 +18,19 @@ from mtkd.models.encoders.pretrained_config import (
 from mtkd.models.init import InitContext, InitSpec
 from mtkd.models.pretrained_weights import find_weights
 from tasks.errors import UserError
-from tasks.hub_loading import load_named
+from tasks.hub_loading import DEFAULT_ENCODER, load_named
 
 if TYPE_CHECKING:
     from mtkd.models.encoders.transformer import TransformerSettings
 
 
-_NO_NAMES = ("base", "random", "teacher")  # the values of `init` that do not name an encoder
+_NO_NAMES = ("encoder", "random", "teacher")  # the values of `init` that do not name an encoder
 
 
-def source_name(wanted: TransformerSettings, base: str | None) -> str:
+def source_name(wanted: TransformerSettings, encoder: str | None) -> str:
     """The pretrained encoder that a student starts from."""
     assert isinstance(wanted.init, str), "`first_available` comes first"
-    return (base or DEFAULT_TEACHER) if wanted.init in _NO_NAMES else wanted.init
+    return (encoder or DEFAULT_ENCODER) if wanted.init in _NO_NAMES else wanted.init
 
 
 def first_available(
@@ -86,7 +85,7 @@ def require_teacher_vocabulary(wanted: TransformerSettings, context: InitContext
     Raises:
         UserError: the student has a vocabulary of its own.
     """
-    if context.own_vocabulary and wanted.init in ("base", "teacher"):
+    if context.own_vocabulary and wanted.init in ("encoder", "teacher"):
         raise UserError(
             "the student has a vocabulary of its own, so it cannot start from pretrained layers",
             hint="use `student.vocabulary=wordpiece` or `student.transformer.init=random`",
@@ -127,13 +126,13 @@ def student_transformer(wanted: TransformerSettings, init_spec: InitSpec) -> Tra
         if wanted.init == "teacher":
             raise UserError(
                 "student.transformer.init=teacher needs a Transformer teacher, but there is no teacher",
-                hint="pass a refined Transformer as `teacher=DIR`, or use `student.transformer.init=base`",
+                hint="pass a refined Transformer as `teacher=DIR`, or use `student.transformer.init=encoder`",
             )
-        source = pretrained_config(source_name(wanted, init_spec.base))
+        source = pretrained_config(source_name(wanted, init_spec.encoder))
     if not isinstance(source, TransformerConfig):
         raise UserError(
             f"student.transformer.init={wanted.init} needs a Transformer teacher; this one is a BiLSTM",
-            hint="pass a refined Transformer as `teacher=DIR`, or use `student.transformer.init=base`",
+            hint="pass a refined Transformer as `teacher=DIR`, or use `student.transformer.init=encoder`",
         )
     sizes = {
         "num_hidden_layers": wanted.layers,

@@ -84,7 +84,7 @@ def test_every_recipe_loads() -> None:
         ),
         (
             ["distill", "mkd-lstm", "--data", "pocket", "--out", "x", "--teacher", "minlm"],
-            ["'minlm' (did you mean 'minilm'?)", "refine --teacher minilm"],
+            ["'minlm' (did you mean 'minilm'?)", "refine --encoder minilm"],
         ),
         (
             ["refine", "--data", "pocket", "--out", "x", "--set", "train.lr=-1"],
@@ -98,7 +98,7 @@ def test_every_recipe_loads() -> None:
             ["distill", "mkd-lstm", "--data", "pocket", "--out", "x", "--tasks", "squad", "--teacher", "T"],
             ["there is no such directory"],
         ),
-        (["refine", "--data", "pocket", "--out", "x", "--teacher", "no/such"], ["'no/such'"]),
+        (["refine", "--data", "pocket", "--out", "x", "--encoder", "no/such"], ["'no/such'"]),
         (["refine", "--data", "pocket", "--out", "x", "--epoch", "3"], ["--epoch"]),
         (
             ["distill", "mkd-lstm", "--data", "pocket", "--out", "x"],
@@ -390,7 +390,7 @@ def test_changed_data_are_noticed_on_resuming(mtkd: Callable, tiny_encoder: Path
         data,
         "--tasks",
         "rte",
-        "--teacher",
+        "--encoder",
         tiny_encoder,
         "--epochs",
         1,

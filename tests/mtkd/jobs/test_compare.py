@@ -59,7 +59,7 @@ HERE = GridInputs(
     "teach/{task}",
     Path("out"),
     Path("text.txt"),
-    "base",
+    "encoder",
     limit=9,
     corpus="copies/{task}",
 )
@@ -98,8 +98,8 @@ def started(processes: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
-def words_of(file: Path, teacher: Path, out: Path) -> list[object]:
-    words = ["compare", file, "--data", "pocket", "--teacher", teacher, "--out", out]
+def words_of(file: Path, out: Path, *given: object) -> list[object]:
+    words = ["compare", file, "--data", "pocket", *given, "--out", out]
     return [*words, "--limit", 16, "--eval-limit", 16, "--epochs", 2, "--set", "train.batch_size=8"]
 
 
@@ -109,7 +109,7 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
 ) -> None:
     file, out = tmp_path / "grid.toml", tmp_path / "out"
     file.write_text(GRID, encoding="utf-8")
-    words = words_of(file, tiny_teacher, out)
+    words = words_of(file, out, "--teacher", tiny_teacher)
     first = mtkd(*words, "--columns", "all")
     assert first.code == 1, "a cell failed"
     assert "failed: broken, rte, seed 0: error: the term 'mha' splits vectors into 5" in first.out
@@ -181,7 +181,7 @@ def test_two_at_a_time_and_an_interruption_change_nothing(
                 row.pop(cost)
         return rows
 
-    words = words_of(tmp_path / "grid.toml", tiny_encoder, tmp_path / "two")
+    words = words_of(tmp_path / "grid.toml", tmp_path / "two", "--encoder", tiny_encoder)
     assert mtkd(*words, "--jobs", 2).code == 0
     assert len(started) == 1 + 3 * 2, "a teacher; for each seed a student, its fine-tuning and its control"
     rows = table("two")
@@ -190,7 +190,8 @@ def test_two_at_a_time_and_an_interruption_change_nothing(
     steps = json.loads((tmp_path / "two/runs/distilled/rte-0/run.json").read_text())["training"]["steps"]
     assert labels["steps"] == [steps, steps] == [4, 4] and distilled["steps"] > labels["steps"]
 
-    popen, one = subprocess.Popen, words_of(tmp_path / "grid.toml", tiny_encoder, tmp_path / "one")
+    popen = subprocess.Popen
+    one = words_of(tmp_path / "grid.toml", tmp_path / "one", "--encoder", tiny_encoder)
     started.clear()
 
     def interrupted(*given: Any, **more: Any) -> Any:
@@ -267,7 +268,8 @@ def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp
 
     words = ["compare", name, "--dry-run", "--data", "pocket", "--limit", 9, "--out", tmp_path / "out"]
     words += ["--tasks", first, "--seeds", 1]
-    words += ["--teacher", HERE.teacher, "--base", "base", "--text", "text.txt", "--corpus", HERE.corpus]
+    words += ["--teacher", HERE.teacher, "--corpus", HERE.corpus]
+    words += ["--encoder", "encoder", "--text", "text.txt"]
     printed = mtkd(*words)
     assert printed.code == 0, printed.err
     commands = [shlex.split(line) for line in printed.out.splitlines()]
@@ -285,7 +287,7 @@ def test_a_grid_as_commands() -> None:
     run = plan(grid, HERE)[1]
     first, last = run.jobs
     assert (run.cell, run.spec, run.seed) == ("6 relation heads", "sst2,rte", 3)
-    assert first.words[:6] == ("distill", "minilmv2-6x384", "--text", "text.txt", "--teacher", "base")
+    assert first.words[:6] == ("distill", "minilmv2-6x384", "--text", "text.txt", "--teacher", "encoder")
     assert "terms.relation.splits=6" in first.words and "train.epochs=2" not in first.words
     assert last.words[-2:] == ("--init", str(first.out)) and "train.epochs=2" in last.words
     assert "teach/sst2,rte" in last.words and last.words[last.words.index("--limit") + 1] == "9"
@@ -294,7 +296,7 @@ def test_a_grid_as_commands() -> None:
 
 def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path: Path) -> None:
     given = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
-    given |= {"data": "pocket", "out": tmp_path, "text": "text.txt", "seeds": [3], "base": "base"}
+    given |= {"data": "pocket", "out": tmp_path, "text": "text.txt", "seeds": [3], "encoder": "encoder"}
     changes = {"grid": "minilmv2-table-8", "tasks": ["sst2,cola"]}
     grid, inputs = plan_grid(**given | changes)
     run = plan(grid, inputs)[0]
@@ -306,6 +308,8 @@ def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path
     ]
     with pytest.raises(UserError, match="a grid needs a teacher"):
         plan_grid(**given | {"grid": "mkd-table-3", "tasks": []})
+    with pytest.raises(UserError, match="`teacher=runs/t`: this grid refines its own teacher"):
+        plan_grid(**given | {"grid": "scripts/grids/few_labels.toml", "tasks": [], "teacher": "runs/t"})
 
 
 def test_students_are_fine_tuned_on_tasks_that_they_have_not_seen() -> None:
@@ -327,7 +331,7 @@ reference = "labels"
 [set]
 "student.max_length" = 24
 [refine]
-teacher = "minilm"
+encoder = "minilm"
 set = { "train.epochs" = 7 }
 [cells.distilled]
 then = "finetune"
@@ -380,7 +384,7 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
 
 
 def test_each_seed_may_have_a_teacher_and_each_cell_its_number_of_rows() -> None:
-    changes = {"seeds": [4, 5], "refine": {"teacher": "minilm", "seed": "each"}}
+    changes = {"seeds": [4, 5], "refine": {"encoder": "minilm", "seed": "each"}}
     grid = load_grid("scripts/grids/few_labels.toml", changes, {})
     teachers, students = plan(grid, HERE)[:2], plan(grid, HERE)[2:]
     assert [run.seed for run in teachers] == [4, 5]
@@ -492,7 +496,7 @@ title = "More text"
 recipe = "layerwise-3"
 tasks = ["rte", "sst2"]
 [refine]
-teacher = "minilm"
+encoder = "minilm"
 [cells.distilled]
 [cells.labels]
 set = { supervision = "labels" }

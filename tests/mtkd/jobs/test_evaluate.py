@@ -283,7 +283,7 @@ def test_devices_and_learning_rates_of_training(
 ) -> None:
     assert str(find_device("cpu")) == "cpu" and find_device(None).type in ("cpu", "cuda", "mps")
     tiny = ("--data", "pocket", "--limit", 16, "--eval-limit", 16, "--steps", 1, "--quiet", "--device", "cpu")
-    teacher = ("refine", *tiny, "--tasks", "rte", "--teacher", tiny_encoder, "--lr", "0.001")
+    teacher = ("refine", *tiny, "--tasks", "rte", "--encoder", tiny_encoder, "--lr", "0.001")
     answered = mtkd(*teacher, "--out", tmp_path / "teacher")
     assert answered.code == 0, answered.err
     record = json.loads((tmp_path / "teacher/run.json").read_text())

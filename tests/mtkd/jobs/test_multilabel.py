@@ -183,7 +183,7 @@ def test_through_every_job(
     assert "0 errors" in run("data", "check", *data)
     teacher, corpus = tmp_path / "teacher", tmp_path / "corpus"
     both = ["--data", "pocket", "--tasks", f"{topics / 'topics.toml'},rte", "--limit", 48, "--eval-limit", 16]
-    run("refine", *both, "--teacher", tiny_encoder, "--out", teacher, *quick, "--set", "max_length=32")
+    run("refine", *both, "--encoder", tiny_encoder, "--out", teacher, *quick, "--set", "max_length=32")
     run("augment", "mask", *data, "--copies", 2, "--out", corpus, "--quiet")
     small = ["--set", "student.max_length=16", "--set", "student.transformer.layers=2"]
     bilstm = [word for key in ("embedding", "projection", "hidden", "output")

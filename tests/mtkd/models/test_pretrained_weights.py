@@ -74,7 +74,7 @@ def test_code_in_a_bin_is_not_run(
     place = with_bin(tiny_encoder, tmp_path / "bad", content)
     if written == "pickle":
         (place / BIN).write_bytes(pickle.dumps(content))
-    words = ("refine", "--data", "pocket", "--tasks", "rte", "--limit", 8, "--out", out, "--teacher")
+    words = ("refine", "--data", "pocket", "--tasks", "rte", "--limit", 8, "--out", out, "--encoder")
     answered = mtkd(*words, place)
     assert (
         answered.code == 2 and "loading could run code" in answered.err and "weights_only" not in answered.err

@@ -24,7 +24,7 @@ def test_an_encoder_is_loaded_without_heads_and_reads_as_transformers_does(tiny_
     from transformers import AutoModel
 
     found = TeacherRef.find(str(tiny_encoder), heads=False)
-    assert found.saved is None and found.init_spec.base == str(tiny_encoder)
+    assert found.saved is None and found.init_spec.encoder == str(tiny_encoder)
     model = found.load(32)
     assert model.info.max_length == 32 and not model.tasks
     tokens = Tokens(IDS, MASK, torch.zeros_like(IDS))

@@ -94,7 +94,7 @@ def test_a_teacher_is_refined_from_a_checkpoint(mtkd: Callable, tmp_path: Path) 
     torch.save(checkpoint(bert()), tmp_path / "mt_dnn.pt")
     small = ("--limit", 16, "--eval-limit", 8, "--epochs", 1, "--set", "max_length=24", "--device", "cpu")
     answered = mtkd(
-        *("refine", "--teacher", tmp_path / "mt_dnn.pt", "--data", "pocket", "--tasks", "rte,sst2"),
+        *("refine", "--encoder", tmp_path / "mt_dnn.pt", "--data", "pocket", "--tasks", "rte,sst2"),
         *("--recipe", "mkd-refine", "--out", tmp_path / "run", *small),
     )
     assert answered.code == 0, answered.err
