@@ -86,6 +86,6 @@ mood_student = mtkd.distill(
 # %% Use it
 model = mtkd.load(mood_student.path)
 texts = ["a great play", "a dull day"]
-for text, answer in zip(texts, model.predict("mood", texts), strict=True):
-    print(text, "->", answer["prediction"], answer["probabilities"])
+for text, row in zip(texts, model.predict("mood", texts), strict=True):
+    print(text, "->", row["prediction"], row["probabilities"])
 print(model.evaluate(data, ["mood"])["mood"].metrics)

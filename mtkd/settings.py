@@ -332,7 +332,7 @@ class FinetuneSettings(Strict):
     per_task: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
-STAGES: dict[str, type[Strict]] = {
+COMMANDS: dict[str, type[Strict]] = {
     "distill": DistillSettings,
     "refine": RefineSettings,
     "finetune": FinetuneSettings,

@@ -48,71 +48,71 @@ class MetricScores:
         return sum(self.by_metric.values()) / len(self.by_metric)
 
 
-def accuracy(answers: Predictions) -> float:
+def accuracy(rows: Predictions) -> float:
     """The share of correct predictions."""
     from sklearn.metrics import accuracy_score
 
-    return float(accuracy_score(answers.labels, answers.predictions))
+    return float(accuracy_score(rows.labels, rows.predictions))
 
 
-def f1(answers: Predictions) -> float:
+def f1(rows: Predictions) -> float:
     """F1 of class 1; 0 if class 1 is neither predicted nor a label."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(answers.labels == 1, answers.predictions == 1, zero_division=0.0))
+    return float(f1_score(rows.labels == 1, rows.predictions == 1, zero_division=0.0))
 
 
-def macro_f1(answers: Predictions) -> float:
+def macro_f1(rows: Predictions) -> float:
     """The mean F1 over all classes that occur among predictions or labels."""
     from sklearn.metrics import f1_score
 
-    return float(f1_score(answers.labels, answers.predictions, average="macro", zero_division=0.0))
+    return float(f1_score(rows.labels, rows.predictions, average="macro", zero_division=0.0))
 
 
-def matthews(answers: Predictions) -> float:
+def matthews(rows: Predictions) -> float:
     """Matthews correlation coefficient for any number of classes; 0 if either side is constant."""
     from sklearn.metrics import matthews_corrcoef
 
-    if _constant(answers.labels) or _constant(answers.predictions):
+    if _constant(rows.labels) or _constant(rows.predictions):
         return 0.0
-    return float(matthews_corrcoef(answers.labels, answers.predictions))
+    return float(matthews_corrcoef(rows.labels, rows.predictions))
 
 
-def pearson(answers: Predictions) -> float:
+def pearson(rows: Predictions) -> float:
     """Pearson correlation; 0 if either side is constant (up to float64 rounding)."""
-    return _correlation(answers.predictions, answers.labels)
+    return _correlation(rows.predictions, rows.labels)
 
 
-def spearman(answers: Predictions) -> float:
+def spearman(rows: Predictions) -> float:
     """Spearman rank correlation, where ties share their mean rank; 0 if either side is constant."""
     from scipy.stats import rankdata
 
-    return _correlation(rankdata(answers.predictions), rankdata(answers.labels))
+    return _correlation(rankdata(rows.predictions), rankdata(rows.labels))
 
 
-def group_accuracy(answers: Predictions) -> float:
+def group_accuracy(rows: Predictions) -> float:
     """The share of groups whose picked candidate is right, over the groups that have a right candidate.
 
     If several candidates of a group are picked, the share of right ones among them counts.
     """
-    index, right = _groups(answers)
-    picked = answers.predictions == answers.positive
+    index, right = _groups(rows)
+    picked = rows.predictions == rows.positive
     n_picked = np.bincount(index, picked)
     share = np.bincount(index, picked & right) / np.maximum(n_picked, 1)
     return _mean(share[np.bincount(index, right) > 0])
 
 
-def mrr(answers: Predictions) -> float:
+def mrr(rows: Predictions) -> float:
     """The mean reciprocal rank of the best right candidate, over the groups that have one.
 
     A wrong candidate with the same score counts as ranked higher.
     """
-    index, right = _groups(answers)
-    if answers.scores is None:
+    index, right = _groups(rows)
+    if rows.scores is None:
         raise ValueError("mrr needs the scores of the candidates")
     best = np.full(index.max(initial=-1) + 1, -np.inf)
-    np.maximum.at(best, index[right], answers.scores[right])
-    ahead = np.bincount(index, ~right & (answers.scores >= best[index]))
+    np.maximum.at(best, index[right], rows.scores[right])
+    ahead = np.bincount(index, ~right & (rows.scores >= best[index]))
     return _mean(1.0 / (1.0 + ahead[np.bincount(index, right) > 0]))
 
 
@@ -194,11 +194,11 @@ def _correlation(left: np.ndarray, right: np.ndarray) -> float:
     return float(pearsonr(left, right).statistic)
 
 
-def _groups(answers: Predictions) -> tuple[np.ndarray, np.ndarray]:
+def _groups(rows: Predictions) -> tuple[np.ndarray, np.ndarray]:
     """(n,) the group index of each row, counted from 0, and (n,) whether the row is a right candidate."""
-    if answers.groups is None:
+    if rows.groups is None:
         raise ValueError("a rank task's rows need groups")
-    return np.unique(answers.groups, return_inverse=True)[1], answers.labels == answers.positive
+    return np.unique(rows.groups, return_inverse=True)[1], rows.labels == rows.positive
 
 
 def _mean(values: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Soft labels: a column with a teacher's probabilities or logits for each row, such as an LLM's answers.
+"""Soft labels: a column with a teacher's probabilities or logits for each row, such as an LLM's predictions.
 
 A cell holds one number per label of the task, in the order of the labels, or a mapping from labels to
 numbers; as a list or a struct, or as JSON text. Tasks of scores (`regress`) have one number per row.
@@ -23,7 +23,7 @@ _SUM_TOLERANCE = 0.02  # probabilities are often rounded to two decimals
 
 
 def has_soft_labels(task: Task) -> bool:
-    """True if rows of this kind of task can have soft labels: one number per label, or one score."""
+    """True if rows of tasks of this type can have soft labels: one number per label, or one score."""
     outputs = task.type.n_outputs(task)
     return not task.type.predicts_spans and (
         len(task.labels) == outputs or (outputs == 1 and not task.labels)

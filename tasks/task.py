@@ -87,10 +87,10 @@ class Task:
 
     @property
     def type(self) -> TaskType:
-        """The task type: labels, head, losses, predictions and metrics of tasks of this kind.
+        """The task type: labels, head, losses, predictions and metrics of tasks of this type.
 
         Raises:
-            UserError: unknown kind.
+            UserError: unknown task type.
         """
         from tasks.task_types import task_type
 

@@ -84,7 +84,7 @@ def _parse(path: Path | str, key: str, value: Any) -> Any:
         return _FIELDS[key][0](value)
     except (TypeError, ValueError) as error:
         if key == "kind" and isinstance(value, str):
-            raise unknown(f"kind of task in {path}:", value, kinds()) from error
+            raise unknown(f"task type in {path}:", value, kinds()) from error
         raise UserError(f"{path}: {key} = {value!r} is not valid", expected=_expected(key)) from error
 
 

@@ -20,7 +20,7 @@ def list_tasks() -> dict[str, Task]:
 
 
 def list_recipes(command: str = "distill") -> list[str]:
-    """The names of the recipes for "distill", "refine" or "finetune"."""
+    """The names of the recipes for the command "distill", "refine" or "finetune"."""
     from mtkd.recipes import recipe_names
 
     return recipe_names(command)
@@ -42,9 +42,9 @@ def show_recipe(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     Raises:
         UserError: an unknown recipe or setting, or a value out of range.
     """
-    from mtkd.recipes import load_settings, recipe_stage
+    from mtkd.recipes import load_settings, recipe_command
 
-    return load_settings(name, recipe_stage(name), settings or {})
+    return load_settings(name, recipe_command(name), settings or {})
 
 
 def check_data(

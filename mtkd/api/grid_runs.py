@@ -37,7 +37,7 @@ def compare(
     jobs: int = 1,
     say: Callable[[str], None] = print,
 ) -> Table:
-    """Run a grid of recipes x settings x tasks x seeds and gather one table: mean, spread, size and speed.
+    """Run a grid of recipes x settings x tasks x seeds and gather one table: scores, costs and differences.
 
     Each run is a process of its own; finished runs are not repeated, and a failed run does
     not stop the others. Each row's differences to a reference have paired bootstrap intervals.

@@ -1,4 +1,4 @@
-"""Measure models: scores on labelled data, answers to a file, time against each other."""
+"""Measure models: scores on labelled data, predictions to a file, time against each other."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def predict(
     batch: int = 64,
     device: str | None = None,
 ) -> int:
-    """Answer every row of a JSON-lines file; each line is written to `out` with `prediction` added.
+    """Predict every row of a JSON-lines file; each line is written to `out` with `prediction` added.
 
     Args:
         task: may be None if the model has only one.
@@ -90,7 +90,7 @@ def glue_submission(
     batch: int = 64,
     device: str | None = None,
 ) -> list[SubmissionFile]:
-    """Write GLUE's eleven submission files; each task is answered by the first model that knows it."""
+    """Write GLUE's eleven submission files; each task is predicted by the first model that knows it."""
     from mtkd.evaluation import prediction
     from tasks.sources import open_data
 
@@ -111,7 +111,7 @@ def bench_inference(
     precision: Precision = "fp32",
     device: str | None = None,
 ) -> list[InferenceResult]:
-    """Time models in turn in one run: median and spread, parameters, disk and memory.
+    """Time models in turn in one run: median and range, parameters, disk and memory.
 
     Args:
         models: directories or models, or name -> one of these; the first is what the others are compared

@@ -91,7 +91,7 @@ class Model:
         return self
 
     def task(self, task: TaskSpec | None = None) -> Task:
-        """One task that the model can answer: one of its own by name, or a task file or record.
+        """One task that the model can predict: one of its own by name, or a task file or record.
 
         Args:
             task: may be left out if the model has only one.
@@ -128,10 +128,10 @@ class Model:
         if table.num_rows == 0:
             return rows if hasattr(rows, "iloc") else []
         checked = unlabelled_rows(found, RawTable(table, "rows"))
-        answers = list(predict_rows(self.module, found, checked, batch))
+        predictions = list(predict_rows(self.module, found, checked, batch))
         if not hasattr(rows, "iloc"):
-            return answers
-        return rows.assign(**{key: [answer[key] for answer in answers] for key in answers[0]})
+            return predictions
+        return rows.assign(**{key: [row[key] for row in predictions] for key in predictions[0]})
 
     def evaluate(
         self,

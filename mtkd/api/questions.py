@@ -26,7 +26,7 @@ def train_questions(
     epochs: int = 3,
     steps: int | None = None,
     lr: float | None = None,
-    batch_size: int = 64,
+    batch: int = 64,
     max_input: int = 512,
     max_output: int = 48,
     seed: int = 0,
@@ -50,7 +50,7 @@ def train_questions(
         data, out: see `mtkd.refine`.
         task: a span task.
         format: what the generator reads: "context", "answer" or "sentence".
-        epochs, steps, lr, batch_size, seed, precision: of the training.
+        epochs, steps, lr, batch, seed, precision: of the training.
         max_input, max_output: tokens of a prompt and of a question.
         limit, eval_limit: at most so many training and held-out rows (1,000 held-out rows by default).
 
@@ -76,7 +76,7 @@ def train_questions(
         epochs=epochs,
         steps=steps,
         lr=lr,
-        batch_size=batch_size,
+        batch_size=batch,
         seed=seed,
         precision=precision,
         limit=limit,

@@ -48,7 +48,7 @@ _ABOVE_0 = click.IntRange(min=1)
     type=click.FloatRange(min=0, min_open=True),
     help="learning rate  [default: 0.03 for a fresh T5, else 3e-4]",
 )
-@click.option("--batch-size", default=64, type=_ABOVE_0, help="questions per step")
+@click.option("--batch", default=64, type=_ABOVE_0, help="questions per step")
 @click.option("--max-input", default=512, type=click.IntRange(min=8), help="longest prompt in tokens")
 @click.option("--max-output", default=48, type=click.IntRange(min=2), help="longest question in tokens")
 @seed_option

@@ -24,7 +24,7 @@ from tasks.errors import UserError
 
 
 @click.command()
-@click.argument("grid", metavar="FILE|NAME")
+@click.argument("grid", metavar="GRID")
 @data_option
 @click.option("--teacher", metavar="DIR|NAME", help="the teacher; {task} in the name stands for the task")
 @click.option(
@@ -48,7 +48,9 @@ from tasks.errors import UserError
 )
 @click.option("--without", multiple=True, metavar="CELL", help="leave a cell out")
 @click.option(
-    "--tasks", help="replace the grid's tasks (space-separated; comma-separated tasks are trained together)"
+    "--tasks",
+    multiple=True,
+    help="replace the grid's tasks: comma-separated ones are trained together; may be given several times",
 )
 @click.option("--seeds", help="replace the grid's seeds (comma-separated)")
 @click.option(
@@ -74,7 +76,7 @@ from tasks.errors import UserError
     "--columns",
     type=click.Choice(["primary", "all"]),
     default="primary",
-    help="also print every metric of every split (compare.md always has them)",
+    help="also print every metric of every split (compare.md in --out always has them)",
 )
 @click.option(
     "--jobs",
@@ -87,7 +89,7 @@ from tasks.errors import UserError
 @report_options
 def compare(
     grid: str,
-    tasks: str | None,
+    tasks: tuple[str, ...],
     seeds: str | None,
     sets: tuple[str, ...],
     dry_run: bool,
@@ -95,10 +97,10 @@ def compare(
     json_file: str | None,
     **given: Any,
 ) -> None:
-    """Run a grid of recipes x overrides x tasks x seeds, and print tables: scores, size, speed, differences.
+    """Run a grid of cells x tasks x seeds, and print tables: scores, size, speed, differences.
 
-    GRID is a TOML file or one of the grids of the papers' tables, such as mlkd-table-7: docs/compare.md lists
-    them. --dry-run prints the commands of the runs and starts none.
+    A cell is a row of these tables: a recipe with its settings. GRID is a TOML file, or the name of one for a
+    paper's table, such as mlkd-table-7; docs/compare.md describes the format and lists the names.
     Finished runs are not repeated; a run that fails does not stop the others. A second table has each cell's
     difference to the reference with its 95% interval (paired bootstrap over rows and seeds).
     """
@@ -108,7 +110,7 @@ def compare(
     from mtkd.jobs.grid_plan import plan
     from mtkd.recipes import parse_set
 
-    loaded, inputs = plan_grid(grid, **given, **_lists(tasks, seeds), settings=parse_set(sets))
+    loaded, inputs = plan_grid(grid, **given, tasks=tasks, seeds=_numbers(seeds), settings=parse_set(sets))
     if dry_run:
         for job in dict.fromkeys(job for run in plan(loaded, inputs) for job in run.jobs):
             print(f"mtkd {shlex.join(job.command)}")
@@ -133,10 +135,9 @@ def compare(
         raise SystemExit(1)
 
 
-def _lists(tasks: str | None, seeds: str | None) -> dict[str, list[Any]]:
-    """Space-separated tasks and comma-separated seeds as lists."""
+def _numbers(seeds: str | None) -> list[int]:
+    """Comma-separated seeds as a list."""
     try:
-        numbers = [int(seed) for seed in seeds.split(",")] if seeds else []
+        return [int(seed) for seed in seeds.split(",")] if seeds else []
     except ValueError as error:
         raise UserError(f"--seeds {seeds!r}", expected="comma-separated numbers, such as 0,1,2") from error
-    return {"tasks": (tasks or "").split(), "seeds": numbers}

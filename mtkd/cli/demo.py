@@ -84,7 +84,13 @@ def demo(out: Path, seed: int, overwrite: bool, tiny: bool) -> None:
     speed, size = _bench(out, batch=8 if tiny else 64)
     seconds["total"] = time.monotonic() - started
     _report(scores, gain, speed, size)
-    record = {"mean": scores["mean"], "tasks": scores, "gain": gain.to_json(), "speed": speed, "size": size}
+    record = {
+        "average": scores["average"],
+        "tasks": scores,
+        "gain": gain.to_json(),
+        "speed": speed,
+        "size": size,
+    }
     write_json(out / "demo.json", record | {"seed": seed, "seconds": seconds["total"], "steps": seconds})
     taken = ", ".join(f"{name} {value:.0f} s" for name, value in seconds.items() if name != "total")
     say(f"the demo took {seconds['total']:.0f} s ({taken}); everything is in {out}")
@@ -101,7 +107,7 @@ def _step(title: str, line: str, overwrite: bool) -> float:
 
 
 def _scores(out: Path, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """Task (or "mean") -> the score of the majority-class baseline, the teacher, and each student."""
+    """Task (or "average") -> the score of the majority-class baseline, the teacher, and each student."""
     runs = {name: read_json(out / name / "run.json")["scores"] for name in ("teacher", "labels", "distilled")}
     found = {}
     for task in names:
@@ -111,13 +117,13 @@ def _scores(out: Path, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
         tuned = read_json(out / "finetuned" / task / "run.json")["scores"]
         found[task]["finetuned"] = tuned[key]["primary"]
     columns = list(found[names[0]])
-    mean = {name: sum(scores[name] for scores in found.values()) / len(names) for name in columns}
-    return found | {"mean": mean}
+    average = {name: sum(scores[name] for scores in found.values()) / len(names) for name in columns}
+    return found | {"average": average}
 
 
 def _gain(out: Path, names: tuple[str, ...]) -> Any:
     """The paired difference between the distilled student and the one that learned from labels alone."""
-    from mtkd.evaluation.differences import MEAN, differences_by_task, sample_scores
+    from mtkd.evaluation.differences import AVERAGE, differences_by_task, sample_scores
     from mtkd.evaluation.scoring import read_predictions
     from mtkd.training.run_directory import PREDICTIONS
     from tasks.task_names import resolve
@@ -125,7 +131,7 @@ def _gain(out: Path, names: tuple[str, ...]) -> Any:
     runs = [read_predictions(out / name / PREDICTIONS) for name in ("distilled", "labels")]
     pairs = {task.name: sample_scores(task, [{0: run[task.name]} for run in runs]) for task in resolve(names)}
     distilled, labels = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
-    return differences_by_task(distilled, labels)[MEAN]
+    return differences_by_task(distilled, labels)[AVERAGE]
 
 
 def _bench(out: Path, batch: int) -> tuple[float, float]:
@@ -151,14 +157,14 @@ def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, 
     )
     rows = [(name, *(f"{value:.3f}" for value in line.values())) for name, line in scores.items()]
     table(columns, rows, "Scores on validation rows")
-    mean = scores["mean"]
+    average = scores["average"]
     points = [f"{100 * value:+.1f}" for value in (gain.difference, gain.low, gain.high)]
     print(
         f"Learning from the teacher instead of labels makes a difference of {points[0]} points "
         f"(95% interval {points[1]} to {points[2]}) in the same number of steps."
     )
-    if (gained := mean["teacher"] - mean["majority"]) > 0:
-        kept = (mean["distilled"] - mean["majority"]) / gained
+    if (gained := average["teacher"] - average["majority"]) > 0:
+        kept = (average["distilled"] - average["majority"]) / gained
         print(f"The distilled student keeps {kept:.0%} of what the teacher gains over the baseline.")
     else:
         print("The teacher is no better than the baseline: it has learned too little to teach.")

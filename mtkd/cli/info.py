@@ -55,15 +55,15 @@ def recipes(ctx: click.Context, json_file: str | None) -> None:
     if ctx.invoked_subcommand:
         return
     from mtkd.recipes import load_settings, recipe_names, recipe_summary
-    from mtkd.settings import STAGES
+    from mtkd.settings import COMMANDS
 
-    found = [(name, stage) for stage in STAGES for name in recipe_names(stage)]
+    found = [(name, command) for command in COMMANDS for name in recipe_names(command)]
 
     def draw() -> None:
-        table(("recipe", "for", "what it is"), [(n, f"mtkd {s}", recipe_summary(n)) for n, s in found])
+        table(("recipe", "for", "what it is"), [(n, f"mtkd {c}", recipe_summary(n)) for n, c in found])
 
     # Loading settings imports torch for the losses, which takes seconds.
-    every = [{"name": n, "stage": s, **load_settings(n, s, {}).model_dump()} for n, s in found if json_file]
+    every = [{"name": n, "command": c, **load_settings(n, c, {}).model_dump()} for n, c in found if json_file]
     show(every, json_file, draw)
 
 
@@ -75,12 +75,12 @@ def recipes(ctx: click.Context, json_file: str | None) -> None:
 @json_option
 def show_recipe(name: str, complete: bool, json_file: str | None) -> None:
     """Print a recipe: every line can be changed with --set."""
-    from mtkd.recipes import load_settings, recipe_stage, recipe_text
+    from mtkd.recipes import load_settings, recipe_command, recipe_text
     from mtkd.recipes.settings_reference import settings_in_use
 
-    text, stage = recipe_text(name), recipe_stage(name)
+    text, command = recipe_text(name), recipe_command(name)
     # Loading settings imports torch for the losses, which takes seconds.
-    settings = load_settings(name, stage, {}) if complete or json_file else None
+    settings = load_settings(name, command, {}) if complete or json_file else None
 
     def draw() -> None:
         if settings is None or not complete:

@@ -168,9 +168,9 @@ def predict(
     device: str | None,
     json_file: str | None,
 ) -> None:
-    """Answer a file's rows (--task, --in, --out), or write a GLUE submission (--data, --glue-submission).
+    """Predict a file's rows (--task, --in, --out), or write a GLUE submission (--data, --glue-submission).
 
-    With several models, each task of a submission is answered by the first that knows it.
+    With several models, each task of a submission is predicted by the first that knows it.
     """
     if folder and data:
         files = mtkd.glue_submission(models, data, folder, batch=batch, device=device)
@@ -182,7 +182,7 @@ def predict(
             hint="mtkd predict --help",
         )
     count = mtkd.predict(models[0], task, source, out, batch=batch, device=device)
-    show({"rows": count, "out": str(out)}, json_file, lambda: say(f"{count:,} rows answered: {out}"))
+    show({"rows": count, "out": str(out)}, json_file, lambda: say(f"{count:,} rows predicted: {out}"))
 
 
 def _draw_submission(files: list[SubmissionFile], folder: Path) -> None:
@@ -195,7 +195,7 @@ def _draw_submission(files: list[SubmissionFile], folder: Path) -> None:
         )
         for f in files
     ]
-    table(("file", "task", "rows", "answered by"), rows)
+    table(("file", "task", "rows", "predicted by"), rows)
     incomplete = sum(f.rows != f.expected for f in files)
     if incomplete:
         say(f"{incomplete} of {len(files)} files are incomplete: GLUE would reject them")
@@ -227,7 +227,7 @@ def inference(
     device: str | None,
     json_file: str | None,
 ) -> None:
-    """Time models in turn in one run, with warm-up: median and spread, parameters, disk, peak memory.
+    """Time models in turn in one run, with warm-up: median and range, parameters, disk, peak memory.
 
     Ratios are relative to the first model. Models that read the two texts of a row separately get half of
     --seq-len for each.

@@ -144,8 +144,8 @@ def draw_scores(record: dict[str, Any]) -> None:
     """Print the validation scores of a run's record."""
     from mtkd.evaluation.scoring import TaskScores, averages
 
-    means = averages(TaskScores(**scores) for scores in record["scores"].values())
-    scored = record["scores"] | {f"{found.task}/average": found.to_json() for found in means}
+    over_splits = averages(TaskScores(**scores) for scores in record["scores"].values())
+    scored = record["scores"] | {f"{found.task}/average": found.to_json() for found in over_splits}
     rows = [
         (
             name,

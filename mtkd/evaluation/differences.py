@@ -132,7 +132,7 @@ def metric_values(task: Task, rows: RowPredictions) -> dict[str, float]:
 def paired_difference(
     model: Sequence[ScoreSamples], reference: Sequence[ScoreSamples], *, seed: int = 0
 ) -> Difference:
-    """The difference of two models on one task, or of their means over several tasks, with its interval.
+    """The difference of two models on one task, or of their averages over several tasks, with its interval.
 
     The interval holds the 2.5% and the 97.5% percentile of the difference over bootstrap samples. Each sample
     draws the validation rows of every split with replacement, the same for both models, and the seeds (see
@@ -151,7 +151,7 @@ def paired_difference(
     return Difference(*means, means[0] - means[1], float(low), float(high))
 
 
-MEAN = "mean"
+AVERAGE = "average"
 
 
 def differences_by_task(
@@ -159,11 +159,11 @@ def differences_by_task(
 ) -> dict[str, Difference]:
     """The difference on each task that both models were scored on.
 
-    If there are several tasks and both models have all of them, the key "mean" holds that of the means.
+    If there are several tasks and both models have all of them, "average" holds that of their averages.
     """
     shared = [name for name in model if name in reference]
     found = {name: paired_difference([model[name]], [reference[name]], seed=seed) for name in shared}
     if len(shared) > 1 and set(model) == set(reference):
         sides = [model[name] for name in shared], [reference[name] for name in shared]
-        found[MEAN] = paired_difference(*sides, seed=seed)
+        found[AVERAGE] = paired_difference(*sides, seed=seed)
     return found

@@ -56,7 +56,9 @@ class SubmissionFile:
     filled: str | None
 
 
-def answer(model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64) -> tuple[Encoded, np.ndarray]:
+def encode_and_predict(
+    model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64
+) -> tuple[Encoded, np.ndarray]:
     """The rows as the model reads them, and its logits.
 
     Raises:
@@ -76,13 +78,13 @@ def predict_rows(
     Raises:
         UserError: the model has no head for the task.
     """
-    encoded, logits = answer(model, task, rows, batch_size)
+    encoded, logits = encode_and_predict(model, task, rows, batch_size)
     layout = model.tokeniser.layout(len(task.columns))
     yield from task.type.records(task, encoded, logits, layout, model.threshold(task))
 
 
 def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, batch_size: int = 64) -> int:
-    """Answer every row of a JSON-lines file and write the lines with `prediction` added.
+    """Predict every row of a JSON-lines file and write the lines with `prediction` added.
 
     What else is added depends on the task's type (`TaskType.records`): classes also get `prediction_id` and
     `probabilities`, one for each label; span tasks `start`, `score`, `no_answer_score` and `n_best`.
@@ -92,7 +94,7 @@ def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, bat
         out: another file than `source`.
 
     Returns:
-        how many rows were answered.
+        how many rows were predicted.
 
     Raises:
         UserError: the file is missing, `out` is the same file (by another path or a link, too), a line is
@@ -148,14 +150,14 @@ def glue_submission(
                 )
                 if model is None or not there:
                     count = len(load_rows(data, task, split)) if there else SUBMISSION_ROWS[file]
-                    answers = np.full(count, float(np.mean(task.range)) if task.range else 0)
+                    predictions = np.full(count, float(np.mean(task.range)) if task.range else 0)
                 else:
                     rows = load_rows(data, task, split)
-                    encoded, logits = answer(model, task, rows, batch_size)
-                    answers = task.type.decode(task, logits, encoded.groups)
-                lines = [f"{index}\t{_submitted(task, value)}" for index, value in enumerate(answers)]
+                    encoded, logits = encode_and_predict(model, task, rows, batch_size)
+                    predictions = task.type.decode(task, logits, encoded.groups)
+                lines = [f"{index}\t{_submitted(task, value)}" for index, value in enumerate(predictions)]
                 (place / file).write_text("\n".join(["index\tprediction", *lines]) + "\n", encoding="utf-8")
-                found.append(SubmissionFile(file, task.name, len(answers), SUBMISSION_ROWS[file], why))
+                found.append(SubmissionFile(file, task.name, len(predictions), SUBMISSION_ROWS[file], why))
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt
 
 from mtkd.losses.term_settings import Strict
-from mtkd.recipes import load_settings, recipe_stage
+from mtkd.recipes import load_settings, recipe_command
 from mtkd.settings import validate
 from tasks.errors import UserError, unknown
 
@@ -132,7 +132,7 @@ class Grid(Strict):
 
     def sets_of(self, name: str) -> dict[str, Any]:
         """The settings of a cell, those of the grid included."""
-        shared = recipe_stage(self.recipe_of(name)) == recipe_stage(self.recipe)
+        shared = recipe_command(self.recipe_of(name)) == recipe_command(self.recipe)
         return (self.set if shared else {}) | self.cells[name].set
 
     def specs_of(self, name: str) -> list[str]:
@@ -148,7 +148,7 @@ class Grid(Strict):
     def needs_teacher(self) -> bool:
         """True unless every cell fine-tunes a model of its own `first`."""
         return any(
-            recipe_stage(self.recipe_of(name)) != "finetune" or not cell.first
+            recipe_command(self.recipe_of(name)) != "finetune" or not cell.first
             for name, cell in self.cells.items()
         )
 
@@ -177,11 +177,11 @@ class Grid(Strict):
                 raise UserError(f"cell {name!r}: " + "\n".join(error.lines())) from error
 
     def _check_cell(self, name: str, cell: Cell) -> None:
-        stage = recipe_stage(self.recipe_of(name))
-        load_settings(self.recipe_of(name), stage, self.sets_of(name))
-        wrong = [key for key in _ONLY_WITH if getattr(cell, key) and stage not in _ONLY_WITH[key]]
+        command = recipe_command(self.recipe_of(name))
+        load_settings(self.recipe_of(name), command, self.sets_of(name))
+        wrong = [key for key in _ONLY_WITH if getattr(cell, key) and command not in _ONLY_WITH[key]]
         if wrong:
-            raise UserError(f"{wrong[0]} cannot be used with a recipe for mtkd {stage}")
+            raise UserError(f"{wrong[0]} cannot be used with a recipe for mtkd {command}")
         if cell.first:
             load_settings(cell.first.recipe, "distill", cell.first.set)
         if cell.then:

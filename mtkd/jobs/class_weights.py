@@ -28,7 +28,7 @@ def check_class_weights(train: TrainSettings, tasks: Sequence[Task], objective: 
     weighted = [task for task in tasks if task.kind == "classify"]
     problem = expected = None
     if not weighted:
-        problem, expected = "no task of this run is a classification", "tasks of the kind classify"
+        problem, expected = "no task of this run is a classification", "tasks of type classify"
     elif not any(isinstance(term, Labels) for term in objective.terms.values()):
         problem, expected = "no loss of this run is the loss on labels", "a recipe with a term `labels`"
     elif not isinstance(weights, str):

@@ -55,11 +55,11 @@ class Request:
         """
         return open_data(self.data)
 
-    def open_run(self, job: str, settings: Any, tasks: list[Task], **more: Any) -> RunDirectory:
+    def open_run(self, command: str, settings: Any, tasks: list[Task], **more: Any) -> RunDirectory:
         """Open the run directory. The identity of the run is everything that determines its result.
 
         Args:
-            job: "refine", "distill" or "finetune".
+            command: "refine", "distill" or "finetune".
             more: further parts of the identity.
 
         Raises:
@@ -69,7 +69,7 @@ class Request:
         for key in ("checkpoint_minutes", "checkpoint_steps"):  # these do not affect the result
             values["train"].pop(key)
         identity = {
-            "stage": job,
+            "command": command,
             "data": self.data.name if isinstance(self.data, DataSource) else self.data,
             "tasks": self.tasks if isinstance(self.tasks, str) else ",".join(task.name for task in tasks),
             "task_digest": digest_bytes(json.dumps([task.to_json() for task in tasks]))[:16],

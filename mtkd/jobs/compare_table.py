@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mtkd.evaluation.differences import MEAN, Difference
+from mtkd.evaluation.differences import AVERAGE, Difference
 from mtkd.grids import Grid
 
 Columns = Mapping[str, list[float]]
@@ -40,7 +40,7 @@ class Row:
         steps: training steps of each run.
         kept: "best" or "last": which epoch's weights were scored.
         metrics: heading such as "mnli-m acc" -> value of each seed.
-        differences: task, or "mean" -> difference to the reference.
+        differences: task, or "average" -> difference to the reference.
         above_majority: the same to the majority class; empty if the grid has no baselines.
     """
 
@@ -63,12 +63,12 @@ class Row:
         """The mean over seeds."""
         return _mean(self.scores, task)
 
-    def spread(self, task: str) -> float | None:
+    def std(self, task: str) -> float | None:
         """The standard deviation over seeds; None if there are fewer than two."""
-        return _spread(self.scores, task)
+        return _std(self.scores, task)
 
     def average(self, tasks: list[str]) -> float:
-        """The mean over tasks; NaN if a task is missing."""
+        """The average over tasks; NaN if a task is missing."""
         return statistics.fmean([self.mean(task) for task in tasks]) if tasks else math.nan
 
     def to_json(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Table:
             {
                 **row.to_json(),
                 "mean": {task: row.mean(task) for task in self.tasks},
-                "spread": {task: row.spread(task) for task in self.tasks},
+                "std": {task: row.std(task) for task in self.tasks},
                 "average": row.average(self.tasks),
             }
             for row in self.rows
@@ -127,11 +127,11 @@ class Table:
         return ["", *self.tasks, "average", "parameters", "steps", "training", *batches]
 
     def lines(self) -> list[list[str]]:
-        """The rows as text, scores in percent with the spread over seeds."""
+        """The rows as text, scores in percent with the standard deviation over seeds."""
         return [
             [
                 row.name,
-                *(_percent(row.mean(task), row.spread(task)) for task in self.tasks),
+                *(_percent(row.mean(task), row.std(task)) for task in self.tasks),
                 _percent(row.average(self.tasks), None),
                 "-" if row.parameters is None else f"{row.parameters / 1e6:.1f}M",
                 f"{statistics.fmean(row.steps):,.0f}" if row.steps else "-",
@@ -144,7 +144,7 @@ class Table:
 
     def difference_columns(self) -> list[str]:
         """The column headings of `difference_lines`."""
-        return ["", *self.tasks, *([MEAN] if len(self.tasks) > 1 else [])]
+        return ["", *self.tasks, *([AVERAGE] if len(self.tasks) > 1 else [])]
 
     def difference_lines(self) -> list[list[str]]:
         """Each row's differences to the reference in points, with their 95% intervals and verdicts."""
@@ -160,10 +160,10 @@ class Table:
         return ["", *dict.fromkeys(name for row in self.rows for name in row.metrics)]
 
     def metric_lines(self) -> list[list[str]]:
-        """Every metric of every validation split, in percent, with the spread over seeds."""
+        """Every metric of every validation split, in percent, with the standard deviation over seeds."""
         names = self.metric_columns()[1:]
         return [
-            [row.name, *(_percent(_mean(row.metrics, name), _spread(row.metrics, name)) for name in names)]
+            [row.name, *(_percent(_mean(row.metrics, name), _std(row.metrics, name)) for name in names)]
             for row in self.rows
         ]
 
@@ -196,15 +196,15 @@ def _mean(columns: Columns, name: str) -> float:
     return statistics.fmean(columns[name]) if columns.get(name) else math.nan
 
 
-def _spread(columns: Columns, name: str) -> float | None:
+def _std(columns: Columns, name: str) -> float | None:
     values = columns.get(name, [])
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def _percent(value: float, spread: float | None) -> str:
+def _percent(value: float, std: float | None) -> str:
     if math.isnan(value):
         return "-"
-    return f"{100 * value:.1f}" + ("" if spread is None else f" ± {100 * spread:.1f}")
+    return f"{100 * value:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
 
 
 def _speed(speed: Mapping[int, float], ms: Mapping[int, float], batch: int) -> str:

@@ -20,7 +20,7 @@ from mtkd.evaluation.baseline import (
     majority_baseline,
 )
 from mtkd.evaluation.class_report import class_report
-from mtkd.evaluation.differences import MEAN, Difference, differences_by_task, sample_scores
+from mtkd.evaluation.differences import AVERAGE, Difference, differences_by_task, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, score_logits, write_predictions
 from mtkd.jobs.evaluation_result import Evaluation
@@ -207,7 +207,7 @@ def _differences(tasks: Mapping[str, Task], model: Runs, other: Runs) -> dict[st
     sides = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
     found = differences_by_task(*sides)
     if len(pairs) < len(model):
-        found.pop(MEAN, None)  # the mean over some tasks would not be that of the model
+        found.pop(AVERAGE, None)  # the average over some tasks would not be that of the model
     return found
 
 
@@ -229,7 +229,7 @@ def _checkpoint(
     tasks = resolve(spec) if spec else []
     if len(tasks) != 1:
         raise UserError(
-            f"{model} is a checkpoint of transformers, which answers one task",
+            f"{model} is a checkpoint of transformers, which is for one task",
             hint="name the task: `tasks=NAME`, or a task file",
         )
     found = find_teachers(str(model), tasks, heads=True, labels=labels)

@@ -20,7 +20,7 @@ class Evaluation(Mapping[str, TaskScores]):
         skipped: "task" or "task/split" -> why it was not scored.
         warnings: warnings about these scores.
         differences: baseline or other model -> task -> how much higher this model scores, with a paired
-            bootstrap interval; "mean" = the means over tasks. See `mtkd.evaluation.differences`.
+            bootstrap interval; "average" = over all tasks. See `mtkd.evaluation.differences`.
     """
 
     scores: list[TaskScores]
@@ -32,8 +32,8 @@ class Evaluation(Mapping[str, TaskScores]):
     def __str__(self) -> str:
         """A small table: task or split, rows, metrics, score and baseline; then what was skipped."""
         lines = [("task", "rows", "score", "baseline", "metrics")]
-        means = {f"{score.task}/average": score for score in averages(self.scores)}
-        for name, score in {**self, **means}.items():
+        of_tasks = {f"{score.task}/average": score for score in averages(self.scores)}
+        for name, score in {**self, **of_tasks}.items():
             metrics = ", ".join(f"{metric} {value:.3f}" for metric, value in score.metrics.items())
             lines.append((name, f"{score.rows:,}", f"{score.primary:.3f}", f"{score.majority:.3f}", metrics))
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -82,7 +82,7 @@ class _Finetune(TrainingJob):
         start: the model, or its directory, from which every learning rate starts.
     """
 
-    name = "finetune"
+    command = "finetune"
     settings: FinetuneSettings
     start: Path | MultiTaskModel
 

@@ -12,7 +12,7 @@ from mtkd.grids import TEACHER, Cell, Grid, Step
 from mtkd.jobs.grid_jobs import GridInputs, Job, file_name, setting_words
 from mtkd.losses.loss_registry import loss_class
 from mtkd.models.saved_model import is_saved_model, read_saved
-from mtkd.recipes import load_settings, recipe_stage
+from mtkd.recipes import load_settings, recipe_command
 from mtkd.settings import DistillSettings
 from tasks.errors import UserError
 from tasks.files import digest_bytes
@@ -78,8 +78,8 @@ class _Planner:
         teacher = self._teacher(spec, seed)
         first = _text_job(self.grid, cell, self.inputs, seed)
         before = (*teacher, *([first] if first else []))
-        stage = recipe_stage(self.grid.recipe_of(name))
-        main = {"distill": self._distill, "refine": self._refine, "finetune": self._finetune}[stage](
+        command = recipe_command(self.grid.recipe_of(name))
+        main = {"distill": self._distill, "refine": self._refine, "finetune": self._finetune}[command](
             name, spec, seed, before
         )
         needed = [job for last in main if last.steps_of for job in (*last.steps_of.needs, last.steps_of)]
@@ -161,7 +161,7 @@ class _Planner:
     def _distils(self, name: str) -> bool:
         """True if a cell can learn from rows without labels."""
         recipe = self.grid.recipe_of(name)
-        if recipe_stage(recipe) != "distill":
+        if recipe_command(recipe) != "distill":
             return False
         stages = load_settings(recipe, "distill", self.grid.sets_of(name)).resolved_stages()
         losses = [loss_class(term.loss) for stage in stages for term in stage.terms.values()]
@@ -212,8 +212,8 @@ class _Planner:
         epochs, recipe = self.inputs.epochs, self.grid.recipe_of(name)
         if epochs is None:
             return []
-        stage = recipe_stage(recipe)
-        settings = load_settings(recipe, stage, self.grid.sets_of(name), spec)
+        command = recipe_command(recipe)
+        settings = load_settings(recipe, command, self.grid.sets_of(name), spec)
         stages = settings.resolved_stages() if isinstance(settings, DistillSettings) else []
         if len(stages) < 2:
             return ["--epochs", str(epochs)]

@@ -71,7 +71,7 @@ def refine(
 
 @dataclass(kw_only=True)
 class _Refine(TrainingJob):
-    name = "refine"
+    command = "refine"
     settings: RefineSettings
 
     def inputs(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class StagedJob(TrainingJob):
         facts: further values to record, found during training.
     """
 
-    name = "distill"
+    command = "distill"
     settings: DistillSettings
     validated: ValidatedRun
     prepared: PreparedRun = field(init=False)

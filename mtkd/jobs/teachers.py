@@ -184,7 +184,7 @@ def _members(
     if source is not None:
         if len(tasks) > 1 and not named:
             raise UserError(
-                f"the transformers checkpoint {_name(teacher)} answers one task, but the run has "
+                f"the transformers checkpoint {_name(teacher)} is for one task, but the run has "
                 f"{', '.join(task.name for task in tasks)}",
                 hint=f"name the task that it teaches, `teacher={tasks[0].name}=DIR`, and a teacher for each "
                 "other",

@@ -50,7 +50,7 @@ class TrainingJob(ABC):
     `inputs` and `prepare` validate everything; nothing is written before both are done.
 
     Attributes:
-        name: "refine", "distill" or "finetune".
+        command: "refine", "distill" or "finetune".
         settings: the settings of the job, which include `train`.
         sources: encoder, teacher, corpus and so on, by their names in the run's identity.
         callbacks: called during training.
@@ -59,7 +59,7 @@ class TrainingJob(ABC):
         warnings: warnings to show and to record.
     """
 
-    name: ClassVar[str]
+    command: ClassVar[str]
     request: Request
     settings: Any
     tasks: list[Task]
@@ -94,7 +94,7 @@ class TrainingJob(ABC):
             UserError: the request is invalid; raised before anything is written.
             Interrupted: Ctrl-C or SIGTERM, after writing a checkpoint.
         """
-        run = self.request.open_run(self.name, self.settings, self.tasks, **self.sources)
+        run = self.request.open_run(self.command, self.settings, self.tasks, **self.sources)
         self.accelerator = make_accelerator(self.request.device)
         inputs = self.inputs()
         run.check_inputs(**inputs)

@@ -74,7 +74,7 @@ class LossTerm(nn.Module):
         layers: the (student layer, teacher layer) pairs that slow build switches on one after another; a
             term without pairs starts after all of them.
         weight: the factor in the objective, or points over the steps (`mtkd/losses/term_settings.py`).
-        kinds: the kinds of task that the term applies to; None = all.
+        kinds: the task types that the term applies to; None = all.
     """
 
     Settings: ClassVar[type[TermSettings]] = TermSettings

@@ -28,7 +28,7 @@ class Objective(nn.Module):
     not change the result.
 
     Args:
-        terms: name -> term; each term holds its weight and the kinds of task that it applies to.
+        terms: name -> term; each term holds its weight and the task types that it applies to.
         slow_build: the fraction of the steps during which layers are switched on one after another.
     """
 

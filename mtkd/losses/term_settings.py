@@ -87,7 +87,7 @@ class TermSettings(Strict):
 
     Attributes:
         weight: the factor of the term in the objective, or points over the steps.
-        kinds: the kinds of task that the term applies to; None = all.
+        kinds: the task types that the term applies to; None = all.
         loss: the name of the loss.
     """
 

@@ -200,7 +200,7 @@ def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -
         what: how to name the model in the error ("the teacher ...").
 
     Raises:
-        UserError: a head is missing, or was trained on another kind of task or other labels.
+        UserError: a head is missing, or was trained on another task type or other labels.
     """
     for task in tasks:
         trained = known.get(task.head)

@@ -8,13 +8,13 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from mtkd.settings import STAGES, validate
+from mtkd.settings import COMMANDS, validate
 from tasks.errors import UserError, unknown
 
 
-def recipe_names(stage: str = "distill") -> list[str]:
-    """The built-in recipes of one stage, in alphabetical order."""
-    return sorted(name for name in _files() if _read(name)["stage"] == stage)
+def recipe_names(command: str = "distill") -> list[str]:
+    """The built-in recipes of one command, in alphabetical order."""
+    return sorted(name for name in _files() if _read(name)["command"] == command)
 
 
 def recipe_text(name: str) -> str:
@@ -29,15 +29,15 @@ def recipe_text(name: str) -> str:
 
 
 @cache
-def recipe_stage(name: str) -> str:
-    """The stage of a recipe: "distill", "refine" or "finetune".
+def recipe_command(name: str) -> str:
+    """The command that a recipe is for: "distill", "refine" or "finetune".
 
     Raises:
         UserError: unknown recipe.
     """
     if name not in _files():
         raise unknown("recipe", name, _files(), hint="`mtkd recipes` lists all recipes")
-    return _read(name)["stage"]
+    return _read(name)["command"]
 
 
 def recipe_summary(name: str) -> str:
@@ -45,12 +45,12 @@ def recipe_summary(name: str) -> str:
     return _read(name)["summary"]
 
 
-def load_settings(name: str, stage: str, overrides: Mapping[str, Any], task: str = "") -> Any:
+def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: str = "") -> Any:
     """Load a recipe, apply overrides, and validate the settings.
 
     Args:
         name: the recipe.
-        stage: "distill", "refine" or "finetune".
+        command: "distill", "refine" or "finetune".
         overrides: dotted key -> value, as returned by `parse_set`. `train.*` applies to every stage of the
             recipe that has no override of its own.
         task: the task or tasks to train on; for a single task, the recipe's settings for this task apply.
@@ -58,21 +58,21 @@ def load_settings(name: str, stage: str, overrides: Mapping[str, Any], task: str
     Raises:
         UserError: unknown recipe or key (the most similar one is suggested), or a value out of range.
     """
-    names = recipe_names(stage)
+    names = recipe_names(command)
     if name not in names:
-        raise unknown(f"{stage} recipe", name, names, hint="`mtkd recipes` lists all recipes")
-    if stage == "finetune" and "train.lr" in overrides:
+        raise unknown(f"{command} recipe", name, names, hint="`mtkd recipes` lists all recipes")
+    if command == "finetune" and "train.lr" in overrides:
         raise UserError(
             f"`train.lr={overrides['train.lr']}` has no effect: fine-tuning tries all learning_rates",
             hint=f"use `learning_rates=[{overrides['train.lr']}]`",
         )
     values = _read(name)
-    values.pop("stage")
+    values.pop("command")
     for key, value in values.get("per_task", {}).get(task, {}).items():
         _assign(values, key, value)
     if overrides.get("train.epochs") and "train.steps" not in overrides:
         overrides = {"train.steps": None, **overrides}
-    if stage == "finetune" and (overrides.get("train.epochs") or overrides.get("train.steps")):
+    if command == "finetune" and (overrides.get("train.epochs") or overrides.get("train.steps")):
         overrides = {"epoch_counts": [], **overrides}
     for key in overrides:
         section, _, setting = key.partition(".")
@@ -80,7 +80,7 @@ def load_settings(name: str, stage: str, overrides: Mapping[str, Any], task: str
             table.get("train", {}).pop(setting, None)
     for key, value in overrides.items():
         _assign(values, key, value)
-    return validate(STAGES[stage], values)
+    return validate(COMMANDS[command], values)
 
 
 def parse_set(pairs: Sequence[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from mtkd.losses.allowed_values import allowed_values
 from mtkd.losses.term_settings import TermSettings
 from mtkd.models.encoders.encoder import StudentSettings
-from mtkd.settings import STAGES
+from mtkd.settings import COMMANDS
 
 # The descriptions of fields that the docstring of their class does not describe.
 _SHARED = {
@@ -70,24 +70,24 @@ class Section:
     Attributes:
         title: where they are set: "distill", "train", "terms.NAME, loss = relation".
         summary: the first sentence of the class's docstring.
-        stages: the commands that read them.
+        commands: the commands that read them.
     """
 
     title: str
     summary: str
-    stages: tuple[str, ...]
+    commands: tuple[str, ...]
     settings: tuple[SettingInfo, ...]
 
 
 def sections() -> list[Section]:
     """All settings of all commands, each class once."""
     found: dict[tuple[str, type[BaseModel], type[BaseModel]], list[str]] = {}
-    for stage, model in STAGES.items():
-        for place in _classes(stage, "", model, BaseModel):
-            found.setdefault(place, []).append(stage)
+    for command, model in COMMANDS.items():
+        for place in _classes(command, "", model, BaseModel):
+            found.setdefault(place, []).append(command)
     written = [
-        Section(title, _paragraph(part), tuple(stages), tuple(_leaves(part, base, _prefix(title))))
-        for (title, part, base), stages in found.items()
+        Section(title, _paragraph(part), tuple(commands), tuple(_leaves(part, base, _prefix(title))))
+        for (title, part, base), commands in found.items()
     ]
     return [section for section in written if section.settings or "," in section.title]
 
@@ -104,7 +104,7 @@ def markdown() -> str:
     ]
     for section in sections():
         note = "Read by" if section.settings else "It has no settings of its own. Read by"
-        lines += ["", f"## {section.title}", "", f"{section.summary} {note} {_commands(section.stages)}."]
+        lines += ["", f"## {section.title}", "", f"{section.summary} {note} {_commands(section.commands)}."]
         if section.settings:
             lines += ["", "| setting | default | allowed | meaning |", "| --- | --- | --- | --- |"]
         for s in section.settings:
@@ -113,8 +113,8 @@ def markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _commands(stages: Sequence[str]) -> str:
-    return ", ".join(f"`mtkd {stage}`" for stage in stages)
+def _commands(commands: Sequence[str]) -> str:
+    return ", ".join(f"`mtkd {command}`" for command in commands)
 
 
 def _escaped(text: str) -> str:
@@ -124,7 +124,7 @@ def _escaped(text: str) -> str:
 def _prefix(title: str) -> str:
     """The start of a section's keys, given its title."""
     key = title.partition(",")[0]
-    return "" if key in STAGES else f"{key}."
+    return "" if key in COMMANDS else f"{key}."
 
 
 def _classes(

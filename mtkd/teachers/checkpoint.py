@@ -244,18 +244,18 @@ def _architecture(place: Path) -> str:
 
 
 def _require_kind(name: str, kind: str, hf: Any, task: Task) -> None:
-    """Check that a checkpoint answers questions of the task's kind."""
+    """Check that a checkpoint is for tasks of this task's type."""
     wanted = _READER if task.type.predicts_spans else _CLASSIFIER
     if not kind.endswith(wanted):
         raise UserError(
-            f"the teacher {name} is a {kind}, but the task {task.name!r} is of the kind {task.kind}",
+            f"the teacher {name} is a {kind}, but the task {task.name!r} is of type {task.kind}",
             expected=f"a checkpoint of the class ...{wanted}",
         )
     several = getattr(hf, "problem_type", None) == "multi_label_classification"
     single = getattr(hf, "problem_type", None) == "single_label_classification"
     if (several and task.kind != "multilabel") or (single and task.kind == "multilabel"):
         raise UserError(
-            f"the teacher {name} was trained for {hf.problem_type}, but the task {task.name!r} is of the "
-            f"kind {task.kind}",
+            f"the teacher {name} was trained for {hf.problem_type}, but the task {task.name!r} is of "
+            f"type {task.kind}",
             expected="a checkpoint that was fine-tuned for the same kind of labels",
         )

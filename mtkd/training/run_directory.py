@@ -57,7 +57,7 @@ class RunDirectory:
 
     Attributes:
         path: the directory.
-        identity: everything that determines the result (stage, settings, data, teacher, ...). Runs with the
+        identity: everything that determines the result (command, settings, data, teacher, ...). Runs with the
             same identity are the same run.
         resuming: True if the directory already holds this run.
     """
@@ -170,8 +170,8 @@ class RunDirectory:
 
 def _other_run(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     """How a run of another command or recipe differs from this one, in words; None for the same recipe."""
-    if old.get("stage") != new.get("stage"):
-        return f"a {old.get('stage')} run, not a {new.get('stage')} run"
+    if old.get("command") != new.get("command"):
+        return f"a {old.get('command')} run, not a {new.get('command')} run"
     before, now = (identity.get("settings", {}).get("name") for identity in (old, new))
     return None if before == now else f"a run of the recipe {before!r}, not of {now!r}"
 

@@ -1,4 +1,4 @@
-"""The registry of task types: `kind` of a task -> the object that handles tasks of this kind."""
+"""The registry of task types: `kind` of a task -> the object that handles tasks of this type."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ TASK_TYPES: dict[str, type[TaskType]] = {
 
 @cache
 def task_type(kind: str) -> TaskType:
-    """The task type of a kind, built in or from an installed package.
+    """The task type of this name, built in or from an installed package.
 
     Raises:
-        UserError: unknown kind.
+        UserError: unknown task type.
     """
     found = TASK_TYPES.get(kind) or installed_types().get(kind)
     if found is None:
-        raise unknown("kind of task", kind, kinds())
+        raise unknown("task type", kind, kinds())
     return found()
 
 
@@ -79,13 +79,13 @@ def is_kind(name: str) -> bool:
 
 
 def kinds() -> list[str]:
-    """The kinds that a task may have, including those of installed packages."""
+    """The names of the types that a task may have (its `kind`), including those of installed packages."""
     return [kind for kind, found in (TASK_TYPES | installed_types()).items() if found.has_head]
 
 
 @cache
 def installed_types() -> dict[str, type[TaskType]]:
-    """The task types of installed packages, by kind.
+    """The task types of installed packages, by name.
 
     Raises:
         UserError: one of them cannot be loaded.

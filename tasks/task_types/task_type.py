@@ -1,4 +1,4 @@
-"""The base class of task types, which hold everything that depends on the kind of a task.
+"""The base class of task types, which hold everything that depends on the type of a task.
 
 torch is imported only when it is needed, so that commands that only read data start fast.
 """
@@ -72,7 +72,7 @@ class SplitScores:
 
 
 class TaskType(ABC):
-    """Everything that depends on the kind of a task. One instance serves all tasks of its kind.
+    """Everything that depends on the type of a task. One instance serves all tasks of its type.
 
     Models, losses and stores rely on these shapes: logits are (B, C), or (B, 2, L) if `predicts_spans`;
     labels are (B,) or (B, K), with NaN for unlabelled rows.

@@ -43,4 +43,4 @@ class PlainText(TaskType):
 
 
 def _no_labels(task: Task) -> UserError:
-    return UserError(f"task {task.name!r} is of kind {task.kind}, which has no labels", hint="leave it out")
+    return UserError(f"task {task.name!r} is of type {task.kind}, which has no labels", hint="leave it out")

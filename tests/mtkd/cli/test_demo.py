@@ -20,7 +20,7 @@ def test_a_teacher_that_has_learned_nothing_has_nothing_to_keep(
     teacher: float, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mean = {"majority": 0.4, "teacher": teacher, "labels": 0.75, "distilled": 0.7, "finetuned": 0.7}
-    _report({"mean": mean}, Difference(0.7, 0.75, -0.05, -0.1, 0.0), 2.0, 0.5)
+    _report({"average": mean}, Difference(0.7, 0.75, -0.05, -0.1, 0.0), 2.0, 0.5)
     printed = capsys.readouterr().out
     assert said in printed and "makes a difference of -5.0 points (95% interval -10.0 to +0.0)" in printed
 
@@ -44,21 +44,21 @@ def test_the_tiny_demo_runs_from_end_to_end_and_resumes(
     assert steps[0] == steps[1], "the control has as many steps"
     assert records["distilled"]["rows"]["sst2"]["unlabelled"] == 32
 
-    # The table and demo.json hold the scores of the runs' records, and their means over the tasks.
+    # The table and demo.json hold the scores of the runs' records, and their averages over the tasks.
     columns = {}
     for task in ("sst2", "mrpc"):
         key = f"{task}/validation"
         found = [records[name]["scores"][key]["primary"] for name in (*runs[:3], f"finetuned/{task}")]
         columns[task] = [records["teacher"]["scores"][key]["majority"], *found]
-    columns["mean"] = [sum(pair) / 2 for pair in zip(columns["sst2"], columns["mrpc"], strict=True)]
+    columns["average"] = [sum(pair) / 2 for pair in zip(columns["sst2"], columns["mrpc"], strict=True)]
     lines = {line.replace("│", " ").split()[0]: line for line in said.splitlines() if line.strip(" │┃")}
     for name, values in columns.items():
         assert [f"{value:.3f}" for value in values] == lines[name].replace("│", " ").split()[1:]
     written = json.loads((out / "demo.json").read_text())
-    assert list(written["mean"]) == ["majority", "teacher", "labels", "distilled", "finetuned"]
-    assert list(written["mean"].values()) == pytest.approx(columns["mean"])
+    assert list(written["average"]) == ["majority", "teacher", "labels", "distilled", "finetuned"]
+    assert list(written["average"].values()) == pytest.approx(columns["average"])
     gain = written["gain"]
-    assert gain["difference"] == pytest.approx(written["mean"]["distilled"] - written["mean"]["labels"])
+    assert gain["difference"] == pytest.approx(written["average"]["distilled"] - written["average"]["labels"])
     assert gain["low"] <= gain["difference"] <= gain["high"] and written["seconds"] > 0
 
     # A second time only the tables and the benchmark are new.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mtkd.recipes import load_settings, recipe_names
-from mtkd.settings import STAGES
+from mtkd.settings import COMMANDS
 
 TINY = ("--limit", "32", "--eval-limit", "16", "--epochs", "1", "--batch", "16", "--quiet")
 SMALL = (
@@ -56,9 +56,9 @@ def test_settings_fit_a_narrow_terminal(mtkd: Callable) -> None:
 
 
 def test_every_recipe_loads() -> None:
-    for stage in STAGES:
-        for name in recipe_names(stage):
-            assert load_settings(name, stage, {}).name == name
+    for command in COMMANDS:
+        for name in recipe_names(command):
+            assert load_settings(name, command, {}).name == name
 
 
 @pytest.mark.parametrize(

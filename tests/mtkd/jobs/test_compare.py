@@ -436,7 +436,7 @@ def test_a_grid_that_is_wrong(change: str, complaint: str, tmp_path: Path) -> No
         load_grid(str(tmp_path / "grid.toml"), {}, {})
 
 
-def test_the_table_holds_mean_and_spread_over_seeds() -> None:
+def test_the_table_holds_mean_and_standard_deviation_over_seeds() -> None:
     row = Row(
         "a",
         {"rte": [0.5, 0.6], "stsb": [0.2]},

@@ -159,7 +159,7 @@ def test_two_models_and_baselines_row_by_row(
         (gap["low"], gap["high"], gap["verdict"]) == (0, 0, "tied")
         for gap in found[str(tiny_teacher)].values()
     )
-    assert set(found[str(tiny_teacher)]) == set(found[LINEAR]) == {"rte", "stsb", "sst2", "mean"}
+    assert set(found[str(tiny_teacher)]) == set(found[LINEAR]) == {"rte", "stsb", "sst2", "average"}
     assert set(found[COSINE]) == {"rte", "stsb"}, "one text has no cosine"
     scores = record["scores"]["rte/validation"]
     assert found[MAJORITY]["rte"]["reference"] == pytest.approx(scores["majority"])

@@ -256,7 +256,7 @@ def test_names_that_had_to_be_assumed_are_a_warning(
     [
         ("sst2={bert}", "sst2,rte", ["'rte' has no teacher", "teacher=rte=DIR"]),
         ("sst2={bert},cola={bert}", "sst2", ["named for the task 'cola', which is not trained"]),
-        ("{bert}", "sst2,rte", ["answers one task, but the run has sst2, rte"]),
+        ("{bert}", "sst2,rte", ["is for one task, but the run has sst2, rte"]),
         ("sst2={bert},sst2={three}", "sst2", ["3 outputs", "2 labels"]),
         ("sst2={bert},rte={bert}", "sst2,rte", ["POSITIVE, NEGATIVE", "entailment"]),
         ("sst2={bert},rte=none/such", "sst2,rte", ["there is no such directory"]),

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from mtkd.losses.loss_registry import BUILT_IN
 from mtkd.recipes import load_settings, parse_set, recipe_names
 from mtkd.recipes.settings_reference import SettingInfo, markdown, sections, settings_in_use
-from mtkd.settings import STAGES
+from mtkd.settings import COMMANDS
 
 PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
 
@@ -63,14 +63,14 @@ def plain(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_what_is_shown_of_a_recipe_can_be_set(stage: str) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_shown_of_a_recipe_can_be_set(command: str) -> None:
     """Giving every value that is shown back as --set yields the same settings."""
-    for name in recipe_names(stage):
-        settings = load_settings(name, stage, {})
+    for name in recipe_names(command):
+        settings = load_settings(name, command, {})
         shown = settings_in_use(settings)
-        own = [s for s in shown if stage != "finetune" or s.key != "train.lr"]
-        again = load_settings(name, stage, parse_set([f"{s.key}={s.value}" for s in own]))
+        own = [s for s in shown if command != "finetune" or s.key != "train.lr"]
+        again = load_settings(name, command, parse_set([f"{s.key}={s.value}" for s in own]))
         assert again == settings
         assert {s.key for s in shown} >= {
             key

@@ -81,5 +81,5 @@ def test_a_type_of_another_package_is_like_a_built_in_one(installed: Path) -> No
 def test_without_the_package_the_kind_is_unknown(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     _forget()
-    with pytest.raises(UserError, match=r"unknown kind of task in .*'count'"):
+    with pytest.raises(UserError, match=r"unknown task type in .*'count'"):
         resolve(str(installed))
