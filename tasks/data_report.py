@@ -140,9 +140,8 @@ def report_on(
                 raw = source.raw_table(task, split)
             except UserError as error:
                 if split in present or split in task.test:
-                    message = _in_one_line(error)
                     level: Level = "error" if split in present else "warning"
-                    problems.append(Problem(f"{task.name}/{split}", None, message, level))
+                    problems.append(Problem(f"{task.name}/{split}", None, str(error), level))
                 continue
             keys = row_keys([raw.table[name] for name in task.columns])
             splits.append(_report(task, split, raw, keys, train, max_length))
@@ -154,21 +153,17 @@ def report_on(
                 leaks = overlap_warnings(source, task, rows, unlabelled.split_of(task))
                 splits.append(_unlabelled_report(task, rows, leaks, train, max_length))
         except UserError as error:
-            message = "; ".join(line.strip() for line in error.lines())
-            problems.append(Problem(f"{task.name}/{UNLABELLED}", None, message))
+            problems.append(Problem(f"{task.name}/{UNLABELLED}", None, str(error)))
     return DataReport(source.name, tuple(splits), tuple(problems))
-
-
-def _in_one_line(error: UserError) -> str:
-    return "; ".join(line.strip() for line in error.lines())
 
 
 def _why(task: Task, source: DataSource, splits: Sequence[str], message: str) -> str:
     """A message about missing splits, with the files that do not exist, or else with the source's hint."""
     errors = [source.missing(task, split) for split in splits]
-    files = [_in_one_line(error) for split, error in zip(splits, errors, strict=True) if split in task.files]
-    hints = files or [error.hint for error in errors[:1] if error.hint]
-    return "; ".join([message, *hints])
+    of_files = [error for split, error in zip(splits, errors, strict=True) if split in task.files]
+    files = [f"  {line.strip()}" for error in of_files for line in error.lines()]
+    hints = files or [f"  hint: {error.hint}" for error in errors[:1] if error.hint]
+    return "\n".join([message, *hints])
 
 
 def _missing_splits(task: Task, source: DataSource, present: Sequence[str]) -> list[Problem]:

@@ -27,11 +27,10 @@ def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
     for name in (*task.columns, task.label, *([task.group] if task.group else []), *soft):
         if name not in table.column_names:
             near = difflib.get_close_matches(name, present, n=1, cutoff=0.5)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            nearest = f" (did you mean {near[0]!r}?)" if near else ""
             raise UserError(
-                f"{raw.path} has no column {name!r}, which task {task.name!r} needs{hint}",
-                expected=f"the file's columns are {shorten(present, name)}",
-                hint="rename the column in the file, or name it in the task's TOML file",
+                f"{raw.path} has no column {name!r}, which task {task.name!r} needs{nearest}",
+                hint=f"it has {shorten(present, name)}: rename one, or name it in the task's TOML file",
             )
     _check_types(task, table, raw.path)
     for name in task.columns:

@@ -115,24 +115,32 @@ device_option = click.option(
     "--device", metavar="cpu|cuda|cuda:N|mps", help="where to run  [default: a GPU if there is one]"
 )
 
-train_options = stack(
-    limit_option,
-    eval_limit_option,
-    click.option("--epochs", type=click.IntRange(min=1), help="same as --set train.epochs=N"),
-    click.option("--steps", type=click.IntRange(min=1), help="number of steps; same as --set train.steps=N"),
-    click.option(
-        "--batch", type=click.IntRange(min=1), help="rows per step; same as --set train.batch_size=N"
-    ),
-    click.option(
-        "--lr", type=float, help="learning rate; same as --set train.lr=X (finetune tries only this one)"
-    ),
-    click.option("--seed", type=click.IntRange(min=0), help="same as --set train.seed=N"),
-    device_option,
-    click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of the recipe"),
-    click.option("--resume", is_flag=True, help="require an unfinished run in --out, and resume it"),
-    overwrite_option,
-    report_options,
-)
+
+def _options_of_training(lr_help: str) -> Wrapper:
+    return stack(
+        limit_option,
+        eval_limit_option,
+        click.option("--epochs", type=click.IntRange(min=1), help="same as --set train.epochs=N"),
+        click.option(
+            "--steps", type=click.IntRange(min=1), help="number of steps; same as --set train.steps=N"
+        ),
+        click.option(
+            "--batch", type=click.IntRange(min=1), help="rows per step; same as --set train.batch_size=N"
+        ),
+        click.option("--lr", type=float, help=lr_help),
+        click.option("--seed", type=click.IntRange(min=0), help="same as --set train.seed=N"),
+        device_option,
+        click.option(
+            "--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of the recipe"
+        ),
+        click.option("--resume", is_flag=True, help="require an unfinished run in --out, and resume it"),
+        overwrite_option,
+        report_options,
+    )
+
+
+train_options = _options_of_training("learning rate; same as --set train.lr=X")
+finetune_options = _options_of_training("the only learning rate to try; same as --set learning_rates=[X]")
 
 
 def train_settings(given: dict[str, Any]) -> dict[str, Any]:

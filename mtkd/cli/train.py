@@ -12,6 +12,7 @@ import click
 
 from mtkd.cli.options import (
     data_option,
+    finetune_options,
     interruptible,
     one_or_several,
     out_option,
@@ -103,7 +104,7 @@ def distill(json_file: str | None, **given: Any) -> None:
 @data_option
 @out_option
 @click.option("--recipe", default="finetune", help="settings to start from")
-@train_options
+@finetune_options
 def finetune(json_file: str | None, **given: Any) -> None:
     """Fine-tune a model on one task's labels; the learning rate is chosen on validation rows."""
     from mtkd.api.training import finetune as job

@@ -90,7 +90,7 @@ def check_metric(metric: str, tasks: list[Task]) -> None:
     known = ["score", "loss", *(f"{task.name}/{name}" for task in tasks for name in task.metrics)]
     known += [f"{t.name}/{split}/{name}" for t in tasks for split in t.validation for name in t.metrics]
     if metric not in known:
-        raise unknown("metric to watch (train.metric)", metric, known)
+        raise unknown("metric in `train.metric`:", metric, known)
 
 
 def refuse_unlabelled_settings(train: TrainSettings, job: str) -> None:
