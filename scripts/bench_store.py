@@ -126,7 +126,7 @@ def trainer(
         teacher=source,
     )
     made.start()
-    made.inner.train()
+    made.train_module.train()
     return made
 
 

@@ -104,7 +104,7 @@ def check(job: Job, trainer: Trainer, other: TextBrewerSide, pool: Encoded, coun
     """
     lengths = pool.texts[0].lengths
     rows = np.flatnonzero(lengths == np.bincount(lengths).argmax())[:count]
-    inner, source, distiller = trainer.inner.eval(), trainer.teacher, other.distiller
+    inner, source, distiller = trainer.train_module.eval(), trainer.teacher, other.distiller
     assert source is not None
     batch = trainer.batches.source.collate(pool, rows)
     with torch.no_grad():
@@ -236,10 +236,10 @@ def main(
             pool, (first, *blocks) = draw_blocks(trainer, batch, steps, rounds + 1, seed)
             check(job, trainer, other, pool, batch)
             if bf16_teacher and isinstance(trainer.teacher, OnlineTeacher):
-                need = trainer.inner.objective.teacher_need
+                need = trainer.train_module.objective.teacher_need
                 trainer.teacher = OnlineTeacher(trainer.teacher.model, need, "bf16")
             if rounds:
-                layout = trainer.inner.model.tokeniser.layout(1)
+                layout = trainer.train_module.model.tokeniser.layout(1)
                 warmup = {way: rows[-1:] for way, rows in first.items()}
                 seconds = in_turn(trainer, other, pool, [warmup, *blocks])
                 report(seconds, pool, blocks, layout.n_specials)

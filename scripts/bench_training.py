@@ -85,7 +85,7 @@ def one_epoch(trainer: Trainer) -> None:
 
 def bare_loop(trainer: Trainer, draws: list[DrawnRows]) -> Callable[[], None]:
     """Forward, backward, clipping and optimiser step on batches that were collated beforehand."""
-    module, tasks = trainer.inner, trainer.tasks
+    module, tasks = trainer.train_module, trainer.tasks
     optimizer = build_optimizer(module, trainer.settings)
     batches = [trainer.batches.source.collate(draw.rows, draw.indices) for draw in draws]
 
@@ -135,7 +135,7 @@ def main(data: str, count: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as place, keep_memory():
         bucketed = make_trainer(tasks, rows, tokeniser, bucket=True, place=Path(place) / "a")
         padded = make_trainer(tasks, rows, tokeniser, bucket=False, place=Path(place) / "b")
-        reader = bucketed.inner.model.reader
+        reader = bucketed.train_module.model.reader
         lengths = np.concatenate([reader.lengths(part.texts) for part in rows.values()])
         total = len(lengths)
         print(f"{total} rows, mean length {lengths.mean():.1f} tokens, {torch.get_num_threads()} threads")

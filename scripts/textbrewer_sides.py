@@ -99,7 +99,7 @@ def make_trainer(job: Job, files: TextFiles, batch: int, place: Path) -> Trainer
         teacher=OnlineTeacher(teacher, objective.teacher_need),
     )
     trainer.start()
-    trainer.inner.train()
+    trainer.train_module.train()
     return trainer
 
 
@@ -181,7 +181,7 @@ class TextBrewerSide:
     def _models(self, job: Job) -> list[BertModel]:
         found = []
         source: Any
-        for source in (self._trainer.inner.model, self._trainer.teacher.model):  # type: ignore[union-attr]
+        for source in (self._trainer.train_module.model, self._trainer.teacher.model):  # type: ignore[union-attr]
             hf = {k: v for k, v in source.encoder.config.hf.items() if k != "model_type"}
             attention = "sdpa" if job.relations else "eager"
             model = BertModel(BertConfig(**hf | {"attn_implementation": attention}), add_pooling_layer=False)
@@ -204,7 +204,7 @@ class TextBrewerSide:
         ] + [{"layer_T": t - 1, "layer_S": s - 1, **attention} for s, t in pairs]
 
     def _give_projections(self) -> None:
-        terms: Any = self._trainer.inner.objective.terms
+        terms: Any = self._trainer.train_module.objective.terms
         places = ["embedding", *["hidden"] * (len(self.distiller.projs) - 1)]
         for name, projection in zip(places, self.distiller.projs, strict=True):
             if projection is not None:
@@ -219,7 +219,7 @@ class TextBrewerSide:
 
 def padded(pool: Encoded, trainer: Trainer, batches: Rows) -> DataLoader:
     """The rows as a user of TextBrewer would load them: lists of ids, padded to the longest in the batch."""
-    before, after = trainer.inner.model.tokeniser.layout(1).specials
+    before, after = trainer.train_module.model.tokeniser.layout(1).specials
 
     def collate(rows: list[Tensor]) -> dict[str, Tensor]:
         ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)

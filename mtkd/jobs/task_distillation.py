@@ -49,7 +49,7 @@ from tasks.reader import Reader
 from tasks.soft_labels import require_soft_labels
 from tasks.unlabelled import UnlabelledRequest
 
-_BYTES_AT_RANDOM = 1 << 30  # a store up to this size fits in memory and can be read in any order
+_LARGE_STORE = 1 << 30  # bytes; rows of a larger store are shuffled in blocks, as it may not fit in memory
 
 
 @dataclass(kw_only=True)
@@ -69,8 +69,8 @@ class TaskDistillation(StagedJob):
 
     def inputs(self) -> dict[str, Any]:
         self.rows = EncodedRows(load_training_data(self.request, self.tasks, self.corpus, self.unlabelled))
-        source = self.request.source()
-        if self.unlabelled is None and any(source.unlabelled(task) for task in self.tasks):
+        data_source = self.request.source()
+        if self.unlabelled is None and any(data_source.unlabelled(task) for task in self.tasks):
             self.warnings.append(
                 "rows without labels are not used, since every loss of this run needs labels"
             )
@@ -96,14 +96,14 @@ class TaskDistillation(StagedJob):
         check_soft_labelled(self.validated.soft_labelled, self.rows.data)
         self.rows = self.rows.for_reader(student.reader)
         self.warnings += [*self.rows.data.warnings, *self.rows.data.window_warnings]
-        if self._stored:
+        if self._store:
             parts = self.rows.data.parts
-            self.store_rows = {part.task.name: find_stored_rows(*self._stored, part.train) for part in parts}
-        rows = self.rows.data.n_train
+            self.store_rows = {part.task.name: find_stored_rows(*self._store, part.train) for part in parts}
+        n_train = self.rows.data.n_train
         for stage, objective in self.validated.stages:
             weigh_classes(objective, stage.train, self.rows.data)
             check_fraction(stage.train, self.rows.data)
-            stage = replace(stage, train=stage.train.with_epochs(rows))
+            stage = replace(stage, train=stage.train.with_epochs(n_train))
             self.stages.append((stage, objective, self._stage_inputs(stage, objective)))
         self.warnings += self._teacher_warnings()
         return student
@@ -121,7 +121,7 @@ class TaskDistillation(StagedJob):
         return measure_importance(model, self.rows.data.tasks, self.rows.train(model.reader))
 
     @property
-    def _stored(self) -> tuple[Path, StoreManifest] | None:
+    def _store(self) -> tuple[Path, StoreManifest] | None:
         """The store and its manifest; None if the run uses no store."""
         teacher = self.validated.teacher
         if teacher and teacher.store and teacher.manifest and self.settings.supervision == "teacher":
@@ -139,69 +139,73 @@ class TaskDistillation(StagedJob):
         teacher_ref, tasks = self.validated.teacher, self.rows.data.tasks
         if not self.validated.teacher_need.logits or teacher_ref is None or teacher_ref.saved is None:
             return []
-        found: list[str] = []
+        warnings: list[str] = []
         if not self.prepared.teachers:  # a store has no teacher to evaluate: use the scores from refining
             scores = {key: s for key, s in teacher_ref.saved.info.scores.items() if s["task"] in tasks}
             return below_majority("the teacher", scores)
         for teacher in self.prepared.teachers:
-            found += check_teacher(teacher, tasks, self.rows, self.accelerator, self.settings.train)
-        return found
+            warnings += check_teacher(teacher, tasks, self.rows, self.accelerator, self.settings.train)
+        return warnings
 
     def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:
         """The batches and the teacher of a stage, and its evaluation if the stage trains the heads."""
         assert self.rows is not None, "inputs come first"
         teachers, need = self.prepared.teachers, objective.teacher_need
         source: TeacherSource | None = None
-        reader: Reader | None = None
+        teacher_reader: Reader | None = None  # None if the stage runs no teacher
         cached = False
-        if need != OutputSpec() and self._stored:
-            source = StoredTeacher(*self._stored, need, self.store_rows)
+        if need != OutputSpec() and self._store:
+            source = StoredTeacher(*self._store, need, self.store_rows)
         elif need != OutputSpec() and (teachers or self.validated.soft_labelled):
-            cached = need == LOGITS and (self.settings.teacher.cache_logits or self._several)
+            cached = need == LOGITS and (self.settings.teacher.cache_logits or self._several_teachers)
             source = None if cached else self._online(need)
-            reader = None if cached else teachers[0].model.reader
+            teacher_reader = None if cached else teachers[0].model.reader
 
         def open_teacher() -> TeacherSource:
-            found = self._cached_logits(stage) if cached else source
-            assert found is not None
-            if (least := stage.train.min_confidence) is not None:
-                self._drop_unsure(stage, batches, least, found)
+            opened = self._cached_logits(stage) if cached else source
+            assert opened is not None
+            if (min_confidence := stage.train.min_confidence) is not None:
+                self._drop_unsure(stage, batches, min_confidence, opened)
             for teacher in teachers if not cached else ():
                 teacher.model.to(self.accelerator.device)
-            return found
+            return opened
 
-        reads, train, tasks = self.prepared.student.reader, stage.train, self.rows.data.tasks
-        large = isinstance(source, StoredTeacher) and source.bytes > _BYTES_AT_RANDOM
+        student_reader, train, tasks = self.prepared.student.reader, stage.train, self.rows.data.tasks
+        large = isinstance(source, StoredTeacher) and source.bytes > _LARGE_STORE
         blocks = train.shuffle == "blocks" or (train.shuffle == "auto" and large)
-        ahead = source.read_ahead if blocks and isinstance(source, StoredTeacher) else None
-        encoded = self.rows.train(reads, reader.tokeniser if reader else None)
-        batches = TaskBatches(tasks, encoded, Collator(reads, reader), train, blocks=blocks, ahead=ahead)
-        scored = objective.student_need.logits
-        evaluate = self._evaluator(train, self.prepared.student) if scored else None
+        read_ahead = source.read_ahead if blocks and isinstance(source, StoredTeacher) else None
+        encoded = self.rows.train(student_reader, teacher_reader.tokeniser if teacher_reader else None)
+        collator = Collator(student_reader, teacher_reader)
+        batches = TaskBatches(tasks, encoded, collator, train, blocks=blocks, read_ahead=read_ahead)
+        trains_heads = objective.student_need.logits
+        evaluate = self._evaluator(train, self.prepared.student) if trains_heads else None
         return StageInputs(batches, evaluate, open_teacher if cached or source else None)
 
     @property
-    def _several(self) -> bool:
+    def _several_teachers(self) -> bool:
         """True if not all logits come from one teacher."""
         return len(self.prepared.teachers) + len(self.validated.soft_labelled) > 1
 
-    def _drop_unsure(self, stage: Stage, batches: TaskBatches, least: float, source: TeacherSource) -> None:
+    def _drop_unsure(
+        self, stage: Stage, batches: TaskBatches, min_confidence: float, teacher: TeacherSource
+    ) -> None:
         """Leave out the rows without labels of which the teacher is not sure, and record how many."""
         assert self.rows is not None, "inputs come first"
-        logits = stored_logits(*self._stored, self.store_rows) if self._stored else None
+        logits = stored_logits(*self._store, self.store_rows) if self._store else None
         if logits is None:
-            cached = source if isinstance(source, CachedLogits) else self._cached_logits(stage)
+            cached = teacher if isinstance(teacher, CachedLogits) else self._cached_logits(stage)
             logits = {name: values.__getitem__ for name, values in cached.logits.items()}
-        kept = confident_rows(self.rows.data, logits, least)
-        batches.keep({name: np.flatnonzero(rows) for name, rows in kept.items()})
-        self.facts["dropped"] = {name: int((~rows).sum()) for name, rows in kept.items()}
+        kept = confident_rows(self.rows.data, logits, min_confidence)
+        batches.keep({name: np.flatnonzero(mask) for name, mask in kept.items()})
+        self.facts["dropped"] = {name: int((~mask).sum()) for name, mask in kept.items()}
         for name, count in self.facts["dropped"].items() if self.accelerator.is_main_process else ():
             say(
-                f"{name}: {count:,} rows without labels dropped, as the teacher is less than {least:.0%} sure"
+                f"{name}: {count:,} rows without labels dropped, as the teacher is less than "
+                f"{min_confidence:.0%} sure"
             )
 
     def _online(self, need: OutputSpec) -> TeacherSource:
-        """Teachers that are run on every batch; they read the same tokens."""
+        """The teachers, run on every batch of their tasks; all of them read the same tokens."""
         precision = self.settings.teacher.precision
         sources = {
             name: OnlineTeacher(teacher.model, need, precision)
@@ -214,10 +218,10 @@ class TaskDistillation(StagedJob):
         """The logits of all teachers, computed once and cached for later students, averaged by task."""
         assert self.rows is not None, "inputs come first"
         settings, data = self.settings.teacher, self.rows.data
-        found: dict[str, list[IndexedLogits]] = {name: [] for name in data.tasks}
+        by_task: dict[str, list[IndexedLogits]] = {name: [] for name in data.tasks}
         for part in data.parts:
             if part.task.name in self.validated.soft_labelled:
-                found[part.task.name].append(require_soft_labels(part.task, part.train))
+                by_task[part.task.name].append(require_soft_labels(part.task, part.train))
         for teacher in self.prepared.teachers:
             model = teacher.model.to(self.accelerator.device)
             logits = cache_logits(
@@ -238,9 +242,12 @@ class TaskDistillation(StagedJob):
             )
             model.cpu()  # it is not run in this stage; free the GPU memory
             for name, values in logits.items():
-                found[name].append(values)
+                by_task[name].append(values)
         return CachedLogits(
-            {name: AveragedLogits(data.tasks[name], parts, settings.average) for name, parts in found.items()}
+            {
+                name: AveragedLogits(data.tasks[name], parts, settings.average)
+                for name, parts in by_task.items()
+            }
         )
 
     def _logits_directory(self, teacher_ref: TeacherRef) -> Path:

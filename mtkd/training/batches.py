@@ -74,7 +74,7 @@ class TaskBatches:
 
     Args:
         blocks: shuffle rows block by block (see `TaskSampler`).
-        ahead: called with (task, indices) some time before rows are drawn, to read them from disk in advance.
+        read_ahead: called with (task, indices) some time before rows are drawn, to read them from disk.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class TaskBatches:
         settings: TrainSettings,
         *,
         blocks: bool = False,
-        ahead: Callable[[str, np.ndarray], None] | None = None,
+        read_ahead: Callable[[str, np.ndarray], None] | None = None,
     ):
         self.tasks, self.collate = tasks, collate
-        self._data, self._ahead, self._settings, self._blocks = data, ahead, settings, blocks
+        self._data, self._read_ahead, self._settings, self._blocks = data, read_ahead, settings, blocks
         self._kept: dict[str, np.ndarray] = {}
         self._sampler = self._make_sampler()
 
@@ -133,9 +133,9 @@ class TaskBatches:
         draws = [self._numbered(draw) for draw in self._sampler.epoch(number)[start:]]
         for n, draw in enumerate(draws):
             before = _nothing
-            if self._ahead and n + AHEAD < len(draws):
+            if self._read_ahead and n + AHEAD < len(draws):
                 upcoming = draws[n + AHEAD]
-                before = partial(self._ahead, upcoming.task, upcoming.indices)
+                before = partial(self._read_ahead, upcoming.task, upcoming.indices)
             yield DrawnRows(self._data[draw.task], draw.indices, before=before)
 
     def _numbered(self, draw: BatchIndices) -> BatchIndices:

@@ -29,7 +29,7 @@ class Position:
         best: the best value of the watched metric so far; None before the first evaluation.
         bad_epochs: number of evaluations since the best value.
         history: one record per epoch.
-        stopped: True once training has ended, early or not.
+        stopped: True once early stopping or a callback has ended training.
         seconds: training time so far.
         batch_source: the last `mtkd.training.batches.DrawnRows.cursor`.
     """

@@ -33,7 +33,7 @@ from mtkd.training.optimizers import set_learning_rate
 from mtkd.training.processes import sum_over_processes
 from tasks.errors import UserError
 
-Rows = TypeVar("Rows")
+StepRows = TypeVar("StepRows")  # the rows of one optimiser step
 
 
 @dataclass(frozen=True)
@@ -49,24 +49,25 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The losses of one optimiser step.
+    """How to compute the loss of one optimiser step, micro-batch by micro-batch.
 
     Attributes:
         task: name of the task.
-        losses: for each micro-batch, computes its part of the loss () and of the values of the terms (t,).
+        micro_batches: one function per micro-batch, which returns its part of the loss () and of the values
+            of the terms (t,).
         terms: the t names of the loss terms; None for a term that is not logged in this step.
     """
 
     task: str
-    losses: Sequence[Callable[[], tuple[Tensor, Tensor]]]
+    micro_batches: Sequence[Callable[[], tuple[Tensor, Tensor]]]
     terms: Sequence[str | None] = ()
 
 
-class TrainingLoop(ABC, Generic[Rows]):
+class TrainingLoop(ABC, Generic[StepRows]):
     """Base class of everything that trains; a subclass says what the batches and the loss are.
 
     Args:
-        inner: the module to train, with its loss, not wrapped by accelerate.
+        train_module: the module to train, with its loss, not wrapped by accelerate.
         settings: `clip`, `seed`, `metric`, `checkpoint_minutes` and `checkpoint_steps` are read here.
         total: steps of the whole run.
         directory: where log.jsonl, tensorboard/ and checkpoints/ are written.
@@ -74,13 +75,13 @@ class TrainingLoop(ABC, Generic[Rows]):
         label: what is being trained, for messages.
     """
 
-    # The hint when the loss is not finite: start over with ...
-    remedy = "a lower learning rate (`train.lr=...` or learning_rates=[...]) or more warm-up"
+    # Completes the hint "start over with ..." of the error for a loss that is not finite.
+    divergence_hint = "a lower learning rate (`train.lr=...` or learning_rates=[...]) or more warm-up"
 
     def __init__(
         self,
         accelerator: Accelerator,
-        inner: nn.Module,
+        train_module: nn.Module,
         optimizer: torch.optim.Optimizer,
         settings: TrainSettings,
         total: int,
@@ -89,7 +90,7 @@ class TrainingLoop(ABC, Generic[Rows]):
         callbacks: Sequence[Callback] = (),
         label: str = "training",
     ):
-        self.accelerator, self.inner, self.optimizer = accelerator, inner, optimizer
+        self.accelerator, self.train_module, self.optimizer = accelerator, train_module, optimizer
         self.settings, self.total, self.directory = settings, total, directory
         self.position = Position()
         self.state = TrainingState(label, 0, total, metric=settings.metric)
@@ -98,16 +99,16 @@ class TrainingLoop(ABC, Generic[Rows]):
             logs = [JsonLinesLog(directory), TensorBoardLog(directory)]
             self._callbacks = [*logs, ProgressBar(), *callbacks]
         self._control, self._signals = TrainingControl(), SignalWatch()
-        self._signal, self._stop = 0, False  # the state that all processes last agreed on
-        self._saved = time.monotonic()
+        self._agreed_signal, self._agreed_stop = 0, False  # by all processes, in the last `_sync_processes`
+        self._saved_at = time.monotonic()
 
     @abstractmethod
-    def batches_from(self, position: Position, limit: int) -> AbstractContextManager[Iterator[Rows]]:
+    def batches_from(self, position: Position, limit: int) -> AbstractContextManager[Iterator[StepRows]]:
         """The rest of an epoch from a position, at most `limit` steps."""
 
     @abstractmethod
-    def plan(self, rows: Rows) -> StepPlan:
-        """The losses of a step."""
+    def plan(self, rows: StepRows) -> StepPlan:
+        """How to compute the loss of a step."""
 
     @abstractmethod
     def learning_rate(self) -> float:
@@ -153,10 +154,12 @@ class TrainingLoop(ABC, Generic[Rows]):
 
     def start(self) -> None:
         """Restore the last checkpoint if there is one, and prepare for training steps."""
-        self.position = restore_checkpoint(self.checkpoints, self.inner, self.optimizer) or self.position
+        self.position = (
+            restore_checkpoint(self.checkpoints, self.train_module, self.optimizer) or self.position
+        )
         # Restore the model and the optimiser before accelerate wraps them.
-        self.step_module = self.accelerator.prepare_model(self.inner)
-        self.step_optimizer = self.accelerator.prepare_optimizer(self.optimizer, device_placement=False)
+        self.wrapped_module = self.accelerator.prepare_model(self.train_module)
+        self.wrapped_optimizer = self.accelerator.prepare_optimizer(self.optimizer, device_placement=False)
         self.directory.mkdir(parents=True, exist_ok=True)
 
     def notify(self, event: str) -> None:
@@ -169,14 +172,14 @@ class TrainingLoop(ABC, Generic[Rows]):
     def _epoch(self) -> None:
         """Run the rest of the current epoch, then call `after_epoch` and write a checkpoint."""
         position, started = self.position, time.monotonic()
-        losses: dict[str, list[float]] = {}
-        self.inner.train()
+        epoch_losses: dict[str, list[float]] = {}
+        self.train_module.train()
         with self.batches_from(position, self.total - position.step) as steps:
             for rows in steps:
                 loss = self.step(rows)
                 position.batch += 1
                 position.step += 1
-                losses.setdefault(str(self.state.task), []).append(loss)
+                epoch_losses.setdefault(str(self.state.task), []).append(loss)
                 self.notify("on_step")
                 if self._checkpoint_due():
                     self._check_weights()
@@ -187,67 +190,67 @@ class TrainingLoop(ABC, Generic[Rows]):
                     break
         self._check_weights()
         position.epoch, position.batch = position.epoch + 1, 0
-        self.after_epoch(losses)
+        self.after_epoch(epoch_losses)
         position.seconds += time.monotonic() - started
-        self._synchronise()
+        self._sync_processes()
         position.stopped = position.stopped or self._stopping
         self._checkpoint()
 
-    def step(self, rows: Rows) -> float:
+    def step(self, rows: StepRows) -> float:
         """Run one optimiser step and return its loss."""
         plan = self.plan(rows)
         self.state = replace(self.state, task=plan.task)
-        losses, terms = [], []
-        for number, compute in enumerate(plan.losses):
+        parts, terms = [], []  # of each micro-batch: its part of the loss, and of the values of the terms
+        for number, compute in enumerate(plan.micro_batches):
             torch.manual_seed(self.dropout_seed(number))
-            last = number == len(plan.losses) - 1
-            with self.accelerator.no_sync(self.step_module) if not last else contextlib.nullcontext():
+            last = number == len(plan.micro_batches) - 1
+            with self.accelerator.no_sync(self.wrapped_module) if not last else contextlib.nullcontext():
                 part, values = compute()
                 # Gradients are averaged over processes, but losses are divided by the items of all processes.
                 self.accelerator.backward(part * self.accelerator.num_processes)
-            losses.append(part.detach())
+            parts.append(part.detach())
             terms.append(values)
-        norm = losses[0].new_zeros(())
+        norm = parts[0].new_zeros(())
         if self.settings.clip is not None:
-            norm = self.accelerator.clip_grad_norm_(self.inner.parameters(), self.settings.clip)  # type: ignore[assignment]
+            norm = self.accelerator.clip_grad_norm_(self.train_module.parameters(), self.settings.clip)  # type: ignore[assignment]
         # The only synchronisation with the device in a step.
-        values_on_cpu = torch.cat([torch.stack([*losses, norm.float()]), torch.stack(terms).sum(0)]).tolist()
-        step_loss, norm_value = sum(values_on_cpu[: len(losses)]), values_on_cpu[len(losses)]
-        loss, *each = self._synchronise([step_loss, *values_on_cpu[len(losses) + 1 :]])
+        values_on_cpu = torch.cat([torch.stack([*parts, norm.float()]), torch.stack(terms).sum(0)]).tolist()
+        step_loss, norm_value = sum(values_on_cpu[: len(parts)]), values_on_cpu[len(parts)]
+        loss, *term_values = self._sync_processes([step_loss, *values_on_cpu[len(parts) + 1 :]])
         self._check_finite(loss, self.position.step + 1)
         self._check_finite(norm_value, self.position.step + 1)
         rate = self.learning_rate()
         set_learning_rate(self.optimizer, rate)
-        self.step_optimizer.step()
-        self.step_optimizer.zero_grad()
-        named = {name: value for name, value in zip(plan.terms, each, strict=True) if name}
+        self.wrapped_optimizer.step()
+        self.wrapped_optimizer.zero_grad()
+        named = {name: value for name, value in zip(plan.terms, term_values, strict=True) if name}
         self.state = replace(self.state, loss=loss, terms=named, lr=rate)
         return loss
 
-    def dropout_seed(self, micro: int) -> int:
+    def dropout_seed(self, micro_batch: int) -> int:
         """The seed for dropout, a function of seed, step, micro-batch and process, so no state is saved."""
-        parts = (self.settings.seed, self.position.step, micro, self.accelerator.process_index)
+        parts = (self.settings.seed, self.position.step, micro_batch, self.accelerator.process_index)
         return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
-    def _synchronise(self, losses: Sequence[float] = ()) -> list[float]:
-        """Sum numbers over all processes, and share signals and stop requests between them."""
-        number = self._signals.number
-        flags = [number == signal.SIGINT, number == signal.SIGTERM, self._control.should_training_stop]
-        numbers = [*map(float, flags), *losses]
-        interrupt, terminate, stop, *sums = sum_over_processes(self.accelerator, numbers)
-        self._signal = signal.SIGTERM if terminate else signal.SIGINT if interrupt else 0
-        self._stop = stop > 0
+    def _sync_processes(self, numbers: Sequence[float] = ()) -> list[float]:
+        """Sum numbers over all processes; signals and stop requests of one process then hold for all."""
+        received = self._signals.number
+        flags = [received == signal.SIGINT, received == signal.SIGTERM, self._control.should_training_stop]
+        sent = [*map(float, flags), *numbers]
+        interrupt, terminate, stop, *sums = sum_over_processes(self.accelerator, sent)
+        self._agreed_signal = signal.SIGTERM if terminate else signal.SIGINT if interrupt else 0
+        self._agreed_stop = stop > 0
         return sums
 
     @property
     def _stopping(self) -> bool:
         """True if a callback requested to stop."""
         single = self.accelerator.num_processes == 1
-        return self._control.should_training_stop if single else self._stop
+        return self._control.should_training_stop if single else self._agreed_stop
 
     def _check_weights(self) -> None:
         """Raise UserError if the last step made weights non-finite, before they are saved."""
-        sizes = [weight.detach().abs().max() for weight in self.inner.parameters() if weight.numel()]
+        sizes = [weight.detach().abs().max() for weight in self.train_module.parameters() if weight.numel()]
         self._check_finite(float(torch.stack(sizes).max()), self.position.step)
 
     def _check_finite(self, value: float, step: int) -> None:
@@ -257,20 +260,20 @@ class TrainingLoop(ABC, Generic[Rows]):
         where = f"the last good checkpoint is {kept}" if kept else "there is no checkpoint yet"
         raise UserError(
             f"loss or weights are not finite at step {step} (task {self.state.task!r}); {where}",
-            hint=f"start over (`overwrite=True`) with {self.remedy}",
+            hint=f"start over (`overwrite=True`) with {self.divergence_hint}",
         )
 
     def _checkpoint(self) -> None:
         """Write a checkpoint, and raise Interrupted if a signal was received."""
         if self.accelerator.is_main_process:
-            save_checkpoint(self.checkpoints, self.inner, self.optimizer, self.position)
-        self._saved = time.monotonic()
+            save_checkpoint(self.checkpoints, self.train_module, self.optimizer, self.position)
+        self._saved_at = time.monotonic()
         self.notify("on_checkpoint")
-        if self._signal:
-            raise Interrupted(self._signal)
+        if self._agreed_signal:
+            raise Interrupted(self._agreed_signal)
 
     def _checkpoint_due(self) -> bool:
         """True if a checkpoint is due inside an epoch."""
         every = self.settings.checkpoint_steps
-        late = time.monotonic() - self._saved > 60 * self.settings.checkpoint_minutes
-        return bool(self._signal) or late or (every is not None and self.position.step % every == 0)
+        late = time.monotonic() - self._saved_at > 60 * self.settings.checkpoint_minutes
+        return bool(self._agreed_signal) or late or (every is not None and self.position.step % every == 0)

@@ -44,7 +44,7 @@ class Trainer(TrainingLoop[StepBatches]):
         directory, callbacks, label: see `TrainingLoop`.
     """
 
-    inner: TrainStep
+    train_module: TrainStep
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class Trainer(TrainingLoop[StepBatches]):
         self.tasks, self.teacher, self.evaluate = batch_source.tasks, teacher, evaluate
         rank, world = accelerator.process_index, accelerator.num_processes
         self.batches = MicroBatches(batch_source, objective, settings.micro_batch, rank, world)
-        inner = TrainStep(model, objective, settings.precision == "bf16").to(accelerator.device)
-        optimizer = build_optimizer(inner, settings)
+        train_module = TrainStep(model, objective, settings.precision == "bf16").to(accelerator.device)
+        optimizer = build_optimizer(train_module, settings)
         total = settings.steps or settings.n_epochs * len(batch_source)
         super().__init__(
-            accelerator, inner, optimizer, settings, total, directory, callbacks=callbacks, label=label
+            accelerator, train_module, optimizer, settings, total, directory, callbacks=callbacks, label=label
         )
 
     def fit(self) -> TrainingResult:
@@ -77,7 +77,7 @@ class Trainer(TrainingLoop[StepBatches]):
         """
         result = super().fit()
         if self.settings.keep == "best" and result.best is not None:
-            self.inner.model.load_state_dict(load_file(self._best_file))
+            self.train_module.model.load_state_dict(load_file(self._best_file))
         return result
 
     @property
@@ -98,26 +98,26 @@ class Trainer(TrainingLoop[StepBatches]):
         rows.drawn.before()
         self.position.batch_source = rows.drawn.cursor
         num_items = sum_over_processes(self.accelerator, rows.num_items)
-        losses = [
+        micro_batches = [
             partial(self._loss, rows.task, num_items, *part)
             for part in zip(rows.batches, rows.weights, rows.batch_items, strict=True)
         ]
-        named = zip(self.inner.objective.terms, num_items, strict=True)
-        return StepPlan(rows.task.name, losses, [name if count else None for name, count in named])
+        named = zip(self.train_module.objective.terms, num_items, strict=True)
+        return StepPlan(rows.task.name, micro_batches, [name if count else None for name, count in named])
 
     def _loss(
         self, task: Task, num_items: list[int], cpu_batch: Batch, weight: float, batch_items: list[int]
     ) -> tuple[Tensor, Tensor]:
         """The objective for one micro-batch, and the value of each of its terms."""
         batch, done = cpu_batch.to(self.accelerator.device), self._progress
-        needed = self.inner.objective.needs(done)[1]
+        needed = self.train_module.objective.needs(done)[1]
         signals = self.teacher.signal(task, batch, needed) if self.teacher else None
-        loss, values = self.step_module(task, batch, signals, num_items, done, batch_items)
+        loss, values = self.wrapped_module(task, batch, signals, num_items, done, batch_items)
         return loss * weight, values * weight
 
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
-        hold = self.inner.objective.slow_build.share
+        hold = self.train_module.objective.slow_build.share
         return learning_rate(self.settings, self.position.step, self.total, hold)
 
     def after_epoch(self, losses: Mapping[str, list[float]]) -> None:
@@ -128,15 +128,15 @@ class Trainer(TrainingLoop[StepBatches]):
             "train_loss": {task: float(np.mean(values)) for task, values in losses.items()},
         }
         position.history.append(record)
-        building = not self.inner.objective.slow_build.done(self._progress)
+        building = not self.train_module.objective.slow_build.done(self._progress)
         if self.evaluate is None or building:  # the heads are not trained yet
             return
-        scores = self.evaluate(self.inner.model)
+        scores = self.evaluate(self.train_module.model)
         value, better = watched(self.settings.metric, scores)
         if position.best is None or better(value, position.best):
             position.best, position.bad_epochs = value, 0
             if self.settings.keep == "best" and self.accelerator.is_main_process:
-                weights = {k: v.cpu().contiguous() for k, v in self.inner.model.state_dict().items()}
+                weights = {k: v.cpu().contiguous() for k, v in self.train_module.model.state_dict().items()}
                 with atomic_path(self._best_file) as temporary:
                     save_file(weights, temporary)
         else:

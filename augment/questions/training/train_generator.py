@@ -227,7 +227,7 @@ def _start(job: TrainJob, asked: list[Asked], work: Path) -> tuple[Any, Any]:
 class _Training(TrainingLoop[list[int]]):
     """Trains a generator on batches of prompts; the history holds the sum of the losses of every 50 steps."""
 
-    remedy = "a lower learning rate (`lr=...`)"
+    divergence_hint = "a lower learning rate (`lr=...`)"
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class _Training(TrainingLoop[list[int]]):
 
     def _loss(self, rows: list[int]) -> tuple[Tensor, Tensor]:
         prompts = [self._encoded[n] for n in rows]
-        loss = batch_loss(self.inner, prompts, self._pad, self._job.precision)
+        loss = batch_loss(self.train_module, prompts, self._pad, self._job.precision)
         return loss, loss.new_zeros(0)
 
     def learning_rate(self) -> float:

@@ -250,7 +250,7 @@ def test_a_signal_leaves_a_checkpoint_from_which_training_resumes(data, tmp_path
 
     def command(out: str) -> list[str]:
         sizes = "--vocab-size 150 --d-model 16 --layers 1 --heads 2 --d-ff 32 --max-input 64 --max-output 12"
-        words = f"augment questions train --model fresh --steps 53 --batch-size 8 {sizes} --data"
+        words = f"augment questions train --model fresh --steps 53 --batch 8 {sizes} --data"
         return [*words.split(), str(data), "--out", str(tmp_path / out)]
 
     real, steps = module.batch_loss, iter(range(100))
