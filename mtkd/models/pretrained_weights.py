@@ -18,6 +18,10 @@ from tasks.hub_loading import load_named
 from tasks.progress import say
 
 SAFETENSORS, INDEX, BIN = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+_REFUSED = "the weights in {} cannot be used"
+_EXPECTED = f"{SAFETENSORS}, or a {BIN} with nothing but tensors"
+_HINT = "if you trust the file, load the model with transformers and call `model.save_pretrained(DIR)` once, "
+_HINT += "which writes safetensors"
 
 
 def find_weights(place: str, local_files_only: bool) -> Path:
@@ -84,23 +88,26 @@ def read_bin(file: Path) -> dict[str, Tensor]:
     """
     if launched().first:
         say(f"converting {file} to safetensors; nothing but its tensors is read")
-    try:
-        weights = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a refused object, or any kind of damage
-        raise _refused(file, "it is damaged, or holds objects whose loading could run code") from error
+    weights = read_torch_file(file, _EXPECTED, _HINT)
     values = weights.values() if isinstance(weights, dict) else [weights]
     others = {type(value).__name__ for value in values if not isinstance(value, Tensor)}
     if others or not isinstance(weights, dict):
-        raise _refused(
-            file, f"it is not a table of tensors, but holds {shorten(sorted(others)) or 'one tensor'}"
-        )
+        problem = f"it is not a table of tensors, but holds {shorten(sorted(others)) or 'one tensor'}"
+        raise UserError(f"{_REFUSED.format(file)}: {problem}", expected=_EXPECTED, hint=_HINT)
     return {str(name): tensor.contiguous().clone() for name, tensor in weights.items()}
 
 
-def _refused(file: Path, reason: str) -> UserError:
-    return UserError(
-        f"the weights in {file} cannot be used: {reason}",
-        expected=f"{SAFETENSORS}, or a {BIN} with nothing but tensors",
-        hint="if you trust the file, load the model with transformers and call "
-        "`model.save_pretrained(DIR)` once, which writes safetensors",
-    )
+def read_torch_file(file: Path, expected: str, hint: str) -> Any:
+    """What a file of `torch.save` holds; nothing but tensors and plain values is loaded.
+
+    Args:
+        expected, hint: of the error.
+
+    Raises:
+        UserError: the file is damaged or holds other objects.
+    """
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a refused object, or any kind of damage
+        problem = "it is damaged, or holds objects whose loading could run code"
+        raise UserError(f"{_REFUSED.format(file)}: {problem}", expected=expected, hint=hint) from error

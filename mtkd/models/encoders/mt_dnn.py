@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from mtkd.models.pretrained_weights import read_torch_file
 from tasks.errors import UserError, shorten
 from tasks.files import atomic_directory, locked
 from tasks.hub_loading import embedded_encoder
@@ -27,6 +27,7 @@ _RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.
 # The sizes of BERT's vocabularies, each with its tokeniser; the installed encoder has the uncased one.
 _TOKENISERS = {30522: None, 28996: "bert-base-cased", 21128: "bert-base-chinese"}
 _EXPECTED = "a checkpoint of MT-DNN: a torch file with the tensors `state` and BERT's sizes `config`"
+_HINT = "a checkpoint written during MT-DNN's training holds more; its script strip_model.py removes that"
 
 
 def read_mt_dnn(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -36,19 +37,9 @@ def read_mt_dnn(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         The arguments of BertConfig, and the weights of a BertModel; task heads are left out.
 
     Raises:
-        UserError: there is no such file, or it is damaged or is not a checkpoint of a BERT.
+        UserError: the file is damaged or is not a checkpoint of a BERT.
     """
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise UserError(f"no such file: {path}", expected=_EXPECTED) from error
-    except Exception as error:  # a refused object, or any kind of damage
-        raise UserError(
-            f"{path} cannot be read as tensors and plain values: {str(error).splitlines()[0]}",
-            expected=_EXPECTED,
-            hint="a checkpoint written during MT-DNN's training holds other objects, which its script "
-            "strip_model.py removes",
-        ) from error
+    found = read_torch_file(path, _EXPECTED, _HINT)
     parts = found if isinstance(found, dict) else {}
     state, config = parts.get("state"), parts.get("config")
     if not isinstance(state, dict) or not isinstance(config, dict):
