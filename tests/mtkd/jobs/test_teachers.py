@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from scipy.special import softmax
+from small_students import SMALL_LSTM
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import mtkd as api
@@ -25,15 +26,6 @@ from tasks.loading import load_rows
 from tasks.sources import PocketSource
 from tasks.task_names import resolve
 
-LSTM = {
-    "student.bilstm.embedding_size": 8,
-    "student.bilstm.projection_size": 8,
-    "student.bilstm.hidden_size": 8,
-    "student.bilstm.output_size": 8,
-    "student.head_hidden": 8,
-    "student.max_length": 24,
-    "train.batch_size": 16,
-}
 TINYBERT = {
     "student.transformer.layers": 1,
     "student.transformer.hidden_size": 8,
@@ -67,7 +59,7 @@ def lessons(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
 
 
 def learn(out: Path, teacher: Any, tasks: Any = ("sst2",), **more: Any) -> api.Model:
-    settings = LSTM | more.pop("settings", {})
+    settings = SMALL_LSTM | more.pop("settings", {})
     tasks = list(tasks) if isinstance(tasks, tuple) else tasks
     return api.distill("mkd-lstm", teacher=teacher, tasks=tasks, out=out, settings=settings, **SHORT | more)
 
@@ -86,7 +78,7 @@ def test_a_checkpoint_for_each_task_with_its_own_tokeniser(
     save_checkpoint: Callable[..., Path], tmp_path: Path, mtkd: Any, lessons: list
 ) -> None:
     first, second = save_checkpoint("Bert", **NEGATIVE_LAST), save_checkpoint("Roberta", **ENTAILED)
-    sets = [word for key, value in LSTM.items() for word in ("--set", f"{key}={value}")]
+    sets = [word for key, value in SMALL_LSTM.items() for word in ("--set", f"{key}={value}")]
     words = ("distill", "mkd-lstm", "--data", "pocket", "--tasks", "sst2,rte", *sets, "--epochs", 1)
     words += ("--limit", 32, "--eval-limit", 16, "--teacher", f"sst2={first},rte={second}")
     done = mtkd(*words, "--out", tmp_path / "run")
@@ -233,7 +225,7 @@ def test_outputs_in_another_order_are_refused(
         return np.eye(2, dtype=np.float32)[1 - rows.labels.astype(int)][:, model._order]
 
     monkeypatch.setattr("mtkd.jobs.teacher_checks.validation_logits", right)
-    sets = [word for key, value in LSTM.items() for word in ("--set", f"{key}={value}")]
+    sets = [word for key, value in SMALL_LSTM.items() for word in ("--set", f"{key}={value}")]
     words = ["distill", "mkd-lstm", "--data", "pocket", "--tasks", "sst2", *sets, "--epochs", 1]
     words += ["--limit", 32, "--eval-limit", 32, "--teacher", place, "--out", tmp_path / "run"]
     failed = mtkd(*words)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_students import SMALL_LSTM
 
 from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
@@ -21,16 +22,7 @@ from tasks.sources import PocketSource
 from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
 
-SMALL = {
-    "student.bilstm.embedding_size": 8,
-    "student.bilstm.projection_size": 8,
-    "student.bilstm.hidden_size": 8,
-    "student.bilstm.output_size": 8,
-    "student.head_hidden": 8,
-    "student.max_length": 24,
-    "train.epochs": 1,
-    "train.batch_size": 16,
-}
+SMALL = SMALL_LSTM | {"train.epochs": 1}
 TASKS = "sst2,rte"
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from small_students import SMALL_LSTM
 
 from mtkd.api.augmentation import mask
 from mtkd.jobs.common import Request
@@ -30,16 +31,7 @@ from tasks.tables import TableSource
 from tasks.task import Task
 from tasks.unlabelled import UnlabelledRequest
 
-SMALL = {
-    "student.bilstm.embedding_size": 8,
-    "student.bilstm.projection_size": 8,
-    "student.bilstm.hidden_size": 8,
-    "student.bilstm.output_size": 8,
-    "student.head_hidden": 8,
-    "student.max_length": 24,
-    "train.epochs": 2,
-    "train.batch_size": 16,
-}
+SMALL = SMALL_LSTM | {"train.epochs": 2}
 SST2 = TASKS["sst2"]
 
 

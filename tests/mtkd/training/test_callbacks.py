@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_students import SMALL_LSTM
 
 from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
@@ -18,16 +19,7 @@ from mtkd.training.callbacks import Callback, JsonLinesLog, TrainingControl, Tra
 from mtkd.training.prefetch import prefetched
 from mtkd.training.run_directory import RunDirectory
 
-SMALL = {
-    "student.bilstm.embedding_size": 8,
-    "student.bilstm.projection_size": 8,
-    "student.bilstm.hidden_size": 8,
-    "student.bilstm.output_size": 8,
-    "student.head_hidden": 8,
-    "student.max_length": 24,
-    "train.epochs": 3,
-    "train.batch_size": 8,
-}
+SMALL = SMALL_LSTM | {"train.epochs": 3, "train.batch_size": 8}
 TASKS = "sst2,rte"
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_students import SMALL_LSTM
 
 from mtkd.evaluation.scoring import TaskScores, watched
 from mtkd.jobs import prepare, validated_run
@@ -26,16 +27,7 @@ from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.sampler import TaskSampler
 
-SMALL = {
-    "student.bilstm.embedding_size": 8,
-    "student.bilstm.projection_size": 8,
-    "student.bilstm.hidden_size": 8,
-    "student.bilstm.output_size": 8,
-    "student.head_hidden": 8,
-    "student.max_length": 24,
-    "train.epochs": 2,
-    "train.batch_size": 16,
-}
+SMALL = SMALL_LSTM | {"train.epochs": 2}
 TASKS = "sst2,rte,stsb"
 
 
