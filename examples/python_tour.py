@@ -32,16 +32,15 @@ class Follow(mtkd.Callback):
 
 # %% A student of a recipe, with some of its settings changed
 follow = Follow()
-small = {"student.bilstm.hidden_size": 32, "student.embeddings": "teacher", "student.max_length": 24}
 student = mtkd.distill(
-    "mkd-lstm",
+    "layerwise-3",
     **rows,
     teacher=teacher,
     out=f"{runs}/student",
-    epochs=8,
-    lr=3e-3,
-    batch=32,
-    settings=small,
+    epochs=2,
+    lr=3e-4,
+    batch=16,
+    settings={"student.max_length": 32},
     callbacks=[follow],
 )
 print("student:", {name: round(score.primary, 3) for name, score in student.scores.items()})
