@@ -11,8 +11,8 @@ from mtkd.device import find_device
 from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
 from mtkd.jobs.evaluate import evaluate as evaluate_model
-from mtkd.jobs.evaluate import pretrained_encoder
 from mtkd.jobs.evaluation_result import Evaluation
+from mtkd.jobs.teachers import pretrained_encoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from tasks.errors import UserError
