@@ -50,6 +50,7 @@ from tasks.soft_labels import require_soft_labels
 from tasks.unlabelled import UnlabelledRequest
 
 _BYTES_AT_RANDOM = 1 << 30  # a store up to this size fits in memory and can be read in any order
+_MANY_EPOCHS = 100
 
 
 @dataclass(kw_only=True)
@@ -104,6 +105,8 @@ class TaskDistillation(StagedJob):
             weigh_classes(objective, stage.train, self.rows.data)
             check_fraction(stage.train, self.rows.data)
             stage = replace(stage, train=stage.train.with_epochs(rows))
+            if not objective.student_need.logits:
+                self.warnings += _meant_for_text(stage.train, rows)
             self.stages.append((stage, objective, self._stage_inputs(stage, objective)))
         self.warnings += self._teacher_warnings()
         return student
@@ -252,3 +255,14 @@ class TaskDistillation(StagedJob):
             beside = model_directory(Path(reference.name)).parent
             run = beside if (beside / RUN_FILE).is_file() and os.access(beside, os.W_OK) else run
         return run / f"logits-{(reference.digest or '')[:16]}"
+
+
+def _meant_for_text(train: TrainSettings, rows: int) -> list[str]:
+    """A warning if a stage without task heads has the number of steps of a recipe for plain text."""
+    epochs = (train.steps or 0) * train.batch_size / rows
+    if epochs <= _MANY_EPOCHS:
+        return []
+    return [
+        f"{train.steps:,} steps of {train.batch_size} rows are about {epochs:,.0f} epochs over the {rows:,} "
+        "training rows: so many are meant for plain text (`text=FILE`). Set `steps=N` or `epochs=N`."
+    ]
