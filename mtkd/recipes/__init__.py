@@ -58,9 +58,8 @@ def load_settings(name: str, stage: str, overrides: Mapping[str, Any], task: str
     Raises:
         UserError: unknown recipe or key (the most similar one is suggested), or a value out of range.
     """
-    names = recipe_names(stage)
-    if name not in names:
-        raise unknown(f"{stage} recipe", name, names, hint="`mtkd recipes` lists all recipes")
+    if name not in _files() or recipe_stage(name) != stage:
+        raise unknown(f"{stage} recipe", name, recipe_names(stage), hint="`mtkd recipes` lists all recipes")
     if stage == "finetune" and "train.lr" in overrides:
         raise UserError(
             f"`train.lr={overrides['train.lr']}` has no effect: fine-tuning tries all learning_rates",
