@@ -155,7 +155,7 @@ class Model:
             split: another split than the validation ones.
             limit: at most so many rows per split.
             against: another model, a run or a model directory, to compare with row by row.
-            baselines: compare with the majority class, a linear model on a frozen encoder, and cosines.
+            baselines: compare with the best constant answer, a linear model on a frozen encoder, and cosines.
             encoder: that encoder; by default the one that the teacher started from.
             predictions: a directory for each row's prediction: parquet files TASK/SPLIT.parquet.
 

@@ -11,13 +11,13 @@ import torch
 
 from mtkd.device import find_device
 from mtkd.evaluation.baseline import (
+    CONSTANT,
     COSINE,
     LINEAR,
-    MAJORITY,
     TRAINING_ROWS,
     baseline_warnings,
+    best_constant,
     encoder_baselines,
-    majority_baseline,
 )
 from mtkd.evaluation.class_report import class_report
 from mtkd.evaluation.differences import MEAN, Difference, differences_by_task, sample_scores
@@ -186,7 +186,7 @@ def _baselines(
     tasks = {task.name: task for task, _ in rows}
     for name, splits in scored.items():
         task = tasks[name]
-        made = {MAJORITY: majority_baseline(task, splits)}
+        made = {CONSTANT: best_constant(task, splits)}
         if task.train in source.splits(task):
             train = load_rows(source, task, task.train, TRAINING_ROWS)
             made |= encoder_baselines(task, train, [part for t, part in rows if t.name == name], frozen)

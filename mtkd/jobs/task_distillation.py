@@ -15,7 +15,7 @@ from mtkd.jobs.class_weights import weigh_classes
 from mtkd.jobs.common import evaluator
 from mtkd.jobs.prepare import prepare_run
 from mtkd.jobs.stages import StagedJob, StageInputs
-from mtkd.jobs.teacher_checks import below_majority, check_teacher
+from mtkd.jobs.teacher_checks import below_constant, check_teacher
 from mtkd.jobs.training_corpus import check_mask
 from mtkd.jobs.training_data import EncodedRows, load_training_data
 from mtkd.jobs.unlabelled_rows import (
@@ -137,7 +137,7 @@ class TaskDistillation(StagedJob):
         return evaluator(self.rows.data.tasks, validation, self.accelerator, train)
 
     def _teacher_warnings(self) -> list[str]:
-        """A warning for each task on which a teacher does not beat the majority-class baseline."""
+        """A warning for each task on which a teacher does not beat the best constant answer."""
         assert self.rows is not None, "inputs come first"
         reference, tasks = self.validated.teacher, self.rows.data.tasks
         if not self.validated.teacher_need.logits or reference is None or reference.saved is None:
@@ -145,7 +145,7 @@ class TaskDistillation(StagedJob):
         found: list[str] = []
         if not self.prepared.teachers:  # a store has no teacher to evaluate: use the scores from refining
             scores = {key: s for key, s in reference.saved.info.scores.items() if s["task"] in tasks}
-            return below_majority("the teacher", scores)
+            return below_constant("the teacher", scores)
         for teacher in self.prepared.teachers:
             found += check_teacher(teacher, tasks, self.rows, self.accelerator, self.settings.train)
         return found
