@@ -30,8 +30,8 @@ class Evaluation(Mapping[str, TaskScores]):
     differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """A small table: task or split, rows, scores, best constant answers; then what was skipped."""
-        lines = [("task", "rows", "score", "best constant answer", "metrics")]
+        """A small table: task or split, rows, metrics, score and baseline; then what was skipped."""
+        lines = [("task", "rows", "score", "baseline", "metrics")]
         means = {f"{score.task}/average": score for score in averages(self.scores)}
         for name, score in {**self, **means}.items():
             metrics = ", ".join(f"{metric} {value:.3f}" for metric, value in score.metrics.items())
