@@ -97,7 +97,7 @@ class TaskType(ABC):
     has_head: bool = True
     predicts_spans: bool = False
     outputs: str = "classes"
-    baseline: str = "always predicting the most frequent class"
+    baseline: str = "always predicting the same class"
     one_class: bool = False
     label_type: pa.DataType = pa.string()
 
