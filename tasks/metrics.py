@@ -148,26 +148,6 @@ def score(
     return MetricScores(task.name, {name: task.type.metrics[name](compared) for name in task.metrics})
 
 
-def majority_score(
-    task: Task, labels: np.ndarray, groups: np.ndarray | None = None, *, split: str = "given"
-) -> MetricScores:
-    """The majority-class baseline: the score of the best constant prediction.
-
-    For each metric the best of `TaskType.constant_predictions` counts. All candidates of a group get the same
-    score.
-
-    Raises:
-        UserError: the split is empty or not labelled.
-    """
-    labels = _checked_labels(task, labels, split)
-    zeros = np.zeros(labels.shape)
-    found = [
-        score(task, zeros + constant, labels, groups, scores=zeros).by_metric
-        for constant in task.type.constant_predictions(task, labels)
-    ]
-    return MetricScores(task.name, {name: max(scores[name] for scores in found) for name in task.metrics})
-
-
 def _checked_labels(task: Task, labels: np.ndarray, split: str) -> np.ndarray:
     """The labels as float64; raises UserError if there are none or one is missing."""
     labels = np.asarray(labels, dtype=np.float64)

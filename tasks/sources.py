@@ -1,4 +1,4 @@
-"""Data sources: the pocket tasks, the Hugging Face hub, or a directory of files."""
+"""Data sources: the pocket tasks, the Hugging Face hub, and `open_data`, which opens these and others."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.errors import UserError
-from tasks.file_readers import READERS, read_batches, read_file, read_parquet
+from tasks.file_readers import read_batches, read_file
 from tasks.glue import TASKS
-from tasks.glue_release import find_release, read_release
-from tasks.missing_data import missing_file, similar_split
+from tasks.missing_data import missing_file
 from tasks.raw_table import RawTable
 from tasks.schema import fit_columns
 from tasks.task import UNLABELLED, Task
 
-_SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".tsv")
 Batches = Callable[[], Iterator[RawTable]]  # reads rows, some at a time
 
 
@@ -122,7 +120,7 @@ class PocketSource(DataSource):
     def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
         from tasks.pocket import POCKET_SPLITS, generate
 
-        for name in _names(task):
+        for name in known_as(task):
             if split in POCKET_SPLITS.get(name, ()):
                 return lambda: RawTable(generate(name, split), f"pocket:{name}/{split}")
         return None
@@ -130,7 +128,7 @@ class PocketSource(DataSource):
     def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
         from tasks.pocket import generate, has_unlabelled
 
-        name = next(filter(has_unlabelled, _names(task)), None) if named else None
+        name = next(filter(has_unlabelled, known_as(task)), None) if named else None
         if name is None:
             return super().unlabelled(task)
         return lambda: iter([RawTable(generate(name, UNLABELLED), f"pocket:{name}/{UNLABELLED}")])
@@ -148,61 +146,6 @@ class HubSource(DataSource):
         from tasks.hub_data import fetch
 
         return lambda: RawTable(fetch(*place), f"hub:{'/'.join(place)}")
-
-
-class DirectorySource(DataSource):
-    """A directory of files. For each split, the first of these that exists is read (T is the task):
-
-    1. T/<split> under DIR/glue, then under DIR: .parquet, the hub's shards <split>-00000-of-00001.parquet,
-       .jsonl, .json-lines, .csv;
-    2. GLUE's original release (CoLA/train.tsv, MNLI/dev_matched.tsv, ...) under DIR, then under DIR/glue;
-    3. a copy of the data set on the hub (xnli/de/validation.parquet for xnli/validation_de), files as in 1.
-
-    T is first the task's name and then its configuration on the hub, so that a task which extends `qnli`
-    under another name finds the files of qnli.
-    """
-
-    root: Path
-
-    def __init__(self, root: Path):
-        self.name, self.root = str(root), root
-
-    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
-        for name in _names(task):
-            for parent in (self.root / "glue" / name, self.root / name):
-                if read := _locate_file(parent, split, task):
-                    return read
-        for name in _names(task):
-            for parent in (self.root, self.root / "glue"):
-                if path := find_release(parent, name, split):
-                    return partial(read_release, path, name, split)
-        if (place := task.on_hub(split)) and split in task.splits:
-            dataset, configuration, there = place
-            return _locate_file(self.root / dataset.rpartition("/")[2] / configuration, there, task)
-        return None
-
-    def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
-        if task.unlabelled:
-            return super().unlabelled(task)
-        for name in _names(task):
-            for parent in (self.root / "glue" / name, self.root / name):
-                if paths := _split_files(parent, UNLABELLED):
-                    return partial(read_all_batches, paths, task)
-        return None
-
-    def _search_hint(self, task: Task, split: str) -> str:
-        if task.files:
-            return super()._search_hint(task, split)
-        name = task.trained_on if task.trained_on and split == task.train else _names(task)[-1]
-        kinds = "|".join(suffix.removeprefix(".") for suffix in _SUFFIXES)
-        looked = (
-            f"looked for glue/{name}/{split}.({kinds}), {name}/... and GLUE's original files in {self.name}"
-        )
-        for folder in (self.root / parent / name for parent in ("glue", "") for name in _names(task)):
-            files = {file.stem: file for suffix in _SUFFIXES for file in folder.glob(f"*{suffix}")}
-            if near := similar_split(split, files):
-                return f"rename {files[near]} to {split}{files[near].suffix}"
-        return looked
 
 
 class FilesSource(DataSource):
@@ -263,35 +206,12 @@ def open_data(spec: Any) -> DataSource:
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
         raise UserError(f"the data directory {str(spec)!r} {problem}", expected="pocket, hub or a directory")
+    from tasks.directory_source import DirectorySource
+
     return DirectorySource(root)
 
 
 _SOURCES: dict[str, type[DataSource]] = {"pocket": PocketSource, "hub": HubSource}
-
-
-def _names(task: Task) -> list[str]:
-    """The names under which a source may have the task."""
-    shared = [task.hub[1]] if task.hub and not task.languages else []
-    return list(dict.fromkeys([task.name, *shared]))
-
-
-def _split_files(parent: Path, split: str) -> list[Path]:
-    """The file of a split in a directory, or its shards; empty if there is none."""
-    for suffix in _SUFFIXES:
-        path = parent / f"{split}{suffix}"
-        if path.is_file():
-            return [path]
-        shards = sorted(parent.glob(f"{split}-*-of-*.parquet")) if suffix == ".parquet" else []
-        if shards:
-            return shards
-    return []
-
-
-def _locate_file(parent: Path, split: str, task: Task) -> Callable[[], RawTable] | None:
-    paths = _split_files(parent, split)
-    if paths and paths[0].stem == split:
-        return partial(read_file, paths[0], task.columns)
-    return partial(read_parquet, paths, str(parent / f"{split}-*.parquet")) if paths else None
 
 
 def matching_files(patterns: Sequence[str], root: Path | None) -> list[Path]:
@@ -304,3 +224,9 @@ def read_all_batches(paths: Sequence[Path], task: Task) -> Iterator[RawTable]:
     """The rows of some files, some at a time."""
     for path in paths:
         yield from read_batches(path, task.columns)
+
+
+def known_as(task: Task) -> list[str]:
+    """The names under which a source may have the task."""
+    shared = [task.hub[1]] if task.hub and not task.languages else []
+    return list(dict.fromkeys([task.name, *shared]))

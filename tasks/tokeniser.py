@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,14 +87,12 @@ class Tokeniser:
                 )
         self.hf = hf
         backend = self._backend()
-        parts = json.loads(backend.to_str())
         token_type_ids = "token_type_ids" in hf.model_input_names
-        self.digest = digest_bytes(json.dumps(parts, sort_keys=True), str(token_type_ids))
+        self.digest, self.word_local = _digest_and_word_local(backend.to_str(), token_type_ids)
         self.vocab_size: int = len(hf)
         self.pad_id: int = hf.pad_token_id
         self.unknown_id: int = hf.unk_token_id
         self.mask_token: str = str(hf.mask_token)
-        self.word_local = _is_word_local(parts)
         self._layouts = {n: _probe_layout(backend, n, token_type_ids) for n in (1, 2)}
         self._word_index: dict[str, int] = {}
         self._word_ids = RaggedArray.from_lists([])
@@ -233,6 +231,14 @@ def _trimmed(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]
         left = len(inside) - len(inside.lstrip())
         found.append((begin + left, begin + left + len(inside.strip())) if inside.strip() else (end, end))
     return found
+
+
+@lru_cache(maxsize=4)  # the models of a run often share one, and it takes a tenth of a second
+def _digest_and_word_local(backend: str, token_type_ids: bool) -> tuple[str, bool]:
+    """`Tokeniser.digest` and `Tokeniser.word_local` of a serialised backend."""
+    parts = json.loads(backend)
+    digest = digest_bytes(json.dumps(parts, sort_keys=True), str(token_type_ids))
+    return digest, _is_word_local(parts)
 
 
 def _is_word_local(parts: dict[str, Any]) -> bool:

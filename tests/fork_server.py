@@ -31,7 +31,14 @@ def preload() -> None:
     for package in (mtkd.cli, mtkd.jobs):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
-    for name in ("torch.utils.tensorboard", "transformers.models.bert.modeling_bert", "torch.distributed"):
+    for name in (
+        "torch.utils.tensorboard",
+        "transformers.models.bert.modeling_bert",
+        "torch.distributed",
+        "sklearn.metrics",
+        "scipy.stats",
+        "tasks.pocket",
+    ):
         importlib.import_module(name)
 
 

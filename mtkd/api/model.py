@@ -11,8 +11,8 @@ from mtkd.device import find_device
 from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
 from mtkd.jobs.evaluate import evaluate as evaluate_model
-from mtkd.jobs.evaluate import pretrained_encoder
 from mtkd.jobs.evaluation_result import Evaluation
+from mtkd.jobs.teachers import pretrained_encoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from tasks.errors import UserError
@@ -155,7 +155,7 @@ class Model:
             split: another split than the validation ones.
             limit: at most so many rows per split.
             against: another model, a run or a model directory, to compare with row by row.
-            baselines: compare with the majority class, a linear model on a frozen encoder, and cosines.
+            baselines: compare with the best constant answer, a linear model on a frozen encoder, and cosines.
             encoder: that encoder; by default the one that the teacher started from.
             predictions: a directory for each row's prediction: parquet files TASK/SPLIT.parquet.
 

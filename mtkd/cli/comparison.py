@@ -70,7 +70,7 @@ from tasks.errors import UserError
 @click.option(
     "--baselines/--no-baselines",
     default=True,
-    help="add the majority class and a frozen encoder with a linear model",
+    help="add the best constant answer and a frozen encoder with a linear model",
 )
 @click.option(
     "--columns",

@@ -107,7 +107,7 @@ def _step(title: str, line: str, overwrite: bool) -> float:
 
 
 def _scores(out: Path, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """Task (or "average") -> the score of the majority-class baseline, the teacher, and each student."""
+    """Task (or "average") -> the score of the best constant answer, the teacher, and each student."""
     runs = {name: read_json(out / name / "run.json")["scores"] for name in ("teacher", "labels", "distilled")}
     found = {}
     for task in names:
@@ -149,7 +149,7 @@ def _bench(out: Path, batch: int) -> tuple[float, float]:
 def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, size: float) -> None:
     columns = (
         "task",
-        "majority-class or mean baseline",
+        "best constant answer",
         "teacher",
         "control (labels only)",
         "distilled",
@@ -165,9 +165,9 @@ def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, 
     )
     if (gained := average["teacher"] - average["majority"]) > 0:
         kept = (average["distilled"] - average["majority"]) / gained
-        print(f"The distilled student keeps {kept:.0%} of what the teacher gains over the baseline.")
+        print(f"The distilled student keeps {kept:.0%} of what the teacher gains over a constant answer.")
     else:
-        print("The teacher is no better than the baseline: it has learned too little to teach.")
+        print("The teacher is no better than a constant answer: it has learned too little to teach.")
     print(
         f"The student has {size:.0%} of the teacher's weights (without embeddings) and {speed:.1f} times the "
         "teacher's speed."

@@ -60,7 +60,7 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 @click.option(
     "--baselines",
     is_flag=True,
-    help="compare with the majority class, a linear model on a frozen encoder, and cosines",
+    help="compare with the best constant answer, a linear model on a frozen encoder, and cosines",
 )
 @click.option(
     "--encoder",

@@ -158,7 +158,7 @@ def draw_scores(record: dict[str, Any]) -> None:
         for name, s in scored.items()
     ]
     if rows:
-        table(("validation", "rows", "metrics", "score", "majority-class or mean baseline"), rows)
+        table(("validation", "rows", "metrics", "score", "best constant answer"), rows)
     else:
         print("no scores: this recipe trains no task heads; use mtkd finetune, or --init of another recipe")
     if size := record.get("parameters"):

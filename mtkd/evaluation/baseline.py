@@ -16,16 +16,16 @@ from tasks.task import Task
 from tasks.task_types.classification import Classification
 from tasks.task_types.regression import Regression
 
-MAJORITY = "majority class"
+CONSTANT = "best constant answer"
 LINEAR = "frozen encoder + linear"
 COSINE = "zero-shot cosine"
 TRAINING_ROWS = 10_000  # at most, for the linear baseline and the cosine's threshold
 _STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)  # inverse regularisation
 
 
-def majority_baseline(task: Task, splits: Mapping[str, RowPredictions]) -> dict[str, RowPredictions]:
-    """The constant prediction with the best score on each split."""
-    return {split: task.type.majority_predictions(task, rows) for split, rows in splits.items()}
+def best_constant(task: Task, splits: Mapping[str, RowPredictions]) -> dict[str, RowPredictions]:
+    """The constant answer with the best score on each split."""
+    return {split: task.type.best_constant(task, rows) for split, rows in splits.items()}
 
 
 def encoder_baselines(
@@ -164,7 +164,7 @@ def best_cut(values: np.ndarray, positive: np.ndarray) -> tuple[float, int]:
 
 
 def baseline_warnings(tasks: Mapping[str, Task], scores: Iterable[TaskScores]) -> list[str]:
-    """Warn about each score that does not exceed the majority-class baseline beyond the bootstrap error.
+    """Warn about each score that does not exceed the best constant answer beyond the bootstrap error.
 
     Args:
         tasks: name -> task.
@@ -175,8 +175,8 @@ def baseline_warnings(tasks: Mapping[str, Task], scores: Iterable[TaskScores]) -
         if score.predictions is None:
             continue
         task, rows = tasks[score.task], {score.split: score.predictions}
-        model, majority = sample_scores(task, [{0: rows}, {0: majority_baseline(task, rows)}])
-        gap = paired_difference([model], [majority])
+        model, constant = sample_scores(task, [{0: rows}, {0: best_constant(task, rows)}])
+        gap = paired_difference([model], [constant])
         if gap.verdict != "better":
             found.append(
                 f"{score.task}/{score.split}: the score {gap.score:.3f} is not above {task.type.baseline} "

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from mtkd.evaluation.baseline import MAJORITY
+from mtkd.evaluation.baseline import CONSTANT
 from mtkd.evaluation.differences import (
     ScoreSamples,
     differences_by_task,
@@ -24,7 +24,7 @@ from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import Bench, Grid
 from mtkd.jobs.compare_plot import draw
 from mtkd.jobs.compare_table import Row, Table, metric_name
-from mtkd.jobs.grid_baselines import Predicted, grid_baselines, within_majority
+from mtkd.jobs.grid_baselines import Predicted, grid_baselines, within_constant
 from mtkd.jobs.grid_jobs import GridInputs, total
 from mtkd.jobs.grid_plan import PlannedRun, plan
 from mtkd.jobs.grid_scheduler import run_jobs
@@ -87,7 +87,7 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
             rows[name] = _baseline_row(name, predicted, results.tasks)
             results.predicted[name] = predicted
     _compare(grid, rows, results)
-    notes += within_majority(rows)
+    notes += within_constant(rows)
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row.scores))
     table = Table(grid, tasks, list(rows.values()), commands, notes)
     inputs.out.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ def _baseline_row(name: str, predicted: Predicted, tasks: Mapping[str, Task]) ->
 
 
 def _compare(grid: Grid, rows: Mapping[str, Row], results: _Results) -> None:
-    """Add each row's differences to the reference, and to the majority class (for the warnings)."""
+    """Add each row's differences to the reference, and to the best constant answer (for the warnings)."""
     samples: dict[str, dict[str, ScoreSamples]] = {}
     for name, task in results.tasks.items():
         holders = [row for row, predicted in results.predicted.items() if name in predicted]
@@ -180,7 +180,7 @@ def _compare(grid: Grid, rows: Mapping[str, Row], results: _Results) -> None:
     for row, found in samples.items():
         if row != grid.reference_row:
             rows[row].differences = differences_by_task(found, reference)
-        rows[row].above_majority = differences_by_task(found, samples.get(MAJORITY, {}))
+        rows[row].above_majority = differences_by_task(found, samples.get(CONSTANT, {}))
 
 
 def _time_students(bench: Bench, models: dict[str, Path], rows: dict[str, Row]) -> None:

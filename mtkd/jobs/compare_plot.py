@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mtkd.evaluation.baseline import MAJORITY
+from mtkd.evaluation.baseline import CONSTANT
 from mtkd.jobs.compare_table import Row, Table
 
 
@@ -16,7 +16,7 @@ def draw(table: Table, path: Path) -> Path | None:
     """Plot the average score of every trained row against its costs, one panel for each cost.
 
     A grey line joins the Pareto front: the rows that no other equals in score at a lower or equal cost. A
-    dotted line is the majority class.
+    dotted line is the best constant answer.
 
     Returns:
         The file, or None if fewer than two rows have a score and a measured inference time.
@@ -31,7 +31,7 @@ def draw(table: Table, path: Path) -> Path | None:
     scores = {row.name: 100 * row.average(table.tasks) for row in rows}
     figure = Figure(figsize=(13, 4), layout="constrained")
     axes = figure.subplots(1, len(_COSTS), sharey=True)
-    majority = [100 * row.average(table.tasks) for row in table.rows if row.name == MAJORITY]
+    constant = [100 * row.average(table.tasks) for row in table.rows if row.name == CONSTANT]
     for axis, (label, cost) in zip(axes, _COSTS.items(), strict=True):
         costs = {row.name: cost(row, batch) for row in rows}
         for name, score in scores.items():
@@ -39,7 +39,7 @@ def draw(table: Table, path: Path) -> Path | None:
             axis.annotate(name, (costs[name], score), (4, 5), textcoords="offset points", fontsize=8)
         front = pareto_front(costs, scores)
         axis.plot([costs[name] for name in front], [scores[name] for name in front], color="0.7", zorder=0)
-        for score in majority:
+        for score in constant:
             axis.axhline(score, color="0.7", ls=":", lw=1)
         axis.set_xscale("log")
         axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

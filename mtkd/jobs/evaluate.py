@@ -11,28 +11,27 @@ import torch
 
 from mtkd.device import find_device
 from mtkd.evaluation.baseline import (
+    CONSTANT,
     COSINE,
     LINEAR,
-    MAJORITY,
     TRAINING_ROWS,
     baseline_warnings,
+    best_constant,
     encoder_baselines,
-    majority_baseline,
 )
 from mtkd.evaluation.class_report import class_report
 from mtkd.evaluation.differences import AVERAGE, Difference, differences_by_task, sample_scores
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, score_logits, write_predictions
 from mtkd.jobs.evaluation_result import Evaluation
-from mtkd.jobs.teachers import LabelsSpec, find_teachers
+from mtkd.jobs.teachers import LabelsSpec, find_teachers, pretrained_encoder
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel, require_heads
-from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
+from mtkd.models.saved_model import read_saved
 from mtkd.teachers.checkpoint import CheckpointRef, checkpoint_directory
-from mtkd.training.run_directory import RUN_FILE
+from mtkd.teachers.label_order import check_order
 from tasks.encoding import Encoded
 from tasks.errors import UserError
-from tasks.files import read_json
 from tasks.loading import load_rows
 from tasks.progress import progress
 from tasks.row_predictions import RowPredictions
@@ -82,10 +81,10 @@ def evaluate(
             can be scored, or no encoder is known for the baselines.
     """
     target = find_device(device)
-    model, assumed = _checkpoint(model, spec, target, teacher_labels)
+    model, checkpoint = _checkpoint(model, spec, target, teacher_labels)
+    other_checkpoint = None
     if against is not None:
-        against, more = _checkpoint(against, spec, target)
-        assumed += more
+        against, other_checkpoint = _checkpoint(against, spec, target)
     known = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
     tasks = resolve(spec, known) if spec else known
     name = "the model" if isinstance(model, MultiTaskModel) else f"the model {model}"
@@ -103,7 +102,7 @@ def evaluate(
             hint="choose another split or other data; use `mtkd predict` for unlabelled rows",
         )
     by_name = {task.name: task for task in tasks}
-    scores = _score_all(_loaded(model, target), rows, batch_size)
+    scores, warnings = _score_all(_loaded(model, target), rows, batch_size, checkpoint)
     reports = {
         f"{score.task}/{score.split}": class_report(
             by_name[score.task], score.predictions.predictions, score.predictions.labels
@@ -113,7 +112,8 @@ def evaluate(
     }
     compared: dict[str, Runs] = {}
     if against is not None:
-        other = _score_all(_loaded(against, target), rows, batch_size)
+        other, more = _score_all(_loaded(against, target), rows, batch_size, other_checkpoint)
+        warnings += more
         label = type(against).__name__ if isinstance(against, MultiTaskModel) else str(against)
         compared[label] = _by_task(other)
     if frozen is not None:
@@ -121,7 +121,7 @@ def evaluate(
     if predictions is not None:
         write_predictions(predictions, scores)
     differences = {name: _differences(by_name, _by_task(scores), found) for name, found in compared.items()}
-    warnings = [*assumed, *baseline_warnings(by_name, scores)]
+    warnings += baseline_warnings(by_name, scores)
     return Evaluation(scores, reports, skipped, warnings, differences)
 
 
@@ -145,26 +145,25 @@ def _frozen_encoder(model: Path | MultiTaskModel, encoder: str | None, device: s
     return FrozenEncoder(found, device=device)
 
 
-def pretrained_encoder(model: Path) -> str | None:
-    """The pretrained encoder that a model, or the teacher of its run, started from; None if unknown."""
-    base = read_saved(model).info.base
-    record = model_directory(model).parent / RUN_FILE
-    if base is None and record.is_file():
-        identity = read_json(record)["identity"]
-        before = identity.get("teacher") or identity.get("model")
-        return encoder_of(before) if isinstance(before, str) else None
-    return base
-
-
-def encoder_of(teacher: str) -> str | None:
-    """The pretrained encoder that a teacher started from, or the teacher itself if it is one."""
-    if is_saved_model(Path(teacher)):
-        return pretrained_encoder(Path(teacher))
-    return teacher if checkpoint_directory(teacher) is None else None
-
-
-def _score_all(model: MultiTaskModel, rows: Sequence[tuple[Task, Rows]], batch_size: int) -> list[TaskScores]:
-    return [_score(model, task, part, batch_size) for task, part in rows]
+def _score_all(
+    model: MultiTaskModel,
+    rows: Sequence[tuple[Task, Rows]],
+    batch_size: int,
+    checkpoint: CheckpointRef | None,
+) -> tuple[list[TaskScores], list[str]]:
+    """The scores of a model, and warnings about the order of its labels if it is a checkpoint."""
+    scores, warnings = [], [checkpoint.warning] if checkpoint and checkpoint.warning else []
+    for task, part in rows:
+        encoded = Encoded.encode(model.reader.rows(part), model.tokeniser)
+        with progress(f"evaluating {task.name}/{part.split}", len(encoded)) as advance:
+            logits = predict_logits(model, task, encoded, batch_size=batch_size, advance=advance)
+        scores.append(score_logits(task, part.split, encoded, logits, model.reader, model.threshold(task)))
+        if checkpoint and checkpoint.order:
+            try:
+                check_order(f"the model {checkpoint.name}", task, checkpoint.order, logits, encoded.labels)
+            except UserError as error:
+                warnings.append(f"{error.problem}; {error.hint}")
+    return scores, warnings
 
 
 def _by_task(scores: Sequence[TaskScores]) -> Runs:
@@ -187,7 +186,7 @@ def _baselines(
     tasks = {task.name: task for task, _ in rows}
     for name, splits in scored.items():
         task = tasks[name]
-        made = {MAJORITY: majority_baseline(task, splits)}
+        made = {CONSTANT: best_constant(task, splits)}
         if task.train in source.splits(task):
             train = load_rows(source, task, task.train, TRAINING_ROWS)
             made |= encoder_baselines(task, train, [part for t, part in rows if t.name == name], frozen)
@@ -213,11 +212,11 @@ def _differences(tasks: Mapping[str, Task], model: Runs, other: Runs) -> dict[st
 
 def _checkpoint(
     model: Path | MultiTaskModel, spec: TaskSpec | None, device: torch.device, labels: LabelsSpec = None
-) -> tuple[Path | MultiTaskModel, list[str]]:
+) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
     """Load a checkpoint of transformers, which does not know its task; other models stay as they are.
 
     Returns:
-        The model, and a warning if the order of its labels had to be assumed.
+        The model, and the reference to it if it is a checkpoint.
     """
     if isinstance(model, MultiTaskModel) or checkpoint_directory(str(model)) is None:
         if labels:
@@ -225,7 +224,7 @@ def _checkpoint(
                 "`teacher_labels` is for a checkpoint of transformers, but the model is none",
                 hint="leave it out: a model of mtkd knows its labels",
             )
-        return model, []
+        return model, None
     tasks = resolve(spec) if spec else []
     if len(tasks) != 1:
         raise UserError(
@@ -234,7 +233,7 @@ def _checkpoint(
         )
     found = find_teachers(str(model), tasks, heads=True, labels=labels)
     assert isinstance(found, CheckpointRef)
-    return found.load(None).to(device), [found.warning] if found.warning else []
+    return found.load(None).to(device), found
 
 
 def _labelled_rows(
@@ -286,10 +285,3 @@ def _without_missing_files(task: Task, splits: Sequence[str]) -> tuple[Task, str
         f"file, or put the rows under {task.name}/ in the data directory"
     )
     return replace(task, files={}), remark
-
-
-def _score(model: MultiTaskModel, task: Task, rows: Rows, batch_size: int) -> TaskScores:
-    encoded = Encoded.encode(model.reader.rows(rows), model.tokeniser)
-    with progress(f"evaluating {task.name}/{rows.split}", len(encoded)) as advance:
-        logits = predict_logits(model, task, encoded, batch_size=batch_size, advance=advance)
-    return score_logits(task, rows.split, encoded, logits, model.reader, model.threshold(task))

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mtkd.evaluation.baseline import MAJORITY, TRAINING_ROWS, encoder_baselines, majority_baseline
+from mtkd.evaluation.baseline import CONSTANT, TRAINING_ROWS, best_constant, encoder_baselines
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.grids import Grid
 from mtkd.jobs.compare_table import Row
-from mtkd.jobs.evaluate import encoder_of
 from mtkd.jobs.grid_jobs import GridInputs
 from mtkd.jobs.grid_plan import encoder_to_refine
-from mtkd.jobs.teachers import by_task
+from mtkd.jobs.teachers import by_task, encoder_of
 from mtkd.models.saved_model import saved_in
 from tasks.errors import UserError
 from tasks.loading import load_rows
@@ -48,7 +47,7 @@ def grid_baselines(
         runs = [run for cell in predicted.values() for run in cell.get(name, {}).values()]
         if not runs:
             continue
-        made = {MAJORITY: majority_baseline(task, runs[0])}
+        made = {CONSTANT: best_constant(task, runs[0])}
         try:
             made |= _of_encoder(grid, inputs, task, specs[name])
         except UserError as error:  # the runs are worth their table all the same
@@ -86,13 +85,14 @@ def _encoder(grid: Grid, inputs: GridInputs, spec: str) -> str | None:
     return next((encoder_of(name) for task, name in teachers if task in (None, *spec.split(","))), None)
 
 
-def within_majority(rows: Mapping[str, Row]) -> list[str]:
-    """A warning for each cell with tasks on which it is not better than the majority class."""
+def within_constant(rows: Mapping[str, Row]) -> list[str]:
+    """A warning for each cell with tasks on which it is not better than the best constant answer."""
     notes = []
     for name in rows:
         weak = [task for task, gap in rows[name].above_majority.items() if gap.verdict != "better"]
-        if weak and name != MAJORITY and rows[name].kept:
+        if weak and name != CONSTANT and rows[name].kept:
             notes.append(
-                f"Warning: {name} is not better than the majority class beyond chance on {', '.join(weak)}."
+                f"Warning: {name} is not better than the best constant answer beyond chance on "
+                f"{', '.join(weak)}."
             )
     return notes

@@ -15,7 +15,7 @@ from mtkd.jobs.class_weights import weigh_classes
 from mtkd.jobs.common import evaluator
 from mtkd.jobs.prepare import prepare_run
 from mtkd.jobs.stages import StagedJob, StageInputs
-from mtkd.jobs.teacher_checks import below_majority, check_teacher
+from mtkd.jobs.teacher_checks import below_constant, check_teacher
 from mtkd.jobs.training_corpus import check_mask
 from mtkd.jobs.training_data import EncodedRows, load_training_data
 from mtkd.jobs.unlabelled_rows import (
@@ -50,6 +50,7 @@ from tasks.soft_labels import require_soft_labels
 from tasks.unlabelled import UnlabelledRequest
 
 _LARGE_STORE = 1 << 30  # bytes; rows of a larger store are shuffled in blocks, as it may not fit in memory
+_MANY_EPOCHS = 100
 
 
 @dataclass(kw_only=True)
@@ -104,6 +105,8 @@ class TaskDistillation(StagedJob):
             weigh_classes(objective, stage.train, self.rows.data)
             check_fraction(stage.train, self.rows.data)
             stage = replace(stage, train=stage.train.with_epochs(n_train))
+            if not objective.student_need.logits:
+                self.warnings += _meant_for_text(stage.train, n_train)
             self.stages.append((stage, objective, self._stage_inputs(stage, objective)))
         self.warnings += self._teacher_warnings()
         return student
@@ -134,7 +137,7 @@ class TaskDistillation(StagedJob):
         return evaluator(self.rows.data.tasks, validation, self.accelerator, train)
 
     def _teacher_warnings(self) -> list[str]:
-        """A warning for each task on which a teacher does not beat the majority-class baseline."""
+        """A warning for each task on which a teacher does not beat the best constant answer."""
         assert self.rows is not None, "inputs come first"
         teacher_ref, tasks = self.validated.teacher, self.rows.data.tasks
         if not self.validated.teacher_need.logits or teacher_ref is None or teacher_ref.saved is None:
@@ -142,7 +145,7 @@ class TaskDistillation(StagedJob):
         warnings: list[str] = []
         if not self.prepared.teachers:  # a store has no teacher to evaluate: use the scores from refining
             scores = {key: s for key, s in teacher_ref.saved.info.scores.items() if s["task"] in tasks}
-            return below_majority("the teacher", scores)
+            return below_constant("the teacher", scores)
         for teacher in self.prepared.teachers:
             warnings += check_teacher(teacher, tasks, self.rows, self.accelerator, self.settings.train)
         return warnings
@@ -259,3 +262,14 @@ class TaskDistillation(StagedJob):
             beside = model_directory(Path(teacher_ref.name)).parent
             run = beside if (beside / RUN_FILE).is_file() and os.access(beside, os.W_OK) else run
         return run / f"logits-{(teacher_ref.digest or '')[:16]}"
+
+
+def _meant_for_text(train: TrainSettings, n_train: int) -> list[str]:
+    """A warning if a stage without task heads has the number of steps of a recipe for plain text."""
+    epochs = (train.steps or 0) * train.batch_size / n_train
+    if epochs <= _MANY_EPOCHS:
+        return []
+    return [
+        f"{train.steps:,} steps of {train.batch_size} rows are about {epochs:,.0f} epochs over the "
+        f"{n_train:,} training rows: so many are meant for plain text (`text=FILE`). Set `steps=N` or `epochs=N`."
+    ]

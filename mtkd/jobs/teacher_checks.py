@@ -44,22 +44,22 @@ def check_teacher(
             logits, labels = (np.concatenate(values) for values in zip(*parts, strict=True))
             check_order(f"the teacher {ref.name}", tasks[name], ref.order, logits, labels)
     who = f"the teacher {ref.name}" if isinstance(ref, CheckpointRef) else "the teacher"
-    return found + below_majority(who, scores_record(scores))
+    return found + below_constant(who, scores_record(scores))
 
 
-def below_majority(who: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """One warning that names the tasks on which a teacher does not beat the majority-class baseline.
+def below_constant(who: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """One warning that names the tasks on which a teacher does not beat the best constant answer.
 
     Args:
         scores: "task/split" -> scores, as recorded in run.json.
     """
     weak = [
-        f"{s['primary']:.3f} on {key} (baseline {s['majority']:.3f})"
+        f"{s['primary']:.3f} on {key} (a constant answer {s['majority']:.3f})"
         for key, s in scores.items()
         if s["primary"] <= s["majority"]
     ]
     text = (
-        f"{who} scores {', '.join(weak)}: not better than the majority-class baseline, so it cannot teach "
+        f"{who} scores {', '.join(weak)}: not better than the best constant answer, so it cannot teach "
         "this. Refine it longer, or leave such tasks out."
     )
     return [text] if weak else []

@@ -11,10 +11,13 @@ from torch import nn
 
 from mtkd.jobs.objects import TeacherObject
 from mtkd.models.multitask import MultiTaskModel, require_heads
+from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
 from mtkd.teachers.checkpoint import CheckpointRef, checkpoint_directory
 from mtkd.teachers.group import Member, TeacherGroup
 from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.training.run_directory import RUN_FILE
 from tasks.errors import UserError, shorten, unknown
+from tasks.files import read_json
 from tasks.task import Task
 
 # A name, a model, a pair (transformers model, tokeniser), or a list or a mapping by task of these.
@@ -198,3 +201,21 @@ def _members(
     if heads and found.saved is not None:
         require_heads({task.head: task for task in found.saved.tasks}, tasks, f"the teacher {found.name}")
     yield Member(found, tuple(task.name for task in tasks))
+
+
+def pretrained_encoder(model: Path) -> str | None:
+    """The pretrained encoder that a model, or the teacher of its run, started from; None if unknown."""
+    base = read_saved(model).info.base
+    record = model_directory(model).parent / RUN_FILE
+    if base is None and record.is_file():
+        identity = read_json(record)["identity"]
+        before = identity.get("teacher") or identity.get("model")
+        return encoder_of(before) if isinstance(before, str) else None
+    return base
+
+
+def encoder_of(teacher: str) -> str | None:
+    """The pretrained encoder that a teacher started from, or the teacher itself if it is one."""
+    if is_saved_model(Path(teacher)):
+        return pretrained_encoder(Path(teacher))
+    return teacher if checkpoint_directory(teacher) is None else None

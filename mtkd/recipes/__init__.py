@@ -58,9 +58,10 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
     Raises:
         UserError: unknown recipe or key (the most similar one is suggested), or a value out of range.
     """
-    names = recipe_names(command)
-    if name not in names:
-        raise unknown(f"{command} recipe", name, names, hint="`mtkd recipes` lists all recipes")
+    if name not in _files() or recipe_command(name) != command:
+        raise unknown(
+            f"{command} recipe", name, recipe_names(command), hint="`mtkd recipes` lists all recipes"
+        )
     if command == "finetune" and "train.lr" in overrides:
         raise UserError(
             f"`train.lr={overrides['train.lr']}` has no effect: fine-tuning tries all learning_rates",

@@ -109,8 +109,7 @@ def check_order(who: str, task: Task, order: Sequence[int], logits: np.ndarray, 
         taken[order[column]], better[order[column]] = task.labels[column], task.labels[label]
     raise UserError(
         f"the outputs of {who} seem to be in another order: as {', '.join(taken)}, they agree with {now:.0f} "
-        f"of {right.sum():.0f} labels of the validation rows of {task.name!r}; as {', '.join(better)}, with "
-        f"{then:.0f}",
+        f"of {right.sum():.0f} labels of the rows of {task.name!r}; as {', '.join(better)}, with {then:.0f}",
         hint="check the order of labels that the checkpoint was trained with, and pass it: "
         f"`teacher_labels={task.name}={','.join(better)}`",
     )

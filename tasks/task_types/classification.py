@@ -82,5 +82,6 @@ class Classification(TaskType):
         return powers / powers.sum(axis=1, keepdims=True)
 
     def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
-        """The majority class (the first one of a tie)."""
-        return [float(np.bincount(labels.astype(np.int64)).argmax())]
+        """The majority class (the first one of a tie), and for F1 the positive class."""
+        majority = float(np.bincount(labels.astype(np.int64)).argmax())
+        return [majority, 1.0] if "f1" in task.metrics else [majority]

@@ -129,7 +129,7 @@ class Span(TaskType):
         majority = float(1 - has.mean()) if task.unanswerable else 0.0
         return SplitScores(len(examples), by_metric, majority, scores.by_kind, threshold, rows)
 
-    def majority_predictions(self, task: Task, rows: RowPredictions) -> RowPredictions:
+    def best_constant(self, task: Task, rows: RowPredictions) -> RowPredictions:
         """No answer to any question."""
         right = 1.0 - rows.labels if task.unanswerable else np.zeros(len(rows))
         texts = np.full(len(rows), "", dtype=object)

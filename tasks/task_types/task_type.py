@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.errors import UserError
-from tasks.metrics import majority_score, score
+from tasks.metrics import score
 from tasks.raw_table import RawTable
 from tasks.row_predictions import RowPredictions
 from tasks.task import Task
@@ -51,7 +51,7 @@ class SplitScores:
     Attributes:
         rows: number of scored examples.
         by_metric: metric -> value, in the order of `Task.metrics`.
-        majority: the majority-class baseline: the score of the best constant prediction.
+        majority: the score of `TaskType.best_constant`; with accuracy that of the majority class.
         details: further values that do not count towards the task's score.
         threshold: the threshold for `TaskType.decode` and `TaskType.records`; None if the type has none.
         predictions: what was predicted for each row, from which the scores of resampled rows follow; None if
@@ -97,7 +97,7 @@ class TaskType(ABC):
     has_head: bool = True
     predicts_spans: bool = False
     outputs: str = "classes"
-    baseline: str = "always predicting the most frequent class"
+    baseline: str = "always predicting the same class"
     one_class: bool = False
     label_type: pa.DataType = pa.string()
 
@@ -217,7 +217,7 @@ class TaskType(ABC):
         return None
 
     def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:
-        """Constant predictions whose best score is the majority-class baseline.
+        """Constant answers, of which `best_constant` takes the one with the best score.
 
         Args:
             labels: (n,) or (n, K) float64, without NaN.
@@ -242,13 +242,14 @@ class TaskType(ABC):
             threshold = self.best_threshold(task, logits, labels)
         predictions = self.decode(task, logits, groups, threshold)
         found = score(task, predictions, labels, groups, scores=logits, split=split)
-        majority = majority_score(task, labels, groups, split=split)
         ranked = None if groups is None else np.asarray(logits, np.float64).reshape(-1)
         rows = RowPredictions(encoded.uids, labels, predictions.astype(np.float64), groups, ranked)
-        return SplitScores(len(labels), found.by_metric, majority.primary, {}, threshold, rows)
+        constant = self.best_constant(task, rows)
+        majority = score(task, constant.predictions, labels, groups, scores=constant.scores).primary
+        return SplitScores(len(labels), found.by_metric, majority, {}, threshold, rows)
 
-    def majority_predictions(self, task: Task, rows: RowPredictions) -> RowPredictions:
-        """The majority-class baseline on the same rows: the constant prediction with the best score."""
+    def best_constant(self, task: Task, rows: RowPredictions) -> RowPredictions:
+        """The same answer to all rows: the one that scores best on them."""
         zeros = np.zeros(rows.labels.shape)
         ranked = None if rows.groups is None else zeros
         constant = max(

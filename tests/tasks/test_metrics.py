@@ -1,13 +1,15 @@
 import dataclasses
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.errors import UserError
 from tasks.glue import TASKS
-from tasks.metrics import majority_score, score
+from tasks.metrics import score
+from tasks.row_predictions import RowPredictions
 from tasks.task import Task
 from tasks.task_types import check_metrics, kinds, task_type
 
@@ -145,8 +147,6 @@ def test_unlabelled_and_empty_splits_are_refused():
     labels = np.array([1.0, np.nan, np.nan])
     with pytest.raises(UserError, match=r"split 'test' of task 'rte' is not labelled \(2 of 3 rows\)"):
         score(TASKS["rte"], np.zeros(3), labels, split="test")
-    with pytest.raises(UserError, match="not labelled"):
-        majority_score(TASKS["rte"], labels)
     with pytest.raises(UserError, match="has no rows"):
         score(TASKS["rte"], np.zeros(0), np.zeros(0))
 
@@ -156,17 +156,37 @@ def test_predictions_that_are_not_finite_are_refused():
         score(TASKS["stsb"], np.array([1.0, np.nan]), np.array([1.0, 2.0]))
 
 
-def test_majority_of_each_kind():
+def best_constant(task: Task, labels: np.ndarray, groups: np.ndarray | None = None) -> dict[str, float]:
+    uids = pa.array([str(row) for row in range(len(labels))])
+    given = RowPredictions(uids, labels, np.full(labels.shape, np.nan), groups)
+    found = task.type.best_constant(task, given)
+    assert len(np.unique(found.predictions, axis=0)) == 1, "the same answer to all rows"
+    return score(task, found.predictions, labels, groups, scores=found.scores).by_metric
+
+
+def test_the_best_constant_answer_of_each_kind():
     labels = np.array([1.0, 1.0, 1.0, 0.0])
-    assert majority_score(TASKS["rte"], labels).primary == 0.75
-    assert majority_score(TASKS["mrpc"], labels).by_metric == pytest.approx({"f1": 6 / 7, "accuracy": 0.75})
-    assert majority_score(TASKS["cola"], labels).primary == 0.0
-    assert majority_score(TASKS["stsb"], np.array([0.1, 0.2, 4.0])).primary == 0.0
+    assert best_constant(TASKS["rte"], labels) == {"accuracy": 0.75}
+    assert best_constant(TASKS["mrpc"], labels) == pytest.approx({"f1": 6 / 7, "accuracy": 0.75})
+    assert best_constant(TASKS["cola"], labels) == {"matthews": 0.0}
+    assert best_constant(TASKS["stsb"], np.array([0.1, 0.2, 4.0])) == {"pearson": 0.0, "spearman": 0.0}
     groups = np.array([0, 0, 1, 1, 1])
     ranking = task_of("rank", "accuracy", "group_accuracy", "mrr")
-    found = majority_score(ranking, np.array([0.0, 1.0, 1.0, 0.0, 1.0]), groups).by_metric
+    found = best_constant(ranking, np.array([0.0, 1.0, 1.0, 0.0, 1.0]), groups)
     chance = (1 / 2 + 1 / 3) / 2
-    assert found == pytest.approx({"accuracy": 0.6, "group_accuracy": chance, "mrr": chance})
+    # All candidates right (here the class 0) has the higher mean, in spite of its accuracy.
+    assert found == pytest.approx({"accuracy": 0.4, "group_accuracy": chance, "mrr": chance})
+
+
+@pytest.mark.parametrize("positives", [1, 2, 3, 6, 9])
+def test_the_best_constant_answer_is_not_always_the_majority_class(positives: int):
+    """With F1, the positive class can score better than a more frequent one (here from 3 of 10 rows on)."""
+    labels = np.array([1.0] * positives + [0.0] * (10 - positives))
+    always = {"f1": 2 * positives / (10 + positives), "accuracy": positives / 10}
+    never = {"f1": 0.0, "accuracy": 1 - positives / 10}
+    expected = max(always, never, key=lambda scores: sum(scores.values()))
+    assert best_constant(TASKS["mrpc"], labels) == pytest.approx(expected)
+    assert (expected == always) == (positives >= 3)
 
 
 def test_metrics_must_exist_and_suit_the_task():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import pytest
 
 from mtkd.api.grid_runs import compare, plan_grid
 from mtkd.cli.main import cli
-from mtkd.evaluation.baseline import COSINE, LINEAR, MAJORITY
+from mtkd.evaluation.baseline import CONSTANT, COSINE, LINEAR
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import grid_names, load_grid
 from mtkd.jobs.compare_plot import draw, pareto_front
@@ -115,14 +116,14 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     assert "failed: broken, rte, seed 0: error: the term 'mha' splits vectors into 5" in first.out
     assert "rte acc" in first.out and "the best `train.metric`" in first.out
     found = json.loads((out / "compare.json").read_text())
-    two, broken, majority, *encoder = found["rows"]
+    two, broken, constant, *encoder = found["rows"]
     assert two["scores"]["rte"][0] > 0 and two["speed"] == {"2": 1.0} and two["parameters"] > 0
     assert (
         two["steps"] == [4] and two["kept"] == "best" and two["metrics"] == {"rte acc": two["scores"]["rte"]}
     )
     assert broken["scores"] == {} and broken["average"] is None
-    assert [row["name"] for row in (majority, *encoder)] == [MAJORITY, LINEAR, COSINE]
-    assert all(row["differences"]["rte"]["reference"] == two["mean"]["rte"] for row in (majority, *encoder))
+    assert [row["name"] for row in (constant, *encoder)] == [CONSTANT, LINEAR, COSINE]
+    assert all(row["differences"]["rte"]["reference"] == two["mean"]["rte"] for row in (constant, *encoder))
     written = read_predictions(out / "runs/two/rte-0/predictions")["rte"]["validation"]
     assert (written.labels == written.predictions).mean() == pytest.approx(two["mean"]["rte"])
     assert len(list((out / "features").iterdir())) == 4, "two texts of training and validation rows"
@@ -174,34 +175,36 @@ def test_two_at_a_time_and_an_interruption_change_nothing(
 ) -> None:
     (tmp_path / "grid.toml").write_text(CHAIN, encoding="utf-8")
 
-    def table(out: str) -> list[dict[str, Any]]:
-        rows = json.loads((tmp_path / out / "compare.json").read_text())["rows"]
+    def table() -> list[dict[str, Any]]:
+        rows = json.loads((tmp_path / "out/compare.json").read_text())["rows"]
         for row in rows:
             for cost in ("seconds", "speed", "ms", "gpu_speed", "gpu_ms"):
                 row.pop(cost)
         return rows
 
-    words = words_of(tmp_path / "grid.toml", tmp_path / "two", "--encoder", tiny_encoder)
+    words = words_of(tmp_path / "grid.toml", tmp_path / "out", "--encoder", tiny_encoder)
     assert mtkd(*words, "--jobs", 2).code == 0
     assert len(started) == 1 + 3 * 2, "a teacher; for each seed a student, its fine-tuning and its control"
-    rows = table("two")
-    assert [row["name"] for row in rows] == ["teacher", "distilled", "labels", MAJORITY, LINEAR, COSINE]
+    rows = table()
+    assert [row["name"] for row in rows] == ["teacher", "distilled", "labels", CONSTANT, LINEAR, COSINE]
     distilled, labels = rows[1:3]
-    steps = json.loads((tmp_path / "two/runs/distilled/rte-0/run.json").read_text())["training"]["steps"]
+    steps = json.loads((tmp_path / "out/runs/distilled/rte-0/run.json").read_text())["training"]["steps"]
     assert labels["steps"] == [steps, steps] == [4, 4] and distilled["steps"] > labels["steps"]
 
+    # All runs of one seed once more, one after the other, and with an interruption.
     popen = subprocess.Popen
-    one = words_of(tmp_path / "grid.toml", tmp_path / "one", "--encoder", tiny_encoder)
     started.clear()
+    for place in [tmp_path / "out/compare.json", *(tmp_path / "out/runs").glob("*/*-1*")]:
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
 
     def interrupted(*given: Any, **more: Any) -> Any:
-        return Ended(143) if len(started) == 3 else popen(*given, **more)
+        return Ended(143) if len(started) == 2 else popen(*given, **more)
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
-    assert mtkd(*one).code == 130 and not (tmp_path / "one/compare.json").exists()
+    assert mtkd(*words).code == 130 and not (tmp_path / "out/compare.json").exists()
     monkeypatch.setattr(subprocess, "Popen", popen)
-    assert mtkd(*one).code == 0 and len(started) == 7, "what was finished is not run again"
-    assert table("one") == rows
+    assert mtkd(*words).code == 0 and len(started) == 3, "what was finished is not run again"
+    assert table() == rows
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
@@ -466,7 +469,7 @@ def test_the_plot_joins_what_nothing_beats(tmp_path: Path) -> None:
         Row(name, {"rte": [score / 100]}, parameters=7, seconds=[3.0], ms={64: costs[name]})
         for name, score in scores.items()
     ]
-    rows.append(Row(MAJORITY, {"rte": [0.4]}))
+    rows.append(Row(CONSTANT, {"rte": [0.4]}))
     grid = grid.model_copy(update={"bench": grid.bench.model_copy(update={"batches": [64]})})
     drawn = draw(Table(grid, ["rte"], rows, {}), tmp_path / "compare.png")
     assert drawn is not None and drawn.read_bytes().startswith(b"\x89PNG")

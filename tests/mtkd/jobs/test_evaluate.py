@@ -19,9 +19,9 @@ from sklearn.preprocessing import StandardScaler
 
 from mtkd.device import find_device
 from mtkd.evaluation.baseline import (
+    CONSTANT,
     COSINE,
     LINEAR,
-    MAJORITY,
     baseline_warnings,
     best_cut,
     encoder_baselines,
@@ -107,7 +107,7 @@ def test_class_report_against_scikit_learn() -> None:
 def test_classes_on_screen_and_in_json(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
     words = ("evaluate", "--model", tiny_teacher, "--data", "pocket", "--tasks", "rte,stsb", "--quiet")
     plain, reported = mtkd(*words), mtkd(*words, "--report", "--json", tmp_path / "scores.json")
-    assert "class by class" not in plain.out and "majority-class" in plain.out
+    assert "class by class" not in plain.out and "best constant answer" in plain.out
     assert "rte/validation, class by class" in reported.out and "not_entailment" in reported.out
     record = json.loads((tmp_path / "scores.json").read_text())
     assert set(record["details"]) == {"rte/validation"} and set(record["scores"]) >= {"stsb/validation"}
@@ -135,7 +135,7 @@ def test_a_score_within_the_error_of_the_baseline_is_a_warning() -> None:
     tasks = {name: TASKS[name] for name in ("rte", "stsb")}
     assert baseline_warnings(tasks, [scored("rte", right(75)), scored("stsb", labels)]) == []
     (close,) = baseline_warnings(tasks, [scored("rte", right(54))])
-    assert "0.540 is not above always predicting the most frequent class (0.500)" in close
+    assert "0.540 is not above always predicting the same class (0.500)" in close
     (worse,) = baseline_warnings(tasks, [scored("rte", right(10))])
     assert "0.100 is not" in worse
     (weak,) = baseline_warnings(tasks, [scored("stsb", np.tile([0.0, 1.0], 50))])
@@ -154,7 +154,7 @@ def test_two_models_and_baselines_row_by_row(
     assert "Compared with" in answered.out and "tied" in answered.out
     record = json.loads((tmp_path / "scores.json").read_text())
     found = record["differences"]
-    assert set(found) == {str(tiny_teacher), MAJORITY, LINEAR, COSINE}
+    assert set(found) == {str(tiny_teacher), CONSTANT, LINEAR, COSINE}
     assert all(
         (gap["low"], gap["high"], gap["verdict"]) == (0, 0, "tied")
         for gap in found[str(tiny_teacher)].values()
@@ -162,7 +162,7 @@ def test_two_models_and_baselines_row_by_row(
     assert set(found[str(tiny_teacher)]) == set(found[LINEAR]) == {"rte", "stsb", "sst2", "average"}
     assert set(found[COSINE]) == {"rte", "stsb"}, "one text has no cosine"
     scores = record["scores"]["rte/validation"]
-    assert found[MAJORITY]["rte"]["reference"] == pytest.approx(scores["majority"])
+    assert found[CONSTANT]["rte"]["reference"] == pytest.approx(scores["majority"])
     written = read_predictions(tmp_path / "rows")
     assert set(written) == {"rte", "stsb", "sst2"} and len(written["rte"]["validation"]) == 40
     rows = written["rte"]["validation"]

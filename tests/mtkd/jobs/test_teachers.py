@@ -215,16 +215,17 @@ def test_a_student_with_another_vocabulary_is_refused_where_tokens_are_compared(
     assert not (tmp_path / "run").exists()
 
 
-def test_outputs_in_another_order_are_refused(
+def test_outputs_in_another_order_are_refused_and_evaluated_with_a_warning(
     save_checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mtkd: Any
 ) -> None:
     """A checkpoint that is right, but whose outputs have the order positive, negative."""
     place = save_checkpoint("Bert")
 
-    def right(model: Any, task: Any, rows: Any, *rest: Any) -> np.ndarray:
+    def right(model: Any, task: Any, rows: Any, *rest: Any, **more: Any) -> np.ndarray:
         return np.eye(2, dtype=np.float32)[1 - rows.labels.astype(int)][:, model._order]
 
     monkeypatch.setattr("mtkd.jobs.teacher_checks.validation_logits", right)
+    monkeypatch.setattr("mtkd.jobs.evaluate.predict_logits", right)
     sets = [word for key, value in SMALL_LSTM.items() for word in ("--set", f"{key}={value}")]
     words = ["distill", "mkd-lstm", "--data", "pocket", "--tasks", "sst2", *sets, "--epochs", 1]
     words += ["--limit", 32, "--eval-limit", 32, "--teacher", place, "--out", tmp_path / "run"]
@@ -232,8 +233,17 @@ def test_outputs_in_another_order_are_refused(
     printed = " ".join(failed.err.split())
     assert failed.code == 2 and "--teacher-labels sst2=positive,negative" in printed, failed.err
     assert not (tmp_path / "run").exists()
-    done = mtkd(*words, "--teacher-labels", "sst2=positive,negative")
+    order = ("--teacher-labels", "sst2=positive,negative")
+    done = mtkd(*words, *order)
     assert done.code == 0, done.err
+    evaluated = ("evaluate", "--model", place, "--data", "pocket", "--tasks", "sst2")
+    for given, accuracy in (((), 0), (order, 1)):
+        scored = mtkd(*evaluated, *given, "--json", tmp_path / "scores.json")
+        assert scored.code == 0, scored.err
+        found = json.loads((tmp_path / "scores.json").read_text())["scores"]["sst2/validation"]
+        assert found["metrics"]["accuracy"] == accuracy
+        printed = " ".join(scored.err.replace("│", " ").split())
+        assert ("--teacher-labels sst2=positive,negative" in printed) == (not given), scored.err
 
 
 def test_names_that_had_to_be_assumed_are_a_warning(

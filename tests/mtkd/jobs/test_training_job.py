@@ -16,6 +16,7 @@ from mtkd.jobs.training_data import load_training_data
 from mtkd.losses.logits import LogitsMSE, SoftLabels
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
+from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
 from mtkd.training.run_directory import RunDirectory
 from tasks.errors import UserError
 from tasks.sources import PocketSource
@@ -89,6 +90,32 @@ def test_a_ready_made_student_is_trained_itself(tiny_teacher: Path, tmp_path: Pa
     assert_same(done.model(), start.cpu())
     assert any(not torch.equal(weights[name], value) for name, value in start.state_dict().items())
     assert done.record["identity"]["settings"]["student"]["max_length"] == start.info.max_length
+
+
+def test_the_steps_of_a_recipe_for_plain_text_are_a_warning(tiny_teacher: Path, tmp_path: Path) -> None:
+    small = {"layers": 1, "hidden_size": 8, "heads": 2, "intermediate_size": 8}
+    sets = {f"student.transformer.{key}": value for key, value in small.items()}
+    sets |= {"student.max_length": 24, "terms.relation.splits": 2}
+
+    def warnings(**train: int) -> list[str]:
+        settings = load_settings(
+            "minilmv2-12x384", "distill", sets | {f"train.{key}": value for key, value in train.items()}
+        )
+        said: list[str] = []
+        request = Request("pocket", "sst2", tmp_path / f"run-{train}", 16, 16)
+        with pytest.raises(ZeroDivisionError):  # not one step is made
+            distill(request, settings, str(tiny_teacher), callbacks=[Stops()], warn=said.append)
+        return [text for text in said if "epochs" in text]
+
+    (text,) = warnings()
+    assert "400,000 steps of 256 rows are about 6,400,000 epochs over the 16 training rows" in text
+    assert "`steps=N` or `epochs=N`" in text
+    assert warnings(steps=6) == warnings(epochs=6) == []
+
+
+class Stops(Callback):
+    def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
+        raise ZeroDivisionError
 
 
 def test_fine_tuning_a_model_leaves_it_as_it_was(tiny_teacher: Path, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_teacher_is_needed_unless_vectors_are_random(context: InitContext) -> 
     assert build_student(settings, alone).embeddings.weight.shape == (context.tokeniser.vocab_size, 400)
 
 
-def test_the_recipe_beats_the_majority(tiny_teacher: Path, tmp_path: Path) -> None:
+def test_the_recipe_beats_constant_answers(tiny_teacher: Path, tmp_path: Path) -> None:
     sets = {"student.static.width": 16, "student.head_hidden": 0, "terms.logits.weight": 0}
     sets |= {"train.epochs": 6, "train.batch_size": 32, "train.lr": 5e-3}
     settings = load_settings("static", "distill", sets, "sst2")
