@@ -271,5 +271,6 @@ def _meant_for_text(train: TrainSettings, n_train: int) -> list[str]:
         return []
     return [
         f"{train.steps:,} steps of {train.batch_size} rows are about {epochs:,.0f} epochs over the "
-        f"{n_train:,} training rows: so many are meant for plain text (`text=FILE`). Set `steps=N` or `epochs=N`."
+        f"{n_train:,} training rows: so many are meant for plain text (`text=FILE`). "
+        "Set `steps=N` or `epochs=N`."
     ]
