@@ -35,6 +35,7 @@ from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.loading import digest_rows
 from tasks.rows import Rows
+from tasks.task import Task
 from tasks.unlabelled import UnlabelledRequest
 
 _TIMED_BATCHES = 6
@@ -144,11 +145,7 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
             hint="choose a recipe that distils, and leave out supervision=labels",
         )
     corpus = Path(request.corpus) if request.corpus else None
-    files = {k: [Path(f) for f in v] if isinstance(v, list) else v for k, v in request.unlabelled.items()}
-    unlabelled = UnlabelledRequest(files, request.unlabelled_limit)
-    unlabelled.check(tasks)
-    run = Request(request.data, request.tasks, Path(), request.limit, 1)
-    data = load_training_data(run, tasks, corpus, unlabelled)
+    data = _training_rows(request, tasks, corpus)
     teacher = teacher_ref.load(settings.student.max_length if validated.aligned else None)
     data = data.for_reader(teacher.reader)
     if corpus:
@@ -170,16 +167,10 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     for name, rows in encoded.items():
         row_bytes = sum(sizes(contents, {name: counted[name]}, 0, 0).values()) / max(1, len(rows))
         shards += plan_shards(name, len(rows), rows.groups, row_bytes)
+    digests = {part.task.name: digest_rows(part.train) for part in data.parts}
+    identity = (teacher_ref.digest, teacher.tokeniser.digest)
     job = StoreJob(
-        teacher,
-        contents,
-        data.tasks,
-        encoded,
-        {part.task.name: digest_rows(part.train) for part in data.parts},
-        shards,
-        request.precision,
-        request.batch,
-        (teacher_ref.digest, teacher.tokeniser.digest),
+        teacher, contents, data.tasks, encoded, digests, shards, request.precision, request.batch, identity
     )
     key = read_corpus(corpus).key if corpus else None
     rows_of = {part.task.name: part.train for part in data.parts}
@@ -187,6 +178,15 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     return PreparedStore(
         request, settings, teacher_ref, rows_of, job, key, chosen, predicted, validated.student.layers
     )
+
+
+def _training_rows(request: StoreRequest, tasks: list[Task], corpus: Path | None) -> TrainingData:
+    """The rows of a store, copies and rows without labels included."""
+    files = {k: [Path(f) for f in v] if isinstance(v, list) else v for k, v in request.unlabelled.items()}
+    unlabelled = UnlabelledRequest(files, request.unlabelled_limit)
+    unlabelled.check(tasks)
+    run = Request(request.data, request.tasks, Path(), request.limit, 1)
+    return load_training_data(run, tasks, corpus, unlabelled)
 
 
 def absolute_pattern(pattern: str) -> str:

@@ -1,23 +1,18 @@
-"""Transformer encoders: any Hugging Face encoder as a teacher, or with fewer layers as a student.
-
-This file is longer than others because it holds both the settings of a student and its encoder.
-"""
+"""Transformer encoders: any Hugging Face encoder as a teacher, or with fewer layers as a student."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mtkd.losses.term_settings import Strict
 from mtkd.models.capture import Capture, watch
-from mtkd.models.encoders.encoder import Encoder, StudentSettings
+from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.pretrained_config import (
     Pairs,
     Pooling,
@@ -30,12 +25,12 @@ from mtkd.models.encoders.pretrained_config import (
     with_sizes,
 )
 from mtkd.models.encoders.transformer_init import (
-    first_available,
     require_teacher_vocabulary,
     source_name,
     student_transformer,
     taken_layers,
 )
+from mtkd.models.encoders.transformer_settings import TransformerStudentSettings
 from mtkd.models.init import InitContext, InitSpec, copy_layers, refuse_teacher_embeddings
 from mtkd.models.pretrained_weights import load_pretrained
 from mtkd.models.pruning import FactorisedEmbedding, prune_into, resize_heads
@@ -43,72 +38,6 @@ from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError, shorten
 from tasks.files import read_json, write_json
-
-
-class TransformerSettings(Strict):
-    """The sizes and the initialisation of a Transformer student.
-
-    Attributes:
-        layers: the number of Transformer layers; None = as in the encoder that the student starts from.
-        hidden_size: the width of hidden states; None = as in the encoder that the student starts from.
-        heads: the number of attention heads; None = as in the encoder that the student starts from.
-        intermediate_size: the width of the feed-forward layers; None = as in the encoder that the student
-            starts from.
-        embedding_size: the rank of factorised word embeddings, which are projected up to `hidden_size`;
-            None = as in the encoder that the student starts from.
-        init: what the student starts from: the pretrained encoder that the teacher was refined from
-            ("encoder"), the "teacher" itself, "random" weights, or another encoder, given as a hub name, a
-            directory in the format of transformers or an mtkd run; of a list, the first that is available and
-            has the student's sizes and the teacher's vocabulary.
-        take: which layers of that encoder to copy: "first", "last", "uniform", "skip", a list of layer
-            numbers from 1, or "importance" (only with `prune`).
-        prune: whether to prune the teacher into the student, which keeps the most important heads and
-            feed-forward units of each layer and reduces the embeddings to rank `embedding_size` by SVD
-            (ROSITA); this needs init = "teacher".
-        dropout: the dropout probability of attention and hidden states inside the encoder.
-        pooling: the vector of a row: the last layer's first token ("cls"), the same after BERT's pooling
-            layer, a linear map and tanh, with the weights of the encoder that the student starts from, if it
-            has them ("pooler"), the mean over real tokens ("mean"), the mean of the first token over all
-            layers ("cls-of-layers", MKD), or as in the encoder that the student starts from ("auto").
-        pairs: how tasks with two texts are read: both texts as one sequence ("cross-encoder"), each text by
-            itself, with a head that compares their vectors ("bi-encoder"), or as a Transformer teacher reads
-            them ("auto").
-    """
-
-    layers: int | None = Field(None, gt=0)
-    hidden_size: int | None = Field(None, gt=0)
-    heads: int | None = Field(None, gt=0)
-    intermediate_size: int | None = Field(None, gt=0)
-    embedding_size: int | None = Field(None, gt=0)
-    init: str | Annotated[list[str], Field(min_length=1)] = "encoder"
-    take: Literal["first", "last", "uniform", "skip", "importance"] | list[int] = "first"
-    prune: bool = False
-    dropout: float | None = Field(None, ge=0, lt=1)
-    pooling: Literal["auto", "cls", "pooler", "mean", "cls-of-layers"] = "cls"
-    pairs: Literal["auto", "cross-encoder", "bi-encoder"] = "auto"
-
-
-class TransformerStudentSettings(StudentSettings):
-    """The settings of a Transformer student."""
-
-    kind: Literal["transformer"] = "transformer"
-    transformer: TransformerSettings = TransformerSettings()
-
-    @property
-    def needs_teacher_weights(self) -> bool:
-        """True if the student's layers or embeddings are copied from the teacher."""
-        return super().needs_teacher_weights or self.transformer.init == "teacher"
-
-    @property
-    def needs_importance(self) -> bool:
-        """True if the teacher is pruned into the student."""
-        return self.transformer.prune
-
-    def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
-        """The settings with the first of several encoders that the student can start from."""
-        super().resolved(init_spec)
-        wanted, warnings = first_available(self.transformer, init_spec)
-        return self.model_copy(update={"transformer": wanted}), warnings
 
 
 class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig]):

@@ -21,7 +21,7 @@ from tasks.errors import UserError
 from tasks.hub_loading import DEFAULT_ENCODER, load_named
 
 if TYPE_CHECKING:
-    from mtkd.models.encoders.transformer import TransformerSettings
+    from mtkd.models.encoders.transformer_settings import TransformerSettings
 
 
 _NO_NAMES = ("encoder", "random", "teacher")  # the values of `init` that do not name an encoder
