@@ -29,6 +29,7 @@ from tasks.tokeniser import Tokeniser
 EXPORT = "export.json"
 FORMAT = 1
 LOGITS = "logits_"  # an output is called logits_ and the name of a head
+_AGAIN = "export the model again"
 
 
 class OnnxModel:
@@ -36,12 +37,12 @@ class OnnxModel:
 
     Args:
         directory: what `mtkd export` wrote.
-        threads: of one prediction; 0 = all cores.
+        threads: threads per prediction; 0 = all cores.
 
     Attributes:
         record: export.json.
-        tasks: the tasks that it was exported with, by head.
-        reader: how it reads rows.
+        tasks: the tasks with which the model was exported, by head.
+        reader: how rows become token ids.
 
     Raises:
         UserError: this is no export, a file is missing or damaged, or onnxruntime is not installed.
@@ -49,17 +50,20 @@ class OnnxModel:
 
     def __init__(self, directory: str | Path, *, threads: int = 0):
         place = Path(directory)
+        if threads < 0:
+            raise UserError(f"`threads={threads}`", expected="0 or more")
         self.record = read_export(place)
+        for file, digest in self.record["files"].items():
+            if not (place / file).is_file() or digest_file(place / file) != digest:
+                raise UserError(f"{place / file} is missing or damaged", hint=_AGAIN)
         model = read_json(place / "model.json")
         tasks = [Task.from_json(value) for value in model["tasks"]]
         self.tasks = {task.head: task for task in tasks}
         self._scores = model["scores"]
-        for file, digest in self.record["files"].items():
-            if not (place / file).is_file() or digest_file(place / file) != digest:
-                raise UserError(f"{place / file} is missing or damaged", hint="export the model again")
         tokeniser = Tokeniser(SavedTokeniser(place, self.record["tokeniser"]))  # type: ignore[arg-type]
-        how = self.record["input_format"]
-        self.reader = Reader(tokeniser, how, model["max_length"], model["stride"])
+        # "joined": a cross-encoder, "side-by-side": a bi-encoder, "separate": a BiLSTM or static student
+        input_format = self.record["input_format"]
+        self.reader = Reader(tokeniser, input_format, model["max_length"], model["stride"])
         self._sessions = {
             graph["texts"]: _session(place / graph["file"], threads) for graph in self.record["graphs"]
         }
@@ -71,10 +75,10 @@ class OnnxModel:
             tokens: one sequence per row, or one per text and row, as `tasks.encoding.pad_rows` returns them.
         """
         session = self._sessions[len(tokens) if self.reader.input_format == "separate" else None]
-        given = graph_inputs(tokens, self.reader.input_format)
-        used = {value.name: given[value.name] for value in session.get_inputs()}
-        found: np.ndarray = session.run([LOGITS + head], used)[0]
-        return found
+        arrays = graph_inputs(tokens, self.reader.input_format)
+        inputs = {value.name: arrays[value.name] for value in session.get_inputs()}
+        logits: np.ndarray = session.run([LOGITS + head], inputs)[0]
+        return logits
 
     def logits(self, task: Task, encoded: Encoded, batch: int = 64) -> np.ndarray:
         """The logits of every row, (n, C) float32, or (n, 2, max_length) for `span` tasks.
@@ -96,14 +100,14 @@ class OnnxModel:
         Raises:
             UserError: there is no such task, or no name is given and there are several.
         """
-        names = {task.name: task for task in self.tasks.values()}
-        if name is None and len(names) == 1:
-            return next(iter(names.values()))
-        if name not in names:
+        by_name = {task.name: task for task in self.tasks.values()}
+        if name is None and len(by_name) == 1:
+            return next(iter(by_name.values()))
+        if name not in by_name:
             if name is None:
-                raise UserError("no task is named", expected=f"one of {shorten(names)}")
-            raise unknown("task of this export", name, names)
-        return names[name]
+                raise UserError("no task is named", expected=f"one of {shorten(by_name)}")
+            raise unknown("task of this export", name, by_name)
+        return by_name[name]
 
     def predict(self, task: str | None, rows: Any, *, batch: int = 64) -> list[dict[str, Any]]:
         """Predict the labels of rows.
@@ -120,16 +124,18 @@ class OnnxModel:
         Raises:
             UserError: no such task, a column is missing, or a value is not text.
         """
-        found = self.task(task)
-        table = as_table(rows, found.columns)
+        if batch < 1:
+            raise UserError(f"`batch={batch}`", expected="1 or more")
+        wanted = self.task(task)
+        table = as_table(rows, wanted.columns)
         if table.num_rows == 0:
             return []
-        checked = unlabelled_rows(found, RawTable(table, "rows"))
+        checked = unlabelled_rows(wanted, RawTable(table, "rows"))
         encoded = Encoded.encode(self.reader.rows(checked), self.reader.tokeniser)
-        logits = self.logits(found, encoded, batch)
-        layout = self.reader.layout(len(found.columns))
-        threshold = recorded_threshold(self._scores, found)
-        return list(found.type.records(found, encoded, logits, layout, threshold))
+        logits = self.logits(wanted, encoded, batch)
+        layout = self.reader.layout(len(wanted.columns))
+        threshold = recorded_threshold(self._scores, wanted)
+        return list(wanted.type.records(wanted, encoded, logits, layout, threshold))
 
 
 def read_export(place: Path) -> dict[str, Any]:
@@ -141,8 +147,10 @@ def read_export(place: Path) -> dict[str, Any]:
     if not (place / EXPORT).is_file():
         raise UserError(f"{place} is no export", expected="a directory that `mtkd export` wrote")
     record: dict[str, Any] = read_json(place / EXPORT)
-    if record.get("format") != FORMAT:
-        raise UserError(f"{place} was exported by another version of mtkd", hint="export the model again")
+    if record.get("format", FORMAT) != FORMAT:
+        raise UserError(f"{place} was exported by another version of mtkd", hint=_AGAIN)
+    if missing := {"files", "graphs", "input_format", "tokeniser"} - record.keys():
+        raise UserError(f"{place / EXPORT} is damaged: it lacks {', '.join(sorted(missing))}", hint=_AGAIN)
     return record
 
 
@@ -213,10 +221,10 @@ def _session(file: Path, threads: int) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise UserError("exported models need onnxruntime", hint="pip install 'mtkd[onnx]'") from error
+        raise UserError("exported models need onnxruntime", hint="pip install onnxruntime") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     try:
         return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of classes of its own
+    except Exception as error:  # onnxruntime has exception classes of its own
         raise UserError(f"{file} cannot be run: {str(error).splitlines()[0]}") from error

@@ -89,6 +89,10 @@ def export(
             missing, or the export does not agree with the model.
     """
     require_exporter()
+    if limit is not None and data is None:
+        raise UserError(
+            f"`limit={limit}` has no effect without `data`", hint="name labelled rows with `data`"
+        )
     given = model if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model)
     if isinstance(given, ExportedModel):
         raise UserError("this model is exported already", hint="export the run that it was made from")
@@ -100,7 +104,12 @@ def export(
         "model": None if isinstance(model, MultiTaskModel) else digest_model(model),
         "tasks": sorted(task.name for task in tasks),
     }
-    check_directory(out, EXPORTS, {"never": "equal"}, overwrite=overwrite)
+    if (out / EXPORT).is_file() and not overwrite:
+        raise UserError(
+            f"{out} holds an export already",
+            hint="replace it with `overwrite=True`, or choose another directory with `out`",
+        )
+    check_directory(out, EXPORTS, source, overwrite=overwrite)
     kept = {task.head: task for task in tasks}
     heads = {name: given.heads[name] for name in kept}
     part = MultiTaskModel(given.encoder, [], given.tokeniser, given.info)

@@ -89,6 +89,8 @@ def saved_in(place: Path) -> SavedModel:
         UserError: there is none, or another version of mtkd wrote it.
     """
     parts = read_json(place / "model.json")
+    if not {"format", "encoder", "tasks"} <= parts.keys():
+        raise UserError(f"{place / 'model.json'} is damaged", hint="train or export the model again")
     if (written := parts.pop("format")) != FORMAT:
         newer = written > FORMAT
         raise UserError(
@@ -115,7 +117,8 @@ def saved_tokeniser(place: Path) -> Tokeniser:
 
 def is_saved_model(directory: Path) -> bool:
     """True if the directory is an mtkd model or a run directory that contains one."""
-    return any((place / "model.json").is_file() for place in (directory, directory / "model"))
+    files = ("model.json", EXPORT, "model/model.json")
+    return any((directory / file).is_file() for file in files)
 
 
 def model_directory(directory: Path) -> Path:
@@ -127,6 +130,8 @@ def model_directory(directory: Path) -> Path:
     for place in (directory, directory / "model"):
         if (place / "model.json").is_file() and any((place / file).is_file() for file in (WEIGHTS, EXPORT)):
             return place
+    if (directory / EXPORT).is_file() or any(directory.glob("model*.onnx")):
+        raise UserError(f"the export {directory} lacks model.json or {EXPORT}", hint="export the model again")
     if str(directory) == DEFAULT_ENCODER:
         raise UserError(
             f"{directory} is a pretrained encoder without task heads",

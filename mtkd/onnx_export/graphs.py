@@ -97,7 +97,7 @@ def trace(model: MultiTaskModel) -> dict[int | None, ModelProto]:
     """
     model = copy.deepcopy(model).cpu().float().eval()
     if isinstance(model.encoder, TransformerEncoder):
-        # The attention that records what losses need cannot be traced for every family.
+        # Our attention, which records what losses need, cannot be traced for every model family.
         model.encoder.body.set_attn_implementation("sdpa")  # type: ignore[operator]
     if model.encoder.input_format != "separate":
         return {None: _traced(_Graph(model, None))}
@@ -130,7 +130,7 @@ def _traced(graph: _Graph) -> ModelProto:
 
 
 def _example(graph: _Graph) -> tuple[Tensor, ...]:
-    """Two rows, the second one shorter. The two texts of a row differ in length, so that both stay free."""
+    """Two rows, the second one shorter. Two texts have different lengths, so that both stay dynamic."""
     unknown = graph.model.tokeniser.unknown_id
 
     def values(name: str) -> Tensor:
@@ -216,5 +216,5 @@ def require_exporter() -> None:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise UserError(
-            f"an export needs the package {error.name}", hint="pip install 'mtkd[export]'"
+            f"an export needs the package {error.name}", hint="pip install onnx onnxscript onnxruntime"
         ) from error

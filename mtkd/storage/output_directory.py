@@ -80,8 +80,10 @@ def check_directory(
     foreign = [file for file in files if not (known and (kind.tolerant or kind.owns(file)))]
     if foreign:
         more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
+        article = "an" if kind.name[0] in "aeiou" else "a"
         raise UserError(
-            f"{path} holds files that do not belong to a {kind.name}: {', '.join(foreign[:_NAMED])}{more}",
+            f"{path} holds files that do not belong to {article} {kind.name}: "
+            f"{', '.join(foreign[:_NAMED])}{more}",
             hint="choose an empty or new directory with `out`",
         )
     if existing is None or overwrite:

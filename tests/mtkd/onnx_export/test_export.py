@@ -123,7 +123,7 @@ def test_commands_take_an_export(exported: tuple[Path, Any], tiny_teacher: Path,
         mtkd.export(place, out=tmp_path / "y")
     with pytest.raises(UserError, match="stsb"):
         mtkd.load(place).predict("stsb", PAIRS)
-    with pytest.raises(UserError, match="holds another export"):
+    with pytest.raises(UserError, match="holds an export already"):
         mtkd.export(tiny_teacher, out=place)
 
 
@@ -154,6 +154,17 @@ def test_a_damaged_export_is_refused(exported: tuple[Path, Any], tiny_teacher: P
     weights.write_bytes(content)
     with pytest.raises(UserError, match=r"weights\.bin is missing or damaged"):
         OnnxModel(tmp_path / "x")
+    for damage in ('{"format": 1}', "{}"):
+        (tmp_path / "x" / "export.json").write_text(damage)
+        with pytest.raises(UserError, match=r"export\.json is damaged"):
+            mtkd.load(tmp_path / "x").predict("rte", PAIRS)
+    (tmp_path / "x" / "export.json").unlink()
+    with pytest.raises(UserError, match=r"lacks model\.json or export\.json"):
+        mtkd.load(tmp_path / "x")
+    with pytest.raises(UserError, match="1 or more"):
+        OnnxModel(exported[0]).predict("rte", PAIRS, batch=0)
+    with pytest.raises(UserError, match="has no effect without"):
+        mtkd.export(tiny_teacher, out=tmp_path / "z", limit=5)
     with pytest.raises(UserError, match="is no export"):
         OnnxModel(tiny_teacher)
 
