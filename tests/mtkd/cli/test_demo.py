@@ -55,10 +55,10 @@ def test_the_tiny_demo_runs_from_end_to_end_and_resumes(
     for name, values in columns.items():
         assert [f"{value:.3f}" for value in values] == lines[name].replace("│", " ").split()[1:]
     written = json.loads((out / "demo.json").read_text())
-    assert list(written["average"]) == ["majority", "teacher", "labels", "distilled", "finetuned"]
-    assert list(written["average"].values()) == pytest.approx(columns["average"])
+    assert list(written["mean"]) == ["majority", "teacher", "labels", "distilled", "finetuned"]
+    assert list(written["mean"].values()) == pytest.approx(columns["average"])
     gain = written["gain"]
-    assert gain["difference"] == pytest.approx(written["average"]["distilled"] - written["average"]["labels"])
+    assert gain["difference"] == pytest.approx(written["mean"]["distilled"] - written["mean"]["labels"])
     assert gain["low"] <= gain["difference"] <= gain["high"] and written["seconds"] > 0
 
     # A second time only the tables and the benchmark are new.
