@@ -61,6 +61,7 @@ def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
 def find_file(name: str, file: str) -> Path | None:
     """A file of a model in its directory, the hub's cache or the hub; None if none of them has it."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 
     if Path(name).is_dir():
         inside = Path(name) / file
@@ -70,7 +71,7 @@ def find_file(name: str, file: str) -> Path | None:
         try:
             _require_hub(file, name)
             cached = hf_hub_download(name, file)
-        except Exception:  # the hub's client raises different classes
+        except (UserError, EntryNotFoundError, HfHubHTTPError, OSError):  # not there, or no hub
             return None
     return Path(cached) if isinstance(cached, str) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from mtkd.onnx_export.graphs import WEIGHTS, require_exporter, trace, write_grap
 from mtkd.onnx_export.parity import check_parity
 from mtkd.runtime import EXPORT, FORMAT, OnnxModel, described_tokeniser
 from mtkd.storage.output_directory import OutputKind, check_directory
-from tasks.errors import UserError
+from tasks.errors import UserError, shorten
 from tasks.files import atomic_directory, digest_file, read_json, write_json
 from tasks.progress import say
 from tasks.task_names import TaskSpec, resolve
@@ -90,32 +91,20 @@ def export(
     """
     require_exporter()
     if limit is not None and data is None:
-        raise UserError(
-            f"`limit={limit}` has no effect without `data`", hint="name labelled rows with `data`"
-        )
-    given = model if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model)
-    if isinstance(given, ExportedModel):
+        raise UserError(f"`limit={limit}` has no effect without `data`", hint="pass labelled rows as `data`")
+    # A copy, because the heads are chosen and the model is moved to the CPU.
+    loaded = isinstance(model, MultiTaskModel)
+    part = copy.deepcopy(model) if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model)
+    if isinstance(part, ExportedModel):
         raise UserError("this model is exported already", hint="export the run that it was made from")
-    tasks = resolve(spec, given.tasks.values()) if spec else list(given.tasks.values())
+    tasks = resolve(spec, part.tasks.values()) if spec else list(part.tasks.values())
     if not tasks:
         raise UserError("the model has no task heads to export", hint="train it on tasks first")
-    given.require(tasks, "the model")
-    source = {
-        "model": None if isinstance(model, MultiTaskModel) else digest_model(model),
-        "tasks": sorted(task.name for task in tasks),
-    }
-    if (out / EXPORT).is_file() and not overwrite:
-        raise UserError(
-            f"{out} holds an export already",
-            hint="replace it with `overwrite=True`, or choose another directory with `out`",
-        )
-    check_directory(out, EXPORTS, source, overwrite=overwrite)
-    kept = {task.head: task for task in tasks}
-    heads = {name: given.heads[name] for name in kept}
-    part = MultiTaskModel(given.encoder, [], given.tokeniser, given.info)
-    part.tasks = kept
-    part.heads.update(heads)
-    part = part.cpu().eval()
+    part.require(tasks, "the model")
+    part.keep(tasks)
+    part.cpu().eval()
+    source = {"model": None if loaded else digest_model(Path(str(model))), "tasks": [t.name for t in tasks]}
+    _check_directory(out, source, overwrite)
     say(f"tracing {part.encoder.shape.family} with {len(tasks)} tasks")
     graphs = trace(part)
     with atomic_directory(out) as place:
@@ -140,6 +129,19 @@ def export(
         _describe(place, tasks)
         size = sum((place / name).stat().st_size for name in (*names, WEIGHTS))
     return Export(out, [task.name for task in tasks], difference, size, scores)
+
+
+def _check_directory(out: Path, source: Any, overwrite: bool) -> None:
+    """Check that nothing but another export is replaced, and that only if it may be."""
+    hint = "replace it with `overwrite=True`, or choose another directory with `out`"
+    if (out / EXPORT).is_file() and not overwrite:
+        raise UserError(f"{out} holds an export already", hint=hint)
+    check_directory(out, EXPORTS, source, overwrite=overwrite)
+    if out.is_dir() and (hidden := sorted(file.name for file in out.iterdir() if file.name[0] == ".")):
+        raise UserError(
+            f"{out} holds hidden files, which would be lost: {shorten(hidden)}",
+            hint="choose an empty or new directory with `out`",
+        )
 
 
 def _compare_scores(

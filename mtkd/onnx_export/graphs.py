@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from mtkd.models.capture import ATTENTION
 from mtkd.models.encoders.bilstm import BiLSTMEncoder
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 OPSET = 18
 WEIGHTS = "weights.bin"
-_SMALL = 1024  # bytes; smaller tensors stay inside the graph
-_ALIGNED = 64
+_EXTERNAL = 1024  # bytes; smaller tensors stay inside the graph
+_ALIGNMENT = 64  # bytes
 
 
 class _Graph(nn.Module):
@@ -45,8 +46,8 @@ class _Graph(nn.Module):
         super().__init__()
         self.model, self.texts = model, texts
         tasks = model.tasks.items()
-        self.names = [head for head, task in tasks if texts is None or len(task.columns) == texts]
-        self.pairs = model.encoder.input_format == "side-by-side"
+        self.heads = [head for head, task in tasks if texts is None or len(task.columns) == texts]
+        self.side_by_side = model.encoder.input_format == "side-by-side"
 
     @property
     def inputs(self) -> list[str]:
@@ -56,23 +57,23 @@ class _Graph(nn.Module):
             return [f"{name}_{number}" for number in numbers for name in ("input_ids", "attention_mask")]
         ends = any(isinstance(head, SANHead) for head in self.model.heads.values())
         types = getattr(self.model.encoder, "reads_token_types", True)
-        optional = {"token_type_ids": types, "text_ends": ends, "second_text": self.pairs}
+        optional = {"token_type_ids": types, "text_ends": ends, "second_text": self.side_by_side}
         return ["input_ids", "attention_mask", *(name for name, used in optional.items() if used)]
 
     def forward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
-        """The logits of every head, in the order of `names`."""
+        """The logits of every head, in the order of `heads`."""
         given = dict(zip(self.inputs, arguments, strict=True))
         inputs = self._joined(given) if self.texts is None else self._separate(given, self.texts)
         need = OutputSpec()
-        for head in self.names:
+        for head in self.heads:
             need = need | self.model.read_by(head)
         out = self.model.encoder(inputs, need)
-        single = out
-        if self.pairs and out.pooled is not None:  # tasks with one text read the vector of the first one
-            single = replace(out, pooled=out.pooled[:, : self.model.encoder.width])
+        of_one_text = out
+        if self.side_by_side and out.pooled is not None:  # one text has the first vector
+            of_one_text = replace(out, pooled=out.pooled[:, : self.model.encoder.width])
         return tuple(
-            self.model.logits(head, inputs, single if len(self.model.tasks[head].columns) == 1 else out)
-            for head in self.names
+            self.model.logits(head, inputs, of_one_text if len(self.model.tasks[head].columns) == 1 else out)
+            for head in self.heads
         )
 
     def _joined(self, given: Mapping[str, Tensor]) -> ModelInputs:
@@ -97,8 +98,9 @@ def trace(model: MultiTaskModel) -> dict[int | None, ModelProto]:
     """
     model = copy.deepcopy(model).cpu().float().eval()
     if isinstance(model.encoder, TransformerEncoder):
-        # Our attention, which records what losses need, cannot be traced for every model family.
-        model.encoder.body.set_attn_implementation("sdpa")  # type: ignore[operator]
+        config: Any = model.encoder.body.config
+        if config._attn_implementation == ATTENTION:  # it records what losses need, and hinders tracing
+            model.encoder.body.set_attn_implementation("sdpa")  # type: ignore[operator]
     if model.encoder.input_format != "separate":
         return {None: _traced(_Graph(model, None))}
     texts = sorted({len(task.columns) for task in model.tasks.values()})
@@ -109,13 +111,13 @@ def _traced(graph: _Graph) -> ModelProto:
     import onnx
 
     example = _example(graph)
-    outputs = [LOGITS + head for head in graph.names]
-    names: Any = {"input_names": graph.inputs, "output_names": outputs, "opset_version": OPSET}
+    outputs = [LOGITS + head for head in graph.heads]
+    options: Any = {"input_names": graph.inputs, "output_names": outputs, "opset_version": OPSET}
     with _quiet(), torch.no_grad():
         if not isinstance(graph.model.encoder, BiLSTMEncoder):
             dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
             program = torch.onnx.export(
-                graph, example, dynamo=True, dynamic_shapes=((dynamic,) * len(example),), **names
+                graph, example, dynamo=True, dynamic_shapes=((dynamic,) * len(example),), **options
             )
             assert program is not None
             found: ModelProto = program.model_proto
@@ -125,7 +127,7 @@ def _traced(graph: _Graph) -> ModelProto:
         axes = {name: {0: "batch", 1: f"length_{name[-1]}"} for name in graph.inputs}
         with tempfile.TemporaryDirectory() as place:
             file = Path(place) / "graph.onnx"
-            torch.onnx.export(graph, example, str(file), dynamo=False, dynamic_axes=axes, **names)
+            torch.onnx.export(graph, example, str(file), dynamo=False, dynamic_axes=axes, **options)
             return onnx.load(str(file))
 
 
@@ -179,11 +181,11 @@ def write_graphs(graphs: Mapping[int | None, ModelProto], place: Path) -> list[d
         for texts, graph in graphs.items():
             for tensor in graph.graph.initializer:
                 content = onnx.numpy_helper.to_array(tensor).tobytes()
-                if len(content) < _SMALL:
+                if len(content) < _EXTERNAL:
                     continue
                 key = hashlib.sha256(content).digest()
                 if key not in known:
-                    weights.write(bytes(-weights.tell() % _ALIGNED))
+                    weights.write(bytes(-weights.tell() % _ALIGNMENT))
                     known[key] = weights.tell(), len(content)
                     weights.write(content)
                 _refer(tensor, *known[key])

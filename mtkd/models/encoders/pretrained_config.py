@@ -111,8 +111,12 @@ def _declared_pooling(place: str) -> Pooling:
 
 
 def compares_sentences(name: str) -> bool:
-    """True for an encoder of sentence-transformers, which was trained to compare vectors of sentences."""
-    return find_file(locate(name), POOLING) is not None
+    """True for an encoder that was trained to compare vectors of sentences.
+
+    These are the encoders of sentence-transformers, and bi-encoders that mtkd trained.
+    """
+    own = own_config(locate(name))
+    return own.pairs == "bi-encoder" if own else find_file(locate(name), POOLING) is not None
 
 
 def require_bi_encoder(config: TransformerConfig) -> None:

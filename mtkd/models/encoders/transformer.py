@@ -69,6 +69,10 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             require_bi_encoder(config)
         self.reads_token_types = getattr(body.config, "type_vocab_size", 0) > 1
         self._watched = watch(body, self.n_layers)
+        positions = next((m for n, m in body.named_modules() if n.endswith("position_embeddings")), None)
+        padding = getattr(positions, "padding_idx", None)
+        # RoBERTa-style models start counting positions after the padding id.
+        self._first_position: int = 0 if padding is None else padding + 1
 
     @classmethod
     def config_from_settings(
@@ -166,13 +170,6 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         """The maximum sequence length."""
         most: int = getattr(self.body.config, "max_position_embeddings", 1 << 30)
         return most - self._first_position
-
-    @property
-    def _first_position(self) -> int:
-        """The id of the first position; RoBERTa-style models start counting after the padding id."""
-        table = next((m for n, m in self.body.named_modules() if n.endswith("position_embeddings")), None)
-        padding = getattr(table, "padding_idx", None)
-        return 0 if padding is None else padding + 1
 
     def head_width(self, n_texts: int) -> int:
         """The width of the vectors that heads of tasks with `n_texts` texts read."""

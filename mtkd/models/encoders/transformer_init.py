@@ -148,14 +148,7 @@ def student_transformer(wanted: TransformerSettings, init_spec: InitSpec) -> Tra
         config = config.model_copy(update={"head_size": head_size, "embedding_rank": wanted.embedding_size})
     elif wanted.embedding_size is not None:
         config = factorised(config, wanted.embedding_size)
-    pooling = source.pooling if wanted.pooling == "auto" else wanted.pooling
-    pairs: Any = wanted.pairs
-    if wanted.pairs == "auto":
-        pairs = getattr(init_spec.teacher or source, "pairs", "cross-encoder")
-    config = config.model_copy(update={"pooling": pooling, "pairs": pairs})
-    pooler_option(config)
-    if pairs == "bi-encoder":
-        require_bi_encoder(config)
+    config = _with_reading(config, wanted, init_spec)
     hf = config.build_hf()
     if hf.hidden_size % hf.num_attention_heads:
         raise UserError(
@@ -165,6 +158,21 @@ def student_transformer(wanted: TransformerSettings, init_spec: InitSpec) -> Tra
         )
     if wanted.init != "random":
         _refuse_other_sizes(wanted, config, source)
+    return config
+
+
+def _with_reading(
+    config: TransformerConfig, wanted: TransformerSettings, init_spec: InitSpec
+) -> TransformerConfig:
+    """The configuration with the student's way of pooling, and of reading two texts."""
+    pooling = config.pooling if wanted.pooling == "auto" else wanted.pooling
+    pairs: Any = wanted.pairs
+    if wanted.pairs == "auto":
+        pairs = getattr(init_spec.teacher or config, "pairs", "cross-encoder")
+    config = config.model_copy(update={"pooling": pooling, "pairs": pairs})
+    pooler_option(config)
+    if pairs == "bi-encoder":
+        require_bi_encoder(config)
     return config
 
 

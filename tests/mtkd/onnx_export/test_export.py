@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import DebertaV2Config
 
 import mtkd
 from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
 from mtkd.models.encoders.encoder import AnyEncoder
+from mtkd.models.encoders.pretrained_config import config_of
 from mtkd.models.encoders.static import StaticConfig, StaticEncoder
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.encoders.waldorf import WaldorfConfig, WaldorfEncoder
@@ -49,6 +51,13 @@ def cross_encoder(tiny: Path) -> AnyEncoder:
     return TransformerEncoder.pretrained(str(tiny))
 
 
+def deberta(tiny: Path) -> AnyEncoder:
+    """An encoder whose attention is its own, which cannot be captured."""
+    sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
+    relative = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "vocab_size": 30522}
+    return TransformerEncoder(config_of(DebertaV2Config(**sizes, **relative)))
+
+
 def bi_encoder(tiny: Path) -> AnyEncoder:
     return TransformerEncoder.pretrained(str(tiny), "mean", pairs="bi-encoder")
 
@@ -61,13 +70,13 @@ def model_of(encoder: AnyEncoder, tiny: Path, tasks: str, **info: Any) -> MultiT
     return model.eval()
 
 
-@pytest.mark.parametrize("build", [bilstm, static, waldorf, cross_encoder, bi_encoder])
+@pytest.mark.parametrize("build", [bilstm, static, waldorf, cross_encoder, bi_encoder, deberta])
 def test_an_export_predicts_what_the_model_predicts(
     build: Callable[[Path], AnyEncoder], tiny_encoder: Path, tmp_path: Path
 ) -> None:
     model = mtkd.Model(model_of(build(tiny_encoder), tiny_encoder, "rte,sst2,stsb"))
     found = mtkd.export(model, out=tmp_path / "x")
-    assert found.difference <= parity.TOLERANCE
+    assert found.difference <= parity.TOLERANCE and list(model.module.heads) == ["rte", "sst2", "stsb"]
     exported, again = OnnxModel(tmp_path / "x"), mtkd.load(tmp_path / "x")
     for task, rows in (("rte", PAIRS), ("stsb", PAIRS), ("sst2", TEXTS)):
         expected = model.predict(task, rows)
@@ -163,6 +172,9 @@ def test_a_damaged_export_is_refused(exported: tuple[Path, Any], tiny_teacher: P
         mtkd.load(tmp_path / "x")
     with pytest.raises(UserError, match="1 or more"):
         OnnxModel(exported[0]).predict("rte", PAIRS, batch=0)
+    (tmp_path / "repository" / ".git").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"holds hidden files, which would be lost: \.git"):
+        mtkd.export(tiny_teacher, out=tmp_path / "repository")
     with pytest.raises(UserError, match="has no effect without"):
         mtkd.export(tiny_teacher, out=tmp_path / "z", limit=5)
     with pytest.raises(UserError, match="is no export"):

@@ -154,6 +154,7 @@ def test_the_default_fits_encoder_and_rows(
     assert pairs(tiny_encoder, "rte", "a") == ("cross-encoder", "cls")
     assert pairs("some/sentences", "rte,sst2", "b") == ("bi-encoder", "mean")
     assert pairs(sentences, "rte,sst2", "c", pair_head="san") == ("cross-encoder", "mean")
+    assert pairs(tmp_path / "b", "rte", "again") == ("bi-encoder", "mean"), "it was trained as one"
     assert pairs(sentences, "rte,squad_v2", "d") == ("cross-encoder", "mean")
     monkeypatch.setattr("mtkd.jobs.refine._FEW_PAIRS", 20)
     assert pairs(sentences, "rte,sst2", "e") == ("cross-encoder", "mean")
