@@ -17,6 +17,9 @@ def export(
     *,
     out: str | Path,
     tasks: TaskSpec | None = None,
+    int8: bool = False,
+    max_drop: float = 0.5,
+    reduce_range: bool | None = None,
     data: Any = None,
     limit: int | None = None,
     overwrite: bool = False,
@@ -30,20 +33,36 @@ def export(
         model: a run or model directory, or a model.
         out: the directory to write.
         tasks: by default all that the model has heads for.
+        int8: write int8 weights, which take about a quarter of the size and are faster. This needs `data`: if
+            the export scores more than `max_drop` points (0 to 100) lower on a task, beyond chance, the heads
+            stay in fp32, then also the last layers.
+        max_drop: see `int8`.
+        reduce_range: 7 instead of 8 bits for int8 weights, for processors without VNNI (most before 2019); by
+            default as this processor needs it.
         data: labelled rows on which the model and the export are also scored; see `Model.evaluate`.
         limit: at most so many rows per split of `data`.
         overwrite: replace another export in `out`.
 
     Returns:
-        The largest difference of a logit, the size, and the scores of both with `data`.
+        The largest difference of a logit (of the fp32 graphs), the size, and the scores of both with `data`.
 
     Raises:
-        UserError: no such model or task, `out` holds something else, a package is missing, or the logits
-            differ by more than 0.0001.
+        UserError: no such model or task, `out` holds something else, a package is missing, the logits of
+            the fp32 graphs differ by more than 0.0001, or an int8 export scores too low.
     """
     from mtkd.api.model import place_or_module
     from mtkd.jobs.export import export as export_model
 
     given = place_or_module(model)
     assert given is not None
-    return export_model(given, Path(out), tasks, data=data, limit=limit, overwrite=overwrite)
+    return export_model(
+        given,
+        Path(out),
+        tasks,
+        int8=int8,
+        max_drop=max_drop,
+        reduce_range=reduce_range,
+        data=data,
+        limit=limit,
+        overwrite=overwrite,
+    )

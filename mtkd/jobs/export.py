@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import mtkd
+from mtkd.evaluation.differences import Difference
 from mtkd.jobs.evaluate import evaluate
 from mtkd.models.exported import ExportedModel
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.models.saved_model import TOKENISER, digest_model, write_description
 from mtkd.onnx_export.graphs import WEIGHTS, require_exporter, trace, write_graphs
+from mtkd.onnx_export.int8 import KEPT, lacks_vnni, quantise
 from mtkd.onnx_export.parity import check_parity
 from mtkd.runtime import EXPORT, FORMAT, OnnxModel, described_tokeniser
 from mtkd.storage.output_directory import OutputKind, check_directory
@@ -52,20 +54,25 @@ class Export:
     """What was exported.
 
     Attributes:
-        difference: the largest difference between a logit of the export and of the model.
+        difference: the largest difference between a logit of the fp32 graphs and of the model.
         bytes: size of graphs and weights.
-        scores: task (or "task/split") -> its scores by the model and by the export, with `data`.
+        int8: whether the weights are int8.
+        kept: the parts of an int8 export that stay in fp32: "heads", "last layers".
+        scores: with `data`, task -> how much higher the export scores than the model; "average" = over all.
     """
 
     path: Path
     tasks: list[str]
     difference: float
     bytes: int
-    scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    int8: bool = False
+    kept: Sequence[str] = ()
+    scores: Mapping[str, Difference] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {**vars(self), "path": str(self.path)}
+        scores = {name: difference.to_json() for name, difference in self.scores.items()}
+        return {**vars(self), "path": str(self.path), "kept": list(self.kept), "scores": scores}
 
 
 def export(
@@ -73,23 +80,40 @@ def export(
     out: Path,
     spec: TaskSpec | None = None,
     *,
+    int8: bool = False,
+    reduce_range: bool | None = None,
+    max_drop: float = 0.5,
     data: Any = None,
     limit: int | None = None,
     overwrite: bool = False,
 ) -> Export:
     """Export a model with the heads of some tasks, and check that the export agrees with it.
 
+    The fp32 graphs must give the model's logits. Those of an int8 export differ, so it is checked on
+    labelled rows: if it scores more than `max_drop` points lower on a task, beyond chance (a paired
+    bootstrap), the heads stay in fp32, then also the last layers; if that is not enough, nothing is written.
+
     Args:
         out: the directory to write; nothing is left there if a check fails.
         spec: the tasks; None = all of the model.
+        int8: write int8 weights; see `mtkd.onnx_export.int8.quantise`.
+        reduce_range: 7 bits for these weights, for processors without VNNI; None = as this one needs.
+        max_drop: in points, 0 to 100.
         data: labelled rows on which the model and the export are scored and compared.
         limit: at most so many rows per split of `data`.
 
     Raises:
         UserError: no such model or task, `out` holds something else, the packages that write ONNX are
-            missing, or the export does not agree with the model.
+            missing, the export does not agree with the model, or an int8 export scores too low.
     """
     require_exporter()
+    if not 0 <= max_drop <= 100:
+        raise UserError(f"`max_drop={max_drop}`", expected="points from 0 to 100")
+    if int8 and data is None:
+        raise UserError(
+            "an int8 export is checked on labelled rows, and there are none",
+            hint="pass the rows as `data`; a few hundred per task are enough",
+        )
     if limit is not None and data is None:
         raise UserError(f"`limit={limit}` has no effect without `data`", hint="pass labelled rows as `data`")
     # A copy, because the heads are chosen and the model is moved to the CPU.
@@ -110,25 +134,70 @@ def export(
     with atomic_directory(out) as place:
         part.tokeniser.save(place)
         write_description(place, part.encoder.config, tasks, part.info)
+        _describe(place, tasks)
         record: dict[str, Any] = {
             "format": FORMAT,
             "mtkd": mtkd.__version__,
             "source": source,
             "input_format": part.encoder.input_format,
-            "graphs": write_graphs(graphs, place),
             "tokeniser": described_tokeniser(part.tokeniser),
             "parameters": count_parameters(part).to_json(),
         }
-        names = [graph["file"] for graph in record["graphs"]]
-        files = [*names, WEIGHTS, TOKENISER, "model.json"]
-        record["files"] = {name: digest_file(place / name) for name in files}
-        write_json(place / EXPORT, record)
-        difference = check_parity(part, OnnxModel(place))
-        scores = _compare_scores(part, place, data, spec, limit) if data is not None else {}
-        write_json(place / EXPORT, record | {"difference": difference, "scores": scores})
-        _describe(place, tasks)
-        size = sum((place / name).stat().st_size for name in (*names, WEIGHTS))
-    return Export(out, [task.name for task in tasks], difference, size, scores)
+        _write(place, graphs, record)
+        difference, scores = check_parity(part, OnnxModel(place)), {}
+        found = Export(out, [task.name for task in tasks], difference, 0)
+        if data is not None and not int8:
+            scores = _differences(part, place, data, spec, limit)
+        elif int8:
+            narrow = lacks_vnni() if reduce_range is None else reduce_range
+            for kept in KEPT:
+                say(f"int8{', with fp32 ' + ' and '.join(kept) if kept else ''}")
+                _write(place, {n: quantise(g, kept, reduce_range=narrow) for n, g in graphs.items()}, record)
+                scores = _differences(part, place, data, spec, limit)
+                if not (lower := _lower(scores, max_drop)):
+                    break
+            if lower:
+                raise UserError(
+                    f"an int8 export scores lower on {'; '.join(lower)}",
+                    expected=f"at most {max_drop:g} points less than the model",
+                    hint="raise `max_drop`, or export without `int8`",
+                )
+            record["int8"] = {"kept": kept, "reduce_range": narrow}
+            found = replace(found, int8=True, kept=kept)
+        found = replace(found, scores=scores, bytes=_size(place, record["files"]))
+        write_json(place / EXPORT, record | {key: found.to_json()[key] for key in ("difference", "scores")})
+    return found
+
+
+def _write(place: Path, graphs: Mapping[int | None, Any], record: dict[str, Any]) -> None:
+    """Write graphs and the record of their files."""
+    record["graphs"] = write_graphs(graphs, place)
+    names = [graph["file"] for graph in record["graphs"]]
+    record["files"] = {name: digest_file(place / name) for name in (*names, WEIGHTS, TOKENISER, "model.json")}
+    write_json(place / EXPORT, record)
+
+
+def _size(place: Path, files: Iterable[str]) -> int:
+    """Bytes of graphs and weights."""
+    return sum((place / file).stat().st_size for file in files if file == WEIGHTS or file.endswith(".onnx"))
+
+
+def _differences(
+    model: MultiTaskModel, place: Path, data: Any, spec: TaskSpec | None, limit: int | None
+) -> dict[str, Difference]:
+    """How much higher the export scores than the model on the same rows."""
+    found = evaluate(place, data, spec, limit=limit, device="cpu", against=model)
+    (differences,) = found.differences.values()
+    return differences
+
+
+def _lower(scores: Mapping[str, Difference], max_drop: float) -> list[str]:
+    """The tasks on which the export scores more than `max_drop` points lower, beyond chance."""
+    return [
+        f"{name}: {found.columns()[2]} points ({found.columns()[3]})"
+        for name, found in scores.items()
+        if found.verdict == "worse" and -100 * found.difference > max_drop
+    ]
 
 
 def _check_directory(out: Path, source: Any, overwrite: bool) -> None:
@@ -142,15 +211,6 @@ def _check_directory(out: Path, source: Any, overwrite: bool) -> None:
             f"{out} holds hidden files, which would be lost: {shorten(hidden)}",
             hint="choose an empty or new directory with `out`",
         )
-
-
-def _compare_scores(
-    model: MultiTaskModel, place: Path, data: Any, spec: TaskSpec | None, limit: int | None
-) -> dict[str, dict[str, float]]:
-    """Score the model and the export on the same rows."""
-    before = evaluate(model, data, spec, limit=limit, device="cpu")
-    after = evaluate(place, data, spec, limit=limit, device="cpu")
-    return {name: {"model": score.primary, "export": after[name].primary} for name, score in before.items()}
 
 
 def _describe(place: Path, tasks: list[Any]) -> None:

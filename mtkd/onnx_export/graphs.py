@@ -178,7 +178,9 @@ def write_graphs(graphs: Mapping[int | None, ModelProto], place: Path) -> list[d
     known: dict[bytes, tuple[int, int]] = {}
     found = []
     with open(place / WEIGHTS, "wb") as weights:
-        for texts, graph in graphs.items():
+        for texts, original in graphs.items():
+            graph = onnx.ModelProto()
+            graph.CopyFrom(original)
             for tensor in graph.graph.initializer:
                 content = onnx.numpy_helper.to_array(tensor).tobytes()
                 if len(content) < _EXTERNAL:

@@ -12,65 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import DebertaV2Config
+from exportable_models import KINDS, bilstm, cross_encoder, model_of
 
 import mtkd
-from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
 from mtkd.models.encoders.encoder import AnyEncoder
-from mtkd.models.encoders.pretrained_config import config_of
-from mtkd.models.encoders.static import StaticConfig, StaticEncoder
-from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.encoders.waldorf import WaldorfConfig, WaldorfEncoder
-from mtkd.models.multitask import MultiTaskModel
-from mtkd.models.saved_model import ModelInfo
 from mtkd.onnx_export import parity
 from mtkd.runtime import OnnxModel
 from tasks.errors import UserError
-from tasks.task_names import resolve
-from tasks.tokeniser import Tokeniser
 
 pytest.importorskip("onnxruntime")
 PAIRS = [("A man sleeps.", "Nobody is awake."), ("The dog ran home to its owner.", "A cat."), ("", "x")]
 TEXTS = ["a fine film", "dreadful, and much too long for what little it has to say", ""]
 
 
-def bilstm(tiny: Path) -> AnyEncoder:
-    return BiLSTMEncoder(BiLSTMConfig(vocab_size=30522, embedding_size=8, hidden_size=6, output_size=12))
-
-
-def static(tiny: Path) -> AnyEncoder:
-    return StaticEncoder(StaticConfig(vocab_size=30522, width=8, hidden_size=12, output_size=10))
-
-
-def waldorf(tiny: Path) -> AnyEncoder:
-    return WaldorfEncoder(WaldorfConfig(vocab_size=30522, layers=1, hidden_size=16, intermediate_size=24))
-
-
-def cross_encoder(tiny: Path) -> AnyEncoder:
-    return TransformerEncoder.pretrained(str(tiny))
-
-
-def deberta(tiny: Path) -> AnyEncoder:
-    """An encoder whose attention is its own, which cannot be captured."""
-    sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
-    relative = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "vocab_size": 30522}
-    return TransformerEncoder(config_of(DebertaV2Config(**sizes, **relative)))
-
-
-def bi_encoder(tiny: Path) -> AnyEncoder:
-    return TransformerEncoder.pretrained(str(tiny), "mean", pairs="bi-encoder")
-
-
-def model_of(encoder: AnyEncoder, tiny: Path, tasks: str, **info: Any) -> MultiTaskModel:
-    torch.manual_seed(0)
-    model = MultiTaskModel(encoder, resolve(tasks), Tokeniser.load(str(tiny)), ModelInfo(40, **info))
-    for weight in model.heads.parameters():  # large, so that logits differ between rows
-        torch.nn.init.normal_(weight)
-    return model.eval()
-
-
-@pytest.mark.parametrize("build", [bilstm, static, waldorf, cross_encoder, bi_encoder, deberta])
+@pytest.mark.parametrize("build", KINDS)
 def test_an_export_predicts_what_the_model_predicts(
     build: Callable[[Path], AnyEncoder], tiny_encoder: Path, tmp_path: Path
 ) -> None:
@@ -118,9 +73,9 @@ def exported(tiny_teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 def test_commands_take_an_export(exported: tuple[Path, Any], tiny_teacher: Path, tmp_path: Path) -> None:
     place, found = exported
-    assert found.scores["rte"]["model"] == pytest.approx(found.scores["rte"]["export"])
+    assert found.scores["rte"].score == pytest.approx(found.scores["rte"].reference)
     scores = mtkd.evaluate(place, data="pocket", limit=40, against=tiny_teacher)
-    assert scores["sst2"].primary == pytest.approx(found.scores["sst2"]["model"])
+    assert scores["sst2"].primary == pytest.approx(found.scores["sst2"].reference)
     times = mtkd.bench_inference([tiny_teacher, place], seq_len=16, batch=4, rounds=1, warmup=0)
     assert times[0].parameters.embeddings == times[1].parameters.embeddings
     assert times[1].disk_bytes == found.bytes
