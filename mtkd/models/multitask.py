@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.pretrained_config import locate
 from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.model_card import SAVED, model_card, usage
 from mtkd.models.saved_model import (
     HEADS,
     WEIGHTS,
@@ -31,22 +32,6 @@ from tasks.heads import SANHead
 from tasks.reader import Reader
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
-
-README = """\
-# An mtkd model
-
-To predict, use `mtkd predict --model DIR`, or `mtkd.models.multitask.MultiTaskModel.load(DIR)` in Python.
-
-- model.json: the encoder's configuration, and each task with its labels in the order of the logits
-- {weights}: the encoder's weights
-- {heads}: one head per task: {tasks}
-- tokenizer.json, tokenizer_config.json: the tokeniser
-
-If there is a config.json, `AutoModel.from_pretrained(DIR)` of transformers loads the encoder without heads.
-The classifiers of transformers (`AutoModelForSequenceClassification`, `pipeline("text-classification")`)
-would add a new, random head. config.json therefore declares no labels, which makes a pipeline fail. To
-fine-tune the encoder with transformers, pass `num_labels`.
-"""
 
 
 class MultiTaskModel(nn.Module):
@@ -145,7 +130,7 @@ class MultiTaskModel(nn.Module):
         """Write the model atomically: `model.json`, the weights of encoder and heads, and the tokeniser.
 
         `AutoModel.from_pretrained` of transformers can load a Transformer encoder from the directory, without
-        the heads. The README.md in the directory explains this.
+        the heads. README.md is its model card.
         """
         info = self.info
         with atomic_directory(directory) as place:
@@ -153,9 +138,12 @@ class MultiTaskModel(nn.Module):
             save_file(_plain(self.heads), place / HEADS)
             self.tokeniser.save(place)
             write_description(place, self.encoder.config, self.tasks.values(), info)
-            tasks = ", ".join(self.tasks) or "none"
-            note = README.format(weights=WEIGHTS, heads=HEADS, tasks=tasks)
-            (place / "README.md").write_text(note, encoding="utf-8")
+            tasks = list(self.tasks.values())
+            use = usage(tasks[0] if tasks else None, 'import mtkd\n\nmodel = mtkd.load("DIR")')
+            files = SAVED.format(weights=WEIGHTS, heads=HEADS)
+            what = self.encoder.config.shape.family
+            card = model_card(what, tasks, info, use, files)
+            (place / "README.md").write_text(card, encoding="utf-8")
 
     @classmethod
     def load(cls, directory: Path) -> MultiTaskModel:

@@ -12,7 +12,7 @@ from mtkd.models.encoders.encoder_registry import config_from_json, encoder_from
 from mtkd.runtime import EXPORT, read_export
 from tasks.errors import UserError
 from tasks.files import digest_bytes, digest_file, read_json, write_json
-from tasks.hub_loading import DEFAULT_ENCODER, did_you_mean_model, similar_model
+from tasks.hub_loading import DEFAULT_ENCODER, did_you_mean_model, from_hub, similar_model
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
 
@@ -118,16 +118,19 @@ def saved_tokeniser(place: Path) -> Tokeniser:
 def is_saved_model(directory: Path) -> bool:
     """True if the directory is an mtkd model or a run directory that contains one."""
     files = ("model.json", EXPORT, "model/model.json")
-    return any((directory / file).is_file() for file in files)
+    return (
+        any((directory / file).is_file() for file in files)
+        or from_hub(str(directory), "model.json") is not None
+    )
 
 
 def model_directory(directory: Path) -> Path:
-    """The directory of the model: `directory` itself or its subdirectory `model/`.
+    """The directory of the model: `directory` itself, its subdirectory `model/`, or a model of the hub.
 
     Raises:
         UserError: neither contains a model.
     """
-    for place in (directory, directory / "model"):
+    for place in (directory, directory / "model", from_hub(str(directory), "model.json") or directory):
         if (place / "model.json").is_file() and any((place / file).is_file() for file in (WEIGHTS, EXPORT)):
             return place
     if (directory / EXPORT).is_file() or any(directory.glob("model*.onnx")):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from augment.dataset_card import hub_metadata
 from augment.questions.filtering.heuristics import Reason
 from augment.questions.filtering.unanswerable import Refusal, Way
 from tasks.corpus_reader import MANIFEST, CorpusManifest
@@ -130,7 +131,7 @@ def filter_card(manifest: CorpusManifest, tally: Tally, about: str, *, labels: b
         else "**The questions deliberately have no answers.** The teacher "
         "provides them when a student is distilled on these rows (`labels=True` writes them)."
     )
-    return _CARD.format(
+    return hub_metadata(manifest) + _CARD.format(
         rows=manifest.rows,
         data=manifest.data,
         version=manifest.version,

@@ -89,6 +89,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "export": exporting.export,
     "finetune": training.finetune,
     "predict": measurement.predict,
+    "pull": mtkd.pull,
+    "push": mtkd.push,
     "recipes": mtkd.list_recipes,
     "recipes show": mtkd.show_recipe,
     "refine": training.refine,

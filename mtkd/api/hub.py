@@ -1,0 +1,47 @@
+"""`mtkd.push` and `mtkd.pull`: models and corpora on the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def push(source: str | Path, name: str, *, private: bool = False) -> str:
+    """Upload a model, an export or a corpus with its card to the Hugging Face hub.
+
+    Log in before with `hf auth login`, or set HF_TOKEN. Only weights, JSON, parquet, ONNX and text files are
+    uploaded.
+
+    Args:
+        source: a run or model directory, an export, or a corpus (which becomes a data set).
+        name: such as `owner/model`; it is created if there is none.
+        private: if it is created, only you can see it.
+
+    Returns:
+        Its address.
+
+    Raises:
+        UserError: there is no model or corpus in the directory, the name is invalid, you are not logged in,
+            or the hub cannot be reached.
+    """
+    from mtkd.jobs.hub import push as push_directory
+
+    return push_directory(Path(source), name, private=private)
+
+
+def pull(name: str, *, out: str | Path, revision: str | None = None) -> Path:
+    """Download a model, an export or a corpus that `push` uploaded.
+
+    A model on the hub can also be named directly, wherever a model is named.
+
+    Args:
+        name: such as `owner/model`.
+        out: the directory to write.
+        revision: a branch, tag or commit; None = the newest.
+
+    Raises:
+        UserError: there is no such model or corpus, mtkd did not write it, `out` is not empty, or the hub
+            cannot be reached.
+    """
+    from mtkd.jobs.hub import pull as pull_directory
+
+    return pull_directory(name, Path(out), revision=revision)

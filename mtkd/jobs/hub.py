@@ -1,0 +1,88 @@
+"""Upload models and corpora to the Hugging Face hub, and download them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
+from tasks.corpus_reader import MANIFEST, read_corpus_manifest
+from tasks.errors import UserError
+from tasks.files import atomic_directory
+from tasks.hub_loading import SAFE
+
+_NAME = "a name such as `owner/model`"
+
+
+def push(directory: Path, name: str, *, private: bool = False) -> str:
+    """Upload a model, an export or a corpus with its card; see `mtkd.push`."""
+    from huggingface_hub import HfApi
+
+    if name.count("/") > 1 or not name.strip("/ "):
+        raise UserError(f"`name={name}`", expected=_NAME)
+    if (directory / MANIFEST).is_file() and not is_saved_model(directory):
+        read_corpus_manifest(directory)
+        place, kind = directory, "dataset"
+    else:
+        read_saved(directory)
+        place, kind = model_directory(directory), "model"
+    hub = HfApi()
+    with _hub_errors(f"upload {directory} as {name}"):
+        created = hub.create_repo(name, repo_type=kind, private=private, exist_ok=True)
+        done = hub.upload_folder(
+            repo_id=created.repo_id,
+            folder_path=place,
+            repo_type=kind,
+            allow_patterns=list(SAFE),
+            commit_message="Upload by mtkd",
+        )
+    return str(done.repo_url if hasattr(done, "repo_url") else created)
+
+
+def pull(name: str, out: Path, *, revision: str | None = None) -> Path:
+    """Download a model, an export or a corpus; see `mtkd.pull`."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is not empty", hint="choose a new directory with `out`")
+    with atomic_directory(out) as place:
+        with _hub_errors(f"download {name}"):
+            try:
+                snapshot_download(name, revision=revision, local_dir=place, allow_patterns=list(SAFE))
+            except RepositoryNotFoundError:
+                snapshot_download(
+                    name, repo_type="dataset", revision=revision, local_dir=place, allow_patterns=list(SAFE)
+                )
+        shutil.rmtree(place / ".cache", ignore_errors=True)  # the client's records of the download
+        if (place / MANIFEST).is_file():
+            read_corpus_manifest(place)
+        elif is_saved_model(place):
+            read_saved(place)
+        else:
+            raise UserError(
+                f"{name} is neither a model nor a corpus of mtkd",
+                hint="models of transformers need no download: name them as `encoder` or `teacher`",
+            )
+    return out
+
+
+@contextmanager
+def _hub_errors(what: str) -> Iterator[None]:
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+
+    try:
+        yield
+    except UserError:
+        raise
+    except HFValidationError as error:
+        raise UserError(f"cannot {what}: {str(error).splitlines()[0]}", expected=_NAME) from error
+    except (HfHubHTTPError, LocalTokenNotFoundError, OSError) as error:
+        code = getattr(getattr(error, "response", None), "status_code", None)
+        login = code in (401, 403) or isinstance(error, LocalTokenNotFoundError)
+        hint = (
+            "log in with `hf auth login`, or set HF_TOKEN" if login else "check the name and the connection"
+        )
+        raise UserError(f"cannot {what}: {str(error).strip().splitlines()[0]}", hint=hint) from error

@@ -1,0 +1,129 @@
+"""The model card of a saved or exported model: its README.md, with metadata for the Hugging Face hub."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tasks.errors import shorten
+from tasks.hub_loading import DEFAULT_ENCODER, is_hub_name
+from tasks.task import Task
+
+if TYPE_CHECKING:
+    from mtkd.models.saved_model import ModelInfo
+
+_ORIGIN = {DEFAULT_ENCODER: "sentence-transformers/all-MiniLM-L6-v2"}
+_TYPES = {
+    "classify": "text-classification",
+    "multilabel": "text-classification",
+    "regress": "sentence-similarity",
+    "rank": "text-ranking",
+    "span": "question-answering",
+}
+_TEXT = """\
+# {title}
+
+{what}
+
+| task | reads | answers | validation scores |
+| --- | --- | --- | --- |
+{tasks}
+
+The scores are those of the rows on which the best epoch was chosen, so they are a little too high. Limits:
+the model was trained for these tasks, on text like that of its training rows. It was not tested on
+other text, nor for unfair treatment of groups of people.
+
+## Use
+
+    pip install mtkd
+
+{use}
+
+## Files
+
+{files}
+"""
+SAVED = """\
+- `model.json`: the encoder's configuration, and each task with its labels in the order of the logits
+- `{weights}`: the encoder's weights; `{heads}`: one head per task
+- `tokenizer.json`, `tokenizer_config.json`: the tokeniser
+
+If there is a `config.json`, `AutoModel.from_pretrained` of transformers loads the encoder without heads. The
+classifiers of transformers (`AutoModelForSequenceClassification`, `pipeline`) would add a new, random head.
+`config.json` therefore declares no labels, which makes a pipeline fail. To fine-tune the encoder with
+transformers, pass `num_labels`.
+"""
+EXPORTED = """\
+- `*.onnx`, `weights.bin`: the graphs and their weights
+- `model.json`: each task with its labels in the order of the logits
+- `export.json`: versions, digests and scores
+- `tokenizer.json`, `tokenizer_config.json`: the tokeniser
+"""
+
+
+def model_card(encoder: str, tasks: Sequence[Task], info: ModelInfo, use: str, files: str) -> str:
+    """Write the text of README.md.
+
+    Args:
+        encoder: what reads the text, in words.
+        use: how to use the model, as Markdown.
+        files: the files of the directory, as Markdown.
+    """
+    from huggingface_hub import ModelCardData
+
+    title = f"{encoder} for {shorten([task.name for task in tasks])}" if tasks else encoder
+    base = _ORIGIN.get(info.base or "", info.base)
+    data = ModelCardData(
+        library_name="mtkd",
+        tags=["mtkd", "knowledge-distillation"],
+        pipeline_tag=_TYPES.get(tasks[0].kind) if tasks else "feature-extraction",
+        base_model=base if base and is_hub_name(base) else None,
+        datasets=sorted({task.hub[0] for task in tasks if task.hub}) or None,
+        model_name=title if info.scores else None,
+        eval_results=_results(tasks, info.scores) or None,
+    )
+    lines = "\n".join(_line(task, info.scores) for task in tasks) or "| none | | | |"
+    started = f", which was initialised from {base}" if base else ""
+    what = f"{encoder}{started}, with a head for each task. Texts are cut to {info.max_length} tokens."
+    text = _TEXT.format(title=title, what=what, tasks=lines, use=use, files=files)
+    return f"---\n{data.to_yaml()}\n---\n\n{text}"
+
+
+def usage(task: Task | None, load: str) -> str:
+    """The code that predicts a row of a task."""
+    if task is None:
+        return "The model has no task heads; fine-tune it with `mtkd finetune --model DIR`."
+    texts = ["A text.", "Another text."][: len(task.columns)]
+    row = f"({', '.join(map(repr, texts))})" if len(texts) > 1 else repr(texts[0])
+    return f"```python\n{load}\nmodel.predict({task.name!r}, [{row}])\n```"
+
+
+def _line(task: Task, scores: Mapping[str, Mapping[str, Any]]) -> str:
+    found = [score for score in scores.values() if score["task"] == task.name]
+    metrics = "; ".join(
+        ", ".join(f"{name} {value:.3f}" for name, value in score["metrics"].items())
+        + (f" ({score['split']})" if len(found) > 1 else "")
+        for score in found
+    )
+    cells = (task.name, ", ".join(task.columns), ", ".join(task.labels) or task.kind, metrics)
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def _results(tasks: Sequence[Task], scores: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+    from huggingface_hub import EvalResult
+
+    kinds = {task.name: task for task in tasks}
+    return [
+        EvalResult(
+            task_type=_TYPES[kinds[score["task"]].kind],
+            dataset_type=(kinds[score["task"]].hub or [score["task"]])[0],
+            dataset_config=(kinds[score["task"]].hub or ["", score["task"]])[1],
+            dataset_name=score["task"],
+            dataset_split=score["split"],
+            metric_type=name,
+            metric_value=round(value, 4),
+        )
+        for score in scores.values()
+        if score["task"] in kinds
+        for name, value in score["metrics"].items()
+    ]

@@ -1,0 +1,105 @@
+"""Models and corpora go to the hub and come back unchanged. The hub is a server in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_hub import FakeHub
+from huggingface_hub import DatasetCard, ModelCard
+
+import mtkd
+from tasks.errors import UserError
+from tasks.hub_loading import find_file, from_hub, is_hub_name
+
+PAIRS = [("A man sleeps.", "Nobody is awake."), ("The dog ran home.", "A cat.")]
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    from_hub.cache_clear()
+    with FakeHub().serve(monkeypatch, tmp_path / "cache") as served:
+        yield served
+    from_hub.cache_clear()
+
+
+def test_a_model_comes_back_unchanged(hub: FakeHub, tiny_teacher: Path, tmp_path: Path) -> None:
+    address = mtkd.push(tiny_teacher, "someone/teacher")
+    assert address.endswith("/someone/teacher") and hub.tokens == {"Bearer hf_test"}
+    sent = hub.files["someone/teacher"]
+    for file in (tiny_teacher / "model").iterdir():
+        assert sent[file.name] == file.read_bytes()
+    made = mtkd.pull("someone/teacher", out=tmp_path / "x")
+    expected = mtkd.load(tiny_teacher).predict("rte", PAIRS)
+    assert mtkd.load(made).predict("rte", PAIRS) == expected
+    assert not list(made.glob(".*"))
+    assert mtkd.load("someone/teacher").predict("rte", PAIRS) == expected
+    student = mtkd.distill(
+        "mkd-lstm",
+        teacher="someone/teacher",
+        data="pocket",
+        tasks="rte",
+        limit=16,
+        steps=1,
+        settings={"student.bilstm.hidden_size": 8, "student.embeddings": "teacher"},
+        out=tmp_path / "student",
+    )
+    assert student.predict("rte", PAIRS)
+
+
+def test_only_files_without_code_travel(hub: FakeHub, tiny_teacher: Path, tmp_path: Path) -> None:
+    mtkd.push(tiny_teacher, "someone/teacher")
+    hub.files["someone/teacher"] |= {"setup.py": b"print()", "pytorch_model.bin": b"x"}
+    made = mtkd.pull("someone/teacher", out=tmp_path / "x")
+    assert {file.name for file in made.iterdir()} == {f.name for f in (tiny_teacher / "model").iterdir()}
+
+
+def test_a_corpus_becomes_a_data_set(hub: FakeHub, tmp_path: Path) -> None:
+    mtkd.augment.mask(data="pocket", tasks="rte", limit=8, copies=2, out=tmp_path / "corpus")
+    assert "/datasets/someone/copies" in mtkd.push(tmp_path / "corpus", "someone/copies")
+    made = mtkd.pull("someone/copies", out=tmp_path / "again")
+    for file in (tmp_path / "corpus").rglob("*.parquet"):
+        assert (made / file.relative_to(tmp_path / "corpus")).read_bytes() == file.read_bytes()
+    card = DatasetCard.load(made / "README.md")
+    assert [config["config_name"] for config in card.data.configs] == ["rte"]
+    assert len(list(made.glob(card.data.configs[0]["data_files"]))) > 0
+
+
+def test_the_card_has_the_scores(tiny_teacher: Path) -> None:
+    card = ModelCard.load(tiny_teacher / "model" / "README.md")
+    scores = mtkd.load(tiny_teacher).scores
+    found = {r.dataset_name: r.metric_value for r in card.data.eval_results if r.metric_type == "accuracy"}
+    assert found["rte"] == pytest.approx(scores["rte"].metrics["accuracy"], abs=1e-4)
+    assert card.data.library_name == "mtkd" and "rte" in card.text
+
+
+def test_what_cannot_be_pushed_or_pulled(
+    hub: FakeHub, tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="cannot download someone/none"):
+        mtkd.pull("someone/none", out=tmp_path / "x")
+    hub.files["someone/other"] = {"config.json": b"{}"}
+    with pytest.raises(UserError, match="neither a model nor a corpus"):
+        mtkd.pull("someone/other", out=tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    with pytest.raises(UserError, match="does not contain an mtkd model"):
+        mtkd.push(tmp_path, "someone/x")
+    with pytest.raises(UserError, match="Repo id must use"):
+        mtkd.push(tiny_teacher, "some one/x")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("x")
+    with pytest.raises(UserError, match="is not empty"):
+        mtkd.pull("someone/other", out=tmp_path / "full")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(UserError, match="cannot upload"):
+        mtkd.push(tiny_teacher, "someone/y")
+
+
+def test_what_is_a_name_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    names = {"bert-base-uncased": True, "owner/model": True, "runs/teacher": False, "runs": False}
+    names |= {"/tmp/x": False, "../x": False, "a/b/c": False, "a b": False}
+    assert {name: is_hub_name(name) for name in names} == names
+    assert find_file("runs", "model.json") is None
