@@ -71,7 +71,7 @@ def pull(name: str, out: Path, *, revision: str | None = None) -> Path:
 
 @contextmanager
 def _hub_errors(what: str) -> Iterator[None]:
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError
 
     try:
         yield
@@ -79,7 +79,7 @@ def _hub_errors(what: str) -> Iterator[None]:
         raise
     except HFValidationError as error:
         raise UserError(f"cannot {what}: {str(error).splitlines()[0]}", expected=_NAME) from error
-    except (HfHubHTTPError, LocalTokenNotFoundError, OSError) as error:
+    except Exception as error:  # the HTTP client raises different classes
         code = getattr(getattr(error, "response", None), "status_code", None)
         login = code in (401, 403) or isinstance(error, LocalTokenNotFoundError)
         hint = (
