@@ -9,7 +9,7 @@ from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:
     from mtkd.api.model import Model
-    from mtkd.jobs.export import Export
+    from mtkd.jobs.export import Export, Format
 
 
 def export(
@@ -17,6 +17,7 @@ def export(
     *,
     out: str | Path,
     tasks: TaskSpec | None = None,
+    format: Format = "onnx",
     int8: bool = False,
     max_drop: float = 0.5,
     reduce_range: bool | None = None,
@@ -33,6 +34,9 @@ def export(
         model: a run or model directory, or a model.
         out: the directory to write.
         tasks: by default all that the model has heads for.
+        format: "onnx", or "transformers": the classifier or question-answering model of one task, which
+            `AutoModelForSequenceClassification` and the like load. Only Transformers with BERT's pooling
+            layer (`student.transformer.pooling=pooler`), or with a head for spans, can be written so.
         int8: write int8 weights, which take about a quarter of the size and are faster. This needs `data`: if
             the export scores more than `max_drop` points (0 to 100) lower on a task, beyond chance, the heads
             stay in fp32, then also the last layers.
@@ -59,6 +63,7 @@ def export(
         given,
         Path(out),
         tasks,
+        format=format,
         int8=int8,
         max_drop=max_drop,
         reduce_range=reduce_range,

@@ -19,6 +19,12 @@ from mtkd.cli.options import report_options, say, show, table
 )
 @click.option("--tasks", help="tasks of the model  [default: all that the model knows]")
 @click.option(
+    "--format",
+    type=click.Choice(("onnx", "transformers")),
+    default="onnx",
+    help="transformers: a directory for from_pretrained, with one task; for models with BERT's pooling layer",
+)
+@click.option(
     "--int8", is_flag=True, help="int8 weights: about a quarter of the size, and faster; needs --data"
 )
 @click.option(
@@ -40,7 +46,7 @@ from mtkd.cli.options import report_options, say, show, table
 @click.option("--overwrite", is_flag=True, help="replace another export in --out")
 @report_options
 def export(model: Path, json_file: str | None, **given: Any) -> None:
-    """Write a model as ONNX graphs, which run without torch.
+    """Write a model as ONNX graphs, which run without torch, or as a checkpoint of transformers.
 
     The logits of the fp32 graphs are compared with those of the model at several lengths and batch sizes.
     Nothing is written if they differ by more than 0.0001. With --int8, nothing is written if a task's score
@@ -58,7 +64,7 @@ def export(model: Path, json_file: str | None, **given: Any) -> None:
         kept = f" but for {' and '.join(found.kept)}" if found.kept else ""
         say(
             f"exported {', '.join(found.tasks)} to {found.path}: {found.bytes / 1e6:.1f} MB"
-            f"{f', int8{kept}' if found.int8 else ''}; the logits of the fp32 graphs differ from the "
+            f"{f', int8{kept}' if found.int8 else ''}; its logits {'in fp32 ' * found.int8}differ from the "
             f"model's by at most {found.difference:.1g}"
         )
 

@@ -6,11 +6,12 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import mtkd
 from mtkd.evaluation.differences import Difference
 from mtkd.jobs.evaluate import evaluate
+from mtkd.jobs.export_transformers import as_transformers
 from mtkd.models.exported import ExportedModel
 from mtkd.models.model_card import EXPORTED, model_card, usage
 from mtkd.models.multitask import MultiTaskModel
@@ -21,7 +22,7 @@ from mtkd.onnx_export.int8 import KEPT, lacks_vnni, quantise
 from mtkd.onnx_export.parity import check_parity
 from mtkd.runtime import EXPORT, FORMAT, OnnxModel, described_tokeniser
 from mtkd.storage.output_directory import OutputKind, check_directory
-from tasks.errors import UserError, shorten
+from tasks.errors import UserError, shorten, unknown
 from tasks.files import atomic_directory, digest_file, read_json, write_json
 from tasks.progress import say
 from tasks.task import Task
@@ -38,6 +39,9 @@ EXPORTS = OutputKind(
     ),
     lambda place: read_json(place / EXPORT).get("source") if (place / EXPORT).is_file() else None,
 )
+
+
+Format = Literal["onnx", "transformers"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ def export(
     out: Path,
     spec: TaskSpec | None = None,
     *,
+    format: Format = "onnx",
     int8: bool = False,
     reduce_range: bool | None = None,
     max_drop: float = 0.5,
@@ -87,6 +92,8 @@ def export(
     Args:
         out: the directory to write; nothing is left there if a check fails.
         spec: the tasks; None = all of the model.
+        format: "onnx", or "transformers": the classifier or question-answering model of one task, which
+            `from_pretrained` loads. Few models can be written in this way; see `as_transformers`.
         int8: write int8 weights; see `mtkd.onnx_export.int8.quantise`.
         reduce_range: 7 bits for these weights, for processors without VNNI; None = as this one needs.
         max_drop: in points, 0 to 100.
@@ -97,7 +104,14 @@ def export(
         UserError: no such model or task, `out` holds something else, the packages that write ONNX are
             missing, the export does not agree with the model, or an int8 export scores too low.
     """
-    require_exporter()
+    if format not in get_args(Format):
+        raise unknown("format", format, get_args(Format))
+    if format == "onnx":
+        require_exporter()
+    elif int8 or overwrite:
+        raise UserError(
+            "`int8` and `overwrite` are for `format=onnx`", hint="choose a new directory with `out`"
+        )
     if not 0 <= max_drop <= 100:
         raise UserError(f"`max_drop={max_drop}`", expected="points from 0 to 100")
     if int8 and data is None:
@@ -118,6 +132,8 @@ def export(
     part.require(tasks, "the model")
     part.keep(tasks)
     part.cpu().eval()
+    if format == "transformers":
+        return _export_transformers(part, tasks, out, data, limit)
     source = {"model": None if loaded else digest_model(Path(str(model))), "tasks": [t.name for t in tasks]}
     _check_directory(out, source, overwrite)
     say(f"tracing {part.encoder.shape.family} with {len(tasks)} tasks")
@@ -158,6 +174,32 @@ def export(
         found = replace(found, scores=scores, bytes=_size(place, record["files"]))
         write_json(place / EXPORT, record | {key: found.to_json()[key] for key in ("difference", "scores")})
     return found
+
+
+def _export_transformers(
+    part: MultiTaskModel, tasks: Sequence[Task], out: Path, data: Any, limit: int | None
+) -> Export:
+    if len(tasks) != 1:
+        raise UserError(
+            f"a model of transformers has the head of one task, not {len(tasks)}",
+            hint="name it: `tasks=NAME`",
+        )
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} is not empty", hint="choose a new directory with `out`")
+    (task,) = tasks
+    found, difference = as_transformers(part, task)
+    with atomic_directory(out) as place:
+        found.save_pretrained(place)
+        part.tokeniser.hf.save_pretrained(place)
+        kind = type(found).__name__
+        use = f'```python\nfrom transformers import {kind}\n\n{kind}.from_pretrained("DIR")\n```'
+        card = model_card(
+            part.encoder.shape.family, tasks, part.info, use, "As `save_pretrained` writes them."
+        )
+        (place / "README.md").write_text(card, encoding="utf-8")
+        scores = _differences(part, place, data, tasks, limit) if data is not None else {}
+        size = sum(file.stat().st_size for file in place.glob("*.safetensors"))
+    return Export(out, [task.name], difference, size, scores=scores)
 
 
 def _write(place: Path, graphs: Mapping[int | None, Any], record: dict[str, Any]) -> None:

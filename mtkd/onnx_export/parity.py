@@ -37,8 +37,8 @@ def check_parity(model: MultiTaskModel, exported: OnnxModel) -> float:
     """
     largest = 0.0
     for task in model.tasks.values():
-        for rows in _random_rows(task, model):
-            expected = _expected(model, task, rows)
+        for rows in random_rows(task, model):
+            expected = expected_logits(model, task, rows)
             indices = np.arange(len(rows))
             found = exported.run(pad_rows(exported.reader, rows.texts, indices), task.head)
             apart = [
@@ -62,7 +62,7 @@ def check_parity(model: MultiTaskModel, exported: OnnxModel) -> float:
     return largest
 
 
-def _expected(model: MultiTaskModel, task: Task, rows: Encoded) -> np.ndarray:
+def expected_logits(model: MultiTaskModel, task: Task, rows: Encoded) -> np.ndarray:
     batch = Collator(model.reader)(rows, np.arange(len(rows)))
     with torch.inference_mode():
         logits = model(batch.inputs, task.head).logits
@@ -71,7 +71,7 @@ def _expected(model: MultiTaskModel, task: Task, rows: Encoded) -> np.ndarray:
     return found
 
 
-def _random_rows(task: Task, model: MultiTaskModel) -> Iterator[Encoded]:
+def random_rows(task: Task, model: MultiTaskModel) -> Iterator[Encoded]:
     """Batches of rows of random tokens: the first row has the full length, the others are shorter."""
     random, reader, texts = np.random.default_rng(0), model.reader, len(task.columns)
     specials = 0 if reader.input_format == "separate" else reader.layout(texts).n_specials

@@ -1,0 +1,106 @@
+"""A Transformer with the head of one task, as a classifier or question-answering model of transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.onnx_export.parity import TOLERANCE, expected_logits, random_rows
+from tasks.encoding import PADDED, pad_rows
+from tasks.errors import UserError
+from tasks.task import Task
+
+_PROBLEMS = {
+    "classify": "single_label_classification",
+    "multilabel": "multi_label_classification",
+    "regress": "regression",
+}
+_HINT = (
+    "train the student with `student.transformer.pooling=pooler`, `student.transformer.pairs=cross-encoder` "
+    "and `student.head_hidden=0`, or export it to ONNX, which runs every model"
+)
+
+
+def as_transformers(model: MultiTaskModel, task: Task) -> tuple[Any, float]:
+    """Build the `...ForSequenceClassification` or `...ForQuestionAnswering` that gives the model's logits.
+
+    Args:
+        model: on the CPU, in evaluation mode.
+
+    Returns:
+        The model, and the largest difference between two logits.
+
+    Raises:
+        UserError: no class of transformers computes what this model computes.
+    """
+    encoder, head = model.encoder, model.heads[task.head]
+    if not isinstance(encoder, TransformerEncoder):
+        raise _refused(f"a {encoder.shape.family} model", "a Transformer")
+    config = encoder.config
+    pruned = bool(config.head_size or config.embedding_rank)
+    spans = task.type.predicts_spans
+    if pruned or model.info.head_hidden or not isinstance(getattr(head, "output", None), nn.Linear):
+        what = "is pruned" if pruned else "has a head with a hidden layer"
+        raise _refused(f"a model that {what}", "a linear head on an encoder of transformers' own shape")
+    if config.pairs == "bi-encoder" and len(task.columns) == 2:
+        raise _refused("a bi-encoder", "a model that reads both texts in one sequence")
+    if not spans and config.pooling != "pooler":
+        raise _refused(
+            f"a model with {config.pooling} pooling", "BERT's pooling layer, from which they predict classes"
+        )
+    found = _empty(encoder.body, task)
+    found.base_model.load_state_dict(encoder.body.state_dict(), strict=False)
+    classifier = found.qa_outputs if spans else found.classifier
+    if hasattr(classifier, "out_proj"):  # RoBERTa keeps its pooling layer in the classifier
+        classifier.dense.load_state_dict(encoder.body.pooler.dense.state_dict())  # type: ignore[union-attr]
+        classifier = classifier.out_proj
+    classifier.load_state_dict(head.output.state_dict())  # type: ignore[union-attr]
+    return found.eval(), _difference(found.eval(), model, task)
+
+
+def _refused(what: str, expected: str) -> UserError:
+    return UserError(
+        f"{what} cannot be written as a classifier of transformers", expected=expected, hint=_HINT
+    )
+
+
+def _empty(body: Any, task: Task) -> Any:
+    import transformers
+
+    hf = type(body.config).from_dict(body.config.to_dict())
+    hf._attn_implementation = "sdpa"
+    if task.type.predicts_spans:
+        return transformers.AutoModelForQuestionAnswering.from_config(hf)
+    hf.num_labels = task.type.n_outputs(task)
+    if task.labels:
+        hf.id2label = dict(enumerate(task.labels))
+        hf.label2id = {label: number for number, label in hf.id2label.items()}
+    hf.problem_type = _PROBLEMS.get(task.kind)
+    return transformers.AutoModelForSequenceClassification.from_config(hf)
+
+
+def _difference(found: Any, model: MultiTaskModel, task: Task) -> float:
+    """Compare the logits of a few rows: families differ in what they do before the classifier."""
+    largest = 0.0
+    for rows in random_rows(task, model):
+        (tokens,) = pad_rows(model.reader, rows.texts, np.arange(len(rows)))
+        given = {"input_ids": tokens.ids, "attention_mask": tokens.mask}
+        if model.encoder.reads_token_types:  # type: ignore[union-attr]
+            given["token_type_ids"] = tokens.token_type_ids
+        with torch.inference_mode():
+            out = found(**{name: torch.from_numpy(np.asarray(value)).long() for name, value in given.items()})
+        expected = torch.from_numpy(expected_logits(model, task, rows))
+        if task.type.predicts_spans:
+            logits = torch.stack([out.start_logits, out.end_logits], 1)
+            logits = logits.masked_fill(~torch.from_numpy(tokens.mask).unsqueeze(1), PADDED)
+        else:
+            logits = out.logits
+        largest = max(largest, float((logits - expected).abs().max()))
+    if not largest <= TOLERANCE:
+        raise _refused(f"a {model.encoder.shape.family} model", "BERT or RoBERTa")
+    return largest
