@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import UserError, unknown
-from tasks.raw_table import RawTable, UnreadableLine, check_header, is_text, make_table, read_tsv
-
-
-def _read_tsv_file(path: Path, texts: Sequence[str]) -> RawTable:
-    return read_tsv(path)
-
-
-def _lines(path: Path, bad: list[UnreadableLine], newline: str) -> Iterator[str]:
-    """The lines of a UTF-8 file without its byte-order mark; those that are not UTF-8 are added to `bad`.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape", newline=newline) as handle:
-            for number, line in enumerate(handle, start=1):
-                try:
-                    line.encode()
-                except UnicodeEncodeError as error:
-                    byte, at = ord(line[error.start]) - 0xDC00, len(line[: error.start].encode())
-                    bad.append(UnreadableLine(number, f"not UTF-8: byte 0x{byte:02x} at position {at}"))
-                    line = line.encode(errors="surrogateescape").decode(errors="replace")
-                yield line if number > 1 else line.removeprefix("\ufeff")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+from tasks.raw_table import RawTable, UnreadableLine, check_header, is_text, make_table
+from tasks.text_lines import delimiter_of, shown, text_lines
 
 
 class _Collected:
     """Rows of a file that become a table of at most `size` rows."""
 
     def __init__(self, path: Path, size: int | None):
-        self.path, self.size = path, size
+        self.path, self.size = shown(path), size
         self.names: list[str] | None = None
         self.bad: list[UnreadableLine] = []
         self.tables = 0
@@ -59,6 +38,8 @@ class _Collected:
     def table(self) -> RawTable:
         """The table of the rows so far, which are then dropped."""
         made = make_table(self.path, self.names or [], self._rows, self._lines, self.bad)
+        if self.size is not None:
+            made = replace(made, rows=self._rows)
         self._rows, self._lines, self.bad[:] = [], [], []
         self.tables += 1
         return made
@@ -69,34 +50,63 @@ class _Collected:
             yield self.table()
 
 
+def _delimited_batches(found: _Collected, rows: Iterator[tuple[int, list[str]]]) -> Iterator[RawTable]:
+    """Tables of the rows (line, fields) of a file whose first row is its header."""
+    for line, fields in rows:
+        if found.names is None:
+            check_header(found.path, fields)
+            found.names = fields
+        elif len(fields) != len(found.names):
+            message = f"{len(fields)} fields, but the header has {len(found.names)}"
+            found.bad.append(UnreadableLine(line, message))
+        elif found.add(fields, line):
+            yield found.table()
+    yield from found.rest()
+
+
 def _csv_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
-    """Read comma-separated values with a header; quoted fields may span lines."""
+    """Read a CSV file with a header, whatever its delimiter; quoted fields may span lines."""
     found = _Collected(path, size)
-    reader = csv.reader(_lines(path, found.bad, ""), strict=True)
+    return _delimited_batches(found, _csv_rows(path, texts, found.bad))
+
+
+def _csv_rows(path: Path, texts: Sequence[str], bad: list[UnreadableLine]) -> Iterator[tuple[int, list[str]]]:
+    lines = text_lines(path, bad, "", legacy=True)
+    header = next(lines, "")
+    delimiter = delimiter_of(header, texts)
+    reader = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
     start = 1
     try:
         for fields in reader:
-            full = False
-            if found.names is None:
-                found.names = fields
-                check_header(path, fields)
-            elif len(fields) == len(found.names):
-                full = found.add(fields, start)
-            elif fields:
-                message = f"{len(fields)} fields, but the header has {len(found.names)}"
-                found.bad.append(UnreadableLine(start, message))
+            if fields:  # not a blank line
+                yield start, fields
             start = reader.line_num + 1
-            if full:
-                yield found.table()
     except csv.Error as error:
-        found.bad.append(UnreadableLine(start, f"not CSV: {error}; the lines after it were not read"))
-    yield from found.rest()
+        bad.append(UnreadableLine(start, f"not CSV: {error}; the lines after it were not read"))
+
+
+def _tsv_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
+    """Read tab-separated lines with a header, in which quotes have no special meaning."""
+    found = _Collected(path, size)
+    return _delimited_batches(found, _tsv_rows(path, found.bad))
+
+
+def _tsv_rows(path: Path, bad: list[UnreadableLine]) -> Iterator[tuple[int, list[str]]]:
+    blank = 0  # lines; those at the end of the file do not count
+    for number, line in enumerate(text_lines(path, bad, "\n", legacy=True), start=1):
+        line = line.removesuffix("\n").removesuffix("\r")
+        if not line:
+            blank += 1
+            continue
+        yield from ((number - left, [""]) for left in range(blank, 0, -1))
+        blank = 0
+        yield number, line.split("\t")
 
 
 def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
     """Read one JSON object per line; every line must have the fields of the first."""
     found = _Collected(path, size)
-    for number, line in enumerate(_lines(path, found.bad, "\n"), start=1):
+    for number, line in enumerate(text_lines(path, found.bad, "\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -112,14 +122,6 @@ def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterat
         if found.add([record[name] for name in found.names], number):
             yield found.table()
     yield from found.rest()
-
-
-def _read_csv(path: Path, texts: Sequence[str]) -> RawTable:
-    return next(_csv_batches(path, texts, None))
-
-
-def _read_jsonl(path: Path, texts: Sequence[str]) -> RawTable:
-    return next(_jsonl_batches(path, texts, None))
 
 
 def _fields_problem(record: Any, names: list[str] | None, texts: Sequence[str]) -> str | None:
@@ -169,17 +171,28 @@ def _parquet_batches(path: Path, texts: Sequence[str], size: int | None) -> Iter
         raise UserError(f"cannot read {path} as parquet: {error}") from error
 
 
-def _read_parquet_file(path: Path, texts: Sequence[str]) -> RawTable:
-    return read_parquet([path], str(path))
-
-
-READERS: dict[str, Callable[[Path, Sequence[str]], RawTable]] = {
-    ".parquet": _read_parquet_file,
-    ".jsonl": _read_jsonl,
-    ".json-lines": _read_jsonl,
-    ".csv": _read_csv,
-    ".tsv": _read_tsv_file,
+_Batches = Callable[[Path, Sequence[str], int | None], Iterator[RawTable]]
+READERS: dict[str, _Batches] = {
+    ".parquet": _parquet_batches,
+    ".jsonl": _jsonl_batches,
+    ".json-lines": _jsonl_batches,
+    ".csv": _csv_batches,
+    ".tsv": _tsv_batches,
 }
+BATCH = 50_000  # rows read at once
+
+
+def suffix_of(path: Path) -> str | None:
+    """The suffix that names the format of a file: ".csv" of "rows.csv" and "rows.csv.gz"; None if unknown."""
+    packed = path.suffix == ".gz"
+    suffix = Path(path.stem).suffix if packed else path.suffix
+    return suffix if suffix in READERS and not (packed and suffix == ".parquet") else None
+
+
+def _format(path: Path) -> str:
+    if (suffix := suffix_of(path)) is None:
+        raise unknown("kind of data file", path.suffix or path.name, READERS)
+    return suffix
 
 
 def read_file(path: Path, texts: Sequence[str]) -> RawTable:
@@ -191,27 +204,23 @@ def read_file(path: Path, texts: Sequence[str]) -> RawTable:
     Raises:
         UserError: unknown suffix, or a file that cannot be read at all.
     """
-    if path.suffix not in READERS:
-        raise unknown("kind of data file", path.suffix or path.name, READERS)
-    return READERS[path.suffix](path, texts)
+    suffix = _format(path)
+    return (
+        read_parquet([path], str(path)) if suffix == ".parquet" else next(READERS[suffix](path, texts, None))
+    )
 
 
-_STREAMED: dict[str, Callable[[Path, Sequence[str], int | None], Iterator[RawTable]]] = {
-    ".parquet": _parquet_batches,
-    ".jsonl": _jsonl_batches,
-    ".json-lines": _jsonl_batches,
-    ".csv": _csv_batches,
-}
-BATCH = 50_000  # rows read at once
+def read_batches(
+    path: Path, texts: Sequence[str], size: int | None = None, suffix: str | None = None
+) -> Iterator[RawTable]:
+    """Read one file like `read_file`, in tables of up to `size` rows, each when it is asked for.
 
-
-def read_batches(path: Path, texts: Sequence[str]) -> Iterator[RawTable]:
-    """Read one file like `read_file`, in tables of up to 50,000 rows (TSV files: in one table).
+    Args:
+        path: `tasks.text_lines.STANDARD` is standard input.
+        size: None = 50,000.
+        suffix: the format, if the file's own suffix does not name it.
 
     Raises:
         UserError: as for `read_file`, when the iterator gets there.
     """
-    if path.suffix in _STREAMED:
-        yield from _STREAMED[path.suffix](path, texts, BATCH)
-    else:
-        yield read_file(path, texts)
+    yield from READERS[suffix or _format(path)](path, texts, size or BATCH)

@@ -39,6 +39,8 @@ class RawTable:
         lines: (n,) int64, the line at which each row starts, counted from 1; None if there are no lines.
         bad_lines: the lines that are not in the table.
         first: the number of rows of the file before those of the table.
+        rows: the values of each row as they were read, also of bad lines; None for parquet, and for a file
+            that was read as a whole.
     """
 
     table: pa.Table
@@ -46,6 +48,7 @@ class RawTable:
     lines: np.ndarray | None = None
     bad_lines: tuple[UnreadableLine, ...] = ()
     first: int = 0
+    rows: Sequence[Sequence[Any]] | None = None
 
     def location(self, row: int) -> str:
         """The location of row `row` (counted from 0), as "file:line" or "file, row number"."""
@@ -78,7 +81,11 @@ def read_text(path: Path) -> tuple[str, list[UnreadableLine]]:
 
 
 def make_table(
-    path: Path, names: Sequence[str], rows: list[Sequence[Any]], lines: list[int], bad: list[UnreadableLine]
+    path: Path | str,
+    names: Sequence[str],
+    rows: list[Sequence[Any]],
+    lines: list[int],
+    bad: list[UnreadableLine],
 ) -> RawTable:
     """Make a table of rows (tuples in the order of `names`); rows on lines in `bad` are dropped."""
     broken = {problem.line for problem in bad}
@@ -115,7 +122,7 @@ def is_text(value: Any) -> bool:
     return True
 
 
-def check_header(path: Path, names: Sequence[str]) -> None:
+def check_header(path: Path | str, names: Sequence[str]) -> None:
     twice = sorted({name for name in names if list(names).count(name) > 1})
     if twice:
         raise UserError(f"{path} names the column {twice[0]!r} twice", hint="give each column its own name")

@@ -360,7 +360,7 @@ HEAD = "one,two,label\n"
         ("train.csv", HEAD + '"a\nb",b,1\na,b,1,x\n', "train.csv:4: 4 fields"),
         ("train.csv", HEAD + 'a,b,1\n"a,b,1\n', "train.csv:3: not CSV"),
         ("train.csv", "one,two,two\na,b,1\n", "'two' twice"),
-        ("train.csv", HEAD.encode() + b"a,b,1\na\xff,b,1\n", "train.csv:3: not UTF-8: byte 0xff"),
+        ("train.csv", HEAD.encode() + b"\xc3\xa4,b,1\na\xff,b,1\n", "train.csv:3: not UTF-8: byte 0xff"),
         ("train.csv", HEAD, "the split is empty"),
         ("train.jsonl", "", "the split is empty"),
         ("train.jsonl", ROW + '{"one": "a",\n', "train.jsonl:2: not JSON"),

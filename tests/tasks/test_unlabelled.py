@@ -163,7 +163,7 @@ def test_labels_bad_rows_and_missing_columns_are_refused(
     (tmp_path / "broken.jsonl").write_text('{"a": "x", "b": "y"}\n{"a": 1}\n')
     with pytest.raises(UserError, match=r"broken.jsonl:2: the field 'b' is missing"):
         appended(PAIR, str(tmp_path / "broken.jsonl"))
-    (tmp_path / "bytes.csv").write_bytes(b"a,b\nx,y\nx,\xff\n")
+    (tmp_path / "bytes.csv").write_bytes(b"a,b\n\xc3\xa4,y\nx,\xff\n")
     with pytest.raises(UserError, match=r"bytes.csv:3: not UTF-8: byte 0xff at position 2"):
         appended(PAIR, str(tmp_path / "bytes.csv"))
 
