@@ -22,6 +22,7 @@ from tasks.files import digest_file, read_json
 from tasks.loading import unlabelled_rows
 from tasks.raw_table import RawTable
 from tasks.reader import Reader
+from tasks.rows import Rows
 from tasks.tables import as_table
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
@@ -130,12 +131,15 @@ class OnnxModel:
         table = as_table(rows, wanted.columns)
         if table.num_rows == 0:
             return []
-        checked = unlabelled_rows(wanted, RawTable(table, "rows"))
-        encoded = Encoded.encode(self.reader.rows(checked), self.reader.tokeniser)
-        logits = self.logits(wanted, encoded, batch)
-        layout = self.reader.layout(len(wanted.columns))
-        threshold = recorded_threshold(self._scores, wanted)
-        return list(wanted.type.records(wanted, encoded, logits, layout, threshold))
+        return self.predict_rows(wanted, unlabelled_rows(wanted, RawTable(table, "rows")), batch)
+
+    def predict_rows(self, task: Task, rows: Rows, batch: int = 64) -> list[dict[str, Any]]:
+        """`predict` for rows that were read already."""
+        encoded = Encoded.encode(self.reader.rows(rows), self.reader.tokeniser)
+        logits = self.logits(task, encoded, batch)
+        layout = self.reader.layout(len(task.columns))
+        threshold = recorded_threshold(self._scores, task)
+        return list(task.type.records(task, encoded, logits, layout, threshold))
 
 
 def read_export(place: Path) -> dict[str, Any]:

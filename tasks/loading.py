@@ -6,14 +6,12 @@ import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.errors import UserError, counted
-from tasks.file_readers import read_file
 from tasks.files import digest_parts
 from tasks.raw_table import RawTable
 from tasks.rows import Rows
@@ -63,15 +61,6 @@ def validated_table(source: DataSource, task: Task, split: str) -> RawTable:
 def _validated(source: DataSource, task: Task, split: str) -> tuple[RawTable, ParsedLabels]:
     raw = source.raw_table(task, split)
     return raw, require_valid(task, split, raw, f"{task.name}/{split}", source.check_hint(task))
-
-
-def load_file(path: Path, task: Task) -> Rows:
-    """The rows of one file as unlabelled rows of a task; a label column is ignored.
-
-    Raises:
-        UserError: the file cannot be read, a line or row is invalid, or a column is missing.
-    """
-    return unlabelled_rows(task, read_file(path, task.columns))
 
 
 def unlabelled_rows(task: Task, table: RawTable) -> Rows:

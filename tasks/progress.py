@@ -31,7 +31,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def _plain(what: str, total: int, done: int, unit: str) -> Iterator[Advance]:
+def _plain(what: str, total: int | None, done: int, unit: str) -> Iterator[Advance]:
     started = last = time.monotonic()
     first = done
 
@@ -39,15 +39,19 @@ def _plain(what: str, total: int, done: int, unit: str) -> Iterator[Advance]:
         nonlocal done, last
         done += count
         now = time.monotonic()
-        if now - last >= _PLAIN_SECONDS and done < total:
-            last = now
-            left = (now - started) / max(done - first, 1) * (total - done)
-            print(f"{what}: {done}/{total} {unit} {note} ETA {_clock(left)}", file=sys.stderr, flush=True)
+        if now - last < _PLAIN_SECONDS or (total is not None and done >= total):
+            return
+        last = now
+        if total is None:
+            print(f"{what}: {done} {unit} {note}".rstrip(), file=sys.stderr, flush=True)
+            return
+        left = (now - started) / max(done - first, 1) * (total - done)
+        print(f"{what}: {done}/{total} {unit} {note} ETA {_clock(left)}", file=sys.stderr, flush=True)
 
     yield advance
 
 
-def _bar(what: str, total: int, done: int, unit: str) -> Iterator[Advance]:
+def _bar(what: str, total: int | None, done: int, unit: str) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -67,13 +71,13 @@ def _bar(what: str, total: int, done: int, unit: str) -> Iterator[Advance]:
 
 @contextlib.contextmanager
 def progress(
-    what: str, total: int, *, done: int = 0, unit: str = "rows", show: bool = True
+    what: str, total: int | None, *, done: int = 0, unit: str = "rows", show: bool = True
 ) -> Iterator[Advance]:
     """Show the progress of a job on standard error.
 
     Args:
         what: a word or two that describe the job.
-        total: number of units in all.
+        total: number of units in all; None = unknown.
         done: number of units that are already finished.
         show: False in processes that should print nothing.
 

@@ -79,11 +79,13 @@ def _named(word: str, own: Mapping[str, Task]) -> list[Task]:
         return [load_task(Path(word))]
     if word in GROUPS:
         return [TASKS[name] for name in GROUPS[word]]
+    if word not in TASKS and own:
+        raise unknown("task of this model", word, own, hint="name one of its tasks, or a task's .toml file")
     if word not in TASKS:
         raise unknown(
             "task",
             word,
-            {**own, **TASKS, **GROUPS},
+            {**TASKS, **GROUPS},
             hint="name a task, a group of tasks, or a task's .toml file",
         )
     return [TASKS[word]]

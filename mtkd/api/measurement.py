@@ -7,7 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from mtkd.evaluation.file_prediction import BLOCK, predict_file
+from mtkd.runtime import EXPORT, OnnxModel
 from tasks.errors import UserError
+from tasks.model_tasks import task_of_model
 from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:
@@ -62,24 +65,66 @@ def predict(
     source: str | Path,
     out: str | Path,
     *,
+    format: str | None = None,
+    block: int = BLOCK,
     batch: int = 64,
+    threads: int | None = None,
+    probabilities: bool = True,
     device: str | None = None,
 ) -> int:
-    """Predict every row of a JSON-lines file; each line is written to `out` with `prediction` added.
+    """Predict every row of a file, and write the rows with `prediction` and further columns added.
+
+    Files are JSON lines, CSV, TSV or parquet, as their suffixes say; text may be gzipped (`.jsonl.gz`). They
+    are read, predicted and written part by part, so memory use does not depend on their length, except for
+    `rank` tasks, whose groups are predicted together. The output appears when it is complete. With an
+    exported model, torch is not needed.
+
+    What is added besides `prediction` depends on the task's type: classes also get `prediction_id` and
+    `probabilities`, one for each label (columns `probability_LABEL` in CSV and TSV); span tasks `start`,
+    `score`, `no_answer_score` and `n_best`. Columns of these names are replaced, the others are kept.
 
     Args:
         task: may be None if the model has only one.
+        source: the rows, with the task's text columns; "-" = standard input.
+        out: another file; "-" = standard output.
+        format: "jsonl", "csv", "tsv" or "parquet", for files whose names do not say it, and for standard
+            input and output (by default JSON lines in, and the input's format out).
+        block: rows read at once; they are sorted by length, which saves padding.
+        batch: rows per forward pass.
+        threads: of the CPU; None = all cores for an exported model, and as torch is set for others.
+        probabilities: False = add `prediction` alone.
 
     Returns:
         The number of rows.
 
     Raises:
-        UserError: no such file, a line that is malformed, or `out` is the input file.
+        UserError: no such file, a row that is malformed or lacks a column, or `out` is the input file.
     """
-    from mtkd.evaluation.prediction import predict_file
+    more: dict[str, Any] = {"format": format, "block": block, "probabilities": probabilities}
+    files = (Path(source), Path(out))
+    for name, value in (("batch", batch), ("threads", 1 if threads is None else threads)):
+        if value < 1:
+            raise UserError(f"`{name}={value}`", expected="1 or more")
+    if isinstance(model, str | Path) and (Path(model) / EXPORT).is_file():
+        if device not in (None, "cpu"):
+            raise UserError(f"`device={device}`: an exported model runs on the CPU", expected="cpu")
+        exported = OnnxModel(model, threads=threads or 0)
+        found = task_of_model(task, list(exported.tasks.values()))
+        return predict_file(lambda rows: exported.predict_rows(found, rows, batch), found, *files, **more)
 
-    loaded = _loaded(model, device)
-    return predict_file(loaded.module, loaded.task(task), Path(source), Path(out), batch)
+    import torch
+
+    from mtkd.evaluation.prediction import predict_rows
+
+    loaded, usual = _loaded(model, device), torch.get_num_threads()
+    found, module = loaded.task(task), loaded.module
+    torch.set_num_threads(threads or usual)
+    try:
+        return predict_file(
+            lambda rows: predict_rows(module, found, rows, batch, show=False), found, *files, **more
+        )
+    finally:
+        torch.set_num_threads(usual)
 
 
 def glue_submission(

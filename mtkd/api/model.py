@@ -18,10 +18,11 @@ from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from tasks.errors import UserError
 from tasks.files import read_json
 from tasks.loading import unlabelled_rows
+from tasks.model_tasks import task_of_model
 from tasks.raw_table import RawTable
 from tasks.tables import as_table
 from tasks.task import Task
-from tasks.task_names import TaskSpec, resolve
+from tasks.task_names import TaskSpec
 
 
 class Model:
@@ -99,14 +100,7 @@ class Model:
         Raises:
             UserError: not exactly one task is named, or the model has no head for it.
         """
-        tasks = self._tasks if task is None else resolve(task, self._tasks)
-        if len(tasks) != 1:
-            raise UserError(
-                "no task is named" if task is None else f"{len(tasks)} tasks are named",
-                expected=f"one task; the model knows {', '.join(self.tasks) or 'none'}",
-            )
-        self.module.require(tasks, "the model")
-        return tasks[0]
+        return task_of_model(task, self._tasks)
 
     def predict(self, task: TaskSpec, rows: Any, *, batch: int = 64) -> Any:
         """Predict the labels of rows.

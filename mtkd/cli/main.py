@@ -18,6 +18,8 @@ from tasks.errors import MtkdWarning, UserError
 
 _AGAIN = "  hint: run the same command again; with --out it resumes from its last checkpoint, if there is one"
 
+_OF_TRAINING = ("torch", "transformers", "pydantic", "safetensors")  # not needed to run exported models
+
 
 @click.group(
     cls=LazyGroup,
@@ -80,6 +82,16 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_TRAINING:
+            raise
+        _fail(
+            [
+                f"this needs the package {error.name!r}",
+                "  hint: pip install mtkd with its dependencies; `mtkd predict` with an export needs fewer",
+            ],
+            2,
+        )
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

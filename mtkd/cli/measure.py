@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 import mtkd
 from mtkd.cli.flags import as_options
@@ -19,7 +20,7 @@ from mtkd.cli.options import (
     teacher_labels_option,
     warn,
 )
-from tasks.errors import UserError
+from tasks.errors import UserError, counted
 
 if TYPE_CHECKING:
     from mtkd.evaluation.class_report import ClassReport
@@ -143,9 +144,33 @@ def _draw_classes(name: str, report: ClassReport) -> None:
     "--task", help="a task of the model, or a task file  [default: the model's, if it has only one]"
 )
 @click.option(
-    "--in", "source", type=click.Path(path_type=Path), metavar="FILE", help="rows to predict, as JSON lines"
+    "--in",
+    "source",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="rows to predict: .jsonl, .csv, .tsv (these also .gz) or .parquet; - = standard input",
 )
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="the output file")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="the output file, in any of these formats; - = standard output",
+)
+@click.option(
+    "--format",
+    type=click.Choice(["jsonl", "csv", "tsv", "parquet"]),
+    help="the format of what has no suffix  [default: jsonl for standard input, the same for output]",
+)
+@click.option(
+    "--block",
+    default=8192,
+    type=click.IntRange(min=1),
+    help="rows read at once, and sorted by length to save padding",
+)
+@click.option("--threads", type=click.IntRange(min=1), help="threads of the CPU  [default: all cores]")
+@click.option(
+    "--probabilities/--no-probabilities", default=True, help="add probabilities, or `prediction` alone"
+)
 @click.option("--data", metavar="pocket|hub|DIR", help="where the test rows come from (--glue-submission)")
 @click.option(
     "--glue-submission",
@@ -167,12 +192,16 @@ def predict(
     batch: int,
     device: str | None,
     json_file: str | None,
+    **more: Any,
 ) -> None:
     """Predict a file's rows (--task, --in, --out), or write a GLUE submission (--data, --glue-submission).
+
+    Files of any length are read part by part. With an exported model, torch is not needed.
 
     With several models, each task of a submission is predicted by the first that knows it.
     """
     if folder and data:
+        _refuse_options_of_files()
         files = mtkd.glue_submission(models, data, folder, batch=batch, device=device)
         show([vars(f) for f in files], json_file, lambda: _draw_submission(files, folder))
         return
@@ -181,8 +210,21 @@ def predict(
             "mtkd predict needs one --model with --task, --in and --out, or --data with --glue-submission",
             hint="mtkd predict --help",
         )
-    count = mtkd.predict(models[0], task, source, out, batch=batch, device=device)
-    show({"rows": count, "out": str(out)}, json_file, lambda: say(f"{count:,} rows predicted: {out}"))
+    if json_file == "-" and str(out) == "-":
+        raise UserError("--json and --out - both write to standard output", expected="--json FILE")
+    count = mtkd.predict(models[0], task, source, out, batch=batch, device=device, **more)
+    show(
+        {"rows": count, "out": str(out)}, json_file, lambda: say(f"{counted(count, 'row')} predicted: {out}")
+    )
+
+
+def _refuse_options_of_files() -> None:
+    """Raise UserError for options that a submission does not have."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        of_files = option.name in ("task", "source", "out", "format", "block", "threads", "probabilities")
+        if of_files and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+            raise UserError(f"{option.opts[0]} has no effect with --glue-submission", hint="leave it out")
 
 
 def _draw_submission(files: list[SubmissionFile], folder: Path) -> None:

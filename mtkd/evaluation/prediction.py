@@ -1,8 +1,7 @@
-"""Predictions for unlabelled rows: JSON-lines files, and the submission folder for GLUE."""
+"""Predictions for unlabelled rows, and the submission folder for GLUE."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,9 @@ import numpy as np
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from tasks.encoding import Encoded
-from tasks.errors import UserError
-from tasks.files import atomic_directory, atomic_path
+from tasks.files import atomic_directory
 from tasks.glue import TASKS
-from tasks.loading import load_file, load_rows
+from tasks.loading import load_rows
 from tasks.progress import progress
 from tasks.rows import Rows
 from tasks.sources import DataSource
@@ -57,70 +55,33 @@ class SubmissionFile:
 
 
 def encode_and_predict(
-    model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64
+    model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64, show: bool = True
 ) -> tuple[Encoded, np.ndarray]:
     """The rows as the model reads them, and its logits.
+
+    Args:
+        show: whether to show the progress.
 
     Raises:
         UserError: the model has no head for the task.
     """
     model.require([task], "the model")
     encoded = Encoded.encode(model.reader.rows(rows), model.tokeniser)
-    with progress(f"predicting {task.name}", len(encoded)) as advance:
+    with progress(f"predicting {task.name}", len(encoded), show=show) as advance:
         return encoded, predict_logits(model, task, encoded, batch_size=batch_size, advance=advance)
 
 
 def predict_rows(
-    model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64
+    model: MultiTaskModel, task: Task, rows: Rows, batch_size: int = 64, show: bool = True
 ) -> Iterator[dict[str, Any]]:
     """One record per row, with `prediction` and whatever else the task's type gives (`TaskType.records`).
 
     Raises:
         UserError: the model has no head for the task.
     """
-    encoded, logits = encode_and_predict(model, task, rows, batch_size)
+    encoded, logits = encode_and_predict(model, task, rows, batch_size, show)
     layout = model.tokeniser.layout(len(task.columns))
     yield from task.type.records(task, encoded, logits, layout, model.threshold(task))
-
-
-def predict_file(model: MultiTaskModel, task: Task, source: Path, out: Path, batch_size: int = 64) -> int:
-    """Predict every row of a JSON-lines file and write the lines with `prediction` added.
-
-    What else is added depends on the task's type (`TaskType.records`): classes also get `prediction_id` and
-    `probabilities`, one for each label; span tasks `start`, `score`, `no_answer_score` and `n_best`.
-
-    Args:
-        source: one JSON object per line with the task's columns; other keys are kept unchanged.
-        out: another file than `source`.
-
-    Returns:
-        how many rows were predicted.
-
-    Raises:
-        UserError: the file is missing, `out` is the same file (by another path or a link, too), a line is
-            malformed (file and line), or a column is missing.
-    """
-    if not source.is_file():
-        raise UserError(f"no such file: {source}", hint="`in` takes a file of JSON lines")
-    if source.suffix not in (".jsonl", ".json-lines"):
-        raise UserError(f"`in={source}`: not a file of JSON lines", expected="a .jsonl file")
-    if out.exists() and out.samefile(source):
-        raise UserError(
-            f"`out={out}` is the file that `in={source}` reads: it would be overwritten",
-            hint="name another file",
-        )
-    try:
-        rows = load_file(source, task)
-    except UserError as error:
-        wanted = " and ".join(map(repr, task.columns))
-        raise UserError(error.problem, expected=f"one JSON object per line, with {wanted}") from error
-    records = predict_rows(model, task, rows, batch_size)
-    given = [json.loads(line) for line in source.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
-    with atomic_path(out) as temporary, open(temporary, "w", encoding="utf-8") as handle:
-        for record, found in zip(given, records, strict=True):
-            record |= found
-            handle.write(json.dumps(record, ensure_ascii=False) + "\n")
-    return len(given)
 
 
 def glue_submission(

@@ -26,13 +26,14 @@ from mtkd.evaluation.scoring import TaskScores, score_logits, write_predictions
 from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.teachers import LabelsSpec, find_teachers, pretrained_encoder
 from mtkd.models.inference import predict_logits
-from mtkd.models.multitask import MultiTaskModel, require_heads
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import read_saved
 from mtkd.teachers.checkpoint import CheckpointRef, checkpoint_directory
 from mtkd.teachers.label_order import check_order
 from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.loading import load_rows
+from tasks.model_tasks import require_heads
 from tasks.progress import progress
 from tasks.row_predictions import RowPredictions
 from tasks.rows import Rows, has_label

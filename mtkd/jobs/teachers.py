@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from mtkd.jobs.objects import TeacherObject
-from mtkd.models.multitask import MultiTaskModel, require_heads
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
 from mtkd.teachers.checkpoint import CheckpointRef, checkpoint_directory
 from mtkd.teachers.group import Member, TeacherGroup
@@ -18,6 +18,7 @@ from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.training.run_directory import RUN_FILE
 from tasks.errors import UserError, shorten, unknown
 from tasks.files import read_json
+from tasks.model_tasks import require_heads
 from tasks.task import Task
 
 # A name, a model, a pair (transformers model, tokeniser), or a list or a mapping by task of these.

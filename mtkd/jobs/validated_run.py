@@ -17,13 +17,14 @@ from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.models.encoders.encoder_registry import encoder_classes, student_config
 from mtkd.models.init import InitSpec
-from mtkd.models.multitask import MultiTaskModel, require_heads
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.settings import DistillSettings, Stage
 from mtkd.store.store_manifest import StoreManifest
 from mtkd.teachers.group import Member, TeacherGroup
 from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.errors import UserError
+from tasks.model_tasks import require_heads
 from tasks.task import Task
 
 

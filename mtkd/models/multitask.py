@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,10 @@ from mtkd.models.saved_model import (
 from mtkd.outputs import LOGITS, EncoderOutput, ModelOutput, OutputSpec
 from mtkd.runtime import EXPORT, recorded_threshold
 from tasks.batching import ModelInputs
-from tasks.errors import UserError, shorten
+from tasks.errors import UserError
 from tasks.files import atomic_directory
 from tasks.heads import SANHead
+from tasks.model_tasks import require_heads
 from tasks.reader import Reader
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
@@ -178,32 +179,6 @@ class MultiTaskModel(nn.Module):
         """
         encoder = TransformerEncoder.pretrained(name)
         return cls(encoder, [], Tokeniser.load(locate(name)), ModelInfo(max_length, base=name)).eval()
-
-
-def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -> None:
-    """Check that there is a matching head for each task.
-
-    Args:
-        known: head name -> the task that the head was trained on.
-        what: how to name the model in the error ("the teacher ...").
-
-    Raises:
-        UserError: a head is missing, or was trained on another task type or other labels.
-    """
-    for task in tasks:
-        trained = known.get(task.head)
-        if trained is None:
-            raise UserError(
-                f"{what} has no head for the task {task.name!r}",
-                expected=f"tasks it was trained on: {shorten(known, task.name) or 'none'}",
-                hint="leave the task out of `tasks`, or use a model that was trained on it",
-            )
-        if (trained.kind, trained.labels) != (task.kind, task.labels):
-            raise UserError(
-                f"{what} was trained on {task.name!r} as {trained.kind} with labels "
-                f"{shorten(trained.labels) or 'none'}, but the task is now {task.kind} with labels "
-                f"{shorten(task.labels) or 'none'}"
-            )
 
 
 def _plain(module: nn.Module) -> dict[str, Tensor]:

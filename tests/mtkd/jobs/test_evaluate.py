@@ -35,8 +35,9 @@ from mtkd.jobs.refine import refine
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from tasks.errors import UserError
+from tasks.file_readers import read_file
 from tasks.glue import TASKS
-from tasks.loading import load_file, load_rows
+from tasks.loading import load_rows, unlabelled_rows
 from tasks.row_predictions import RowPredictions
 from tasks.sources import open_data
 from tasks.task import Task
@@ -254,13 +255,11 @@ def test_the_input_of_predict_is_never_overwritten(
 
 
 def test_a_file_is_read_without_any_source(tmp_path: Path) -> None:
-    rows = load_file(
-        write(tmp_path / "a.jsonl", [{"sentence": "x", "label": 9}, {"sentence": "y", "label": 9}]),
-        TASKS["sst2"],
-    )
+    path = write(tmp_path / "a.jsonl", [{"sentence": "x", "label": 9}, {"sentence": "y", "label": 9}])
+    rows = unlabelled_rows(TASKS["sst2"], read_file(path, ["sentence"]))
     assert rows.texts[0].to_pylist() == ["x", "y"] and np.isnan(rows.labels).all()
     with pytest.raises(UserError, match="no column 'sentence'"):
-        load_file(write(tmp_path / "b.jsonl", [{"text": "x"}]), TASKS["sst2"])
+        unlabelled_rows(TASKS["sst2"], read_file(write(tmp_path / "b.jsonl", [{"text": "x"}]), []))
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "gpu", "meta"])

@@ -1,0 +1,115 @@
+"""Predict the rows of a file, part by part. Nothing here needs torch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import MtkdWarning, UserError, did_you_mean, unknown
+from tasks.file_readers import READERS, read_batches, suffix_of
+from tasks.file_writers import open_writer
+from tasks.loading import unlabelled_rows
+from tasks.progress import progress
+from tasks.raw_table import RawTable
+from tasks.rows import Rows
+from tasks.task import Task
+from tasks.text_lines import STANDARD
+
+BLOCK = 8192
+_ALL = 2**31 - 1  # rows
+FORMATS = ("jsonl", "csv", "tsv", "parquet")
+
+
+def predict_file(
+    predict: Callable[[Rows], Iterable[dict[str, Any]]],
+    task: Task,
+    source: Path,
+    out: Path,
+    *,
+    format: str | None = None,
+    block: int = BLOCK,
+    probabilities: bool = True,
+) -> int:
+    """Predict every row of a file; see `mtkd.predict`.
+
+    The rows of a file are checked before the first is predicted. Those of standard input are checked as they
+    arrive.
+
+    Args:
+        predict: gives the record of each row (`TaskType.records`).
+
+    Returns:
+        how many rows were predicted.
+
+    Raises:
+        UserError: as for `mtkd.predict`.
+    """
+    if block < 1:
+        raise UserError(f"`block={block}`", expected="1 or more")
+    read, write = _formats(source, out, format)
+    size = _ALL if task.group else block  # a group is ranked as a whole
+
+    def parts() -> Iterator[tuple[RawTable, Rows]]:
+        for raw in read_batches(source, task.columns, size, read):
+            yield raw, unlabelled_rows(task, raw)
+
+    total = None if source == STANDARD else sum(len(rows) for _, rows in parts())
+    count = 0
+    with (
+        warnings.catch_warnings(),
+        progress(f"predicting {task.name}", total) as advance,
+        open_writer(out, write) as add,
+    ):
+        if total is not None:
+            warnings.simplefilter("ignore", MtkdWarning)  # said when the rows were checked
+        for raw, rows in parts():
+            found = list(predict(rows))
+            add(raw, found if probabilities else [{"prediction": each["prediction"]} for each in found])
+            count += len(found)
+            advance(len(found))
+    return count
+
+
+def _formats(source: Path, out: Path, format: str | None) -> tuple[str, str]:
+    """The formats of the input and of the output, as suffixes.
+
+    Raises:
+        UserError: there is no such file, both are the same file, or a format is unknown or unsuitable.
+    """
+    if format is not None and format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    if source != STANDARD and not source.is_file():
+        folder = source.parent
+        names = [str(folder / entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
+        raise UserError(
+            f"no such file: {source}{did_you_mean(str(source), names)}",
+            expected="a file of rows, or - for standard input",
+        )
+    if source != STANDARD and out.exists() and out.samefile(source):
+        raise UserError(
+            f"`out={out}` is the file that `in={source}` reads: it would be overwritten",
+            hint="name another file",
+        )
+    named = [suffix_of(path) for path in (source, out)]
+    if format is not None and all(named):
+        raise UserError(
+            f"`format={format}` has no effect: the names of both files say their formats",
+            hint="rename a file, or leave `format` out",
+        )
+    read = named[0] or _given("in", source, format, ".jsonl")
+    return read, named[1] or _given("out", out, format, ".jsonl" if read == ".parquet" else read)
+
+
+def _given(name: str, path: Path, format: str | None, default: str) -> str:
+    """The format of a file whose name does not say it; standard input and output have a default."""
+    if path != STANDARD and format is None:
+        raise UserError(
+            f"`{name}={path}`: the name does not say the format",
+            expected=f"a name that ends in {', '.join(READERS)}",
+            hint="or name the format with `format`",
+        )
+    if path == STANDARD and format == "parquet":
+        raise UserError(f"`{name}=-` cannot be parquet", expected="jsonl, csv or tsv")
+    return f".{format}" if format else default

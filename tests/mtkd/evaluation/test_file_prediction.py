@@ -1,0 +1,295 @@
+"""`mtkd predict`: formats, streams, memory, and what is left when something fails."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import mtkd
+from mtkd.evaluation.file_prediction import predict_file
+from mtkd.models.encoders.static import StaticConfig, StaticEncoder
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import ModelInfo
+from tasks.errors import UserError
+from tasks.rows import Rows
+from tasks.task import Task
+from tasks.task_names import resolve
+from tasks.tokeniser import Tokeniser
+
+TASK = Task("topics", "classify", ("text",), labels=("short", "long"))
+ROWS: list[dict[str, Any]] = [
+    {"id": n, "text": f'{"word " * (n % 7)}{n}, "naïve"', "more": {"a": [n, None]}, "empty": None}
+    for n in range(23)
+]
+
+
+def by_length(rows: Rows) -> Iterator[dict[str, Any]]:
+    """Predict `long` for texts of more than 20 characters."""
+    for text in rows.texts[0].to_pylist():
+        long = len(text) > 20
+        shares = {"short": 1.0 - long, "long": float(long)}
+        yield {"prediction": TASK.labels[long], "prediction_id": int(long), "probabilities": shares}
+
+
+def expected(row: dict[str, Any]) -> str:
+    return "long" if len(row["text"]) > 20 else "short"
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file, by libraries other than the one under test."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text("utf-8")
+    if ".jsonl" in path.suffixes:
+        return [json.loads(line) for line in text.splitlines()]
+    quoting = csv.QUOTE_NONE if path.suffix == ".tsv" else csv.QUOTE_MINIMAL
+    mark = "\t" if path.suffix == ".tsv" else ","
+    return list(csv.DictReader(io.StringIO(text, newline=""), delimiter=mark, quoting=quoting))
+
+
+@pytest.mark.parametrize(
+    "name", ["out.jsonl", "out.jsonl.gz", "out.csv", "out.csv.gz", "out.tsv", "out.parquet"]
+)
+def test_every_format_is_written_and_read_again(tmp_path: Path, name: str) -> None:
+    source, out = write_jsonl(tmp_path / "in.jsonl"), tmp_path / name
+    assert predict_file(by_length, TASK, source, out, block=5) == 23
+    found = read(out)
+    assert [row["text"] for row in found] == [row["text"] for row in ROWS]
+    assert [row["prediction"] for row in found] == [expected(row) for row in ROWS]
+    if "jsonl" in name:
+        assert [{key: row[key] for key in ROWS[0]} for row in found] == ROWS
+    if "csv" in name or "tsv" in name:
+        assert [json.loads(row["more"]) for row in found] == [row["more"] for row in ROWS]
+        assert [row["probability_long"] == "1.0" for row in found] == [expected(r) == "long" for r in ROWS]
+        assert {row["empty"] for row in found} == {""}
+    else:
+        assert [row["probabilities"]["short"] == 1 for row in found] == [expected(r) == "short" for r in ROWS]
+    again = tmp_path / f"again-{name}"
+    assert predict_file(by_length, TASK, out, again, block=4, probabilities=False) == 23
+    added = [key for key in found[0] if key != "empty"]
+    assert [{key: row[key] for key in added} for row in read(again)] == [
+        {key: row[key] for key in added} for row in found
+    ]
+
+
+def test_rows_alone_get_one_column(tmp_path: Path) -> None:
+    predict_file(by_length, TASK, write_jsonl(tmp_path / "a.jsonl"), tmp_path / "b.csv", probabilities=False)
+    assert list(read(tmp_path / "b.csv")[0]) == [*ROWS[0], "prediction"]
+
+
+class Numbered(io.RawIOBase):
+    """An endless file of numbered rows, which counts those that were read."""
+
+    rows = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        line = b'{"text": "row %d"}\n' % self.rows
+        buffer[: len(line)] = line
+        self.rows += 1
+        return len(line)
+
+
+def test_standard_input_is_read_no_further_than_needed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = Numbered()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(source)))
+    seen: list[tuple[int, int]] = []
+
+    class Enough(Exception):
+        pass
+
+    def predict(rows: Rows) -> Iterator[dict[str, Any]]:
+        if len(seen) == 5:
+            raise Enough
+        seen.append((source.rows, len(rows)))
+        return by_length(rows)
+
+    with pytest.raises(Enough):
+        predict_file(predict, TASK, Path("-"), Path("-"), block=2000)
+    assert [count for _, count in seen] == [2000] * 5
+    for number, (rows, _) in enumerate(seen, 1):
+        assert rows < 2000 * number + 1000, "8 KB of lines are buffered"
+    lines = capsys.readouterr().out.splitlines()
+    assert json.loads(lines[9999])["text"] == "row 9999" and len(lines) == 10_000
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    sizes = []
+    for count in (1000, 10_000):
+        source = tmp_path / f"{count}.csv"
+        source.write_text("text;other\n" + "".join(f"row {n};{'x' * 100}\n" for n in range(count)), "utf-8")
+        tracemalloc.start()
+        assert predict_file(by_length, TASK, source, tmp_path / "out.jsonl", block=250) == count
+        sizes.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert sizes[1] < 1.3 * sizes[0] and sizes[1] < source.stat().st_size, "the file has about 1.1 MB"
+
+
+def test_nothing_is_left_or_replaced_if_it_is_interrupted(tmp_path: Path) -> None:
+    source, out = write_jsonl(tmp_path / "in.jsonl"), tmp_path / "out.csv"
+    out.write_text("before")
+
+    def interrupted(rows: Rows) -> Iterator[dict[str, Any]]:
+        if "22," in rows.texts[0].to_pylist()[-1]:
+            raise KeyboardInterrupt
+        return by_length(rows)
+
+    with pytest.raises(KeyboardInterrupt):
+        predict_file(interrupted, TASK, source, out, block=5)
+    assert out.read_text() == "before" and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_file_is_checked_before_its_first_row_is_predicted(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "in.jsonl")
+    source.write_text(source.read_text() + '{"id": 1}\n')
+    with pytest.raises(UserError, match=r"in\.jsonl:24: the field 'text' is missing"):
+        predict_file(lambda rows: pytest.fail("predicted"), TASK, source, tmp_path / "o.csv", block=5)
+
+
+def test_groups_are_ranked_as_a_whole(tmp_path: Path) -> None:
+    rank = Task("r", "rank", ("text",), labels=("no", "yes"), group="id", positive=1)
+    sizes = []
+
+    def predict(rows: Rows) -> Iterator[dict[str, Any]]:
+        sizes.append(len(rows))
+        return by_length(rows)
+
+    for suffix in ("jsonl", "parquet"):
+        predict_file(predict, rank, write_jsonl(tmp_path / "in.jsonl"), tmp_path / f"o.{suffix}", block=5)
+    predict_file(predict, rank, tmp_path / "o.parquet", tmp_path / "o.csv", block=5)
+    assert sizes == [23, 23, 23]
+
+
+@pytest.mark.parametrize(
+    ("source", "out", "more", "said"),
+    [
+        ("gone.jsonl", "o.csv", {}, r"no such file: .*gone\.jsonl \(did you mean .*one\.jsonl'\?\)"),
+        ("one.jsonl", "o.txt", {}, "`out=.*o.txt`: the name does not say the format"),
+        ("one.jsonl", "o.csv", {"format": "tsv"}, "`format=tsv` has no effect"),
+        ("one.jsonl", "-", {"format": "parquet"}, "`out=-` cannot be parquet"),
+        ("one.jsonl", "-", {"format": "xls"}, "unknown format 'xls'"),
+        ("one.jsonl", "o.csv", {"block": 0}, "`block=0`"),
+        ("one.jsonl", "o.tsv", {}, r"one\.jsonl:1: 'a\\tb' has a tab"),
+        (
+            "two.jsonl",
+            "o.parquet",
+            {"block": 1},
+            r"two\.jsonl:2: from here on, a column has values of another",
+        ),
+        ("empty.jsonl", "o.csv", {}, "empty"),
+    ],
+)
+def test_a_mistake_is_one_error(
+    tmp_path: Path, source: str, out: str, more: dict[str, Any], said: str
+) -> None:
+    write_jsonl(tmp_path / "one.jsonl", [{"text": "a\tb"}])
+    write_jsonl(tmp_path / "two.jsonl", [{"text": "a", "n": 1}, {"text": "b", "n": "x"}])
+    write_jsonl(tmp_path / "empty.jsonl", [])
+    place = Path(out) if out == "-" else tmp_path / out
+    with pytest.raises(UserError, match=said):
+        predict_file(by_length, TASK, tmp_path / source, place, **more)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty.jsonl", "one.jsonl", "two.jsonl"]
+
+
+@pytest.fixture(scope="module")
+def models(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A saved static model with random weights and one head, and its export."""
+    pytest.importorskip("onnxruntime")
+    place = tmp_path_factory.mktemp("models")
+    encoder = StaticEncoder(StaticConfig(vocab_size=30522, width=8, hidden_size=12, output_size=10))
+    model = MultiTaskModel(encoder, resolve("rte"), Tokeniser.load(str(tiny_encoder)), ModelInfo(40))
+    for weight in model.heads.parameters():  # large, so that predictions differ between rows
+        torch.nn.init.normal_(weight)
+    model.save(place / "model")
+    mtkd.export(place / "model", out=place / "export")
+    return place / "model", place / "export"
+
+
+PAIRS = [{"id": n, "sentence1": f"a cat sat {n} times" * (n % 4 + 1), "sentence2": "x"} for n in range(30)]
+
+
+def test_models_and_their_exports_predict_the_same(models: tuple[Path, Path], tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "in.jsonl", PAIRS)
+    mtkd.predict(models[0], "rte", source, tmp_path / "a.jsonl", block=7, batch=4, threads=1)
+    mtkd.predict(models[1], "rte", source, tmp_path / "b.parquet", block=11, threads=1)
+    pairs = [(row["sentence1"], row["sentence2"]) for row in PAIRS]
+    rows = zip(
+        read(tmp_path / "a.jsonl"),
+        read(tmp_path / "b.parquet"),
+        mtkd.load(models[0]).predict("rte", pairs),
+        PAIRS,
+        strict=True,
+    )
+    for one, other, alone, given in rows:
+        assert one["prediction"] == other["prediction"] == alone["prediction"] and one["id"] == given["id"]
+        for found in (one, other):
+            assert found["probabilities"] == pytest.approx(alone["probabilities"], abs=1e-4)
+
+
+# Modules that are missing where only onnxruntime, tokenizers, numpy, pyarrow, click and rich are installed.
+MISSING = (
+    "torch", "transformers", "datasets", "pandas", "sklearn", "scipy", "pydantic", "safetensors",
+    "accelerate", "huggingface_hub", "psutil", "matplotlib", "spacy", "nltk",
+)  # fmt: skip
+WITHOUT = f"""
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {MISSING!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from mtkd.cli.main import main
+
+main()
+"""
+
+
+def without_torch(*words: object, text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command line where importing these packages fails."""
+    command = [sys.executable, "-c", WITHOUT, *map(str, words)]
+    return subprocess.run(command, input=text, capture_output=True, text=True)
+
+
+def test_the_command_line_predicts_without_torch(models: tuple[Path, Path], tmp_path: Path) -> None:
+    text = "id|sentence1|sentence2\n" + "".join(
+        f"{row['id']}|{row['sentence1']}|{row['sentence2']}\n" for row in PAIRS
+    )
+    words = ("predict", "--model", models[1], "--task", "rte", "--in", "-", "--out", "-", "--format", "csv")
+    done = without_torch(*words, "--no-probabilities", "--threads", 1, text=text)
+    assert done.returncode == 0, done.stderr
+    found = list(csv.DictReader(io.StringIO(done.stdout)))
+    source = write_jsonl(tmp_path / "in.jsonl", PAIRS)
+    mtkd.predict(models[1], "rte", source, tmp_path / "out.jsonl")
+    assert [row["prediction"] for row in found] == [row["prediction"] for row in read(tmp_path / "out.jsonl")]
+    assert list(found[0]) == ["id", "sentence1", "sentence2", "prediction"]
+
+
+def test_a_model_without_torch_is_one_error(models: tuple[Path, Path], tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "in.jsonl", PAIRS)
+    done = without_torch(
+        "predict", "--model", models[0], "--task", "rte", "--in", source, "--out", tmp_path / "o.csv"
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: this needs the package 'torch'")
