@@ -59,6 +59,12 @@ def did_you_mean(value: str, names: Sequence[str]) -> str:
     return f" (did you mean {' or '.join(repr(name) for name in equal[:2])}?)" if equal else ""
 
 
+def a_type(value: object) -> str:
+    """The type of a value with its article: "a list", "an int"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def counted(number: int, noun: str) -> str:
     """A number and its noun: "1 row", "1,200 rows"."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -52,6 +52,7 @@ def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
     except Exception as error:  # damaged files raise all kinds of exceptions
         if Path(name).is_dir():
             raise _not_loaded(what, name, error) from error
+    _refuse_path(what, name)
     _require_hub(what, name)
     try:
         return load(name, local_files_only=False)
@@ -114,12 +115,30 @@ def did_you_mean_model(name: str) -> str:
     return f" (did you mean {similar!r}?)" if similar else ""
 
 
+def _expected(what: str) -> str:
+    directory = "written by `save_pretrained`" if what != "model" else "of an mtkd model or run"
+    return f"a directory {directory}, or a model's name on the Hugging Face hub"
+
+
 def _not_loaded(what: str, name: str, error: Exception) -> UserError:
     reason = str(error).strip().split("\n")[0]
     return UserError(
         f"cannot load the {what} of {name!r}{did_you_mean_model(name)}: {reason}",
-        expected="a directory written by `save_pretrained`, or a model's name on the Hugging Face hub",
+        expected=_expected(what),
     )
+
+
+def _refuse_path(what: str, name: str) -> None:
+    """Raise UserError for the path of a directory that does not exist, which cannot be a name on the hub.
+
+    `owner/model` is a path if the directory `owner` exists.
+    """
+    parent = Path(name).parent
+    if name.startswith((".", "~", "/")) or len(parent.parts) > 1 or (parent != Path() and parent.is_dir()):
+        raise UserError(
+            f"cannot load the {what}: there is no directory {name!r}{did_you_mean_model(name)}",
+            hint=None if parent.is_dir() else f"there is no {parent} either",
+        )
 
 
 def _require_hub(what: str, name: str) -> None:
@@ -136,6 +155,6 @@ def _require_hub(what: str, name: str) -> None:
             f"cannot load the {what} of {name!r}{did_you_mean_model(name)}: there is no such directory, the "
             "hub's cache lacks it, "
             f"and the Hugging Face hub cannot be reached ({error})",
-            expected="a directory written by `save_pretrained`, or a model's name on the hub",
+            expected=_expected(what),
             hint="check the name of the directory, or download the model once while online",
         ) from error

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.errors import UserError
+from tasks.errors import UserError, a_type, did_you_mean
 from tasks.file_readers import read_batches, read_file
 from tasks.glue import TASKS
 from tasks.missing_data import missing_file
@@ -197,7 +197,7 @@ def open_data(spec: Any) -> DataSource:
         return sources[0] if len(sources) == 1 else CombinedSource(sources)
     if not isinstance(spec, str | Path):
         raise UserError(
-            f"`data` cannot be a {type(spec).__name__}",
+            f"`data` cannot be {a_type(spec)}",
             expected='pocket, hub, a directory, or tables such as {"rte": {"train": rows}}',
         )
     if spec in _SOURCES:
@@ -205,10 +205,19 @@ def open_data(spec: Any) -> DataSource:
     root = Path(spec).expanduser()
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
-        raise UserError(f"the data directory {str(spec)!r} {problem}", expected="pocket, hub or a directory")
+        names = [*_SOURCES, *(str(root.with_name(entry.name)) for entry in _beside(root))]
+        near = did_you_mean(str(spec), names)
+        raise UserError(
+            f"the data directory {str(spec)!r} {problem}{near}", expected="pocket, hub or a directory"
+        )
     from tasks.directory_source import DirectorySource
 
     return DirectorySource(root)
+
+
+def _beside(path: Path) -> list[Path]:
+    """The directories beside a missing one."""
+    return [entry for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
 
 
 _SOURCES: dict[str, type[DataSource]] = {"pocket": PocketSource, "hub": HubSource}

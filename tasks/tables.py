@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.errors import UserError, shorten
+from tasks.errors import UserError, a_type, shorten
 from tasks.missing_data import similar_split
 from tasks.raw_table import RawTable
 from tasks.sources import Batches, DataSource
@@ -61,7 +61,7 @@ def _convert(rows: Any, columns: list[str]) -> pa.Table:
     if isinstance(rows, Mapping):
         return pa.table({str(name): pa.array(values) for name, values in rows.items()})
     if isinstance(rows, str) or not isinstance(rows, Sequence):
-        raise TypeError(f"a {type(rows).__name__} is not a table")
+        raise TypeError(f"{a_type(rows)} is not a table")
     return _of_records(rows, columns)
 
 
@@ -75,7 +75,7 @@ def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
         raise TypeError(f"a list of {type(rows[0]).__name__} has no column names")
     odd = next((row for row in rows if not isinstance(row, str | tuple | list)), rows[0])
     if not isinstance(odd, str | tuple | list):
-        raise TypeError(f"row {rows.index(odd)} is a {type(odd).__name__}")
+        raise TypeError(f"row {rows.index(odd)} is {a_type(odd)}")
     tuples = [(row,) if isinstance(row, str) else tuple(row) for row in rows]
     wrong = next((row for row in tuples if len(row) != len(columns)), None)
     if wrong is not None:
@@ -97,7 +97,7 @@ class TableSource(DataSource):
         for task, splits in tables.items():
             if not isinstance(splits, Mapping) or not all(isinstance(split, str) for split in splits):
                 raise UserError(
-                    f"the data of task {task!r} cannot be a {type(splits).__name__}",
+                    f"the data of task {task!r} cannot be {a_type(splits)}",
                     expected='a mapping of splits to rows, such as {"train": ..., "validation": ...}',
                 )
             self._tables[task] = {

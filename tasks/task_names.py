@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tasks.errors import UserError, unknown
+from tasks.errors import UserError, a_type, unknown
 from tasks.glue import TASKS
 from tasks.task import Task
 
@@ -63,7 +63,7 @@ def _tasks_of(part: str | Path | Task, own: Mapping[str, Task]) -> list[Task]:
         return [part if TASKS.get(part.name) == part else check_task(part)]
     if not isinstance(part, str | Path):
         raise UserError(
-            f"a task cannot be a {type(part).__name__}", expected="a name, the path of a TOML file, or a Task"
+            f"a task cannot be {a_type(part)}", expected="a name, the path of a TOML file, or a Task"
         )
     words = [str(part)] if isinstance(part, Path) else [word.strip() for word in part.split(",")]
     return [task for word in words if word for task in _named(word, own)]

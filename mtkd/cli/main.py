@@ -64,7 +64,7 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always", MtkdWarning)
             warnings.showwarning = _show_warning(warnings.showwarning)
-            cli.main(standalone_mode=False)
+            cli.main(prog_name="mtkd", standalone_mode=False)
     except UserError as error:
         _fail([as_options(line) for line in error.lines()], 2)
     except click.exceptions.Abort:

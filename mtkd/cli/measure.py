@@ -26,15 +26,12 @@ if TYPE_CHECKING:
     from mtkd.evaluation.class_report import ClassReport
     from mtkd.evaluation.prediction import SubmissionFile
 
-model_option = click.option(
-    "--model", required=True, type=click.Path(path_type=Path), metavar="DIR", help="a run or model directory"
-)
+model_option = click.option("--model", required=True, metavar="DIR", help="a run or model directory")
 models_option = click.option(
     "--model",
     "models",
     required=True,
     multiple=True,
-    type=click.Path(path_type=Path),
     metavar="DIR",
     help="a run or model directory; may be given several times",
 )
@@ -78,7 +75,7 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 @device_option
 @report_options
 def evaluate(
-    model: Path, data: Any, tasks: str | None, report: bool, json_file: str | None, **given: Any
+    model: str, data: Any, tasks: str | None, report: bool, json_file: str | None, **given: Any
 ) -> None:
     """Score a model on labelled data: one of mtkd, or a fine-tuned checkpoint of transformers.
 
@@ -183,7 +180,7 @@ def _draw_classes(name: str, report: ClassReport) -> None:
 @device_option
 @report_options
 def predict(
-    models: tuple[Path, ...],
+    models: tuple[str, ...],
     task: str | None,
     source: Path | None,
     out: Path | None,
@@ -260,7 +257,7 @@ def bench() -> None:
 @device_option
 @report_options
 def inference(
-    models: tuple[Path, ...],
+    models: tuple[str, ...],
     seq_len: int,
     batch: int,
     rounds: int,

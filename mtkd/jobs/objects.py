@@ -15,7 +15,7 @@ from mtkd.models.digest import digest_weights
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import SavedModel
 from mtkd.teachers.teacher_ref import TeacherRef
-from tasks.errors import UserError
+from tasks.errors import UserError, a_type
 from tasks.files import digest_bytes
 from tasks.tokeniser import Tokeniser
 
@@ -85,14 +85,14 @@ def require_objects(what: str, values: Any, kind: type) -> None:
     """
     expected = f"a list of objects whose classes extend mtkd.{kind.__name__}"
     if isinstance(values, str) or not isinstance(values, Mapping | Sequence):
-        raise UserError(f"`{what}` cannot be a {type(values).__name__}", expected=expected)
+        raise UserError(f"`{what}` cannot be {a_type(values)}", expected=expected)
     for value in values.values() if isinstance(values, Mapping) else values:
         if isinstance(value, type):
             raise UserError(
                 f"`{what}` holds the class {value.__name__}", expected=expected, hint=f"{value.__name__}(...)"
             )
         if not isinstance(value, kind):
-            raise UserError(f"`{what}` holds a {type(value).__name__}", expected=expected)
+            raise UserError(f"`{what}` holds {a_type(value)}", expected=expected)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from mtkd.teachers.checkpoint import CheckpointRef, checkpoint_directory
 from mtkd.teachers.group import Member, TeacherGroup
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.training.run_directory import RUN_FILE
-from tasks.errors import UserError, shorten, unknown
+from tasks.errors import UserError, a_type, shorten, unknown
 from tasks.files import read_json
 from tasks.model_tasks import require_heads
 from tasks.task import Task
@@ -49,7 +49,7 @@ def by_task(spec: TeacherSpec) -> list[tuple[str | None, Any]]:
         return [(None, spec)]
     else:
         raise UserError(
-            f"`teacher` cannot be a {type(spec).__name__}",
+            f"`teacher` cannot be {a_type(spec)}",
             expected="a directory or name, a model, a pair (transformers model, tokeniser), or a mapping "
             'such as {"sst2": teacher}',
         )

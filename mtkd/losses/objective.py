@@ -17,7 +17,7 @@ from mtkd.losses.slow_build import SlowBuild
 from mtkd.losses.term_settings import TermSettings, value_at
 from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
 from tasks.batching import Batch
-from tasks.errors import UserError
+from tasks.errors import UserError, a_type
 from tasks.task import Task
 
 
@@ -104,7 +104,7 @@ class Objective(nn.Module):
 def _value(name: str, term: LossTerm, inputs: TermInput) -> Tensor:
     value = term(inputs)
     if not isinstance(value, Tensor) or value.ndim:
-        found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else a_type(value)
         raise UserError(
             f"the loss {name!r} returned {found}",
             expected="the sum over the items of the micro-batch, as a scalar tensor",

@@ -314,7 +314,7 @@ class OwnLoss(mtkd.LossTerm):
     [
         ("losses", [OwnLoss], r"class OwnLoss.*\n.*list of objects.*\n.*OwnLoss\(\.\.\.\)"),
         ("losses", [lambda given: 0], "holds a function"),
-        ("losses", OwnLoss(), "cannot be a OwnLoss"),
+        ("losses", OwnLoss(), "cannot be an OwnLoss"),
         ("callbacks", mtkd.Callback(), "cannot be a Callback"),
         ("callbacks", [print], "holds a builtin"),
     ],

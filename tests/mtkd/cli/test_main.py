@@ -22,6 +22,9 @@ SMALL = (
 )
 
 
+PREDICT = ("predict", "--task", "rte", "--in", "in.jsonl", "--out", "out.jsonl", "--model")
+
+
 def refused(answered, *parts: str) -> None:
     """The answer is an error of a few lines, with code 2, that has these parts."""
     assert answered.code == 2, answered
@@ -41,6 +44,21 @@ def test_help_imports_click_and_nothing_else() -> None:
     packages = {name.split(".")[0] for name in imported} - set(sys.stdlib_module_names)
     assert packages == {"click", "mtkd", "tasks"}
     assert {name for name in imported if name.startswith("tasks")} == {"tasks", "tasks.errors"}
+
+
+def test_hints_name_the_command_however_it_was_started() -> None:
+    command = [sys.executable, "-m", "mtkd.cli.main", "predict", "--modle"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "hint: mtkd predict --help" in done.stderr
+
+
+def test_a_path_beside_a_directory_is_no_name_on_the_hub(
+    mtkd: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "student").mkdir(parents=True)
+    refused(mtkd(*PREDICT, "runs/studnet"), "no directory 'runs/studnet' (did you mean 'runs/student'?)")
+    assert "hub" not in mtkd(*PREDICT, "runs/studnet").err
 
 
 @pytest.mark.parametrize("words", [(), ("data",), ("bench",), ("augment",), ("augment", "questions")])
@@ -162,6 +180,18 @@ def test_every_recipe_loads() -> None:
         ),
         (["evaluate", "--model", "none", "--data", "pocket"], ["there is no such directory"]),
         (["predict", "--model", "none"], ["--glue-submission"]),
+        ([*PREDICT, "./none"], ["there is no directory './none'"]),
+        ([*PREDICT, "~/none"], ["there is no directory '~/none'"]),
+        ([*PREDICT, "no/such/model"], ["there is no directory 'no/such/model'", "no/such either"]),
+        ([*PREDICT, "none"], ["there is no such directory", "the hub", "an mtkd model or run"]),
+        ([*PREDICT, "owner/model"], ["there is no such directory", "the hub"]),
+        ([*PREDICT, "none", "--json", "--out", "-"], ["both write to standard output"]),
+        (
+            ["predict", "--model", "m", "--data", "pocket", "--glue-submission", "x", "--in", "y"],
+            ["--in has no effect with --glue-submission"],
+        ),
+        (["data", "check", "--data", "pockets", "--tasks", "rte"], ["(did you mean 'pocket'?)"]),
+        (["data", "check", "--data", "hup", "--tasks", "rte"], ["(did you mean 'hub'?)"]),
         (["refine", "--data", "pocket", "--out", "x", "--set", "train.metric=rte/acc"], ["'rte/accuracy'"]),
         (["refine", "--data", "pocket", "--out", "x", "--set", "train=5"], ["train = 5"]),
         (["distill", "mkd-lstm", "--data", "pocket", "--out", "x", "--set", "terms=5"], ["terms = 5"]),
@@ -311,6 +341,9 @@ def test_predicting_a_file(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -
         assert found["prediction"] == max(found["probabilities"], key=found["probabilities"].get)
         assert sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-4)
 
+    typo = mtkd("predict", "--model", tiny_teacher, "--task", "rt", "--in", source, "--out", out)
+    refused(typo, "unknown task of this model 'rt' (did you mean 'rte'?)", "sst2, stsb")
+    assert "cola" not in typo.err
     source.write_text(json.dumps(lines[0]) + "\n{broken\n", encoding="utf-8")
     refused(mtkd(*words), "in.jsonl:2")
     source.write_text('{"sentence1": "only one"}\n', encoding="utf-8")

@@ -296,7 +296,7 @@ def test_how_teachers_are_written(tiny_teacher: Path) -> None:
     assert parse_labels(["sst2=a, b", "rte=c,d"]) == {"sst2": ["a", "b"], "rte": ["c", "d"]}
     with pytest.raises(UserError, match="TASK=label"):
         parse_labels("a,b")
-    with pytest.raises(UserError, match="cannot be a int"):
+    with pytest.raises(UserError, match="cannot be an int"):
         by_task({"sst2": 3})
     with pytest.raises(UserError, match="is empty"):
         by_task({})
