@@ -20,6 +20,7 @@ from tasks.encoding import PADDED, Encoded, TokenArrays, pad_rows
 from tasks.errors import UserError, shorten, unknown
 from tasks.files import digest_file, read_json
 from tasks.loading import unlabelled_rows
+from tasks.model_tasks import mapped_logits
 from tasks.raw_table import RawTable
 from tasks.reader import Reader
 from tasks.rows import Rows
@@ -91,6 +92,7 @@ class OnnxModel:
         for start in range(0, len(order), batch):
             rows = order[start : start + batch]
             logits = self.run(pad_rows(self.reader, encoded.texts, rows), task.head)
+            logits = mapped_logits(task, self.tasks[task.head], logits)
             found[rows] = PADDED
             found[rows, ..., : logits.shape[-1]] = logits
         return found

@@ -1,10 +1,12 @@
-"""Which tasks the heads of a model predict."""
+"""Which tasks the heads of a model predict, and a head's predictions for a task with other labels."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from tasks.errors import UserError, shorten
+import numpy as np
+
+from tasks.errors import UserError, counted, shorten, unknown
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 
@@ -37,19 +39,60 @@ def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -
         what: how to name the model in the error ("the teacher ...").
 
     Raises:
-        UserError: a head is missing, or was trained on another task type or other labels.
+        UserError: a head is missing, or was trained on another task type, or on other labels and `Task.map`
+            does not say what each of them becomes.
     """
     for task in tasks:
         trained = known.get(task.head)
         if trained is None:
+            head = f" ({task.head!r})" if task.head != task.name else ""
             raise UserError(
-                f"{what} has no head for the task {task.name!r}",
+                f"{what} has no head for the task {task.name!r}{head}",
                 expected=f"tasks it was trained on: {shorten(known, task.name) or 'none'}",
                 hint="leave the task out of `tasks`, or use a model that was trained on it",
             )
-        if (trained.kind, trained.labels) != (task.kind, task.labels):
+        labels = task.labels
+        if task.map and trained.kind == task.kind:
+            _check_map(task, trained)
+            labels = trained.labels
+        if (trained.kind, trained.labels) != (task.kind, labels):
             raise UserError(
-                f"{what} was trained on {task.name!r} as {trained.kind} with labels "
+                f"{what} was trained on {task.head!r} as {trained.kind} with labels "
                 f"{shorten(trained.labels) or 'none'}, but the task is now {task.kind} with labels "
-                f"{shorten(task.labels) or 'none'}"
+                f"{shorten(task.labels) or 'none'}",
+                hint="name the label of the task that each of them becomes: `map` in the task file"
+                if task.head != task.name
+                else None,
             )
+        if task.head != task.name and len(trained.columns) != len(task.columns):
+            raise UserError(
+                f"{what} reads {counted(len(trained.columns), 'text')} per row of {task.head!r}, but "
+                f"{task.name!r} has {len(task.columns)}"
+            )
+
+
+def _check_map(task: Task, trained: Task) -> None:
+    where = f"`map` of task {task.name!r}"
+    for label in task.map:
+        if label not in trained.labels:
+            raise unknown(f"label of the head {task.head!r} in the {where}:", label, trained.labels)
+    if left := [label for label in trained.labels if label not in task.map]:
+        raise UserError(
+            f"the {where} lacks the label {left[0]!r} of the head {task.head!r}",
+            expected=f"one of {shorten(task.labels)} for each of {shorten(trained.labels)}",
+        )
+
+
+def mapped_logits(task: Task, trained: Task, logits: np.ndarray) -> np.ndarray:
+    """The logits (B, K) of a task's labels, from those (B, C) of the head that predicts it.
+
+    Without a `map`, they are the same. With one, the logit of a label is the logsumexp of the logits that
+    become it, so that its probability is the sum of theirs.
+
+    Args:
+        trained: the task that the head was trained on.
+    """
+    if not task.map:
+        return logits
+    columns = ([task.map[name] == label for name in trained.labels] for label in task.labels)
+    return np.stack([np.logaddexp.reduce(logits[:, mask], axis=1) for mask in columns], axis=1)

@@ -35,6 +35,8 @@ class Task:
         train, validation, test: split names. There may be several validation and test splits (MNLI: matched
             and mismatched); `train` is None for a diagnostic set.
         head: the task whose head predicts this one (ax: "mnli"); by default its own name.
+        map: label of that head -> label of this task; the probabilities of labels that become the same one
+            are added up (`tasks.model_tasks`). Empty if both have the same labels.
         groups: the groups of tasks that it belongs to on the command line (`--tasks nli`).
         files: split -> file, relative to the data directory; empty for built-in tasks.
         unlabelled: files or patterns of files of rows without labels, relative to the data directory.
@@ -64,6 +66,7 @@ class Task:
     validation: tuple[str, ...] = ("validation",)
     test: tuple[str, ...] = ("test",)
     head: str = ""
+    map: Mapping[str, str] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     unlabelled: tuple[str, ...] = ()

@@ -10,6 +10,8 @@
     positive = "entailment"                 # the right candidate's label (rank)
     metrics = ["accuracy"]
     groups = ["nli"]                        # groups of tasks that it belongs to
+    head = "mnli"                           # evaluate and predict with a model's head for that task, ...
+    map = { neutral = "other", ... }        # ... whose labels become those of this task (classify)
     copies = 10                             # masked copies per row
     unanswerable = true                     # there may be no answer in the context (span)
     languages = ["en", "de"]                # of answers, compared as in MLQA: validation_de is German, splits
@@ -109,8 +111,8 @@ def _extended_task(path: Path, base: Task, fields: dict[str, Any]) -> Task:
     name = fields.get("name", base.name)
     if fields.get("kind", base.kind) != base.kind:
         fields.setdefault("metrics", task_type(fields["kind"]).default_metrics)
-    head = name if base.head == base.name else base.head
-    return dataclasses.replace(base, **_positive(path, fields, fields.get("labels", base.labels)), head=head)
+    fields = {"head": name if base.head == base.name else base.head} | fields
+    return dataclasses.replace(base, **_positive(path, fields, fields.get("labels", base.labels)))
 
 
 def _positive(path: Path, fields: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
@@ -166,6 +168,8 @@ def _check(path: Path | str, task: Task, fields: dict[str, Any]) -> None:
             raise UserError(
                 f"{path}: {task.kind} tasks have no key {key!r}", expected=f"kind {' or '.join(allowed)}"
             )
+    if task.map:
+        _check_map(path, task, "head" in fields)
     try:
         task.type.check(task)
         check_metrics(task)
@@ -180,6 +184,20 @@ def _check(path: Path | str, task: Task, fields: dict[str, Any]) -> None:
     taken += [task.soft_labels] if task.soft_labels else []
     if len({*task.columns, *taken}) < len(task.columns) + len(taken):
         raise UserError(f"{path}: one column has two roles: {', '.join([*task.columns, *taken])}")
+
+
+def _check_map(path: Path | str, task: Task, has_head: bool) -> None:
+    if task.kind != "classify":
+        raise UserError(f"{path}: {task.kind} tasks have no key 'map'", expected="kind classify")
+    if not has_head and task.head == task.name:
+        raise UserError(f"{path}: map without head", hint="name the task whose head predicts this one: head")
+    for label in task.map.values():
+        if label not in task.labels:
+            raise unknown(f"label in {path}, map:", label, task.labels)
+    if left := [label for label in task.labels if label not in task.map.values()]:
+        raise UserError(
+            f"{path}: map has no label that becomes {left[0]!r}", hint="map a label to it, or leave it out"
+        )
 
 
 def _text(value: Any) -> str:
@@ -231,6 +249,12 @@ def _soft_kind(value: Any) -> str:
     return str(value)
 
 
+def _map(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not value:
+        raise TypeError
+    return {name: _text(label) for name, label in value.items()}
+
+
 def _copies(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError
@@ -265,6 +289,8 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "label": (_text, "a column name"),
     "labels": (_texts, _NAMES),
     "range": (_range, "[lowest, highest]"),
+    "head": (_name, "the name of a task"),
+    "map": (_map, "a table: label of the head = label of this task"),
     "group": (_text, "a column name"),
     "soft_labels": (_text, "a column name"),
     "soft_labels_kind": (_soft_kind, " or ".join(KINDS)),

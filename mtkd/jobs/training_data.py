@@ -168,6 +168,16 @@ def trainable_tasks(spec: str | Sequence[Task]) -> list[Task]:
                 f"the task {task.name!r} has no training split; it evaluates models trained on {task.head!r}",
                 hint=f"train with `tasks={task.head}`, then run mtkd evaluate --tasks {task.name}",
             )
+        if task.map:
+            raise UserError(
+                f"the task {task.name!r} has no head of its own: `map` changes the labels of {task.head!r}",
+                hint="leave head and map out of its task file to train a head",
+            )
+        if other := next((one for one in tasks if one.head == task.head and one.name != task.name), None):
+            raise UserError(
+                f"the tasks {task.name!r} and {other.name!r} share the head {task.head!r}",
+                hint="leave head out of the task file, or train on one of them",
+            )
     return tasks
 
 

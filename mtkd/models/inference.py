@@ -10,6 +10,7 @@ import torch
 from mtkd.models.multitask import MultiTaskModel
 from tasks.batching import Collator
 from tasks.encoding import PADDED, Encoded
+from tasks.model_tasks import mapped_logits
 from tasks.task import Task
 
 
@@ -45,7 +46,8 @@ def predict_logits(
             logits = model(batch.inputs, task.head).logits
             assert logits is not None
             result[indices] = PADDED
-            result[indices, ..., : logits.shape[-1]] = logits.float().cpu().numpy()
+            found = mapped_logits(task, model.tasks[task.head], logits.float().cpu().numpy())
+            result[indices, ..., : found.shape[-1]] = found
             if advance:
                 advance(len(indices))
     model.train(was_training)

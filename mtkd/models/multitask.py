@@ -116,7 +116,18 @@ class MultiTaskModel(nn.Module):
         return recorded_threshold(self.info.scores, task)
 
     def keep(self, tasks: Iterable[Task]) -> None:
-        """Keep only the heads of these tasks, and add a new head for each task that has none."""
+        """Keep only the heads of these tasks, and add a new head for each task that has none.
+
+        Raises:
+            UserError: a task is predicted by a head with other labels.
+        """
+        tasks = list(tasks)
+        for task in tasks:
+            if task.map:
+                raise UserError(
+                    f"the task {task.name!r} has no head of its own: `map` changes those of {task.head!r}",
+                    hint=f"name {task.head!r} instead",
+                )
         wanted = {task.head: task for task in tasks}
         heads = {
             name: self.heads[name] if name in self.heads else self._new_head(t) for name, t in wanted.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ from tasks.errors import UserError
 from tasks.glue import TASKS
 from tasks.loading import load_rows
 from tasks.sources import open_data
+from tasks.task import Task
 from tasks.task_file import load_task
 from tasks.task_names import resolve
 
@@ -92,9 +94,29 @@ def test_extends_changes_a_builtin_task(tmp_path: Path) -> None:
     assert rows.groups is not None and rows.uids[0].as_py() == "ranked/train/0"
 
 
+MAP = 'head = "mnli"\nmap = { entailment = "yes", neutral = "no", contradiction = "no" }\n'
+
+
+def test_the_head_of_another_task(tmp_path: Path) -> None:
+    task = load(tmp_path, GOOD + MAP)
+    assert (task.head, task.labels, task.map["neutral"]) == ("mnli", ("no", "yes"), "no")
+    assert Task.from_json(json.loads(json.dumps(task.to_json()))) == task
+    same = load(tmp_path, 'extends = "mnli"\nname = "own"\nhead = "mnli"\n')
+    assert (same.head, same.labels, same.map) == ("mnli", TASKS["mnli"].labels, {})
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (
+            GOOD + MAP.replace('neutral = "no"', 'neutral = "mo"'),
+            "unknown label in .*map: 'mo' .did you",
+        ),
+        (GOOD + MAP.replace('"yes"', '"no"'), "map has no label that becomes 'yes'"),
+        (GOOD + MAP.replace('head = "mnli"\n', ""), "map without head"),
+        (GOOD.replace("classify", "multilabel") + MAP, "multilabel tasks have no key 'map'"),
+        (GOOD + "map = {}\n", "map = {} is not valid"),
+        (GOOD + 'head = "m n"\n', "head = 'm n' is not valid"),
         (GOOD + 'lables = ["a"]\n', "unknown key in .*'lables' .did you mean 'labels'"),
         (GOOD.replace("own", "rte"), "built-in task"),
         (GOOD.replace("own", "my own"), "name = 'my own' is not valid"),

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -214,19 +215,25 @@ def test_a_mistake_is_one_error(
 
 @pytest.fixture(scope="module")
 def models(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A saved static model with random weights and one head, and its export."""
+    """A saved static model with random weights and two heads, and its export."""
     pytest.importorskip("onnxruntime")
     place = tmp_path_factory.mktemp("models")
+    torch.manual_seed(1)
     encoder = StaticEncoder(StaticConfig(vocab_size=30522, width=8, hidden_size=12, output_size=10))
-    model = MultiTaskModel(encoder, resolve("rte"), Tokeniser.load(str(tiny_encoder)), ModelInfo(40))
-    for weight in model.heads.parameters():  # large, so that predictions differ between rows
-        torch.nn.init.normal_(weight)
+    model = MultiTaskModel(encoder, resolve("rte,mnli"), Tokeniser.load(str(tiny_encoder)), ModelInfo(40))
+    for weight in model.parameters():
+        if weight.ndim == 2:  # large, so that predictions differ between rows
+            torch.nn.init.normal_(weight, std=0.35)
     model.save(place / "model")
     mtkd.export(place / "model", out=place / "export")
     return place / "model", place / "export"
 
 
-PAIRS = [{"id": n, "sentence1": f"a cat sat {n} times" * (n % 4 + 1), "sentence2": "x"} for n in range(30)]
+WORDS = ["cat", "river", "slowly", "seven", "music", "blue", "they", "iron", "never", "under", "paper"]
+PAIRS = [
+    {"id": n, "sentence1": " ".join(WORDS[n % 7 : n % 7 + n % 4 + 1]), "sentence2": WORDS[n % 11]}
+    for n in range(30)
+]
 
 
 def test_models_and_their_exports_predict_the_same(models: tuple[Path, Path], tmp_path: Path) -> None:
@@ -293,3 +300,33 @@ def test_a_model_without_torch_is_one_error(models: tuple[Path, Path], tmp_path:
         "predict", "--model", models[0], "--task", "rte", "--in", source, "--out", tmp_path / "o.csv"
     )
     assert done.returncode == 2 and done.stderr.startswith("error: this needs the package 'torch'")
+
+
+def test_a_head_predicts_a_task_with_other_labels(models: tuple[Path, Path], tmp_path: Path) -> None:
+    task = tmp_path / "own.toml"
+    task.write_text(
+        'name = "own"\nkind = "classify"\nlabels = ["no", "yes"]\ncolumns = ["sentence1", "sentence2"]\n'
+        'head = "mnli"\nmap = { entailment = "yes", neutral = "no", contradiction = "yes" }\n'
+    )
+    source = write_jsonl(tmp_path / "in.jsonl", PAIRS)
+    given = mtkd.load(models[0])
+    three = given.predict("mnli", [(row["sentence1"], row["sentence2"]) for row in PAIRS])
+    yes = [1 - row["probabilities"]["neutral"] for row in three]
+    assert 0 < sum(share > 0.5 for share in yes) < len(yes)
+    for model in models:
+        mtkd.predict(model, task, source, tmp_path / "out.jsonl")
+        found = read(tmp_path / "out.jsonl")
+        assert [row["probabilities"]["yes"] for row in found] == pytest.approx(yes, abs=1e-5)
+        assert [row["prediction"] == "yes" for row in found] == [share > 0.5 for share in yes]
+        labelled = [{**row, "label": "yes"} for row in PAIRS]
+        scores = mtkd.evaluate(model, {"own": {"validation": labelled}}, task)
+        assert scores["own"].primary == pytest.approx(np.mean([share > 0.5 for share in yes]))
+        assert scores["own"].loss == pytest.approx(-np.log(yes).mean(), abs=1e-4)
+    data = {"own": {"train": labelled, "validation": labelled}}
+    for train in (
+        lambda: mtkd.finetune(models[0], task=task, data=data, out=tmp_path / "run"),
+        lambda: mtkd.export(models[0], tasks=task, out=tmp_path / "run"),
+    ):
+        with pytest.raises(UserError, match="the task 'own' has no head of its own"):
+            train()
+    assert not (tmp_path / "run").exists()
