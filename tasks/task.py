@@ -122,8 +122,8 @@ class Task:
         return split in self.test or (self.soft_labels is not None and split == self.train)
 
     def to_json(self) -> dict[str, Any]:
-        """The task as plain JSON values."""
-        return asdict(self)
+        """The task as plain JSON values, without an empty `map`: digests of runs are older than that key."""
+        return {key: value for key, value in asdict(self).items() if key != "map" or value}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Task:

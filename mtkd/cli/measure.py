@@ -20,6 +20,7 @@ from mtkd.cli.options import (
     teacher_labels_option,
     warn,
 )
+from mtkd.training.interrupts import sigterm_exits
 from tasks.errors import UserError, counted
 
 if TYPE_CHECKING:
@@ -209,7 +210,8 @@ def predict(
         )
     if json_file == "-" and str(out) == "-":
         raise UserError("--json and --out - both write to standard output", expected="--json FILE")
-    count = mtkd.predict(models[0], task, source, out, batch=batch, device=device, **more)
+    with sigterm_exits():
+        count = mtkd.predict(models[0], task, source, out, batch=batch, device=device, **more)
     show(
         {"rows": count, "out": str(out)}, json_file, lambda: say(f"{counted(count, 'row')} predicted: {out}")
     )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mtkd.jobs.grid_jobs import Job
+from mtkd.training.interrupts import sigterm_exits
 from tasks.files import write_json
 
 _INTERRUPTED = (130, 143)
@@ -43,7 +42,7 @@ def run_jobs(jobs: Iterable[Job], parallel: int, say: Callable[[str], None]) -> 
     broken: dict[Path, str] = {}
     runner = _Runner(parallel)
     running: dict[Future[str | None], Job] = {}
-    with _sigterm_exits(), ThreadPoolExecutor(parallel) as pool:
+    with sigterm_exits(), ThreadPoolExecutor(parallel) as pool:
         try:
             while waiting or running:
                 for job in list(waiting):
@@ -111,20 +110,3 @@ class _Runner:
             self._stopped = True
             for process in self._live:
                 process.terminate()
-
-
-@contextmanager
-def _sigterm_exits() -> Iterator[None]:
-    """Let SIGTERM raise SystemExit inside the block, so that commands are not left behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -1,4 +1,4 @@
-"""Handling Ctrl-C and SIGTERM, so that a checkpoint is written before the run ends."""
+"""Handling Ctrl-C and SIGTERM, so that a checkpoint is written or temporary files are removed."""
 
 from __future__ import annotations
 
@@ -48,3 +48,20 @@ class SignalWatch:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def sigterm_exits() -> Iterator[None]:
+    """Let SIGTERM raise SystemExit inside the block; does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -8,6 +8,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -292,6 +293,32 @@ def test_the_command_line_predicts_without_torch(models: tuple[Path, Path], tmp_
     mtkd.predict(models[1], "rte", source, tmp_path / "out.jsonl")
     assert [row["prediction"] for row in found] == [row["prediction"] for row in read(tmp_path / "out.jsonl")]
     assert list(found[0]) == ["id", "sentence1", "sentence2", "prediction"]
+
+
+def test_a_killed_command_leaves_nothing(models: tuple[Path, Path], tmp_path: Path) -> None:
+    words = (
+        "--model",
+        models[1],
+        "--task",
+        "rte",
+        "--in",
+        "-",
+        "--out",
+        tmp_path / "out.jsonl",
+        "--block",
+        1,
+    )
+    command = [sys.executable, "-m", "mtkd.cli.main", "predict", *map(str, words)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        process.stdin.write("".join(json.dumps(row) + "\n" for row in PAIRS))
+        process.stdin.flush()
+        while not list(tmp_path.iterdir()):  # the temporary file
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait() == 143
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_without_torch_is_one_error(models: tuple[Path, Path], tmp_path: Path) -> None:
