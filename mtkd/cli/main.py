@@ -42,7 +42,7 @@ _OF_TRAINING = ("torch", "transformers", "pydantic", "safetensors")  # not neede
         "report": ("mtkd.cli.reports:report", "`report knowledge`: plot score against knowledge kept"),
         "finetune": ("mtkd.cli.train:finetune", "fine-tune a student on one task"),
         "evaluate": ("mtkd.cli.measure:evaluate", "score a model on labelled data"),
-        "predict": ("mtkd.cli.measure:predict", "predict labels for a file, or write a GLUE submission"),
+        "predict": ("mtkd.cli.prediction:predict", "predict labels for a file, or write a GLUE submission"),
         "export": ("mtkd.cli.export:export", "write a model as ONNX graphs, which run without torch"),
         "push": ("mtkd.cli.hub:push", "upload a model or corpus to the Hugging Face hub"),
         "pull": ("mtkd.cli.hub:pull", "download a model or corpus from the hub"),

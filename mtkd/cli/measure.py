@@ -1,4 +1,4 @@
-"""`mtkd evaluate`, `mtkd predict`, `mtkd bench inference`."""
+"""`mtkd evaluate`, `mtkd bench inference`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 import mtkd
 from mtkd.cli.flags import as_options
@@ -14,20 +13,18 @@ from mtkd.cli.options import (
     data_option,
     device_option,
     report_options,
-    say,
     show,
     table,
     teacher_labels_option,
     warn,
 )
-from mtkd.training.interrupts import sigterm_exits
-from tasks.errors import UserError, counted
 
 if TYPE_CHECKING:
     from mtkd.evaluation.class_report import ClassReport
-    from mtkd.evaluation.prediction import SubmissionFile
 
-model_option = click.option("--model", required=True, metavar="DIR", help="a run or model directory")
+model_option = click.option(
+    "--model", required=True, type=click.Path(path_type=Path), metavar="DIR", help="a run or model directory"
+)
 models_option = click.option(
     "--model",
     "models",
@@ -76,7 +73,7 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 @device_option
 @report_options
 def evaluate(
-    model: str, data: Any, tasks: str | None, report: bool, json_file: str | None, **given: Any
+    model: Path, data: Any, tasks: str | None, report: bool, json_file: str | None, **given: Any
 ) -> None:
     """Score a model on labelled data: one of mtkd, or a fine-tuned checkpoint of transformers.
 
@@ -134,114 +131,6 @@ def _draw_classes(name: str, report: ClassReport) -> None:
             (label, *(f"{n:,}" for n in row)) for label, row in zip(labels, report.confusion, strict=True)
         ]
         table(("class", *labels), counts, f"{name}: rows of a class (down) by predicted class (across)")
-
-
-@click.command()
-@models_option
-@click.option(
-    "--task", help="a task of the model, or a task file  [default: the model's, if it has only one]"
-)
-@click.option(
-    "--in",
-    "source",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="rows to predict: .jsonl, .csv, .tsv (these also .gz) or .parquet; - = standard input",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="the output file, in any of these formats; - = standard output",
-)
-@click.option(
-    "--format",
-    type=click.Choice(["jsonl", "csv", "tsv", "parquet"]),
-    help="the format of what has no suffix  [default: jsonl for standard input, the same for output]",
-)
-@click.option(
-    "--block",
-    default=8192,
-    type=click.IntRange(min=1),
-    help="rows read at once, and sorted by length to save padding",
-)
-@click.option("--threads", type=click.IntRange(min=1), help="threads of the CPU  [default: all cores]")
-@click.option(
-    "--probabilities/--no-probabilities", default=True, help="add probabilities, or `prediction` alone"
-)
-@click.option("--data", metavar="pocket|hub|DIR", help="where the test rows come from (--glue-submission)")
-@click.option(
-    "--glue-submission",
-    "folder",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="write GLUE's submission files here",
-)
-@batch_option
-@device_option
-@report_options
-def predict(
-    models: tuple[str, ...],
-    task: str | None,
-    source: Path | None,
-    out: Path | None,
-    data: str | None,
-    folder: Path | None,
-    batch: int,
-    device: str | None,
-    json_file: str | None,
-    **more: Any,
-) -> None:
-    """Predict a file's rows (--task, --in, --out), or write a GLUE submission (--data, --glue-submission).
-
-    Files of any length are read part by part. With an exported model, torch is not needed.
-
-    With several models, each task of a submission is predicted by the first that knows it.
-    """
-    if folder and data:
-        _refuse_options_of_files()
-        files = mtkd.glue_submission(models, data, folder, batch=batch, device=device)
-        show([vars(f) for f in files], json_file, lambda: _draw_submission(files, folder))
-        return
-    if not (source and out) or len(models) != 1:
-        raise UserError(
-            "mtkd predict needs one --model with --task, --in and --out, or --data with --glue-submission",
-            hint="mtkd predict --help",
-        )
-    if json_file == "-" and str(out) == "-":
-        raise UserError("--json and --out - both write to standard output", expected="--json FILE")
-    with sigterm_exits():
-        count = mtkd.predict(models[0], task, source, out, batch=batch, device=device, **more)
-    show(
-        {"rows": count, "out": str(out)}, json_file, lambda: say(f"{counted(count, 'row')} predicted: {out}")
-    )
-
-
-def _refuse_options_of_files() -> None:
-    """Raise UserError for options that a submission does not have."""
-    context = click.get_current_context()
-    for option in context.command.params:
-        of_files = option.name in ("task", "source", "out", "format", "block", "threads", "probabilities")
-        if of_files and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
-            raise UserError(f"{option.opts[0]} has no effect with --glue-submission", hint="leave it out")
-
-
-def _draw_submission(files: list[SubmissionFile], folder: Path) -> None:
-    rows = [
-        (
-            f.file,
-            f.task,
-            f"{f.rows:,} of {f.expected:,}",
-            f"CONSTANT: {f.filled}" if f.filled else "the model",
-        )
-        for f in files
-    ]
-    table(("file", "task", "rows", "predicted by"), rows)
-    incomplete = sum(f.rows != f.expected for f in files)
-    if incomplete:
-        say(f"{incomplete} of {len(files)} files are incomplete: GLUE would reject them")
-    else:
-        say(f"zip the files in {folder} and submit them")
 
 
 @click.group()
