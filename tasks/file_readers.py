@@ -184,8 +184,9 @@ BATCH = 50_000  # rows read at once
 
 def suffix_of(path: Path) -> str | None:
     """The suffix that names the format of a file: ".csv" of "rows.csv" and "rows.csv.gz"; None if unknown."""
-    packed = path.suffix == ".gz"
-    suffix = Path(path.stem).suffix if packed else path.suffix
+    name = path.name.lower()
+    packed = name.endswith(".gz")
+    suffix = Path(name.removesuffix(".gz")).suffix
     return suffix if suffix in READERS and not (packed and suffix == ".parquet") else None
 
 

@@ -55,7 +55,7 @@ def open_writer(out: Path, suffix: str) -> Iterator[Write]:
             sys.stdout.buffer.flush()
         return
     with atomic_path(out) as temporary:
-        opened = gzip.open if out.suffix == ".gz" else open
+        opened = gzip.open if out.suffix.lower() == ".gz" else open
         with opened(temporary, "wb") as handle, write(handle) as part:
             yield part
 
@@ -130,7 +130,7 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else _json(value)
+    return _json(value) if isinstance(value, list | dict | bool) else str(value)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ def _opened(path: Path) -> Iterator[Any]:
             source = sys.stdin.buffer
             yield source if hasattr(source, "peek") else io.BufferedReader(source)  # type: ignore[type-var]
         else:
-            with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as handle:
+            with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as handle:
                 yield handle
     except (OSError, EOFError) as error:  # gzip raises EOFError for a truncated file
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error

@@ -82,9 +82,10 @@ def _formats(source: Path, out: Path, format: str | None) -> tuple[str, str]:
         raise unknown("format", format, FORMATS)
     if source != STANDARD and not source.is_file():
         folder = source.parent
-        names = [str(folder / entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
+        files = [str(entry) for entry in folder.iterdir() if entry.is_file()] if folder.is_dir() else []
+        problem = f"not a file: {source}" if source.exists() else f"no such file: {source}"
         raise UserError(
-            f"no such file: {source}{did_you_mean(str(source), names)}",
+            problem + did_you_mean(str(source), files),
             expected="a file of rows, or - for standard input",
         )
     if source != STANDARD and out.exists() and out.samefile(source):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import gzip
 import json
 from pathlib import Path
@@ -44,6 +45,8 @@ def test_nulls_and_empty_lists_come_before_values(tmp_path: Path, parts: list[di
 
 
 def test_lists_are_json_and_labels_are_columns_in_csv(tmp_path: Path) -> None:
+    write(tmp_path / "dates.csv", ".csv", SETS, [None, datetime.date(2024, 2, 29)])
+    assert (tmp_path / "dates.csv").read_text().splitlines()[2].startswith("2024-02-29,")
     write(tmp_path / "out.csv.gz", ".csv", SETS, [None, "two\nlines"])
     with gzip.open(tmp_path / "out.csv.gz", "rt", newline="", encoding="utf-8") as handle:
         rows = list(csv.reader(handle))
