@@ -33,6 +33,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     set_quiet(False)
 
 
+def test_a_job_of_unknown_length_counts(clock: Clock, capsys) -> None:
+    with progress("predicting", None) as advance:
+        clock.now += 16
+        advance(10)
+        advance(10)
+    assert capsys.readouterr().err == "predicting: 10 rows\n"
+
+
 def test_a_plain_line_every_fifteen_seconds_with_the_time_left(clock: Clock, capsys) -> None:
     with progress("encoding", 100, done=20, unit="batches") as advance:
         clock.now += 14

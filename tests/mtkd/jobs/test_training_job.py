@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from small_students import SMALL_LSTM
 from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
 from mtkd.jobs.finetune import finetune
-from mtkd.jobs.training_data import load_training_data
+from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.losses.logits import LogitsMSE, SoftLabels
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
@@ -33,6 +34,14 @@ def settings_of(**changes: object):
 
 def by_name(out: Path, teacher: Path, **changes: object) -> RunDirectory:
     return distill(Request("pocket", TASKS, out, 40, 16), settings_of(**changes), str(teacher))
+
+
+def test_tasks_that_share_a_head_are_not_trained_together() -> None:
+    mnli, rte = resolve("mnli,rte")
+    shared = replace(mnli, name="own", head="mnli")
+    assert trainable_tasks([shared, rte]) == [shared, rte]
+    with pytest.raises(UserError, match="'mnli' and 'own' share the head 'mnli'"):
+        trainable_tasks([mnli, rte, shared])
 
 
 def assert_same(one: MultiTaskModel, other: MultiTaskModel) -> None:
