@@ -50,6 +50,7 @@ __all__ = [
     "refine",
     "repair_store",
     "report_knowledge",
+    "run_pipeline",
     "show_recipe",
     "store_info",
     "verify_store",
@@ -89,6 +90,7 @@ _MODULES = {
         "list_tasks",
         "show_recipe",
     ),
+    "mtkd.pipelines.run": ("run_pipeline",),
     "mtkd.losses.loss_term": (
         "LossTerm",
         "TermInput",
@@ -129,6 +131,7 @@ if TYPE_CHECKING:
     from mtkd.api.training import distill, finetune, refine
     from mtkd.losses.loss_term import LossTerm, TermInput
     from mtkd.outputs import LOGITS
+    from mtkd.pipelines.run import run_pipeline
     from mtkd.settings import TrainSettings
     from mtkd.training.callbacks import Callback
     from tasks.errors import MtkdWarning, UserError

@@ -19,6 +19,11 @@ def set_quiet(quiet: bool) -> None:
     _quiet = quiet
 
 
+def is_quiet() -> bool:
+    """Whether progress output is off."""
+    return _quiet
+
+
 def say(text: str) -> None:
     """Print a status line to standard error, unless quiet."""
     if not _quiet:

@@ -21,7 +21,7 @@ ROWS = (
     ("recipes", "grids"),
     ("jobs",),
     ("api",),
-    ("cli",),
+    ("cli", "pipelines"),
 )
 ROW_OF = {f"mtkd.{part}": number for number, parts in enumerate(ROWS, 1) for part in parts}
 # What augment may import of mtkd, and the parts of mtkd that may import augment.

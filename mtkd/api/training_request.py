@@ -21,15 +21,13 @@ def prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = 
     """
     from mtkd.jobs.common import Request
     from mtkd.jobs.objects import require_objects
-    from mtkd.recipes import load_settings
     from mtkd.training.callbacks import Callback
     from tasks.sources import open_data
 
     require_objects("callbacks", options["callbacks"], Callback)
 
     tasks, data = options["tasks"], options["data"]
-    changes = _train_changes(command, options) | dict(options["settings"] or {})
-    loaded = load_settings(recipe, command, changes, describe(tasks))
+    loaded = load_recipe(command, recipe, options)
     known = _tasks_of(model)
     words = {word.strip() for word in describe(tasks).split(",")}
     if not isinstance(tasks, str | Path) or words & {task.name for task in known}:
@@ -41,6 +39,14 @@ def prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = 
         **{name: options[name] for name in ("limit", "eval_limit", "resume", "overwrite", "device")},
     )
     return loaded, request
+
+
+def load_recipe(command: str, recipe: str, options: Mapping[str, Any]) -> Any:
+    """The validated settings of a recipe, with those that a function's arguments change."""
+    from mtkd.recipes import load_settings
+
+    changes = _train_changes(command, options) | dict(options["settings"] or {})
+    return load_settings(recipe, command, changes, describe(options["tasks"]))
 
 
 def _tasks_of(model: Any) -> list[Task]:

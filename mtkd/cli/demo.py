@@ -1,8 +1,7 @@
-"""`mtkd demo`: the whole workflow on the pocket tasks, by the same commands that a user types."""
+"""`mtkd demo`: the pipeline mtkd/pipelines/demo.toml on the pocket tasks, and what it gains."""
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,37 +12,19 @@ import click
 from mtkd.cli.options import quiet_option, say, table
 from tasks.files import read_json, write_json
 
-TASKS = ("sst2", "mrpc", "stsb")
-PRECISION = "--set train.precision=auto"
-STUDENT = (
-    "distill layerwise-3 --set student.max_length=48 --lr 3e-4 --batch 16 --steps {steps} "
-    f"{PRECISION} --set teacher.precision=auto --seed {{seed}}"
-)
-FROM_SCRATCH = (
-    "--set supervision=labels --set student.transformer.init=encoder --set student.init_heads=random "
-    "--set student.transformer.pairs=bi-encoder"  # as the teacher, and so the other student, reads them
-)
-STEPS = (
-    (
-        "teacher: a pretrained encoder is fine-tuned on three tasks, with 500 labelled rows each",
-        f"refine --encoder minilm --set max_length=48 --epochs {{refine}} --lr 2e-4 {PRECISION} "
-        "--seed {seed} --out {out}/teacher",
-    ),
-    (
-        "control: three layers of the pretrained encoder learn from labels, in as many steps",
-        f"{STUDENT} {FROM_SCRATCH} --out {{out}}/labels",
-    ),
-    (
-        "distilled: three layers of the teacher learn from the teacher, also on rows without labels",
-        f"{STUDENT} --teacher {{out}}/teacher {{unlabelled}} --out {{out}}/distilled",
-    ),
-)
-FINETUNE = (
-    "finetune --model {out}/distilled --task {task} --epochs 1 --batch 32 --set learning_rates=[5e-5] "
-    f"{PRECISION} --seed {{seed}} --out {{out}}/finetuned/{{task}}"
-)
-FULL = {"refine": 3, "steps": 320, "unlabelled_limit": 1207}
-TINY = {"refine": 1, "steps": 6, "unlabelled_limit": 32}
+# Step -> its name in demo.json.
+NAMES = {"teacher": "teacher", "labels": "control", "distilled": "distilled", "finetuned": "fine-tuned"}
+# What `--tiny` changes of the file; without it, the file is run as it is.
+TINY: dict[str, Any] = {
+    "tasks": ["sst2", "mrpc"],
+    "limit": 64,
+    "eval-limit": 32,
+    "steps.teacher.epochs": 1,
+    "steps.labels.steps": 6,
+    "steps.distilled.steps": 6,
+    "steps.distilled.unlabelled": {"sst2": "unlabelled", "mrpc": "unlabelled"},
+    "steps.distilled.unlabelled-limit": 32,
+}
 
 
 @click.command()
@@ -63,22 +44,15 @@ def demo(out: Path, seed: int, overwrite: bool, tiny: bool) -> None:
 
     `demo.json` in the output directory has the scores (0 to 1), the gain with its interval, and the run time.
     """
+    from mtkd.pipelines.run import run_pipeline
+
     started = time.monotonic()
-    names = TASKS[:2] if tiny else TASKS
-    values: dict[str, Any] = dict(TINY if tiny else FULL)
-    rows = " --data pocket" + (" --limit 64 --eval-limit 32" if tiny else "")
-    unlabelled = [f"--unlabelled {name}=unlabelled" for name in names]
-    unlabelled.append(f"--unlabelled-limit {values['unlabelled_limit']}")
-    values |= {"out": out, "seed": seed, "unlabelled": " ".join(unlabelled)}
-    seconds: dict[str, float] = {}
-    for title, command in STEPS:
-        line = f"{command.format(**values)} --tasks {','.join(names)}{rows}"
-        seconds[title.split(":")[0]] = _step(f"{len(seconds) + 1}. {title}", line, overwrite)
-    begin = time.monotonic()
-    for name in names:
-        line = FINETUNE.format(**values, task=name) + rows
-        _step(f"4. fine-tuned: the distilled student, on the labels of {name}", line, overwrite)
-    seconds["fine-tuned"] = time.monotonic() - begin
+    settings = {"out": str(out), "seed": seed} | (TINY if tiny else {})
+    results = run_pipeline("demo", settings=settings, overwrite=overwrite)
+    names = tuple(name for step, _, name in (r.name.partition("/") for r in results) if step == "finetuned")
+    seconds = dict.fromkeys(NAMES.values(), 0.0)
+    for result in results:
+        seconds[NAMES[result.name.partition("/")[0]]] += (result.seconds or 0.0) if result.reason else 0.0
     scores = _scores(out, names)
     gain = _gain(out, names)
     speed, size = _bench(out, batch=8 if tiny else 64)
@@ -94,16 +68,6 @@ def demo(out: Path, seed: int, overwrite: bool, tiny: bool) -> None:
     write_json(out / "demo.json", record | {"seed": seed, "seconds": seconds["total"], "steps": seconds})
     taken = ", ".join(f"{name} {value:.0f} s" for name, value in seconds.items() if name != "total")
     say(f"the demo took {seconds['total']:.0f} s ({taken}); everything is in {out}")
-
-
-def _step(title: str, line: str, overwrite: bool) -> float:
-    """Print and run one command; returns its seconds."""
-    from mtkd.cli.main import cli
-
-    say(f"\n== {title}\n$ mtkd {line}")
-    started = time.monotonic()
-    cli.main(shlex.split(line + (" --overwrite" if overwrite else "")), standalone_mode=False)
-    return time.monotonic() - started
 
 
 def _scores(out: Path, names: tuple[str, ...]) -> dict[str, dict[str, float]]:

@@ -200,7 +200,7 @@ class _Planner:
     ) -> list[Job]:
         """A job for each task, in directories whose names start with that of `label`."""
         found = []
-        for task in _task_words(spec):
+        for task in task_words(spec):
             out = label.with_name(f"{label.name}-{file_name(task)}")
             words = ["finetune", "--model", model, "--task", task, "--recipe", step.recipe]
             words += ["--seed", str(seed), *more, *setting_words(step.set)]
@@ -265,7 +265,7 @@ def _shares(weights: Sequence[int], number: int) -> list[int]:
     return parts
 
 
-def _task_words(spec: str) -> list[str]:
+def task_words(spec: str) -> list[str]:
     """The single tasks of an entry of the grid's tasks; paths of task files stay paths."""
     words = [word.strip() for word in spec.split(",") if word.strip()]
     named = [[word] if word.endswith(".toml") else [task.name for task in resolve(word)] for word in words]

@@ -70,7 +70,7 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
     values = _read(name)
     values.pop("command")
     for key, value in values.get("per_task", {}).get(task, {}).items():
-        _assign(values, key, value)
+        assign_setting(values, key, value)
     if overrides.get("train.epochs") and "train.steps" not in overrides:
         overrides = {"train.steps": None, **overrides}
     if command == "finetune" and (overrides.get("train.epochs") or overrides.get("train.steps")):
@@ -80,7 +80,7 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
         for table in values.get("stages", {}).values() if section == "train" else ():
             table.get("train", {}).pop(setting, None)
     for key, value in overrides.items():
-        _assign(values, key, value)
+        assign_setting(values, key, value)
     return validate(COMMANDS[command], values)
 
 
@@ -128,7 +128,7 @@ def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _assign(values: dict[str, Any], key: str, value: Any) -> None:
+def assign_setting(values: dict[str, Any], key: str, value: Any) -> None:
     *path, last = key.split(".")
     table = values
     for part in path:

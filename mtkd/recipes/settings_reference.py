@@ -191,10 +191,10 @@ def _default(field: FieldInfo) -> Any:
 
 def _info(model: type[BaseModel], name: str, field: FieldInfo, key: str, value: Any) -> SettingInfo:
     described = field.description or _documented(model).get(name) or _SHARED.get(name, "")
-    return SettingInfo(key, _written(value), allowed_values(field.annotation, field.metadata), described)
+    return SettingInfo(key, written(value), allowed_values(field.annotation, field.metadata), described)
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     """A value as `--set` takes it."""
     if value is inspect.Parameter.empty:
         return ""

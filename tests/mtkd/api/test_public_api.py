@@ -95,6 +95,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "recipes show": mtkd.show_recipe,
     "refine": training.refine,
     "report knowledge": measurement.report_knowledge,
+    "run": mtkd.run_pipeline,
     "store build": stores.build_store,
     "store info": stores.store_info,
     "store plan": stores.plan_store,

@@ -1,0 +1,141 @@
+"""The files that a step reads, apart from outputs of other steps, and their digests."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mtkd.pipelines.step import Step, find_command, parameters
+from tasks.errors import UserError, did_you_mean
+from tasks.file_readers import READERS
+from tasks.files import digest_file
+from tasks.sources import known_as, matching_files, open_data
+from tasks.task import Task
+from tasks.task_names import resolve
+
+_WRITTEN = ("out", "json", "predictions", "glue-submission")
+_DIRECTORIES = ("corpus", "store")
+_MODELS = ("teacher", "encoder", "init", "model", "against")  # also names on the hub
+_OF_MODELS = ("*.json", "*.safetensors", "model/*")
+
+
+def input_files(step: Step) -> list[Path]:
+    """The files that a step reads and that no other step writes.
+
+    Of a data directory, those of the step's tasks; of a model's directory, its weights and records.
+
+    Raises:
+        UserError: a file or directory does not exist, or a task is unknown.
+    """
+    found = {path: None for key, value in step.raw.items() for path in _named(step, key, value)}
+    return sorted(path for path in found if path.is_file())
+
+
+def _named(step: Step, key: str, value: Any) -> Iterable[Path]:
+    texts = [text for text in _texts(value) if not text.startswith("@") and text != ""]
+    if key in _WRITTEN or not texts:
+        return []
+    if key in ("tasks", "task"):
+        return _task_files(step, texts)
+    if key == "data":
+        open_data(texts)
+        roots = [Path(text) for text in texts if text not in ("pocket", "hub")]
+        return [path for root in roots for path in _data_files(root, _tasks(step))]
+    if key == "unlabelled":
+        return [path for text in texts for path in _unlabelled(text)]
+    param = parameters(find_command(step.command))[key]
+    must = isinstance(param.type, click.Path) or key in _DIRECTORIES
+    if not must and key not in _MODELS:
+        return []
+    return [path for text in texts for path in _existing(key, text, must)]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The values of an option; of TASK=VALUE, the value."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
+    elif isinstance(value, str):
+        yield from (part.rpartition("=")[2].strip() for part in value.split(","))
+
+
+def _tasks(step: Step) -> list[Task]:
+    """The step's tasks; of a model's own tasks, those that are known without it."""
+    words = _texts(step.raw.get("tasks", step.raw.get("task", [])))
+    trains = step.command in ("refine", "distill") or step.command.startswith(("augment", "store"))
+    return [task for word in words if trains or word.endswith(".toml") for task in resolve(word)]
+
+
+def _task_files(step: Step, words: Iterable[str]) -> Iterator[Path]:
+    """Task files and the files that they name."""
+    yield from (Path(word) for word in words if word.endswith(".toml"))
+    given = [text for text in _texts(step.raw.get("data", [])) if Path(text).is_dir()]
+    for task in _tasks(step):
+        for root in (*map(Path, given), None):
+            yield from matching_files([*map(glob.escape, task.files.values()), *task.unlabelled], root)
+
+
+def _data_files(root: Path, tasks: Iterable[Task]) -> list[Path]:
+    """The data files of some tasks in a directory, at most three levels deep; without tasks, all."""
+    names = {_plain(name) for task in tasks for name in (*known_as(task), task.trained_on or task.name)}
+    files = [file for pattern in ("*/*", "*/*/*") for file in root.glob(pattern) if file.suffix in READERS]
+    return [
+        file for file in files if not names or names & set(map(_plain, file.relative_to(root).parent.parts))
+    ]
+
+
+def _plain(name: str) -> str:
+    """A name as GLUE's releases may write it: STS-B is stsb."""
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+def _unlabelled(text: str) -> list[Path]:
+    """The files that a pattern matches; none for the name of a split."""
+    found = matching_files([text], Path())
+    if not found and (Path(text).suffix in READERS or "/" in text or "*" in text):
+        raise _missing("unlabelled", text)
+    return found
+
+
+def _existing(key: str, text: str, must: bool) -> list[Path]:
+    """A file, or the files of a model, corpus or store; a name on the hub stays as it is."""
+    path = Path(text)
+    if path.is_dir():
+        return [file for pattern in _OF_MODELS for file in path.glob(pattern)]
+    local = path.is_absolute() or text.startswith(".") or ("/" in text and Path(path.parts[0]).exists())
+    if not path.exists() and (must or local):
+        raise _missing(key, text)
+    return [path]
+
+
+def _missing(key: str, text: str) -> UserError:
+    folder = Path(text).parent
+    beside = [str(folder / entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
+    return UserError(f"`{key}={text}`: no such file or directory{did_you_mean(text, beside)}")
+
+
+class Digests:
+    """Digests of files, kept from one call of `mtkd run` to the next for files that were not touched.
+
+    Args:
+        known: path -> [size, time of the last change, digest], of an earlier call.
+    """
+
+    def __init__(self, known: dict[str, list[Any]]):
+        self._known, self.current = known, dict[str, list[Any]]()
+
+    def of(self, path: Path) -> str:
+        """The digest of a file's bytes."""
+        key, about = str(path), path.stat()
+        stamp = [about.st_size, about.st_mtime_ns]
+        if key not in self.current:
+            before = self._known.get(key, [])
+            self.current[key] = before if before[:2] == stamp else [*stamp, digest_file(path)]
+        digest: str = self.current[key][2]
+        return digest

@@ -1,0 +1,217 @@
+"""From the TOML file of a pipeline to its steps: common settings, references, and their order."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from mtkd.jobs.grid_plan import task_words
+from mtkd.pipelines.step import TRAINS, Step, find_command, parameters
+from mtkd.recipes import assign_setting
+from tasks.errors import UserError, unknown
+from tasks.task_names import resolve
+
+# What a file may set once, for all steps whose commands have an option of this name.
+COMMON = ("data", "tasks", "seed", "device", "precision", "limit", "eval-limit")
+# Commands in which such an option means something else: the common setting for it, or none.
+_MEANS: dict[str, dict[str, str | None]] = {
+    "evaluate": {"tasks": None, "limit": "eval-limit"},
+    "export": {"tasks": None, "limit": "eval-limit"},
+    "predict": {"data": None},
+}
+_PRECISION = {
+    "refine": ("train.precision",),
+    "distill": ("train.precision", "teacher.precision"),
+    "finetune": ("train.precision",),
+}
+_KEYS = ("title", "out", *COMMON, "steps")
+_REFERENCE = re.compile(r"(?:^|(?<=[=,]))@([^,=]+)")  # @NAME, TASK=@NAME and @NAME,@NAME
+
+
+def shipped() -> list[str]:
+    """The names of the pipelines that come with mtkd."""
+    files = resources.files("mtkd.pipelines").iterdir()
+    return sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
+
+
+def read_pipeline(file: str | Path) -> tuple[dict[str, Any], Path]:
+    """The values of a pipeline's TOML file, and the directory at which its relative paths start.
+
+    Args:
+        file: a path, or the name of a pipeline that comes with mtkd, whose paths start here.
+
+    Raises:
+        UserError: no such file, or it is not TOML.
+    """
+    path = Path(file)
+    try:
+        if path.is_file():
+            return tomllib.loads(path.read_text(encoding="utf-8")), path.parent
+        if str(file) in shipped():
+            text = (resources.files("mtkd.pipelines") / f"{file}.toml").read_text(encoding="utf-8")
+            return tomllib.loads(text), Path()
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} is not valid TOML: {error}") from error
+    raise UserError(
+        f"there is no pipeline {str(file)!r}",
+        expected=f"a TOML file, or one of {', '.join(shipped())}",
+        hint="`mtkd init DATA` writes one for your data (see docs/pipelines.md)",
+    )
+
+
+def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -> tuple[list[Step], Path]:
+    """The steps of a pipeline, in an order in which they can run, and its output directory.
+
+    Args:
+        values: the contents of the file; relative paths start at the current directory.
+        settings: dotted key -> value; overrides the file.
+        name: the file without its suffix, after which the output directory is named by default.
+
+    Raises:
+        UserError: an unknown key, command, option, step or task, or steps that need each other.
+    """
+    for key, value in settings.items():
+        assign_setting(values, key, value)
+    for key in values:
+        if key not in _KEYS:
+            raise unknown("key of a pipeline", key, _KEYS, hint="options of one step belong to [steps.NAME]")
+    out = str(values.get("out", f"runs/{name}"))
+    tables = values.get("steps")
+    if not tables or not isinstance(tables, dict):
+        raise UserError("the pipeline has no steps", expected="tables such as [steps.teacher]")
+    common = {key: values[key] for key in COMMON if key in values}
+    found: dict[str, Step] = {}
+    for step_name, table in tables.items():
+        with naming_step(step_name):
+            found |= {step.name: step for step in _expanded(step_name, table, common, out)}
+    return _ordered({step.name: _resolved(step, found) for step in found.values()}), Path(out)
+
+
+@contextlib.contextmanager
+def naming_step(name: str) -> Iterator[None]:
+    """Adds the name of a step to a UserError that is raised inside the block."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(
+            f"step {name!r}: {error.problem}", expected=error.expected, hint=error.hint
+        ) from error
+
+
+def _expanded(name: str, table: Any, common: Mapping[str, Any], out: str) -> Iterator[Step]:
+    """The step of a table; of a command for one task, a step for each of the common tasks."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise UserError(f"{name!r} is not a valid name", expected="letters, digits, _ and -")
+    if not isinstance(table, dict) or not isinstance(table.get("command"), str):
+        raise UserError("it has no command", expected='a table with a command, such as command = "refine"')
+    given = {key: value for key, value in table.items() if value is not None}
+    own = {key: value for key, value in given.items() if key not in ("command", "title")}
+    command = find_command(table["command"])
+    known = parameters(command)
+    for key in own:
+        if key not in known:
+            hint = "`mtkd run` itself chooses overwrite, resume and quiet"
+            raise unknown(f"option of `mtkd {table['command']}`:", key, known, hint=hint)
+    options = _common_options(table["command"], known, common, own) | own
+    if "set" in known:
+        options["set"] = _settings(table["command"], common, own.get("set", {}))
+    title = str(table.get("title", name))
+    tasks = common.get("tasks")
+    if "task" in known and known["task"].required and "task" not in own and tasks:
+        for word in task_words(tasks if isinstance(tasks, str) else ",".join(tasks)):
+            (task,) = resolve(word)
+            place = f"{name}/{task.name}"
+            of_task = title.replace("{task}", task.name) if "{task}" in title else f"{title} ({task.name})"
+            more = {"out": f"{own['out']}/{task.name}"} if "out" in own else {}
+            yield Step.of(place, of_task, table["command"], options | {"task": word} | more, out)
+        return
+    yield Step.of(name, title, table["command"], options, out)
+
+
+def _common_options(
+    command: str, known: Collection[str], common: Mapping[str, Any], own: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options of a step that the file sets for all steps."""
+    names: dict[str, str | None] = {key: key for key in COMMON if key in known}
+    names |= _MEANS.get(command, {})
+    if "text" in own:  # plain text has no tasks
+        names = {key: names[key] for key in names if key not in ("data", "tasks", "limit")}
+    return {key: common[other] for key, other in names.items() if other and other in common}
+
+
+def _settings(command: str, common: Mapping[str, Any], own: Any) -> dict[str, Any]:
+    """The settings of a step: dotted key -> value, from tables in any form."""
+    if not isinstance(own, dict):
+        raise UserError(f"set = {own!r}", expected="a table, such as set.train.lr = 1e-4")
+    shared = {key: common["precision"] for key in _PRECISION.get(command, ()) if "precision" in common}
+    return shared | dict(_dotted(own))
+
+
+def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _dotted(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _resolved(step: Step, steps: Mapping[str, Step]) -> Step:
+    """The step with the outputs of other steps in place of references, and the names of these steps."""
+    needs: dict[str, None] = {}
+
+    def path(reference: re.Match[str]) -> str:
+        found, place = _find(reference[1], steps)
+        needs.update(dict.fromkeys(found))
+        return place
+
+    def visit(value: Any) -> Any:
+        if isinstance(value, str):
+            return _REFERENCE.sub(path, value)
+        if isinstance(value, dict):
+            return {key: visit(part) for key, part in value.items()}
+        return [visit(part) for part in value] if isinstance(value, list) else value
+
+    with naming_step(step.name):
+        options = {key: visit(value) for key, value in step.options.items()}
+        if step.steps_of:
+            if step.steps_of not in steps or steps[step.steps_of].command not in TRAINS:
+                known = [name for name, other in steps.items() if other.command in TRAINS]
+                raise unknown("step that trains in `steps`:", step.steps_of, known)
+            options["steps"] = step.options["steps"]
+    return replace(step, options=options, raw=step.options, needs=tuple(needs))
+
+
+def _find(reference: str, steps: Mapping[str, Step]) -> tuple[list[str], str]:
+    """The steps that `NAME`, or `NAME/FILE` in its output, refers to, and the path."""
+    parts = reference.split("/")
+    for count in range(len(parts), 0, -1):
+        head, rest = "/".join(parts[:count]), parts[count:]
+        if head in steps:
+            return [head], str(Path(steps[head].out, *rest))
+        if several := [name for name in steps if name.startswith(f"{head}/")]:
+            return several, str(Path(steps[several[0]].out).parent.joinpath(*rest))
+    raise unknown("step", parts[0], steps, hint="@NAME stands for the output of the step NAME")
+
+
+def _ordered(steps: Mapping[str, Step]) -> list[Step]:
+    """The steps in the order of the file, each after those that it needs."""
+    done: dict[str, Step] = {}
+
+    def add(name: str, before: tuple[str, ...]) -> None:
+        if name in before:
+            cycle = (*before[before.index(name) :], name)
+            raise UserError(f"the steps need each other: {' needs '.join(map(repr, cycle))}")
+        if name not in done:
+            for need in steps[name].needs:
+                add(need, (*before, name))
+            done[name] = steps[name]
+
+    for name in steps:
+        add(name, ())
+    return list(done.values())

@@ -1,0 +1,247 @@
+"""`mtkd.run_pipeline`: runs the steps of a pipeline that are not finished, and says why."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mtkd.cli.main import cli
+from mtkd.jobs.grid_jobs import total
+from mtkd.pipelines.inputs import Digests, input_files
+from mtkd.pipelines.pipeline_file import load_steps, naming_step, read_pipeline
+from mtkd.pipelines.step import Step, check_step, find_command
+from mtkd.storage.distributed import launched
+from mtkd.training.run_directory import RUN_FILE
+from tasks.errors import UserError
+from tasks.files import locked, read_json, write_json
+from tasks.progress import is_quiet, say
+
+RECORD_FILE = "pipeline.json"  # in the output directory
+_INTERRUPTED = (130, 143)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What became of a step.
+
+    Attributes:
+        name: its name in the file; "STEP/TASK" if the step of the file is one command per task.
+        command: the command line.
+        out: the file or directory that it writes.
+        reason: why it ran, or would run; None if it was finished before.
+        seconds: how long its command took; if it did not run now, the last time; None = it never finished.
+        bytes: the size of its output, None if there is none.
+    """
+
+    name: str
+    command: str
+    out: str
+    reason: str | None
+    seconds: float | None
+    bytes: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as plain JSON."""
+        return asdict(self)
+
+
+def run_pipeline(
+    file: str | Path,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    dry_run: bool = False,
+) -> list[StepResult]:
+    """Run all steps of a pipeline that are not finished: each is a command of mtkd (docs/pipelines.md).
+
+    A step runs again if its options or the files that it reads have changed, or if a step whose output it
+    reads has run again. After an interruption the same call resumes.
+
+    Args:
+        file: a TOML file, at whose directory relative paths start; or "demo".
+        settings: dotted key of the file -> value, such as {"seed": 1, "steps.teacher.epochs": 2}.
+        overwrite: run all steps again.
+        dry_run: run nothing.
+
+    Returns:
+        One result per step, in the order in which they run.
+
+    Raises:
+        UserError: anything wrong with the file, before the first step; or the error of a step.
+    """
+    if launched().count > 1:
+        raise UserError(
+            "a pipeline runs in one process", hint="start single commands with `accelerate launch`"
+        )
+    values, folder = read_pipeline(file)
+    with contextlib.chdir(folder):
+        steps, out = load_steps(values, settings or {}, Path(file).stem)
+        runner = _Runner(steps, out, overwrite)
+        if dry_run:
+            return runner.plan()
+        if folder != Path():
+            say(f"the commands run in {Path().resolve()}")
+        with locked(out):
+            return runner.run()
+
+
+class _Runner:
+    """The steps of a pipeline, and the record of those that have run."""
+
+    def __init__(self, steps: list[Step], out: Path, overwrite: bool):
+        self.steps, self.file, self.overwrite = (
+            {step.name: step for step in steps},
+            out / RECORD_FILE,
+            overwrite,
+        )
+        before = read_json(self.file) if self.file.is_file() else {}
+        self.records: dict[str, dict[str, Any]] = before.get("steps", {})
+        self.digests = Digests(before.get("files", {}))
+        self.inputs: dict[str, dict[str, str]] = {}
+        outputs: dict[str, str] = {}
+        for step in steps:
+            with naming_step(step.name):
+                if other := outputs.get(step.out):
+                    raise UserError(f"it writes {step.out}, as the step {other!r} does")
+                check_step(step)
+                self.inputs[step.name] = {str(path): self.digests.of(path) for path in input_files(step)}
+            outputs[step.out] = step.name
+
+    def plan(self) -> list[StepResult]:
+        """What would run."""
+        again: list[str] = []
+        results = []
+        for step in self.steps.values():
+            results.append(self._result(step, self._reason(step, again), again))
+            again += [step.name] if results[-1].reason else []
+        return results
+
+    def run(self) -> list[StepResult]:
+        """Run what is not finished."""
+        results = []
+        for number, step in enumerate(self.steps.values(), start=1):
+            reason = self._reason(step)
+            say(f"\n== {number}/{len(self.steps)} {step.title}: {reason or 'finished before'}")
+            if reason:
+                with naming_step(step.name):
+                    self._run(step)
+                say(f"step {number} took {self.records[step.name]['seconds']:.0f} s")
+            results.append(self._result(step, reason))
+        return results
+
+    def _run(self, step: Step) -> None:
+        before, now = self.records.get(step.name), self._state(step)
+        options = {param.name for param in find_command(step.command).params}
+        words = list(now["words"])
+        if self.overwrite or (before and before["out"] == step.out and not _interrupted(before, now)):
+            words += ["--overwrite"] if "overwrite" in options else []
+        self._note(step, now | {"finished": None, "seconds": (before or {}).get("seconds")})
+        say(f"$ mtkd {shlex.join(words)}")
+        started = time.monotonic()
+        _execute([*words, *(["--quiet"] if is_quiet() else [])])
+        seconds = time.monotonic() - started
+        self._note(step, now | {"finished": datetime.now(UTC).isoformat(), "seconds": seconds})
+
+    def _note(self, step: Step, record: dict[str, Any]) -> None:
+        self.records[step.name] = record
+        write_json(self.file, {"steps": self.records, "files": self.digests.current})
+
+    def _state(self, step: Step) -> dict[str, Any]:
+        """What decides whether a finished step has to run again."""
+        after = {need: self.records.get(need, {}).get("finished") for need in step.needs}
+        return {
+            "words": self._words(step),
+            "out": step.out,
+            "inputs": self.inputs[step.name],
+            "after": after,
+        }
+
+    def _words(self, step: Step, again: Collection[str] = ()) -> list[str]:
+        """The step's command; `@NAME` stands for a number of steps that is not known yet."""
+        other = step.steps_of
+        if other and other not in again and self.records.get(other, {}).get("finished"):
+            run = Path(self.steps[other].out) / RUN_FILE
+            return step.words(total(read_json(run), "steps") if run.is_file() else None)
+        return step.words()
+
+    def _reason(self, step: Step, again: Collection[str] = ()) -> str | None:
+        """Why a step has to run; None if it is finished. `again`: the steps that will run before it."""
+        before, now = self.records.get(step.name), self._state(step)
+        if self.overwrite:
+            return "everything runs again"
+        if before is None:
+            return "not run yet"
+        changed = _difference(before["words"], self._words(step, again))
+        reasons = [f"changed: {changed}"] if changed else []
+        paths = sorted(before["inputs"].keys() | now["inputs"].keys())
+        reasons += [f"{p} has changed" for p in paths if before["inputs"].get(p) != now["inputs"].get(p)]
+        for need, stamp in now["after"].items():
+            if need in again or before["after"].get(need) != stamp:
+                reasons.append(f"{need!r} {'runs' if need in again else 'has run'} again")
+        if before["finished"] and not Path(step.out).exists():
+            reasons.append(f"{step.out} is missing")
+        if not before["finished"] and not reasons:
+            reasons.append("it was interrupted, and resumes")
+        return "; ".join(reasons) or None
+
+    def _result(self, step: Step, reason: str | None, again: Collection[str] = ()) -> StepResult:
+        line = f"mtkd {shlex.join(self._words(step, again))}"
+        seconds = self.records.get(step.name, {}).get("seconds")
+        return StepResult(step.name, line, step.out, reason, seconds, _size(Path(step.out)))
+
+
+def _interrupted(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """True if the output of an earlier call can be resumed."""
+    return not before["finished"] and all(before[key] == value for key, value in now.items())
+
+
+def _difference(before: list[str], now: list[str]) -> str:
+    """The options of a command that have changed; "" if none has."""
+    old, new = _options(before), _options(now)
+    if any(option.startswith("--steps @") for option in new):
+        old, new = ([o for o in options if not o.startswith("--steps ")] for options in (old, new))
+    added, gone = ([o for o in one if o not in other] for one, other in ((new, old), (old, new)))
+    parts = [f"now {', '.join(added)}"] if added else []
+    return "; ".join(parts + ([f"before {', '.join(gone)}"] if gone else []))
+
+
+def _options(words: Iterable[str]) -> list[str]:
+    """Each option with its value as one text, after the command with its arguments."""
+    found: list[str] = []
+    for word in words:
+        if word.startswith("--") or not found:
+            found.append(word)
+        else:
+            found[-1] += f" {shlex.quote(word)}"
+    return found
+
+
+def _size(path: Path) -> int | None:
+    """The size of a file or of all files in a directory; None if there is none."""
+    if not path.exists():
+        return None
+    return sum(
+        file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()
+    )
+
+
+def _execute(words: list[str]) -> None:
+    """Run a command in this process."""
+    before = sys.argv
+    sys.argv = ["mtkd", *words]  # outputs record their command
+    try:
+        cli.main(words, prog_name="mtkd", standalone_mode=False)
+    except SystemExit as left:
+        if left.code in _INTERRUPTED:
+            raise
+        if left.code:
+            raise UserError(f"`mtkd {words[0]}` failed with exit code {left.code}") from left
+    finally:
+        sys.argv = before

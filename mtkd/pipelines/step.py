@@ -1,0 +1,161 @@
+"""One step of a pipeline: a command of mtkd with its options, and their validation by that command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from mtkd.api.training_request import load_recipe
+from mtkd.cli.main import cli
+from mtkd.cli.options import train_settings
+from mtkd.recipes.settings_reference import written
+from tasks.errors import UserError, shorten, unknown
+
+TRAINS = ("refine", "distill", "finetune")  # commands that leave a run with its number of steps
+_NO_STEPS = ("demo", "init", "run")
+_CHOSEN = ("overwrite", "quiet", "resume")  # options that `mtkd run` sets itself
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command that a pipeline runs.
+
+    Attributes:
+        name: its name in the file; "STEP/TASK" if the step of the file is one command per task.
+        command: such as "refine" or "augment mask".
+        options: name on the command line, without dashes -> value.
+        out: the file or directory that it writes.
+        raw: the options with references to other steps (`@NAME`) in place of their outputs.
+        needs: the steps whose outputs it reads.
+        steps_of: the step that it trains as many steps as.
+    """
+
+    name: str
+    title: str
+    command: str
+    options: Mapping[str, Any]
+    out: str
+    raw: Mapping[str, Any]
+    needs: tuple[str, ...] = ()
+    steps_of: str | None = None
+
+    @classmethod
+    def of(cls, name: str, title: str, command: str, options: Mapping[str, Any], folder: str) -> Step:
+        """A step with its output, in `folder` if the options do not name one."""
+        known = parameters(find_command(command))
+        key, suffix = ("out", "") if "out" in known and command != "store plan" else ("json", ".json")
+        options = dict(options)
+        if key not in known:
+            raise UserError(f"`mtkd {command}` writes no result")
+        out = str(options.pop(key, f"{folder}/{name}{suffix}"))
+        count = options.get("steps")
+        other = count[1:] if isinstance(count, str) and count.startswith("@") else None
+        return cls(name, title, command, options | {key: out}, out, options, steps_of=other)
+
+    def words(self, steps: int | None = None) -> list[str]:
+        """The command line after `mtkd`.
+
+        Args:
+            steps: the number of steps of the step `steps_of`; None = not known yet.
+        """
+        known = parameters(find_command(self.command))
+        given = dict(self.options)
+        if self.steps_of and steps is not None:
+            given["steps"] = steps
+        arguments = {key for key in given if isinstance(known[key], click.Argument)}
+        words = self.command.split()
+        words += [word for key in arguments for word in _option_words(key, known[key], given[key])]
+        for key, value in given.items():
+            words += [] if key in arguments else _option_words(key, known[key], value)
+        return words
+
+
+def find_command(name: str) -> click.Command:
+    """The command of mtkd that a step names.
+
+    Raises:
+        UserError: there is no such command, or it is a group of commands, or no step can run it.
+    """
+    found: click.Command = cli
+    place: list[str] = []
+    for word in name.split():
+        names = _commands(found, place)
+        if word not in names:
+            raise unknown("command", name, names.values())
+        place.append(word)
+        command = found.get_command(click.Context(found), word)  # type: ignore[attr-defined]
+        assert command is not None
+        found = command
+    if not place or isinstance(found, click.Group):
+        raise UserError(f"{name!r} is not one command", expected=shorten(_commands(found, place).values()))
+    return found
+
+
+def _commands(group: click.Command, place: list[str]) -> dict[str, str]:
+    """The commands of a group that a step can run: name -> full name; none if it is no group."""
+    listed = group.list_commands(click.Context(group)) if isinstance(group, click.Group) else []
+    return {name: " ".join([*place, name]) for name in listed if place or name not in _NO_STEPS}
+
+
+def parameters(command: click.Command) -> dict[str, click.Parameter]:
+    """The options and arguments of a command that a step may set, by their names on the command line."""
+    named = {
+        (param.name or "")
+        if isinstance(param, click.Argument)
+        else max(param.opts, key=len).lstrip("-"): param
+        for param in command.params
+    }
+    return {name: param for name, param in named.items() if name not in _CHOSEN}
+
+
+def check_step(step: Step) -> dict[str, Any]:
+    """Validate the options of a step by its command, and its settings by its recipe.
+
+    Returns:
+        The parameters of the command.
+
+    Raises:
+        UserError: an option is missing or its value is invalid, or a setting is.
+    """
+    command = find_command(step.command)
+    try:
+        given = command.make_context(step.command, step.words(steps=1)[len(step.command.split()) :]).params
+    except click.ClickException as error:
+        raise UserError(error.format_message(), hint=f"`mtkd {step.command} --help`") from error
+    if step.command in TRAINS:
+        tasks = given.get("tasks") or given.get("task") or "glue"
+        load_recipe(step.command, given["recipe"], train_settings(given) | {"train": None, "tasks": tasks})
+    return given
+
+
+def _option_words(name: str, param: click.Parameter, value: Any) -> Iterator[str]:
+    """The words of a command line that set an option or argument."""
+    values = value if isinstance(value, list) else [value]
+    if isinstance(param, click.Option) and param.is_flag:
+        if not isinstance(value, bool):
+            raise UserError(f"{name} = {value!r}", expected="true or false")
+        yield from [f"--{name}"] if value else param.secondary_opts[:1]
+        return
+    if isinstance(value, dict):
+        values = _pairs(name, value)
+    elif len(values) > 1 and not param.multiple and param.nargs == 1:
+        if name != "tasks":
+            raise UserError(f"{name} = {value!r}", expected="one value")
+        values = [",".join(map(str, values))]
+    for part in values:
+        if isinstance(part, bool | dict | list):
+            raise UserError(f"{name} = {part!r}", expected="a number or text")
+        if isinstance(param, click.Option):
+            yield f"--{name}"
+        yield str(part)
+
+
+def _pairs(name: str, table: Mapping[str, Any]) -> list[str]:
+    """A table as KEY=VALUE, or several of them for a list; the values of settings as `--set` takes them."""
+    if name == "set":
+        return [f"{key}={written(value)}" for key, value in table.items()]
+    parts = {key: value if isinstance(value, list) else [value] for key, value in table.items()}
+    return [f"{key}={part}" for key, found in parts.items() for part in found]

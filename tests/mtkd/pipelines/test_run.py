@@ -1,0 +1,277 @@
+"""`mtkd run`: what runs, what runs again and why, and what is refused before the first step."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mtkd
+from mtkd.cli.flags import as_options
+from mtkd.pipelines import run as module
+
+FILE = """
+out = "out"
+data = "pocket"
+tasks = "rte"
+limit = 16
+eval-limit = 8
+seed = 3
+
+[steps.student]                      # before its teacher in the file
+command = "distill"
+recipe = "mkd-lstm"
+teacher = "@teacher"
+steps = 2
+set.student.max_length = 24
+set.student.head_hidden = 8
+set.student.embeddings = "teacher"
+set.student.bilstm = { hidden_size = 8, projection_size = 8, output_size = 8 }
+
+[steps.teacher]
+command = "refine"
+encoder = "ENCODER"
+epochs = 1
+set.max_length = 24
+
+[steps.tuned]
+command = "finetune"
+title = "tuned on {task}"
+model = "@teacher/model"
+steps = "@student"
+lr = 1e-3
+
+[steps.scores]
+command = "evaluate"
+model = "@student"
+against = "@tuned/rte"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, tiny_encoder: Path) -> Path:
+    path = tmp_path / "job" / "pipeline.toml"
+    path.parent.mkdir()
+    path.write_text(FILE.replace("ENCODER", str(tiny_encoder)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that a pipeline runs; they write a file instead of training."""
+    ran: list[list[str]] = []
+
+    def execute(words: list[str]) -> None:
+        ran.append(words)
+        key = "--json" if words[0] == "evaluate" else "--out"
+        out = Path(words[words.index(key) + 1])
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if words[0] == "evaluate":
+            out.write_text("{}")
+        else:
+            out.mkdir(exist_ok=True)
+            (out / "run.json").write_text(json.dumps({"training": {"steps": 2, "seconds": 1}}))
+
+    monkeypatch.setattr(module, "_execute", execute)
+    return ran
+
+
+def names(results: list[mtkd.pipelines.run.StepResult]) -> list[str]:
+    return [result.name for result in results if result.reason]
+
+
+def overwriting(commands: list[list[str]]) -> list[bool]:
+    return ["--overwrite" in words for words in commands]
+
+
+ALL = ["teacher", "student", "tuned/rte", "scores"]
+
+
+def test_the_whole_job_in_the_order_of_its_needs_then_nothing(file: Path, mtkd: Callable) -> None:
+    done = mtkd("run", file, "--json", file.parent / "result.json")
+    assert done.code == 0, done.err
+    out = file.parent / "out"
+    records = {name: json.loads((out / name / "run.json").read_text()) for name in ALL[:3]}
+    assert {record["status"] for record in records.values()} == {"finished"}
+    assert records["student"]["identity"]["settings"]["train"]["seed"] == 3
+    assert records["tuned/rte"]["training"]["steps"] == records["student"]["training"]["steps"] == 2
+    assert records["student"]["rows"]["rte"]["train"] == 16
+    scores = json.loads((out / "scores.json").read_text())
+    assert scores["scores"]["rte/validation"]["rows"] == 8 and scores["differences"]
+    titles = [line.split(":")[0] for line in done.err.splitlines() if line.startswith("== ")]
+    assert titles == ["== 1/4 teacher", "== 2/4 student", "== 3/4 tuned on rte", "== 4/4 scores"]
+    results = json.loads((file.parent / "result.json").read_text())
+    assert [result["name"] for result in results] == ALL
+    assert all(result["seconds"] > 0 and result["bytes"] > 0 for result in results)
+
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    again = mtkd("run", file)
+    assert again.code == 0 and "$ mtkd" not in again.err and again.err.count("finished before") == 4
+    assert times == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+
+
+def test_a_change_runs_its_step_and_those_that_need_it(
+    file: Path, commands: list[list[str]], mtkd: Callable
+) -> None:
+    import mtkd as library
+
+    assert names(library.run_pipeline(file)) == ALL and not any(overwriting(commands))
+    commands.clear()
+    changed = {"steps.student.lr": 0.01}
+    planned = library.run_pipeline(file, settings=changed, dry_run=True)
+    reasons = {result.name: result.reason for result in planned}
+    assert reasons == {
+        "teacher": None,
+        "student": "changed: now --lr 0.01",
+        "tuned/rte": "'student' runs again",
+        "scores": "'student' runs again; 'tuned/rte' runs again",
+    }
+    assert "--steps @student" in planned[2].command and not commands
+    shown = mtkd("run", file, "--set", "steps.student.lr=0.01", "--dry-run").out
+    assert "2/4 student: changed: now --lr 0.01\n" in shown and "1/4 teacher: finished\n" in shown
+    assert names(library.run_pipeline(file, settings=changed)) == ALL[1:]
+    assert ["--overwrite" in words for words in commands] == [True, True, False], (
+        "evaluate has no such option"
+    )
+    assert names(library.run_pipeline(file, settings=changed)) == []
+    back = library.run_pipeline(file, settings={"steps.student.lr": 0.02}, dry_run=True)[1].reason
+    assert back == "changed: now --lr 0.02; before --lr 0.01"
+    assert names(library.run_pipeline(file, overwrite=True, settings=changed)) == ALL
+    shutil.rmtree(file.parent / "out" / "student")
+    missing = library.run_pipeline(file, settings=changed, dry_run=True)
+    assert missing[1].reason == "out/student is missing" and names(missing) == ALL[1:]
+
+
+def test_a_change_of_a_file_is_seen(
+    file: Path, commands: list[list[str]], write_task: Callable, tmp_path: Path
+) -> None:
+    rows = [{"text": f"row {n}", "label": "ab"[n % 2]} for n in range(4)]
+    task = write_task(file.parent, "classify", ["a", "b"], train=rows, validation=rows)
+    data = file.parent / "data" / "topics" / "test.csv"
+    data.parent.mkdir(parents=True)
+    data.write_text("text\nmore\n")
+    settings = {"tasks": task.name, "data": "data"}
+
+    def reason(number: int) -> str | None:
+        mtkd.run_pipeline(file, settings=settings)
+        return mtkd.run_pipeline(file, settings=settings, dry_run=True)[number].reason
+
+    assert reason(0) is None
+    train = file.parent / "train.jsonl"
+    os.utime(train, (1, 1))
+    assert mtkd.run_pipeline(file, settings=settings, dry_run=True)[0].reason is None, (
+        "the bytes are the same"
+    )
+    for changed in (train, data, task):
+        changed.write_text(changed.read_text() + "\n")
+        planned = mtkd.run_pipeline(file, settings=settings, dry_run=True)
+        assert names(planned) == ["teacher", "student", "tuned/topics", "scores"]
+        assert planned[0].reason is not None and planned[0].reason.endswith(f"{changed.name} has changed")
+        assert reason(0) is None
+
+
+@pytest.mark.parametrize("killed", range(4))
+def test_a_pipeline_that_was_interrupted_resumes(
+    killed: int, file: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = module._execute
+
+    def interrupted(words: list[str]) -> None:
+        if len(commands) == killed:
+            raise KeyboardInterrupt
+        execute(words)
+
+    monkeypatch.setattr(module, "_execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mtkd.run_pipeline(file)
+    monkeypatch.setattr(module, "_execute", execute)
+    commands.clear()
+    results = mtkd.run_pipeline(file)
+    assert names(results) == ALL[killed:] and results[killed].reason == "it was interrupted, and resumes"
+    assert not any(overwriting(commands)), "the output of the step is kept"
+    assert names(mtkd.run_pipeline(file)) == []
+
+
+def test_a_step_that_was_interrupted_and_then_changed_starts_over(
+    file: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = module._execute
+    monkeypatch.setattr(module, "_execute", lambda words: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        mtkd.run_pipeline(file)
+    monkeypatch.setattr(module, "_execute", execute)
+    mtkd.run_pipeline(file, settings={"steps.teacher.epochs": 2})
+    assert overwriting(commands) == [True, False, False, False]
+
+
+def test_a_killed_process_resumes_at_the_step_that_it_was_in(file: Path, processes: Any) -> None:
+    killed = processes.run("run", file, kill_at="*/student/run.json")
+    assert killed.code == -9
+    done = processes.run("run", file)
+    assert done.code == 0, done.err
+    lines = [line for line in done.err.splitlines() if line.startswith("== ")]
+    assert lines[0] == "== 1/4 teacher: finished before"
+    assert lines[1] == "== 2/4 student: it was interrupted, and resumes"
+
+
+def test_the_error_of_a_step_names_it_and_the_output_of_others_stays(file: Path, tmp_path: Path) -> None:
+    (file.parent / "out" / "teacher").mkdir(parents=True)
+    (file.parent / "out" / "teacher" / "notes.txt").write_text("mine")
+    with pytest.raises(mtkd.UserError, match=r"step 'teacher': out/teacher holds files that do not belong"):
+        mtkd.run_pipeline(file)
+    assert (file.parent / "out" / "teacher" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"taks": "rte"}, ["unknown key of a pipeline 'taks'", "'tasks'"]),
+        ({"steps": {}}, ["no steps"]),
+        ({"steps.more": {"epochs": 1}}, ["step 'more'", "no command"]),
+        ({"steps.more": {"command": "refne"}}, ["step 'more'", "'refne'", "'refine'"]),
+        ({"steps.more": {"command": "augment"}}, ["'augment' is not one command", "augment mask"]),
+        ({"steps.more": {"command": "augment msk"}}, ["'augment msk'", "'augment mask'"]),
+        ({"steps.more": {"command": "run"}}, ["unknown command 'run'"]),
+        ({"steps.a b": {"command": "refine"}}, ["'a b' is not a valid name"]),
+        ({"steps.teacher.epoch": 1}, ["step 'teacher'", "'epoch' (did you mean 'epochs'?)"]),
+        ({"steps.teacher.overwrite": True}, ["'overwrite'", "mtkd run"]),
+        ({"steps.teacher.epochs": 0}, ["step 'teacher'", "--epochs", "x>=1"]),
+        ({"steps.teacher.epochs": [1, 2]}, ["step 'teacher'", "epochs = [1, 2]", "one value"]),
+        ({"steps.teacher.set.train.leer": 1}, ["step 'teacher'", "'train.leer' (did you mean 'train.lr'?)"]),
+        ({"steps.teacher.set": 3}, ["step 'teacher'", "set = 3", "a table"]),
+        ({"steps.student.recipe": "mkd-lstn"}, ["step 'student'", "'mkd-lstn' (did you mean 'mkd-lstm'?)"]),
+        ({"steps.student.recipe": None}, ["step 'student'", "Missing argument 'RECIPE'"]),
+        ({"steps.scores.report": "yes"}, ["step 'scores'", "report = 'yes'", "true or false"]),
+        ({"steps.student.teacher": "@techer"}, ["step 'student'", "'techer' (did you mean 'teacher'?)"]),
+        ({"steps.tuned.steps": "@scores"}, ["step 'tuned/rte'", "unknown step that trains", "'scores'"]),
+        ({"steps.teacher.encoder": "@scores"}, ["need each other: 'student' needs 'teacher' needs"]),
+        ({"steps.scores.json": "out/teacher"}, ["step 'scores'", "writes out/teacher", "'teacher'"]),
+        ({"steps.student.corpus": "corpora/a"}, ["step 'student'", "--corpus corpora/a", "no such file"]),
+        ({"steps.teacher.encoder": "./nowhere"}, ["step 'teacher'", "--encoder ./nowhere", "no such file"]),
+        ({"steps.student.unlabelled": {"rte": "more.csv"}}, ["step 'student'", "more.csv", "no such file"]),
+        ({"data": "nowhere"}, ["step 'teacher'", "'nowhere' does not exist"]),
+        ({"tasks": "rtee"}, ["unknown task 'rtee'", "'rte'"]),
+        ({"tasks": "own.toml"}, ["cannot read the task file own.toml"]),
+    ],
+)  # fmt: skip
+def test_mistakes_are_found_before_the_first_step(
+    changes: dict[str, Any], parts: list[str], file: Path, commands: list[list[str]]
+) -> None:
+    with pytest.raises(mtkd.UserError) as caught:
+        mtkd.run_pipeline(file, settings=changes)
+    for part in parts:
+        assert part in as_options(str(caught.value))
+    assert not commands and not (file.parent / "out").exists()
+
+
+def test_files_that_are_no_pipelines(tmp_path: Path, mtkd: Callable) -> None:
+    (tmp_path / "broken.toml").write_text("[steps")
+    broken = mtkd("run", tmp_path / "broken.toml")
+    assert broken.code == 2 and "is not valid TOML" in broken.err
+    missing = mtkd("run", tmp_path / "nothing.toml")
+    assert missing.code == 2 and "there is no pipeline" in missing.err and "demo" in missing.err
