@@ -38,6 +38,7 @@ __all__ = [
     "export",
     "finetune",
     "glue_submission",
+    "init_pipeline",
     "list_grids",
     "list_recipes",
     "list_tasks",
@@ -90,6 +91,7 @@ _MODULES = {
         "list_tasks",
         "show_recipe",
     ),
+    "mtkd.pipelines.init": ("init_pipeline",),
     "mtkd.pipelines.run": ("run_pipeline",),
     "mtkd.losses.loss_term": (
         "LossTerm",
@@ -131,6 +133,7 @@ if TYPE_CHECKING:
     from mtkd.api.training import distill, finetune, refine
     from mtkd.losses.loss_term import LossTerm, TermInput
     from mtkd.outputs import LOGITS
+    from mtkd.pipelines.init import init_pipeline
     from mtkd.pipelines.run import run_pipeline
     from mtkd.settings import TrainSettings
     from mtkd.training.callbacks import Callback

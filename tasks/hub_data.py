@@ -67,3 +67,34 @@ def _hub_responds(dataset: str) -> bool:
     except Exception:  # the HTTP client's own classes differ between versions of the hub client
         return False
     return True
+
+
+def fetch_splits(name: str) -> dict[str, tuple[pa.Table, dict[str, list[str]]]]:
+    """All splits of a data set, `NAME` or `NAME:CONFIGURATION`: its rows, and class names by column.
+
+    Raises:
+        UserError: there is no such data set, or the hub cannot be reached and it is not cached.
+    """
+    import datasets
+
+    dataset, _, configuration = name.partition(":")
+    advice = "`NAME:CONFIGURATION` names one of several configurations; or pass files"
+    try:
+        with _offline_if_unreachable(dataset):
+            loaded = datasets.load_dataset(dataset, configuration or None)
+    except ConnectionError as error:
+        raise UserError(
+            f"there is no file {name!r}, and the Hugging Face hub cannot be reached: {error}",
+            hint="check the path, or connect to the network",
+        ) from error
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise UserError(
+            f"there is no file {name!r}, and no such data set on the hub: {error}", hint=advice
+        ) from error
+    return {
+        str(split): (
+            rows.with_format("arrow")[:],
+            {key: kind.names for key, kind in rows.features.items() if isinstance(kind, datasets.ClassLabel)},
+        )
+        for split, rows in loaded.items()
+    }

@@ -25,6 +25,7 @@ _OF_TRAINING = ("torch", "transformers", "pydantic", "safetensors")  # not neede
     cls=LazyGroup,
     lazy={
         "demo": ("mtkd.cli.demo:demo", "run the whole workflow on built-in data"),
+        "init": ("mtkd.cli.pipeline:init", "guess a task from data, and write a pipeline to start from"),
         "run": ("mtkd.cli.pipeline:run", "run a whole job from one file"),
         "tasks": ("mtkd.cli.info:tasks", "list the built-in tasks"),
         "recipes": ("mtkd.cli.info:recipes", "list the recipes; `recipes show NAME` prints one"),

@@ -1,11 +1,17 @@
-"""`mtkd run`: a whole job from one file."""
+"""`mtkd run` and `mtkd init`: a whole job from one file, and such a file from data."""
 
 from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from typing import Any
 
 import click
 
 from mtkd.cli.knowledge_store import size_text
-from mtkd.cli.options import report_options, show, table
+from mtkd.cli.options import out_option, report_options, show, table
+from tasks.errors import shorten
 
 
 @click.command()
@@ -23,7 +29,8 @@ def run(file: str, sets: tuple[str, ...], dry_run: bool, overwrite: bool, json_f
     from mtkd.pipelines.run import StepResult, run_pipeline
     from mtkd.recipes import parse_set
 
-    results = run_pipeline(file, settings=parse_set(sets), overwrite=overwrite, dry_run=dry_run)
+    with contextlib.redirect_stdout(sys.stderr if json_file == "-" else sys.stdout):
+        results = run_pipeline(file, settings=parse_set(sets), overwrite=overwrite, dry_run=dry_run)
 
     def line(result: StepResult) -> tuple[str, ...]:
         done = "finished before" if result.reason is None else "would run" if dry_run else "ran"
@@ -45,3 +52,47 @@ def run(file: str, sets: tuple[str, ...], dry_run: bool, overwrite: bool, json_f
         table(columns, list(map(line, results)))
 
     show([result.to_json() for result in results], json_file, draw)
+
+
+@click.command()
+@click.argument("data", nargs=-1, required=True, metavar="DATA...")
+@out_option
+@click.option("--name", help="the name of the task  [default: that of the data]")
+@click.option("--columns", metavar="A[,B]", help="the text columns")
+@click.option("--label", metavar="COLUMN", help="the label column")
+@click.option("--kind", metavar="K", help="the task type: classify, regress, multilabel or span")
+@click.option("--validation", metavar="FILE", help="validation rows")
+@click.option("--unlabelled", multiple=True, metavar="FILE", help="text without labels")
+@click.option(
+    "--validation-fraction", default=0.1, help="part of the training rows that is split off if there are none"
+)
+@click.option("--overwrite", is_flag=True, help="replace the files of an earlier mtkd init")
+@report_options
+def init(columns: str | None, json_file: str | None, **given: Any) -> None:
+    """Guess a task from DATA and write a task file and a pipeline for `mtkd run`.
+
+    DATA are CSV, TSV, JSONL or parquet files; names such as dev.csv, test.csv or unlabelled.csv say what they
+    hold. Or a data set on the hub, as NAME or NAME:CONFIGURATION.
+    """
+    from mtkd.pipelines.init import init_pipeline
+
+    result = init_pipeline(columns=columns.split(",") if columns else (), **given)
+    task = result.task
+    rows = {
+        "task": f"{task.name} ({task.kind})",
+        "text": ", ".join(task.columns),
+        "label": task.label,
+        "labels": f"{len(task.labels)}: {shorten(task.labels)}" if task.labels else "",
+        "range": "{:g} to {:g}".format(*task.range) if task.range else "",
+        "rows": ", ".join(f"{split} {count:,}" for split, count in result.rows.items()),
+    }
+
+    def draw() -> None:
+        table(("guessed", ""), [(key, value) for key, value in rows.items() if value])
+        for note in result.notes:
+            print(f"note: {note}")
+        print(f"If a guess is wrong, correct {result.task_file}, or give --columns, --label or --kind.")
+        print(f"next: mtkd run {shlex.quote(str(result.pipeline))}")
+
+    files = {"pipeline": str(result.pipeline), "task_file": str(result.task_file)}
+    show(files | {"task": task.to_json(), "rows": result.rows, "notes": list(result.notes)}, json_file, draw)

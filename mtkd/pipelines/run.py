@@ -145,7 +145,7 @@ class _Runner:
         self._note(step, now | {"finished": None, "seconds": (before or {}).get("seconds")})
         say(f"$ mtkd {shlex.join(words)}")
         started = time.monotonic()
-        _execute([*words, *(["--quiet"] if is_quiet() else [])])
+        _execute(step.command, [*words, *(["--quiet"] if is_quiet() else [])])
         seconds = time.monotonic() - started
         self._note(step, now | {"finished": datetime.now(UTC).isoformat(), "seconds": seconds})
 
@@ -232,8 +232,8 @@ def _size(path: Path) -> int | None:
     )
 
 
-def _execute(words: list[str]) -> None:
-    """Run a command in this process."""
+def _execute(command: str, words: list[str]) -> None:
+    """Run a command in this process; `words`: all of its command line after `mtkd`."""
     before = sys.argv
     sys.argv = ["mtkd", *words]  # outputs record their command
     try:
@@ -242,6 +242,6 @@ def _execute(words: list[str]) -> None:
         if left.code in _INTERRUPTED:
             raise
         if left.code:
-            raise UserError(f"`mtkd {words[0]}` failed with exit code {left.code}") from left
+            raise UserError(f"`mtkd {command}` failed with exit code {left.code}") from left
     finally:
         sys.argv = before

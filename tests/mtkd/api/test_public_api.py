@@ -88,6 +88,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "evaluate": measurement.evaluate,
     "export": exporting.export,
     "finetune": training.finetune,
+    "init": mtkd.init_pipeline,
     "predict": measurement.predict,
     "pull": mtkd.pull,
     "push": mtkd.push,

@@ -63,15 +63,15 @@ def file(tmp_path: Path, tiny_encoder: Path) -> Path:
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands that a pipeline runs; they write a file instead of training."""
+    """The commands that a pipeline runs, which only write the output that later steps look for."""
     ran: list[list[str]] = []
 
-    def execute(words: list[str]) -> None:
+    def execute(command: str, words: list[str]) -> None:
         ran.append(words)
-        key = "--json" if words[0] == "evaluate" else "--out"
+        key = "--json" if command == "evaluate" else "--out"
         out = Path(words[words.index(key) + 1])
         out.parent.mkdir(parents=True, exist_ok=True)
-        if words[0] == "evaluate":
+        if command == "evaluate":
             out.write_text("{}")
         else:
             out.mkdir(exist_ok=True)
@@ -93,7 +93,7 @@ ALL = ["teacher", "student", "tuned/rte", "scores"]
 
 
 def test_the_whole_job_in_the_order_of_its_needs_then_nothing(file: Path, mtkd: Callable) -> None:
-    done = mtkd("run", file, "--json", file.parent / "result.json")
+    done = mtkd("run", file, "--json")
     assert done.code == 0, done.err
     out = file.parent / "out"
     records = {name: json.loads((out / name / "run.json").read_text()) for name in ALL[:3]}
@@ -105,7 +105,7 @@ def test_the_whole_job_in_the_order_of_its_needs_then_nothing(file: Path, mtkd: 
     assert scores["scores"]["rte/validation"]["rows"] == 8 and scores["differences"]
     titles = [line.split(":")[0] for line in done.err.splitlines() if line.startswith("== ")]
     assert titles == ["== 1/4 teacher", "== 2/4 student", "== 3/4 tuned on rte", "== 4/4 scores"]
-    results = json.loads((file.parent / "result.json").read_text())
+    results = json.loads(done.out)
     assert [result["name"] for result in results] == ALL
     assert all(result["seconds"] > 0 and result["bytes"] > 0 for result in results)
 
@@ -181,10 +181,10 @@ def test_a_pipeline_that_was_interrupted_resumes(
 ) -> None:
     execute = module._execute
 
-    def interrupted(words: list[str]) -> None:
+    def interrupted(command: str, words: list[str]) -> None:
         if len(commands) == killed:
             raise KeyboardInterrupt
-        execute(words)
+        execute(command, words)
 
     monkeypatch.setattr(module, "_execute", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -201,7 +201,7 @@ def test_a_step_that_was_interrupted_and_then_changed_starts_over(
     file: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute = module._execute
-    monkeypatch.setattr(module, "_execute", lambda words: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(module, "_execute", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         mtkd.run_pipeline(file)
     monkeypatch.setattr(module, "_execute", execute)
@@ -225,6 +225,20 @@ def test_the_error_of_a_step_names_it_and_the_output_of_others_stays(file: Path,
     with pytest.raises(mtkd.UserError, match=r"step 'teacher': out/teacher holds files that do not belong"):
         mtkd.run_pipeline(file)
     assert (file.parent / "out" / "teacher" / "notes.txt").read_text() == "mine"
+
+
+def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
+    data = file.parent / "rows" / "rte" / "train.jsonl"
+    data.parent.mkdir(parents=True)
+    row = {"sentence1": "a cat sleeps", "sentence2": "a cat rests", "label": 7}
+    data.write_text(json.dumps(row) + "\n")
+    only = {"steps": {"checked": {"command": "data check", "data": "rows"}}}
+    with pytest.raises(mtkd.UserError, match=r"step 'checked': `mtkd data check` failed with exit code 2"):
+        mtkd.run_pipeline(file, settings=only)
+    for split in ("train", "validation"):
+        data.with_name(f"{split}.jsonl").write_text(json.dumps(row | {"label": 1}) + "\n")
+    assert names(mtkd.run_pipeline(file, settings=only)) == ["checked"]
+    assert (file.parent / "out" / "checked.json").is_file()
 
 
 @pytest.mark.parametrize(

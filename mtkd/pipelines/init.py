@@ -1,0 +1,216 @@
+"""`mtkd.init_pipeline`: from data files to a task file and a pipeline to start from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mtkd.pipelines.init_data import Part, read_parts, role_of
+from mtkd.pipelines.init_files import pipeline_text, task_text
+from tasks.errors import UserError, counted
+from tasks.files import atomic_path, write_text
+from tasks.glue import TASKS
+from tasks.guess import Guess, guess_task, without_label
+from tasks.loading import require_valid
+from tasks.schema import fit_columns
+from tasks.task import UNLABELLED, Task
+from tasks.task_file import check_task
+from tasks.unlabelled import checked_batches
+
+PIPELINE = "pipeline.toml"
+_MOST_VALIDATION = 5000  # texts that are split off
+
+
+@dataclass(frozen=True)
+class InitResult:
+    """What `init_pipeline` found and wrote.
+
+    Attributes:
+        task: the task that was guessed.
+        pipeline, task_file: the files to look at, and to run.
+        rows: split -> number of rows.
+        notes: what was done with the data, and what else could have been chosen.
+    """
+
+    task: Task
+    pipeline: Path
+    task_file: Path
+    rows: dict[str, int]
+    notes: tuple[str, ...]
+
+
+def init_pipeline(
+    data: str | Path | Sequence[str | Path],
+    *,
+    out: str | Path,
+    name: str | None = None,
+    columns: Sequence[str] = (),
+    label: str | None = None,
+    kind: str | None = None,
+    validation: str | Path | None = None,
+    unlabelled: Sequence[str | Path] = (),
+    validation_fraction: float = 0.1,
+    overwrite: bool = False,
+) -> InitResult:
+    """Look at data, and write a task file and a pipeline (`run_pipeline`) to start from.
+
+    Args:
+        data: CSV, TSV, JSONL or parquet files, of which names such as dev.csv say what they hold; or a data
+            set on the hub, as NAME or NAME:CONFIGURATION.
+        out: the directory to write to.
+        name: the name of the task; by default that of the data.
+        columns, label, kind: one or two text columns, the label column and the task type (classify, regress,
+            multilabel or span), where they are not to be guessed.
+        validation: the file of validation rows.
+        unlabelled: files of rows without labels.
+        validation_fraction: which part of the training rows becomes the validation rows if there are none;
+            at most 5,000 texts. Rows with the same texts stay together.
+        overwrite: replace the files that an earlier call wrote.
+
+    Returns:
+        The task, the files and the number of rows of each split.
+
+    Raises:
+        UserError: files that are missing, empty or invalid, or in which no text and labels can be found; or
+            files in `out` that would be replaced.
+    """
+    if not 0 < validation_fraction < 1:
+        raise UserError(f"`validation_fraction={validation_fraction}`", expected="a number between 0 and 1")
+    names = [str(each) for each in ([data] if isinstance(data, str | Path) else data)]
+    parts, more = read_parts(names, validation, unlabelled)
+    inputs = {part.path.resolve() for part in (*parts.values(), *more) if part.path}
+    guess = _guess(parts, columns, label, kind)
+    for part in more:
+        labels = guess.label in part.raw.table.column_names
+        if labels and not pc.all(without_label(part.raw.table[guess.label], guess.kind)).as_py():
+            raise UserError(
+                f"{part.raw.path} and {parts['train'].raw.path} both hold labelled rows",
+                hint="name the validation rows with `validation=FILE`, or call their file validation or dev",
+            )
+    task = _task(_name(name, names), guess)
+    texts = [part for part in (parts.pop(UNLABELLED, None), *more) if part]
+    for split, part in [*parts.items(), *((UNLABELLED, part) for part in texts)]:
+        _check(task, split, part)
+    notes = [f"{', '.join(guess.others)} also looks like text"] if guess.others else []
+    train = parts["train"].raw.table
+    gone = without_label(train[guess.label], guess.kind)
+    if rows := pc.sum(gone).as_py():
+        notes.append(f"{counted(rows, 'training row')} without a label: text for the student")
+        texts.append(Part.of(train.filter(gone).drop_columns([guess.label])))
+        parts["train"] = Part.of(train := train.filter(pc.invert(gone)))
+    if "validation" not in parts:
+        held = _held_out(train, guess, validation_fraction)
+        rows = pc.sum(held).as_py()
+        notes.append(f"no validation rows: {rows:,} of {counted(len(train), 'training row')} are split off")
+        parts |= {"train": Part.of(train.filter(pc.invert(held))), "validation": Part.of(train.filter(held))}
+    return _write(Path(out), task, parts, texts, notes, inputs, overwrite)
+
+
+def _guess(parts: Mapping[str, Part], columns: Sequence[str], label: str | None, kind: str | None) -> Guess:
+    """The guess from training and validation rows, whose labels may differ."""
+    train = parts["train"]
+    tables = [train.raw.table]
+    names = tables[0].column_names
+    if (other := parts.get("validation")) and set(names) <= set(other.raw.table.column_names):
+        tables.append(other.raw.table.select(names))
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException:
+        table = tables[0]
+    given = {"columns": columns, "label": label, "kind": kind, "class_names": train.class_names}
+    return guess_task(table, train.raw.path, **given)  # type: ignore[arg-type]
+
+
+def _task(name: str, guess: Guess) -> Task:
+    fields = {"labels": guess.labels, "range": guess.range, "unanswerable": guess.unanswerable}
+    task = Task(name, guess.kind, guess.columns, label=guess.label, **fields)  # type: ignore[arg-type]
+    return check_task(replace(task, metrics=task.type.default_metrics))
+
+
+def _name(given: str | None, names: Sequence[str]) -> str:
+    """The name of the task: the one that is given, or that of the file, its directory or the data set."""
+    if given in TASKS:
+        raise UserError(f"`name={given}` is a built-in task", hint="choose another name")
+    if given is not None:
+        return given
+    path = Path(names[0].partition(":")[0])
+    stem = path.resolve().parent.name if role_of(path.stem) or path.stem.lower() == "data" else path.stem
+    plain = re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")
+    plain = plain if plain[:1].isalpha() else f"task-{plain}".strip("-")
+    return f"{plain}-own" if plain in TASKS else plain
+
+
+def _check(task: Task, split: str, part: Part) -> None:
+    """Validate the rows of a split as training does; training and test rows may lack labels."""
+    if split == UNLABELLED:
+        for _ in checked_batches(task, iter([part.raw])):
+            pass
+        return
+    lenient = replace(task, test=("train", "test"))
+    raw = replace(part.raw, table=fit_columns(lenient, split, part.raw))
+    require_valid(lenient, split, raw, raw.path)
+
+
+def _held_out(table: pa.Table, guess: Guess, fraction: float) -> pa.Array:
+    """True for the rows that become validation rows: those of the texts with the lowest digests."""
+    columns = guess.columns[-1:] if guess.kind == "span" else guess.columns
+    texts = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
+    order = sorted(set(texts), key=lambda text: hashlib.sha256(repr(text).encode()).digest())
+    if len(order) < 2:
+        raise UserError("one text cannot be split into training and validation rows", expected="two or more")
+    chosen = set(order[: min(_MOST_VALIDATION, max(1, round(fraction * len(order))))])
+    return pa.array(np.array([text in chosen for text in texts]))
+
+
+def _write(
+    out: Path,
+    task: Task,
+    parts: Mapping[str, Part],
+    texts: Sequence[Part],
+    notes: Sequence[str],
+    inputs: Collection[Path],
+    overwrite: bool,
+) -> InitResult:
+    """Write the task file, the pipeline, and the rows that are in no file of their own."""
+    tables: dict[Path, pa.Table] = {}
+
+    def place(split: str, part: Part) -> str:
+        """The file of a split, relative to `out` if it is in or beside it."""
+        if part.path is not None:
+            near = os.path.relpath(part.path.resolve(), out.resolve())
+            return near if near.count("..") < 2 else str(part.path.resolve())
+        tables[out / f"{task.name}-{split}.parquet"] = part.raw.table
+        return f"{task.name}-{split}.parquet"
+
+    files = {split: place(split, part) for split, part in parts.items()}
+    more = [place(f"{UNLABELLED}-{n}" if n else UNLABELLED, part) for n, part in enumerate(texts)]
+    task_file, pipeline = out / f"{task.name}.toml", out / PIPELINE
+    if read := [path for path in tables if path.resolve() in inputs]:
+        raise UserError(
+            f"{read[0]} would be replaced by a part of its rows", hint="choose another directory with `out`"
+        )
+    there = [path for path in (task_file, pipeline, *tables) if path.exists()]
+    if there and not overwrite:
+        raise UserError(
+            f"{', '.join(map(str, there))} would be replaced",
+            hint="choose another directory with `out`, or replace them with `overwrite=True`",
+        )
+    for path, table in tables.items():
+        with atomic_path(path) as temporary:
+            pq.write_table(table, temporary)
+    write_text(task_file, task_text(task, files))
+    train = parts["train"].raw.table
+    write_text(pipeline, pipeline_text(task, train, more))
+    rows = {split: len(part.raw.table) for split, part in parts.items()}
+    if texts:
+        rows[UNLABELLED] = sum(len(part.raw.table) for part in texts)
+    return InitResult(task, pipeline, task_file, rows, tuple(notes))

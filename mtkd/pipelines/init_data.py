@@ -1,0 +1,121 @@
+"""The data that `mtkd init` looks at: files by their names, or a data set on the hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from tasks.errors import UserError, counted, did_you_mean
+from tasks.file_readers import READERS, read_file
+from tasks.raw_table import RawTable
+from tasks.task import UNLABELLED
+
+_ROLES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev", "eval"),
+    "test": ("test",),
+    UNLABELLED: (UNLABELLED, "unlabeled", "unsupervised"),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one split.
+
+    Attributes:
+        path: the file that holds them and that a task can name; None if there is none.
+        class_names: label column -> the names of the labels whose ids it holds.
+    """
+
+    raw: RawTable
+    path: Path | None = None
+    class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Part:
+        """Rows that are in no file yet."""
+        return cls(RawTable(table, "rows"))
+
+
+def read_parts(
+    names: Sequence[str], validation: str | Path | None, unlabelled: Sequence[str | Path]
+) -> tuple[dict[str, Part], list[Part]]:
+    """The splits that the data hold, and further files, which are taken for rows without labels.
+
+    Args:
+        names: files, or one data set on the hub.
+        validation, unlabelled: files whose role is given.
+
+    Raises:
+        UserError: a file does not exist or cannot be read, two files have the same role, or none is for
+            training.
+    """
+    found: dict[str, Part] = {}
+    more: list[Part] = []
+    if len(names) == 1 and not Path(names[0]).exists() and not _is_file_name(names[0]):
+        found = _hub(names[0])
+    elif len(names) == 1:
+        found["train"] = _file(Path(names[0]))
+    else:
+        for path in map(Path, names):
+            role = role_of(path.stem)
+            if role is None and "train" in found:
+                more.append(_file(path))
+            else:
+                _add(found, role or "train", _file(path))
+    if validation:
+        _add(found, "validation", _file(Path(validation)))
+    more += [_file(Path(path)) for path in unlabelled]
+    if "train" not in found:
+        raise UserError(f"none of {', '.join(names)} is for training", hint="name the training file, too")
+    return found, more
+
+
+def _add(found: dict[str, Part], role: str, part: Part) -> None:
+    if role in found:
+        raise UserError(
+            f"{found[role].raw.path} and {part.raw.path} both look like {role} rows",
+            hint="name one of them, or make one file of them",
+        )
+    found[role] = part
+
+
+def role_of(stem: str) -> str | None:
+    """What the name of a file or split says about its rows."""
+    words = re.split(r"[^a-z]+", stem.lower())
+    return next((role for role, usual in _ROLES.items() if set(words) & set(usual)), None)
+
+
+def _is_file_name(name: str) -> bool:
+    return Path(name).suffix in READERS or Path(name).is_absolute() or name.startswith(".")
+
+
+def _file(path: Path) -> Part:
+    if not path.is_file():
+        folder = path.parent
+        beside = [str(folder / entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
+        problem = "is a directory" if path.is_dir() else f"does not exist{did_you_mean(str(path), beside)}"
+        raise UserError(f"the file {path} {problem}", expected=f"a file of {', '.join(READERS)}")
+    raw = read_file(path, ())
+    bad = [line for line in raw.bad_lines if line.level == "error"]
+    if bad:
+        raise UserError(
+            f"{counted(len(bad), 'line')} of {path} cannot be read, the first is line {bad[0].line}: "
+            f"{bad[0].message}",
+            hint="correct or delete them",
+        )
+    return Part(raw, path)
+
+
+def _hub(name: str) -> dict[str, Part]:
+    from tasks.hub_data import fetch_splits
+
+    found: dict[str, Part] = {}
+    for split, (table, class_names) in fetch_splits(name).items():
+        if role := role_of(split):
+            _add(found, role, Part(RawTable(table, f"hub:{name}/{split}"), None, class_names))
+    return found

@@ -1,0 +1,276 @@
+"""Guessing a task from a table of labelled rows: its text columns, its label column, its type and labels."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.errors import UserError, shorten, unknown
+from tasks.task_types import task_type
+from tasks.task_types.labels import label_texts, missing
+
+KINDS = ("classify", "regress", "multilabel", "span")
+MOST_LABELS = 1000
+_MOST_NUMBERS = 50  # different whole numbers that are taken for classes
+_NO_SCORE = (None, "", "nan")
+_RARE = 0.05  # texts with fewer different values per row are taken for a category
+_SCORES = ("score", "rating", "stars", "similarity")
+_LABELS = (
+    *("label", "labels", "target", "class", "category", "intent", "sentiment", "topic"),
+    *("tags", "answers"),
+)
+_TEXTS = ("text", "sentence", "content", "review", "body", "message", "utterance", "tweet", "comment")
+_PAIRS = (
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+    ("question", "context"),
+    ("question", "sentence"),
+    ("query", "passage"),
+)
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What a table seems to hold.
+
+    Attributes:
+        kind: the task type: classify, regress, multilabel or span.
+        columns: one or two text columns.
+        label: the label column.
+        labels: the names of the labels, in the order of their ids; empty for regress and span.
+        range: lowest and highest score (regress).
+        unanswerable: True if rows have no answer (span).
+        others: text columns that were not chosen.
+    """
+
+    kind: str
+    columns: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...] = ()
+    range: tuple[float, float] | None = None
+    unanswerable: bool = False
+    others: tuple[str, ...] = ()
+
+
+def guess_task(
+    table: pa.Table,
+    what: str,
+    *,
+    columns: Sequence[str] = (),
+    label: str | None = None,
+    kind: str | None = None,
+    class_names: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> Guess:
+    """Guess a task from its labelled rows; what is given is not guessed.
+
+    Args:
+        what: the name of the table in messages.
+        class_names: label column -> the names of the labels whose ids it holds, if they are known.
+
+    Raises:
+        UserError: the table has no rows or one column, no column looks like texts or labels, there are
+            more than 1,000 labels, or something that is given does not fit.
+    """
+    if not table.num_rows or not table.num_columns:
+        raise UserError(f"{what} has no rows", expected="labelled rows")
+    if table.num_columns == 1:
+        raise UserError(
+            f"{what} has one column, {table.column_names[0]!r}",
+            expected="a text column and a label column",
+            hint="texts alone can be added to labelled rows with `unlabelled=FILE`",
+        )
+    for name in [*columns, *([label] if label else [])]:
+        if name not in table.column_names:
+            raise unknown(f"column of {what}:", name, table.column_names)
+    if kind is not None and kind not in KINDS:
+        raise unknown("task type to start from:", kind, KINDS)
+    label = label or _label_column(table, columns, what)
+    kind = kind or _kind(table[label], label, what)
+    found = replace(_guess_columns(table, columns, label, kind, what), kind=kind)
+    if kind == "regress":
+        return replace(found, range=_range(table[label], label, what))
+    if "labels" in task_type(kind).fields:
+        names = tuple(class_names.get(label, ())) or tuple(_ordered(_label_values(table[label], kind)))
+        if len(names) < 2:
+            raise UserError(
+                f"the label column {label!r} of {what} has one value, {names[0] if names else None!r}",
+                expected="two labels or more",
+                hint="name another column with `label=COLUMN`",
+            )
+        return replace(found, labels=names)
+    return replace(found, unanswerable=any(not value["text"] for value in table[label].to_pylist() if value))
+
+
+def without_label(column: pa.ChunkedArray, kind: str) -> pa.Array:
+    """True for the rows of a label column that have no label."""
+    if _is_nested(column.type):
+        return column.combine_chunks().is_null()
+    if kind == "regress":  # -1 may be a score
+        return pa.array([text in _NO_SCORE for text in label_texts(column).to_pylist()])
+    return pa.array(missing(label_texts(column)))
+
+
+def _is_nested(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(kind))
+
+
+def _label_column(table: pa.Table, columns: Sequence[str], what: str) -> str:
+    """The column with a usual name of labels; else the one with the fewest values that repeat."""
+    names = {name.lower(): name for name in table.column_names if name not in columns}
+    for name in (*_LABELS, *_SCORES):
+        if name in names:
+            return names[name]
+    sizes = {
+        name: len(pc.unique(label_texts(table[name])))
+        for name in names.values()
+        if not _is_nested(table[name].type) and name not in columns
+    }
+    most = min(MOST_LABELS, table.num_rows // 2)
+    fitting = {name: size for name, size in sizes.items() if 2 <= size <= most}
+    if not fitting:
+        raise UserError(
+            f"no column of {what} looks like labels",
+            expected=f"a column with 2 to {most:,} different values",
+            hint=f"name it with `label=COLUMN`; the columns are {shorten(table.column_names)}",
+        )
+    return min(fitting, key=lambda name: fitting[name])
+
+
+def _kind(column: pa.ChunkedArray, label: str, what: str) -> str:
+    """The task type that a label column suggests."""
+    if pa.types.is_struct(column.type):
+        return "span"
+    if _is_nested(column.type):
+        return "multilabel"
+    values = _plain_values(column)
+    distinct = list(dict.fromkeys(values))
+    numbers = _numbers(distinct)
+    if numbers is not None:
+        whole = all(number.is_integer() for number in numbers)
+        scores = label.lower() in _SCORES and len(numbers) > 2
+        if not whole or scores or _MOST_NUMBERS < len(numbers) < len(values) / 2:
+            return "regress"
+    elif _holds_lists(distinct):
+        return "multilabel"
+    if len(distinct) > MOST_LABELS:
+        raise UserError(
+            f"the label column {label!r} of {what} has {len(distinct):,} different values",
+            expected=f"at most {MOST_LABELS:,} labels",
+            hint="name another column with `label=COLUMN`, or say what it holds with `kind=classify|regress`",
+        )
+    return "classify"
+
+
+def _plain_values(column: pa.ChunkedArray) -> list[str]:
+    """The labels of the labelled rows, as text."""
+    texts = label_texts(column)
+    return [text for text, gone in zip(texts.to_pylist(), missing(texts), strict=True) if not gone]
+
+
+def _numbers(values: Iterable[str]) -> list[float] | None:
+    """The values as finite numbers; None if one is not."""
+    try:
+        numbers = [float(value) for value in values]
+    except ValueError:
+        return None
+    return numbers if all(map(math.isfinite, numbers)) else None
+
+
+def _holds_lists(distinct: Sequence[str]) -> bool:
+    """True for texts that are lists of labels: JSON, or parts that occur in several combinations.
+
+    Commas are also found in names of labels; they separate only parts that are fewer than their combinations.
+    """
+    if all(value.startswith("[") for value in distinct):
+        return True
+    lists = [_split(value) for value in distinct]
+    count, different = sum(map(len, lists)), len({part for parts in lists for part in parts})
+    piped = any("|" in value for value in distinct)
+    return count > len(lists) and (different < count if piped else different < len(lists))
+
+
+def _split(value: str) -> list[str]:
+    """The labels of one row, as `multilabel` reads them."""
+    if value.startswith("["):
+        try:
+            return [str(part).strip() for part in json.loads(value)]
+        except ValueError:
+            return [value]
+    return [part.strip() for part in value.split("|" if "|" in value else ",")]
+
+
+def _label_values(column: pa.ChunkedArray, kind: str) -> set[str]:
+    if kind != "multilabel":
+        return set(_plain_values(column))
+    if _is_nested(column.type):
+        return {str(part) for value in column.to_pylist() if value for part in value}
+    return {part for value in _plain_values(column) for part in _split(value)}
+
+
+def _ordered(labels: Iterable[str]) -> list[str]:
+    """Numbers by size, other labels by the alphabet."""
+    listed = sorted(labels)
+    numbers = _numbers(listed)
+    return listed if numbers is None else sorted(listed, key=float)
+
+
+def _range(column: pa.ChunkedArray, label: str, what: str) -> tuple[float, float]:
+    """The whole numbers around the scores."""
+    scores = _numbers(text for text in label_texts(column).to_pylist() if text not in _NO_SCORE)
+    if not scores or min(scores) == max(scores):
+        raise UserError(f"the label column {label!r} of {what} holds no scores", expected="different numbers")
+    return float(math.floor(min(scores))), float(math.ceil(max(scores)))
+
+
+def _guess_columns(table: pa.Table, given: Sequence[str], label: str, kind: str, what: str) -> Guess:
+    """A guess of the text columns alone."""
+    names = [name for name in table.column_names if name != label and _is_text(table[name].type)]
+    if given:
+        return Guess(kind, tuple(given), label)
+    lower = {name.lower(): name for name in names}
+    prose = [name for name in names if _is_prose(table[name])]
+    for pair in _PAIRS:
+        if all(name in lower for name in pair):
+            chosen = [lower[name] for name in pair]
+            return Guess(kind, tuple(chosen), label, others=tuple(n for n in prose if n not in chosen))
+    by_length = sorted(prose or names, key=lambda name: _length(table[name]))
+    usual = [lower[name] for name in _TEXTS if lower.get(name) in (prose or names)]
+    if kind == "span" and len(by_length) > 1:
+        chosen = by_length[-2:]
+    elif len(prose) in (1, 2):
+        chosen = prose
+    elif by_length:
+        chosen = usual[:1] or by_length[-1:]
+    else:
+        raise UserError(
+            f"no column of {what} looks like text",
+            expected="a column of texts; the columns are " + shorten(table.column_names),
+            hint="name it with `columns=COLUMN`",
+        )
+    return Guess(kind, tuple(chosen), label, others=tuple(name for name in prose if name not in chosen))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_prose(column: pa.ChunkedArray) -> bool:
+    """True if most values have several words and values rarely repeat."""
+    values = column.drop_null()
+    several = pc.sum(pc.match_substring(values, " ")).as_py() or 0
+    return several > len(values) / 2 and len(pc.unique(values)) > _RARE * len(values)
+
+
+def _length(column: pa.ChunkedArray) -> float:
+    mean: Any = pc.mean(pc.utf8_length(column.drop_null())).as_py()
+    return mean or 0.0

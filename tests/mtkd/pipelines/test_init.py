@@ -1,0 +1,221 @@
+"""`mtkd init`: what it writes for data of all kinds, and that `mtkd run` runs it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import mtkd
+from tasks.glue import TASKS
+from tasks.loading import load_rows
+from tasks.sources import PocketSource, open_data
+from tasks.task_names import resolve
+from tasks.unlabelled import UnlabelledRequest
+
+
+def pocket(task: str, split: str) -> list[dict[str, Any]]:
+    return PocketSource().table(TASKS[task], split).to_pylist()
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        with open(path, "w", newline="") as handle:
+            writer = csv.DictWriter(handle, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def texts(table: pa.Table) -> set[str]:
+    return set(table["sentence"].to_pylist())
+
+
+@pytest.mark.slow(reason="trains three models and exports one")
+def test_a_pipeline_from_one_csv_runs(tmp_path: Path, tiny_encoder: Path, mtkd: Callable) -> None:
+    import mtkd as library
+
+    rows = pocket("sst2", "train")[:80]
+    for row in rows[70:]:
+        row["label"] = ""
+    data = write(tmp_path / "reviews.csv", rows)
+    done = mtkd("init", data, "--out", tmp_path / "job")
+    assert done.code == 0, done.err
+    assert f"next: mtkd run {tmp_path / 'job' / 'pipeline.toml'}" in done.out
+    assert (
+        "10 training rows without a label" in done.out and "7 of 70 training rows are split off" in done.out
+    )
+    written = {path.name for path in (tmp_path / "job").iterdir()}
+    splits = ("train", "validation", "unlabelled")
+    assert written == {"pipeline.toml", "reviews.toml", *(f"reviews-{split}.parquet" for split in splits)}
+    tables = {split: pq.read_table(tmp_path / "job" / f"reviews-{split}.parquet") for split in splits}
+    assert {split: len(table) for split, table in tables.items()} == {
+        "train": 63,
+        "validation": 7,
+        "unlabelled": 10,
+    }
+    assert not texts(tables["train"]) & texts(tables["validation"])
+    assert "label" not in tables["unlabelled"].column_names
+
+    small = {"steps.teacher.encoder": str(tiny_encoder), "steps.teacher.epochs": 1, "steps.student.steps": 2}
+    results = library.run_pipeline(tmp_path / "job" / "pipeline.toml", settings=small)
+    assert [result.name for result in results] == ["teacher", "student", "control", "comparison", "export"]
+    out = tmp_path / "job" / "runs"
+    records = {name: json.loads((out / name / "run.json").read_text()) for name in ("student", "control")}
+    assert {record["training"]["steps"] for record in records.values()} == {2}
+    assert records["student"]["rows"]["reviews"]["unlabelled"] == 10
+    assert records["control"]["rows"]["reviews"]["unlabelled"] == 0
+    compared = json.loads((out / "comparison.json").read_text())
+    assert compared["scores"]["reviews/validation"]["rows"] == 7 and compared["differences"]
+    exported = library.load(out / "export").evaluate(None, str(tmp_path / "job" / "reviews.toml"))
+    assert exported["reviews"].rows == 7
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_files_keep_their_place_and_names_tell_their_use(suffix: str, tmp_path: Path) -> None:
+    rows = {split: pocket("rte", split)[:20] for split in ("train", "validation", "test")}
+    files = [write(tmp_path / "entailment" / f"{split}{suffix}", part) for split, part in rows.items()]
+    plain = [
+        {name: row[name] for name in ("sentence1", "sentence2")} for row in pocket("rte", "train")[20:50]
+    ]
+    more = write(tmp_path / "entailment" / f"crawled{suffix}", plain)
+    result = mtkd.init_pipeline([*files, more], out=tmp_path / "entailment" / "job")
+    assert (result.task.name, result.task.kind) == ("entailment", "classify")
+    assert result.task.columns == ("sentence1", "sentence2") and result.task.labels == ("0", "1")
+    assert result.rows == {"train": 20, "validation": 20, "test": 20, "unlabelled": 30}
+    assert {path.name for path in result.pipeline.parent.iterdir()} == {"pipeline.toml", "entailment.toml"}
+    (task,) = resolve(str(result.task_file))
+    for split, part in rows.items():
+        found = load_rows(open_data(None), task, split)
+        assert found.texts[1].to_pylist() == [row["sentence2"] for row in part]
+    steps = mtkd.run_pipeline(result.pipeline, dry_run=True)
+    assert f"--unlabelled entailment=../crawled{suffix}" in steps[1].command
+    request = UnlabelledRequest({"entailment": str(more)})
+    assert request.append(open_data(None), task, load_rows(open_data(None), task, "train"))[1] == 30
+
+
+def test_the_split_does_not_depend_on_the_order_and_keeps_texts_together(tmp_path: Path) -> None:
+    rows = pocket("sst2", "train")[:100] * 2
+    held = []
+    for name, part in (("a", rows), ("b", rows[::-1])):
+        data = write(tmp_path / name / "rows.jsonl", part)
+        result = mtkd.init_pipeline(data, out=tmp_path / name, validation_fraction=0.3)
+        tables = [
+            pq.read_table(tmp_path / name / f"rows-{split}.parquet") for split in ("train", "validation")
+        ]
+        assert not texts(tables[0]) & texts(tables[1]) and len(tables[0]) + len(tables[1]) == 200
+        assert result.rows["validation"] == pytest.approx(60, abs=4)
+        held.append(texts(tables[1]))
+    assert held[0] == held[1]
+
+
+@pytest.mark.parametrize(("task", "kind"), [("stsb", "regress"), ("squad_v2", "span")])
+def test_other_task_types_are_valid_tasks(task: str, kind: str, tmp_path: Path) -> None:
+    data = write(tmp_path / "own.parquet", pocket(task, "train")[:60])
+    result = mtkd.init_pipeline(data, out=tmp_path / "job", name="own")
+    assert result.task.kind == kind == resolve(str(result.task_file))[0].kind
+    assert not mtkd.check_data(None, str(result.task_file)).errors
+    assert len(mtkd.run_pipeline(result.pipeline, dry_run=True)) == 5
+
+
+def test_several_labels_per_row(tmp_path: Path) -> None:
+    rows = [{"text": f"row number {n}", "tags": "|".join(["new", "hot"][: n % 3])} for n in range(60)]
+    result = mtkd.init_pipeline(write(tmp_path / "tags.csv", rows), out=tmp_path / "job")
+    assert result.task.kind == "multilabel" and result.task.labels == ("hot", "new")
+    assert result.rows["unlabelled"] == 20, "an empty cell is no label"
+
+
+def test_labels_that_only_the_validation_rows_have(tmp_path: Path) -> None:
+    train = [{"text": f"row number {n}", "label": "ab"[n % 2]} for n in range(20)]
+    valid = [{"label": "abc"[n % 3], "text": f"another row {n}", "source": "x"} for n in range(9)]
+    files = [write(tmp_path / "x-train.csv", train), write(tmp_path / "x-dev.csv", valid)]
+    assert mtkd.init_pipeline(files, out=tmp_path, name="x").task.labels == ("a", "b", "c")
+
+
+def test_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}
+    )
+    rows = [{"text": f"row number {n}", "label": n % 2} for n in range(50)]
+    plain = [{"text": f"more text {n}", "label": -1} for n in range(30)]
+    parts = {"train": rows, "test": rows[:10], "unsupervised": plain}
+    loaded = {name: datasets.Dataset.from_list(part, features=features) for name, part in parts.items()}
+    asked = []
+    monkeypatch.setattr("tasks.hub_data._hub_responds", lambda name: True)
+    monkeypatch.setattr("datasets.load_dataset", lambda *given: asked.append(given) or loaded)
+    result = mtkd.init_pipeline("someone/reviews:plain", out=tmp_path)
+    assert asked == [("someone/reviews", "plain")]
+    assert result.task.name == "reviews" and result.task.labels == ("neg", "pos")
+    assert result.rows == {"train": 45, "validation": 5, "test": 10, "unlabelled": 30}
+    assert not mtkd.check_data(None, str(result.task_file)).errors
+    assert "reviews-unlabelled.parquet" in mtkd.run_pipeline(result.pipeline, dry_run=True)[1].command
+
+
+def test_nothing_of_the_user_is_replaced(tmp_path: Path) -> None:
+    data = write(tmp_path / "mine.csv", [{"text": f"row number {n}", "label": n % 2} for n in range(20)])
+    (tmp_path / "pipeline.toml").write_text("mine")
+    with pytest.raises(mtkd.UserError, match=r"pipeline\.toml would be replaced"):
+        mtkd.init_pipeline(data, out=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.csv", "pipeline.toml"}
+    mtkd.init_pipeline(data, out=tmp_path, overwrite=True)
+    assert (tmp_path / "pipeline.toml").read_text() != "mine"
+    again = tmp_path / "mine-train.parquet"
+    before = again.read_bytes()
+    with pytest.raises(mtkd.UserError, match="would be replaced by a part of its rows"):
+        mtkd.init_pipeline(again, out=tmp_path, name="mine", overwrite=True)
+    assert again.read_bytes() == before
+
+
+BAD = '{"text": "a b", "label": 1}\n{"text": \n' * 9
+ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("files", "given", "parts"),
+    [
+        ({"empty.csv": ""}, [], ["empty.csv has no rows"]),
+        ({"head.csv": "text,label\n"}, [], ["head.csv has no rows"]),
+        ({"one.csv": "text\na b\n"}, [], ["one.csv has one column, 'text'", "--unlabelled FILE"]),
+        ({"bad.jsonl": BAD}, [], ["9 lines of bad.jsonl", "line 2: not JSON"]),
+        ({"rows.txt": "a"}, [], ["unknown kind of data file '.txt'"]),
+        ({"dev.csv": ROWS, "test.csv": ROWS}, [], ["is for training"]),
+        ({"train.csv": ROWS, "x-train.csv": ROWS}, [], ["both look like train rows"]),
+        ({"a.csv": ROWS, "b.csv": ROWS}, [], ["both hold labelled rows", "--validation FILE"]),
+        ({"a.csv": ROWS}, ["--unlabelled", "a.csv"], ["both hold labelled rows"]),
+        ({"a.csv": ROWS}, ["--validation", "b.csv"], ["b.csv does not exist (did you mean 'a.csv'?)"]),
+        ({"a.csv": ROWS}, ["--validation-fraction", "1"], ["--validation-fraction 1"]),
+        ({"a.csv": ROWS}, ["--name", "rte"], ["--name rte is a built-in task"]),
+        ({"a.csv": ROWS}, ["--name", "a b"], ["name = 'a b' is not valid"]),
+        ({"a.csv": ROWS}, ["--label", "text", "--columns", "text"], ["one column has two roles: text, text"]),
+        ({"a.csv": ROWS[:1] * 20 + [ROWS[1] | {"text": "row number 0"}]}, [], ["one text cannot be split"]),
+    ],
+)
+def test_mistakes_are_one_error_and_nothing_is_written(
+    files: dict[str, Any], given: list[str], parts: list[str], tmp_path: Path, mtkd: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for name, rows in files.items():
+        Path(name).write_text(rows) if isinstance(rows, str) else write(Path(name), rows)
+    answered = mtkd("init", *files, *given, "--out", "job")
+    assert answered.code == 2 and "Traceback" not in answered.err, answered
+    assert all(part in answered.err for part in parts), answered.err
+    assert not Path("job").exists()
+
+
+@pytest.mark.parametrize("name", ["nowhere.csv", "some-one/no-such-data"])
+def test_data_that_is_not_there(name: str, tmp_path: Path, mtkd: Callable) -> None:
+    answered = mtkd("init", name, "--out", tmp_path / "job")
+    assert answered.code == 2 and name in answered.err and not (tmp_path / "job").exists()

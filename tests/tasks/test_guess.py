@@ -1,0 +1,124 @@
+"""What a task is guessed from: columns, labels and the task type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tasks.errors import UserError
+from tasks.glue import TASKS
+from tasks.guess import guess_task, without_label
+from tasks.sources import PocketSource
+
+TEXTS = [f"the cat number {n} sleeps" for n in range(40)]
+
+
+def table(**columns: Any) -> pa.Table:
+    """A table of 40 rows; shorter columns are repeated."""
+    return pa.table({name: (list(values) * 40)[:40] for name, values in columns.items()})
+
+
+@pytest.mark.parametrize("name", ["cola", "sst2", "mrpc", "stsb", "mnli", "qnli", "rte", "squad_v2"])
+def test_the_pocket_tasks_are_guessed_as_they_are(name: str) -> None:
+    task = TASKS[name]
+    found = guess_task(PocketSource().table(task, "train"), name)
+    assert (found.kind, found.columns, found.label) == (task.kind, task.columns, task.label)
+    if task.kind == "classify":
+        assert found.labels == tuple(map(str, range(len(task.labels))))
+    assert found.range == task.range and found.unanswerable == task.unanswerable
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "expected"),
+    [
+        (["b", "a", ""], "classify", ("a", "b")),
+        ([10, 9, 2], "classify", ("2", "9", "10")),
+        (["10", "9.0", "2"], "classify", ("2", "9.0", "10")),
+        ([True, False], "classify", ("0", "1")),
+        (["1", "0", "-1", None], "classify", ("0", "1")),
+        ([0.25, 4.5, 3.0], "regress", (0.0, 5.0)),
+        (["0.25", "-1", "3"], "regress", (-1.0, 3.0)),
+        ([["b"], ["a", "b"], []], "multilabel", ("a", "b")),
+        (['["b"]', '["a", "b"]'], "multilabel", ("a", "b")),
+        (["b|a", "a", "b", ""], "multilabel", ("a", "b")),
+        (["b, a", "a", "b"], "multilabel", ("a", "b")),
+        (["news, sports", "weather"], "classify", ("news, sports", "weather")),
+    ],
+)
+def test_the_values_of_the_label_column_tell_the_task_type(
+    labels: list[Any], kind: str, expected: tuple[Any, ...]
+) -> None:
+    found = guess_task(table(text=TEXTS, label=labels), "rows")
+    assert (found.kind, found.range if kind == "regress" else found.labels) == (kind, expected)
+
+
+def test_a_scale_is_a_score_where_its_name_says_so() -> None:
+    stars = [1, 2, 3, 4, 5]
+    assert guess_task(table(text=TEXTS, stars=stars), "rows").range == (1.0, 5.0)
+    assert guess_task(table(text=TEXTS, label=stars), "rows").labels == ("1", "2", "3", "4", "5")
+    assert guess_task(table(text=TEXTS, stars=stars), "rows", kind="classify").labels[0] == "1"
+
+
+@pytest.mark.parametrize(
+    ("columns", "chosen", "label"),
+    [
+        ({"id": range(40), "text": TEXTS, "label": [0, 1]}, ("text",), "label"),
+        ({"Label": [0, 1], "Sentence1": TEXTS, "Sentence2": TEXTS}, ("Sentence1", "Sentence2"), "Label"),
+        ({"subject": TEXTS, "body": TEXTS, "queue": ["a", "b", "c"]}, ("subject", "body"), "queue"),
+        ({"source": ["the web site"], "comment": TEXTS, "class": [0, 1]}, ("comment",), "class"),
+        ({"a": TEXTS, "b": TEXTS, "text": TEXTS, "target": [0, 1]}, ("text",), "target"),
+        ({"a": TEXTS, "b": [f"{t} again" for t in TEXTS], "c": TEXTS, "y": [0, 1]}, ("b",), "y"),
+        ({"word": [t.replace(" ", "") for t in TEXTS], "label": [0, 1]}, ("word",), "label"),
+    ],
+)
+def test_columns(columns: dict[str, Any], chosen: tuple[str, ...], label: str) -> None:
+    found = guess_task(table(**columns), "rows")
+    assert (found.columns, found.label) == (chosen, label)
+
+
+def test_what_is_given_is_not_guessed() -> None:
+    rows = table(a=TEXTS, text=TEXTS, label=[0, 1], other=["x", "y", "z"])
+    found = guess_task(rows, "rows", columns=["a"], label="other", class_names={"label": ["no", "yes"]})
+    assert (found.columns, found.label, found.labels) == (("a",), "other", ("x", "y", "z"))
+    assert guess_task(rows, "rows", class_names={"label": ["no", "yes"]}).labels == ("no", "yes")
+
+
+def test_rows_without_a_label() -> None:
+    missing = pa.chunked_array([["a", "", None, "-1"]])
+    assert without_label(missing, "classify").to_pylist() == [False, True, True, True]
+    assert without_label(pa.chunked_array([["-1", "", "0.5"]]), "regress").to_pylist() == [False, True, False]
+    lists = pa.chunked_array([[["a"], [], None]])
+    assert without_label(lists, "multilabel").to_pylist() == [False, False, True]
+
+
+MANY = pa.table(
+    {"text": [f"row {n} of many" for n in range(10_000)], "label": [f"x{n}" for n in range(10_000)]}
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "given", "parts"),
+    [
+        (pa.table({}), {}, ["rows has no rows"]),
+        (table(text=TEXTS, label=[0, 1]).slice(0, 0), {}, ["rows has no rows"]),
+        (table(text=TEXTS), {}, ["one column, 'text'", "`unlabelled=FILE`"]),
+        (MANY, {}, ["'label' of rows has 10,000 different values", "at most 1,000", "`label=COLUMN`"]),
+        (MANY.rename_columns(["text", "code"]), {}, ["no column of rows looks like labels", "text, code"]),
+        (table(text=TEXTS, label=["a"]), {}, ["'label' of rows has one value, 'a'"]),
+        (table(text=TEXTS, label=[0, 1]), {"label": "lable"}, ["'lable' (did you mean 'label'?)"]),
+        (table(text=TEXTS, label=[0, 1]), {"columns": ["txt"]}, ["'txt' (did you mean 'text'?)"]),
+        (
+            table(text=TEXTS, label=[0, 1]),
+            {"kind": "rank"},
+            ["'rank'", "expected: span, classify,"],
+        ),
+        (table(text=TEXTS, label=["a", "b"]), {"kind": "regress"}, ["'label' of rows holds no scores"]),
+        (table(n=range(40), label=[0, 1]), {}, ["no column of rows looks like text"]),
+    ],
+)
+def test_tables_that_are_no_task(rows: pa.Table, given: dict[str, Any], parts: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        guess_task(rows, "rows", **given)
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
