@@ -50,6 +50,9 @@ def run(file: str, sets: tuple[str, ...], dry_run: bool, overwrite: bool, json_f
             )
         columns = ("step", "status", "last seconds" if dry_run else "seconds", "size", "output")
         table(columns, list(map(line, results)))
+        times = [result.seconds for result in results if result.reason]
+        if dry_run and times and None not in times:
+            print(f"the steps that would run took {sum(filter(None, times)):.0f} s the last time")
 
     show([result.to_json() for result in results], json_file, draw)
 

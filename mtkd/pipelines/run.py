@@ -96,11 +96,8 @@ class _Runner:
     """The steps of a pipeline, and the record of those that have run."""
 
     def __init__(self, steps: list[Step], out: Path, overwrite: bool):
-        self.steps, self.file, self.overwrite = (
-            {step.name: step for step in steps},
-            out / RECORD_FILE,
-            overwrite,
-        )
+        self.steps = {step.name: step for step in steps}
+        self.file, self.overwrite = out / RECORD_FILE, overwrite
         before = read_json(self.file) if self.file.is_file() else {}
         self.records: dict[str, dict[str, Any]] = before.get("steps", {})
         self.digests = Digests(before.get("files", {}))
@@ -128,7 +125,7 @@ class _Runner:
         results = []
         for number, step in enumerate(self.steps.values(), start=1):
             reason = self._reason(step)
-            say(f"\n== {number}/{len(self.steps)} {step.title}: {reason or 'finished before'}")
+            say(f"\n== {number}/{len(self.steps)} {step.title} ({reason or 'finished before'})")
             if reason:
                 with naming_step(step.name):
                     self._run(step)
@@ -139,13 +136,15 @@ class _Runner:
     def _run(self, step: Step) -> None:
         before, now = self.records.get(step.name), self._state(step)
         options = {param.name for param in find_command(step.command).params}
-        words = list(now["words"])
-        if self.overwrite or (before and before["out"] == step.out and not _interrupted(before, now)):
+        words, replaces = list(now["words"]), None
+        if self.overwrite or (before and before["out"] == step.out and not _resumes(before, now)):
             words += ["--overwrite"] if "overwrite" in options else []
-        self._note(step, now | {"finished": None, "seconds": (before or {}).get("seconds")})
+            replaces = _changed_at(Path(step.out))
+        seconds = (before or {}).get("seconds")
+        self._note(step, now | {"finished": None, "seconds": seconds, "replaces": replaces})
         say(f"$ mtkd {shlex.join(words)}")
         started = time.monotonic()
-        _execute(step.command, [*words, *(["--quiet"] if is_quiet() else [])])
+        _execute(step.command, [*words, *(["--quiet"] if is_quiet() and "quiet" in options else [])])
         seconds = time.monotonic() - started
         self._note(step, now | {"finished": datetime.now(UTC).isoformat(), "seconds": seconds})
 
@@ -197,9 +196,17 @@ class _Runner:
         return StepResult(step.name, line, step.out, reason, seconds, _size(Path(step.out)))
 
 
-def _interrupted(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """True if the output of an earlier call can be resumed."""
-    return not before["finished"] and all(before[key] == value for key, value in now.items())
+def _resumes(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """True if the output is that of an interrupted call of the same command, not yet of one before it."""
+    same = not before["finished"] and all(before[key] == value for key, value in now.items())
+    replaces = before.get("replaces")
+    return same and (replaces is None or replaces != _changed_at(Path(now["out"])))
+
+
+def _changed_at(path: Path) -> int | None:
+    """When a file, or the newest file in a directory, was written; None if there is none."""
+    files = [file for file in (path.iterdir() if path.is_dir() else [path]) if file.is_file()]
+    return max((file.stat().st_mtime_ns for file in files), default=None)
 
 
 def _difference(before: list[str], now: list[str]) -> str:

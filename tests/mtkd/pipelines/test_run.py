@@ -103,7 +103,7 @@ def test_the_whole_job_in_the_order_of_its_needs_then_nothing(file: Path, mtkd: 
     assert records["student"]["rows"]["rte"]["train"] == 16
     scores = json.loads((out / "scores.json").read_text())
     assert scores["scores"]["rte/validation"]["rows"] == 8 and scores["differences"]
-    titles = [line.split(":")[0] for line in done.err.splitlines() if line.startswith("== ")]
+    titles = [line.split(" (")[0] for line in done.err.splitlines() if line.startswith("== ")]
     assert titles == ["== 1/4 teacher", "== 2/4 student", "== 3/4 tuned on rte", "== 4/4 scores"]
     results = json.loads(done.out)
     assert [result["name"] for result in results] == ALL
@@ -133,6 +133,7 @@ def test_a_change_runs_its_step_and_those_that_need_it(
     }
     assert "--steps @student" in planned[2].command and not commands
     shown = mtkd("run", file, "--set", "steps.student.lr=0.01", "--dry-run").out
+    assert "the steps that would run took 0 s the last time" in shown
     assert "2/4 student: changed: now --lr 0.01\n" in shown and "1/4 teacher: finished\n" in shown
     assert names(library.run_pipeline(file, settings=changed)) == ALL[1:]
     assert ["--overwrite" in words for words in commands] == [True, True, False], (
@@ -209,14 +210,35 @@ def test_a_step_that_was_interrupted_and_then_changed_starts_over(
     assert overwriting(commands) == [True, False, False, False]
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_the_old_output_is_replaced_if_the_new_one_was_interrupted_before_it_began(
+    written: bool, file: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mtkd.run_pipeline(file)
+    execute, changed = module._execute, {"steps.tuned.lr": 0.01}
+
+    def interrupted(command: str, words: list[str]) -> None:
+        if written:
+            execute(command, words)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mtkd.run_pipeline(file, settings=changed)
+    monkeypatch.setattr(module, "_execute", execute)
+    commands.clear()
+    mtkd.run_pipeline(file, settings=changed)
+    assert overwriting(commands) == [not written, False]
+
+
 def test_a_killed_process_resumes_at_the_step_that_it_was_in(file: Path, processes: Any) -> None:
     killed = processes.run("run", file, kill_at="*/student/run.json")
     assert killed.code == -9
     done = processes.run("run", file)
     assert done.code == 0, done.err
     lines = [line for line in done.err.splitlines() if line.startswith("== ")]
-    assert lines[0] == "== 1/4 teacher: finished before"
-    assert lines[1] == "== 2/4 student: it was interrupted, and resumes"
+    assert lines[0] == "== 1/4 teacher (finished before)"
+    assert lines[1] == "== 2/4 student (it was interrupted, and resumes)"
 
 
 def test_the_error_of_a_step_names_it_and_the_output_of_others_stays(file: Path, tmp_path: Path) -> None:
