@@ -48,7 +48,7 @@ def _named(step: Step, key: str, value: Any) -> Iterable[Path]:
     if key == "unlabelled":
         return [path for text in texts for path in _unlabelled(text)]
     param = parameters(find_command(step.command))[key]
-    must = isinstance(param.type, click.Path) or key in _DIRECTORIES
+    must = key in _DIRECTORIES or (isinstance(param.type, click.Path) and key not in _MODELS)
     if not must and key not in _MODELS:
         return []
     return [path for text in texts for path in _existing(key, text, must)]

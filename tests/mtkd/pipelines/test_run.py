@@ -288,6 +288,7 @@ def test_a_command_that_fails_ends_the_pipeline(file: Path) -> None:
         ({"steps.teacher.encoder": "@scores"}, ["need each other: 'student' needs 'teacher' needs"]),
         ({"steps.scores.json": "out/teacher"}, ["step 'scores'", "writes out/teacher", "'teacher'"]),
         ({"steps.student.corpus": "corpora/a"}, ["step 'student'", "--corpus corpora/a", "no such file"]),
+        ({"steps.scores.model": "./nowhere"}, ["step 'scores'", "--model ./nowhere", "no such file"]),
         ({"steps.teacher.encoder": "./nowhere"}, ["step 'teacher'", "--encoder ./nowhere", "no such file"]),
         ({"steps.student.unlabelled": {"rte": "more.csv"}}, ["step 'student'", "more.csv", "no such file"]),
         ({"data": "nowhere"}, ["step 'teacher'", "'nowhere' does not exist"]),
@@ -303,6 +304,11 @@ def test_mistakes_are_found_before_the_first_step(
     for part in parts:
         assert part in as_options(str(caught.value))
     assert not commands and not (file.parent / "out").exists()
+
+
+def test_a_model_may_be_a_name_on_the_hub(file: Path) -> None:
+    planned = mtkd.run_pipeline(file, settings={"steps.scores.against": "someone/model"}, dry_run=True)
+    assert planned[-1].name == "scores" and "--against someone/model" in planned[-1].command
 
 
 def test_files_that_are_no_pipelines(tmp_path: Path, mtkd: Callable) -> None:
