@@ -143,7 +143,8 @@ def _name(given: str | None, names: Sequence[str]) -> str:
     if given is not None:
         return given
     path = Path(names[0].partition(":")[0])
-    stem = path.resolve().parent.name if role_of(path.stem) or path.stem.lower() == "data" else path.stem
+    stem = path.name.split(".")[0]
+    stem = path.resolve().parent.name if role_of(stem) or stem.lower() == "data" else stem
     plain = re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")
     plain = plain if plain[:1].isalpha() else f"task-{plain}".strip("-")
     return f"{plain}-own" if plain in TASKS else plain

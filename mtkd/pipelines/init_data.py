@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tasks.errors import UserError, counted, did_you_mean
-from tasks.file_readers import READERS, read_file
+from tasks.file_readers import READERS, read_file, suffix_of
 from tasks.raw_table import RawTable
 from tasks.task import UNLABELLED
 
@@ -91,7 +91,7 @@ def role_of(stem: str) -> str | None:
 
 
 def _is_file_name(name: str) -> bool:
-    return Path(name).suffix in READERS or Path(name).is_absolute() or name.startswith(".")
+    return bool(suffix_of(Path(name))) or Path(name).is_absolute() or name.startswith(".")
 
 
 def _file(path: Path) -> Part:

@@ -11,7 +11,7 @@ import click
 
 from mtkd.pipelines.step import Step, find_command, parameters
 from tasks.errors import UserError, did_you_mean
-from tasks.file_readers import READERS
+from tasks.file_readers import suffix_of
 from tasks.files import digest_file
 from tasks.sources import known_as, matching_files, open_data
 from tasks.task import Task
@@ -84,7 +84,7 @@ def _task_files(step: Step, words: Iterable[str]) -> Iterator[Path]:
 def _data_files(root: Path, tasks: Iterable[Task]) -> list[Path]:
     """The data files of some tasks in a directory, at most three levels deep; without tasks, all."""
     names = {_plain(name) for task in tasks for name in (*known_as(task), task.trained_on or task.name)}
-    files = [file for pattern in ("*/*", "*/*/*") for file in root.glob(pattern) if file.suffix in READERS]
+    files = [file for pattern in ("*/*", "*/*/*") for file in root.glob(pattern) if suffix_of(file)]
     return [
         file for file in files if not names or names & set(map(_plain, file.relative_to(root).parent.parts))
     ]
@@ -98,7 +98,7 @@ def _plain(name: str) -> str:
 def _unlabelled(text: str) -> list[Path]:
     """The files that a pattern matches; none for the name of a split."""
     found = matching_files([text], Path())
-    if not found and (Path(text).suffix in READERS or "/" in text or "*" in text):
+    if not found and (suffix_of(Path(text)) or "/" in text or "*" in text):
         raise _missing("unlabelled", text)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,10 @@ def pocket(task: str, split: str) -> list[dict[str, Any]]:
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(write(path.with_suffix(""), rows).read_bytes()))
+        path.with_suffix("").unlink()
+    elif path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
     elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -83,7 +87,7 @@ def test_a_pipeline_from_one_csv_runs(tmp_path: Path, tiny_encoder: Path, mtkd: 
     assert exported["reviews"].rows == 7
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz"])
 def test_files_keep_their_place_and_names_tell_their_use(suffix: str, tmp_path: Path) -> None:
     rows = {split: pocket("rte", split)[:20] for split in ("train", "validation", "test")}
     files = [write(tmp_path / "entailment" / f"{split}{suffix}", part) for split, part in rows.items()]
