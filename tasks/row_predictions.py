@@ -28,6 +28,7 @@ class RowPredictions:
         groups: (n,) int64 ids of the candidate groups (`rank`), or None.
         scores: (n,) float64, the model's score of each candidate (`rank`), or None.
         by_row: metric -> (n,) float64, for metrics that are the mean of a value of each row (`span`).
+        probabilities: (n, C) float64, the probability of each label, or None.
     """
 
     uids: pa.StringArray
@@ -36,6 +37,7 @@ class RowPredictions:
     groups: np.ndarray | None = None
     scores: np.ndarray | None = None
     by_row: Mapping[str, np.ndarray] = field(default_factory=dict)
+    probabilities: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -44,6 +46,7 @@ class RowPredictions:
         """Write a parquet file with the columns task, split, uid, label, prediction, and what else there is.
 
         Labels and predictions are class ids (lists of 0 and 1 for `multilabel`), scores or texts.
+        Probabilities are written as lists of float32.
         """
         columns: dict[str, Any] = {
             "task": pa.array([task] * len(self)).dictionary_encode(),
@@ -55,6 +58,9 @@ class RowPredictions:
         more = {"group": self.groups, "score": self.scores}
         more |= {_METRIC + name: values for name, values in self.by_row.items()}
         columns |= {name: pa.array(values) for name, values in more.items() if values is not None}
+        if self.probabilities is not None:
+            flat = pa.array(self.probabilities.astype(np.float32).ravel())
+            columns["probabilities"] = pa.FixedSizeListArray.from_arrays(flat, self.probabilities.shape[1])
         with atomic_path(path) as temporary:
             pq.write_table(pa.table(columns), temporary, compression="zstd")
 
@@ -79,6 +85,10 @@ class RowPredictions:
             groups, scores = (
                 found[name].to_numpy() if name in found else None for name in ("group", "score")
             )
-            return cls(found["uid"], labels, predictions, groups, scores, by_row)
+            probabilities = None
+            if "probabilities" in found:
+                flat = found["probabilities"].flatten().to_numpy().astype(np.float64)
+                probabilities = flat.reshape(len(labels), -1)
+            return cls(found["uid"], labels, predictions, groups, scores, by_row, probabilities)
         except (OSError, pa.ArrowInvalid, KeyError) as error:
             raise UserError(f"the predictions in {path} cannot be read: {error}") from error

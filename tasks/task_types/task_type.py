@@ -243,7 +243,14 @@ class TaskType(ABC):
         predictions = self.decode(task, logits, groups, threshold)
         found = score(task, predictions, labels, groups, scores=logits, split=split)
         ranked = None if groups is None else np.asarray(logits, np.float64).reshape(-1)
-        rows = RowPredictions(encoded.uids, labels, predictions.astype(np.float64), groups, ranked)
+        rows = RowPredictions(
+            encoded.uids,
+            labels,
+            predictions.astype(np.float64),
+            groups,
+            ranked,
+            probabilities=self.probabilities(task, logits, groups),
+        )
         constant = self.best_constant(task, rows)
         majority = score(task, constant.predictions, labels, groups, scores=constant.scores).primary
         return SplitScores(len(labels), found.by_metric, majority, {}, threshold, rows)
@@ -256,7 +263,7 @@ class TaskType(ABC):
             self.constant_predictions(task, rows.labels),
             key=lambda value: score(task, zeros + value, rows.labels, rows.groups, scores=ranked).primary,
         )
-        return replace(rows, predictions=zeros + constant, scores=ranked)
+        return replace(rows, predictions=zeros + constant, scores=ranked, probabilities=None)
 
     def records(
         self, task: Task, encoded: Encoded, logits: np.ndarray, layout: Layout, threshold: Any

@@ -91,11 +91,12 @@ def test_span_scores_are_means_of_each_rows_values(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("task", "values", "more"), CASES, ids=[case[0].kind for case in CASES])
 def test_predictions_survive_the_file(task: Task, values: np.ndarray, more: dict, tmp_path: Path) -> None:
-    made = rows(values[0], values[1], **more)
+    chances = np.random.default_rng(6).random((N, 3)).astype(np.float32).astype(float)
+    made = rows(values[0], values[1], probabilities=None if more else chances, **more)
     made.write(tmp_path / "a.parquet", "t", "validation")
     read = RowPredictions.read(tmp_path / "a.parquet")
     assert read.uids.equals(made.uids)
-    for name in ("labels", "predictions", "groups", "scores"):
+    for name in ("labels", "predictions", "groups", "scores", "probabilities"):
         np.testing.assert_array_equal(getattr(read, name), getattr(made, name))
     (tmp_path / "a.parquet").write_bytes(b"no parquet")
     with pytest.raises(UserError, match="cannot be read"):
