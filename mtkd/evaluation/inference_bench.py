@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import statistics
 import time
@@ -17,7 +18,7 @@ from torch import Tensor
 from mtkd.device import find_device
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import Parameters, count_parameters
-from mtkd.models.saved_model import disk_bytes
+from mtkd.models.saved_model import disk_bytes, read_saved
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError, unknown
 from tasks.progress import progress
@@ -119,6 +120,24 @@ def bench_inference(models: Mapping[str, Path], settings: BenchSettings) -> list
             )
         )
     return results
+
+
+def time_each_shape(models: Mapping[str, Path], settings: BenchSettings) -> dict[str, InferenceResult]:
+    """Time one model of each shape, the first; models whose encoders have the same shape share its result.
+
+    Args:
+        models: name -> directory, as for `bench_inference`, which also raises the errors.
+
+    Returns:
+        Name -> result, for all models.
+    """
+    shapes = {
+        name: json.dumps(read_saved(path).encoder_json, sort_keys=True) for name, path in models.items()
+    }
+    chosen = {shape: name for name, shape in reversed(shapes.items())}
+    timed_models = {name: models[name] for name in sorted(chosen.values(), key=list(models).index)}
+    timed = {result.name: result for result in bench_inference(timed_models, settings)}
+    return {name: timed[chosen[shape]] for name, shape in shapes.items()}
 
 
 def time_in_turn(

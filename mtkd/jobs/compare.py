@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import statistics
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from mtkd.evaluation.differences import (
     metric_values,
     sample_scores,
 )
-from mtkd.evaluation.inference_bench import BenchSettings, InferenceResult, bench_inference
+from mtkd.evaluation.inference_bench import BenchSettings, time_each_shape
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import Bench, Grid
 from mtkd.jobs.compare_plot import draw
@@ -185,18 +184,10 @@ def _compare(grid: Grid, rows: Mapping[str, Row], results: _Results) -> None:
 
 def _time_students(bench: Bench, models: dict[str, Path], rows: dict[str, Row]) -> None:
     """Time one student of each shape; cells whose students have the same shape share the result."""
-    shapes = {
-        name: json.dumps(read_saved(path).encoder_json, sort_keys=True) for name, path in models.items()
-    }
-    chosen = {shape: name for name, shape in reversed(shapes.items())}
-    timed_models = {name: models[name] for name in sorted(chosen.values(), key=list(models).index)}
     for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
         for batch in bench.batches if models else ():
             settings = BenchSettings(bench.seq_len, batch, bench.rounds, device=device)
-            timed: dict[str, InferenceResult] = {
-                result.name: result for result in bench_inference(timed_models, settings)
-            }
-            for name, shape in shapes.items():
-                row, result = rows[name], timed[chosen[shape]]
+            for name, result in time_each_shape(models, settings).items():
+                row = rows[name]
                 speed, ms = (row.speed, row.ms) if device == "cpu" else (row.gpu_speed, row.gpu_ms)
                 speed[batch], ms[batch] = result.speed, result.ms
