@@ -50,6 +50,7 @@ __all__ = [
     "push",
     "refine",
     "repair_store",
+    "report_html",
     "report_knowledge",
     "run_pipeline",
     "show_recipe",
@@ -82,6 +83,9 @@ _MODULES = {
         "evaluate",
         "glue_submission",
         "predict",
+    ),
+    "mtkd.api.reporting": (
+        "report_html",
         "report_knowledge",
     ),
     "mtkd.api.catalogue": (
@@ -127,8 +131,9 @@ if TYPE_CHECKING:
     from mtkd.api.exporting import export
     from mtkd.api.grid_runs import compare
     from mtkd.api.hub import pull, push
-    from mtkd.api.measurement import bench_inference, evaluate, glue_submission, predict, report_knowledge
+    from mtkd.api.measurement import bench_inference, evaluate, glue_submission, predict
     from mtkd.api.model import Model, load
+    from mtkd.api.reporting import report_html, report_knowledge
     from mtkd.api.stores import build_store, plan_store, repair_store, store_info, verify_store
     from mtkd.api.training import distill, finetune, refine
     from mtkd.losses.loss_term import LossTerm, TermInput

@@ -20,6 +20,7 @@ ROWS = (
     ("training", "evaluation", "onnx_export"),
     ("recipes", "grids"),
     ("jobs",),
+    ("reporting",),
     ("api",),
     ("cli", "pipelines"),
 )

@@ -186,13 +186,6 @@ def _bench_name(model: str | Path | Model, number: int) -> str:
     return str(path) if path else f"model {number}"
 
 
-def report_knowledge(runs: Sequence[str | Path], out: str | Path) -> list[Path]:
-    """Plot score against the amount of hidden-state knowledge kept, of finished runs; the files written."""
-    from mtkd.evaluation.knowledge_curve import draw, gather
-
-    return draw(gather([Path(run) for run in runs]), Path(out))
-
-
 def _loaded(model: str | Path | Model, device: str | None = None) -> Model:
     from mtkd.api.model import Model, load
 

@@ -1,12 +1,18 @@
-"""`mtkd report knowledge`."""
+"""`mtkd report html` and `mtkd report knowledge`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from mtkd.cli.options import out_option, report_options, say, show, table
+import mtkd
+from mtkd.cli.options import out_option, quiet_option, report_options, say, show, table
+
+runs_argument = click.argument(
+    "runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUNS..."
+)
 
 
 @click.group()
@@ -15,7 +21,44 @@ def report() -> None:
 
 
 @report.command()
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUNS...")
+@runs_argument
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="the page to write"
+)
+@click.option(
+    "--reference",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="the run that the others are compared with  [default: that of the grid, or the first student that "
+    "learned from labels alone]",
+)
+@click.option(
+    "--data",
+    metavar="pocket|hub|DIR",
+    help="where the texts of examples are read  [default: where each run read them]",
+)
+@click.option(
+    "--examples",
+    default=10,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="at most N rows on which two models disagree, per task; 0 = none",
+)
+@click.option("--bench", is_flag=True, help="also time the models, on the CPU")
+@click.option("--overwrite", is_flag=True, help="replace FILE")
+@quiet_option
+def html(runs: tuple[Path, ...], out: Path, **given: Any) -> None:
+    """Write a report of finished runs: one HTML page that needs no other file and no network.
+
+    RUNS are run directories, or directories that contain some, such as the output of `mtkd compare`. The page
+    shows scores with intervals, differences, size and time, learning curves, calibration and confusion, rows
+    on which models disagree, and what is needed to repeat the runs.
+    """
+    say(f"report: {mtkd.report_html(runs, out, **given)}")
+
+
+@report.command()
+@runs_argument
 @out_option
 @report_options
 def knowledge(runs: tuple[Path, ...], out: Path, json_file: str | None) -> None:

@@ -1,0 +1,59 @@
+"""Reports on finished runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def report_html(
+    runs: Sequence[str | Path],
+    out: str | Path,
+    *,
+    reference: str | Path | None = None,
+    data: Any = None,
+    examples: int = 10,
+    bench: bool = False,
+    overwrite: bool = False,
+) -> Path:
+    """Write a report of finished runs as one HTML file, which needs no other file and no network.
+
+    It shows scores with 95% intervals, differences between models, size and time, learning curves,
+    calibration and confusion, rows on which models disagree, and what is needed to repeat the runs.
+
+    Args:
+        runs: run directories, or directories that contain some, such as the output of `compare`.
+        reference: the run that the others are compared with; by default the reference of the grid, or the
+            first student that learned from labels alone.
+        data: where the texts of examples are read; by default where each run read them. Other rows than those
+            of the run are not shown.
+        examples: at most so many rows per task and pair of models; 0 = none.
+        bench: also time the models on the CPU.
+        overwrite: replace the file `out`.
+
+    Returns:
+        The file.
+
+    Raises:
+        UserError: there is no run, a run is unfinished or cannot be read, `reference` is not one of them, or
+            `out` exists.
+    """
+    from mtkd.reporting.page import write_report
+
+    return write_report(
+        [Path(run) for run in runs],
+        Path(out),
+        reference=Path(reference) if reference else None,
+        data=data,
+        examples=examples,
+        bench=bench,
+        overwrite=overwrite,
+    )
+
+
+def report_knowledge(runs: Sequence[str | Path], out: str | Path) -> list[Path]:
+    """Plot score against the amount of hidden-state knowledge kept, of finished runs; the files written."""
+    from mtkd.evaluation.knowledge_curve import draw, gather
+
+    return draw(gather([Path(run) for run in runs]), Path(out))

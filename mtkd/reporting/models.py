@@ -1,0 +1,201 @@
+"""The models that a report shows: runs, grouped by what they belong to."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mtkd.evaluation.differences import Splits
+from mtkd.reporting.runs import CONTROL, FINETUNED, ROLES, Run, read_run, run_directories
+from tasks.errors import UserError
+from tasks.files import read_json
+from tasks.task import Task
+
+GRID_FILE = "compare.json"
+
+
+@dataclass(frozen=True, eq=False)
+class ReportedModel:
+    """A line of the report: one run, or several that differ in their seed or their tasks.
+
+    Attributes:
+        ms: the time of a batch in milliseconds, if it was measured.
+    """
+
+    name: str
+    role: str
+    runs: list[Run]
+    ms: float | None = None
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """The scored tasks, by name."""
+        return {name: run.tasks[name] for run in self.runs for name in run.by_task("primary")}
+
+    def runs_of(self, task: str) -> dict[int, Run]:
+        """Seed -> the run that was scored on a task."""
+        return {run.seed: run for run in self.runs if task in run.by_task("primary")}
+
+    def scores(self, key: str = "primary") -> dict[str, float]:
+        """The recorded scores by task, averaged over splits and seeds."""
+        found = {name: [run.by_task(key)[name] for run in self.runs_of(name).values()] for name in self.tasks}
+        return {name: statistics.fmean(values) for name, values in found.items()}
+
+    def predictions(self, task: str) -> dict[int, Splits]:
+        """Seed -> split -> predictions for a task; empty unless all its runs kept them."""
+        runs = self.runs_of(task)
+        kept = {seed: run.predictions[task] for seed, run in runs.items() if task in run.predictions}
+        return kept if len(kept) == len(runs) else {}
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """The number of weights: "total", "embeddings" and "without_embeddings"."""
+        found: dict[str, int] = self.runs[0].record["parameters"]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """What a report is made of.
+
+    Attributes:
+        title: the title of the grid, if the runs are those of one.
+        models: teachers first, then students, label-only students and fine-tuned models.
+        reference: the model that the others are compared with.
+        timed: how the times were measured; None if they were not.
+    """
+
+    title: str | None
+    runs: list[Run]
+    models: list[ReportedModel]
+    reference: ReportedModel
+    timed: str | None = None
+
+    def first(self, role: str) -> ReportedModel | None:
+        """The first scored model of a role."""
+        return _first(self.models, role)
+
+
+def _first(models: Iterable[ReportedModel], role: str) -> ReportedModel | None:
+    return next((model for model in models if model.role == role and model.tasks), None)
+
+
+def gather(places: Sequence[Path], reference: Path | None = None) -> Gathered:
+    """Read all runs in some directories, and group them into models.
+
+    Runs of a cell of `mtkd compare` are one model, and so are runs of `mtkd finetune` in the same directory
+    that start from the same model. By default the reference is that of the grid, or the first label-only
+    student, or the first model.
+
+    Args:
+        places: run directories, or directories that contain some.
+        reference: the directory of a run of the model that the others are compared with.
+
+    Raises:
+        UserError: there is no run, or a run is unfinished or cannot be read.
+    """
+    directories = run_directories(places)
+    root = Path(os.path.commonpath([path.parent for path in directories]))
+    runs = [read_run(path, path.relative_to(root).as_posix()) for path in directories]
+    grids = [_read_grid(file) for file in sorted({f.resolve() for p in places for f in p.rglob(GRID_FILE)})]
+    alone = len(grids) == 1 and all(path.is_relative_to(grids[0].place) for path in directories)
+    models: list[ReportedModel] = []
+    used: set[Path] = set()
+    for grid in grids:
+        prefix = "" if alone else f"{os.path.relpath(grid.place, root)}/"
+        found, mentioned = _cells(grid, runs, prefix)
+        models += found
+        used |= mentioned
+    models += _models([run for run in runs if run.path not in used])
+    models.sort(key=lambda model: ROLES.index(model.role))
+    of_models = {run.path: run for model in models for run in model.runs}
+    runs = [*of_models.values(), *(run for run in runs if run.path not in of_models)]
+    batch = next((next(iter(ms)) for grid in grids for ms in grid.ms.values() if ms), None)
+    timed = f"{batch} rows per batch on a CPU, measured by mtkd compare" if batch else None
+    chosen = _reference(models, [grid.reference for grid in grids if alone], reference)
+    return Gathered(grids[0].title if alone else None, runs, models, chosen, timed)
+
+
+def _reference(models: list[ReportedModel], named: list[str], asked: Path | None) -> ReportedModel:
+    if asked is None:
+        in_grid = next((model for model in models if model.name in named), None)
+        return in_grid or _first(models, CONTROL) or models[0]
+    for model in models:
+        if any(run.path == asked.resolve() for run in model.runs):
+            return model
+    raise UserError(
+        f"`reference={asked}` is not one of the runs of the report", expected="the directory of one of them"
+    )
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """What a compare.json says; `ms`: row -> batch size -> milliseconds."""
+
+    place: Path
+    title: str
+    reference: str
+    commands: dict[str, list[str]]
+    ms: dict[str, dict[str, float]]
+
+
+def _read_grid(file: Path) -> _Grid:
+    grid = read_json(file)
+    try:
+        ms = {row["name"]: row["ms"] for row in grid["rows"]}
+        return _Grid(file.parent, grid["title"], grid["reference"], grid["commands"], ms)
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{file} was not written by this version of mtkd compare: {error} is missing",
+            hint="run mtkd compare again; finished runs are not repeated",
+        ) from error
+
+
+def _cells(grid: _Grid, runs: Iterable[Run], prefix: str) -> tuple[list[ReportedModel], set[Path]]:
+    """The models of the cells of a grid, and all runs that its commands mention.
+
+    The scored runs of a cell are those that no other of its commands reads.
+    """
+    inside = {run.path: run for run in runs if run.path.is_relative_to(grid.place)}
+    models, mentioned = [], set()
+    for cell, lines in grid.commands.items():
+        commands = [shlex.split(line) for line in lines]
+        outs = {words[words.index("--out") + 1] for words in commands}
+        read = {word for words in commands for word in words if words[words.index("--out") + 1] != word}
+        found = {out: path for out in outs for path in inside if _same(out, path, grid.place)}
+        scored = sorted(path for out, path in found.items() if out not in read)
+        mentioned |= set(found.values())
+        if scored:
+            name = prefix + cell
+            of_cell = [_named(inside[path], name, len(scored) > 1) for path in scored]
+            ms = next(iter(grid.ms.get(cell, {}).values()), None)
+            models.append(ReportedModel(name, of_cell[0].role, of_cell, ms))
+    return models, mentioned
+
+
+def _same(out: str, path: Path, place: Path) -> bool:
+    """Whether a command's output is a run in the directory of a grid, which may have been moved."""
+    return f"/{out}".endswith(f"/{path.relative_to(place).as_posix()}")
+
+
+def _named(run: Run, cell: str, several: bool) -> Run:
+    return replace(run, name=f"{cell}, {' '.join(run.tasks)}, seed {run.seed}" if several else cell)
+
+
+def _models(runs: Iterable[Run]) -> list[ReportedModel]:
+    """One model per run; runs of `finetune` beside each other and from the same model are one."""
+    groups: dict[Any, list[Run]] = {}
+    for run in runs:
+        together = run.role == FINETUNED and (run.path.parent, run.identity["model"], run.seed)
+        groups.setdefault(together or run.path, []).append(run)
+    return [
+        ReportedModel(found[0].name, found[0].role, found)
+        if len(found) == 1
+        else ReportedModel(found[0].name.rpartition("/")[0] or found[0].path.parent.name, FINETUNED, found)
+        for found in groups.values()
+    ]

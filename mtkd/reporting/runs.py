@@ -1,0 +1,136 @@
+"""The files of finished runs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mtkd.evaluation.differences import Splits
+from mtkd.evaluation.scoring import read_predictions
+from mtkd.models.saved_model import read_saved
+from mtkd.training.run_directory import PREDICTIONS, RUN_FILE
+from tasks.errors import UserError
+from tasks.files import read_json
+from tasks.task import Task
+
+TEACHER, STUDENT, CONTROL, FINETUNED = "teacher", "student", "label-only student", "fine-tuned"
+ROLES = (TEACHER, STUDENT, CONTROL, FINETUNED)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run of `refine`, `distill` or `finetune`.
+
+    Attributes:
+        name: short and unique in the report.
+        record: the content of run.json.
+        tasks: the tasks of its model, by name.
+        log: the records of log.jsonl, those of all stages with their steps counted on.
+        stages: (first step, name) of each stage, for recipes that have some.
+        predictions: task -> split -> what it predicted for the validation rows; empty if they are missing.
+    """
+
+    path: Path
+    name: str
+    record: dict[str, Any]
+    tasks: dict[str, Task]
+    log: list[dict[str, Any]]
+    stages: list[tuple[int, str]]
+    predictions: dict[str, Splits]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that determines the result of the run."""
+        identity: dict[str, Any] = self.record["identity"]
+        return identity
+
+    @property
+    def role(self) -> str:
+        """What the run is in a comparison, one of `ROLES`."""
+        if self.identity["command"] != "distill":
+            return TEACHER if self.identity["command"] == "refine" else FINETUNED
+        return CONTROL if self.identity["settings"]["supervision"] == "labels" else STUDENT
+
+    @property
+    def seed(self) -> int:
+        """The seed of the training."""
+        return int(self.identity["settings"]["train"]["seed"])
+
+    @property
+    def command(self) -> str | None:
+        """The command line, if `mtkd compare` has kept it beside the run."""
+        file = self.path.with_name(f"{self.path.name}.command.json")
+        return f"mtkd {shlex.join(read_json(file))}" if file.is_file() else None
+
+    def by_task(self, key: str) -> dict[str, float]:
+        """A value of the recorded scores ("primary", "majority") by task, averaged over its splits."""
+        found: dict[str, list[float]] = {}
+        for scores in (self.record.get("scores") or {}).values():
+            found.setdefault(scores["task"], []).append(scores[key])
+        return {task: statistics.fmean(values) for task, values in found.items()}
+
+
+def run_directories(places: Sequence[Path]) -> list[Path]:
+    """The directories of all runs in some directories.
+
+    Raises:
+        UserError: there is no such directory, or no run.
+    """
+    for place in places:
+        if not place.is_dir():
+            raise UserError(f"there is no directory {place}", expected="run directories")
+    files = {file.resolve() for place in places for file in place.rglob(RUN_FILE)}
+    if not files:
+        raise UserError(
+            f"no run in {', '.join(map(str, places))}",
+            expected="run directories of mtkd refine, distill or finetune, or directories that contain some",
+        )
+    return sorted(file.parent for file in files)
+
+
+def read_run(path: Path, name: str) -> Run:
+    """Read what a run wrote.
+
+    Raises:
+        UserError: it is unfinished, or a file is missing or damaged.
+    """
+    record = read_json(path / RUN_FILE)
+    try:
+        status = record["status"]
+        if status != "finished":
+            raise UserError(
+                f"the run in {path} is {status}, not finished",
+                hint="run its command again to finish it, or name only finished runs",
+            )
+        tasks = {task.name: task for task in read_saved(path).tasks}
+        log, stages = _read_log(path, record["training"])
+        run = Run(path, name, record, tasks, log, stages, dict(read_predictions(path / PREDICTIONS)))
+        _ = run.role, run.seed, run.by_task("primary"), record["versions"], record["parameters"]["total"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"the {RUN_FILE} in {path} cannot be read: {error} is missing or damaged",
+            hint="train the run again with this version, or leave it out",
+        ) from error
+    return run
+
+
+def _read_log(path: Path, training: dict[str, Any]) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
+    """The records of log.jsonl; those of stages with their steps counted on, and where each stage starts."""
+    names = [name for name in training if (path / "stages" / name).is_dir()]
+    log: list[dict[str, Any]] = []
+    stages: list[tuple[int, str]] = []
+    for place in [path / "stages" / name for name in names] or [path]:
+        start = log[-1]["step"] if log else 0
+        stages += [(start, place.name)] if names else []
+        file = place / "log.jsonl"
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+            log += [record | {"step": record["step"] + start} for record in map(json.loads, lines)]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"the log {file} cannot be read: {error}") from error
+    return log, stages

@@ -1,0 +1,217 @@
+"""The scores of models with intervals, their differences to others, calibration and confusion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mtkd.evaluation.baseline import CONSTANT, best_constant
+from mtkd.evaluation.class_report import ClassReport, class_report
+from mtkd.evaluation.differences import (
+    AVERAGE,
+    Difference,
+    ScoreSamples,
+    Splits,
+    differences_by_task,
+    sample_scores,
+)
+from mtkd.reporting.models import Gathered, ReportedModel
+from mtkd.reporting.runs import TEACHER
+from tasks.task import Task
+
+BINS = 10  # of equal width, for the calibration
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A score with its 95% interval, which is missing if there are no predictions."""
+
+    score: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A line of the table of scores.
+
+    Attributes:
+        scores: task, or "average" if the model has all tasks, -> score with its interval.
+        samples: task -> the scores of resampled rows.
+        predicted: task -> seed -> split -> predictions.
+    """
+
+    name: str
+    role: str
+    scores: dict[str, Interval]
+    samples: dict[str, ScoreSamples] = field(default_factory=dict)
+    predicted: dict[str, dict[int, Splits]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The scores of all models.
+
+    Attributes:
+        tasks: the scored tasks, by name.
+        lines: one per scored model, and the best constant answer last.
+        differences: reference -> other line -> task, or "average" -> the difference.
+    """
+
+    tasks: dict[str, Task]
+    lines: list[Line]
+    differences: dict[str, dict[str, dict[str, Difference]]]
+
+    @property
+    def several_seeds(self) -> bool:
+        """True if a model has runs of several seeds, so that its intervals cover the chance of the seed."""
+        return any(len(part.seeds) > 1 for line in self.lines for part in line.samples.values())
+
+    @property
+    def columns(self) -> list[str]:
+        """The tasks, after "average" if there are several."""
+        return [*([AVERAGE] if len(self.tasks) > 1 else []), *self.tasks]
+
+    @property
+    def overall(self) -> dict[str, float]:
+        """The score in the first column, of the lines that have one."""
+        first = self.columns[0] if self.columns else ""
+        return {line.name: line.scores[first].score for line in self.lines if first in line.scores}
+
+
+def score_models(given: Gathered) -> Scores:
+    """Score all models, and compare them with the reference, the teacher and the best constant answer."""
+    tasks = {name: task for model in given.models for name, task in model.tasks.items()}
+    lines = [_line(model, tasks) for model in given.models if model.tasks]
+    lines += [_constant(given.models, lines, tasks)] if lines else []
+    teacher = given.first(TEACHER)
+    names = dict.fromkeys([given.reference.name, *([teacher.name] if teacher else []), CONSTANT])
+    found: dict[str, dict[str, dict[str, Difference]]] = {}
+    for reference in (line for name in names for line in lines if line.name == name):
+        gaps = {line.name: _differences(line, reference) for line in lines if line is not reference}
+        if any(gaps.values()):
+            found[reference.name] = {name: values for name, values in gaps.items() if values}
+    return Scores(tasks, lines, found)
+
+
+def _line(model: ReportedModel, tasks: dict[str, Task]) -> Line:
+    predicted = {name: found for name in model.tasks if (found := model.predictions(name))}
+    return _with_intervals(model.name, model.role, model.scores(), predicted, tasks)
+
+
+def _constant(models: Sequence[ReportedModel], lines: Sequence[Line], tasks: dict[str, Task]) -> Line:
+    """The best constant answer on the rows of the first model that was scored on each task."""
+    first = {name: next(model for model in models if name in model.tasks) for name in tasks}
+    predicted: dict[str, dict[int, Splits]] = {}
+    for name, task in tasks.items():
+        found = next((line.predicted[name] for line in lines if name in line.predicted), None)
+        if found:
+            predicted[name] = {0: best_constant(task, next(iter(found.values())))}
+    scores = {name: model.scores("majority")[name] for name, model in first.items()}
+    return _with_intervals(CONSTANT, CONSTANT, scores, predicted, tasks)
+
+
+def _with_intervals(
+    name: str,
+    role: str,
+    scores: dict[str, float],
+    predicted: dict[str, dict[int, Splits]],
+    tasks: dict[str, Task],
+) -> Line:
+    samples = {task: sample_scores(tasks[task], [found])[0] for task, found in predicted.items()}
+    drawn = {task: part.drawn(0) for task, part in samples.items()}
+    scores = scores | {task: float(part.scores.mean()) for task, part in samples.items()}
+    cells = {task: _interval(score, drawn.get(task)) for task, score in scores.items()}
+    if len(tasks) > 1 and set(scores) == set(tasks):
+        everywhere = np.mean(list(drawn.values()), axis=0) if set(drawn) == set(tasks) else None
+        cells[AVERAGE] = _interval(float(np.mean(list(scores.values()))), everywhere)
+    return Line(name, role, cells, samples, predicted)
+
+
+def _interval(score: float, drawn: np.ndarray | None) -> Interval:
+    return (
+        Interval(score) if drawn is None else Interval(score, *map(float, np.quantile(drawn, [0.025, 0.975])))
+    )
+
+
+def _differences(line: Line, reference: Line) -> dict[str, Difference]:
+    """The differences on the tasks that both were scored on with the same rows."""
+    same = [name for name in line.samples if name in reference.samples and _same_rows(line, reference, name)]
+    sides = [{name: side.samples[name] for name in same} for side in (line, reference)]
+    found = differences_by_task(*sides)
+    if AVERAGE not in line.scores or len(same) < len(line.samples):
+        found.pop(AVERAGE, None)  # the average over some tasks would not be that of the table
+    return found
+
+
+def _same_rows(line: Line, other: Line, task: str) -> bool:
+    ours, others = (next(iter(side.predicted[task].values())) for side in (line, other))
+    return set(ours) == set(others) and all(
+        ours[split].uids.equals(others[split].uids)
+        and np.array_equal(ours[split].labels, others[split].labels)
+        for split in ours
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """How often predictions are right, by the probability of the predicted class.
+
+    Attributes:
+        bins: (mean probability, fraction that is right, fraction of all rows) of each bin that has rows.
+        error: the expected calibration error: the mean distance of the first two, weighted by the third.
+    """
+
+    bins: list[tuple[float, float, float]]
+
+    @property
+    def error(self) -> float:
+        return sum(share * abs(right - confidence) for confidence, right, share in self.bins)
+
+
+@dataclass(frozen=True, eq=False)
+class Errors:
+    """Where a model is wrong on a task, over the rows of all its validation splits and seeds.
+
+    Attributes:
+        report: scores by class and the confusion, for tasks with one class per row.
+        reliability: None if the probabilities were not recorded.
+        labels, predictions: (n,) of tasks with a score per row, else None.
+    """
+
+    report: ClassReport | None = None
+    reliability: Reliability | None = None
+    labels: np.ndarray | None = None
+    predictions: np.ndarray | None = None
+
+
+def errors_of(task: Task, predicted: dict[int, Splits]) -> Errors | None:
+    """Compare predictions with labels; None for other types of tasks than `classify` and `regress`."""
+    rows = [part for splits in predicted.values() for part in splits.values()]
+    if not rows or not (task.type.one_class or task.type.outputs == "scores"):
+        return None
+    labels, predictions = (
+        np.concatenate([getattr(r, name) for r in rows]) for name in ("labels", "predictions")
+    )
+    if not task.type.one_class:
+        return Errors(labels=labels, predictions=predictions)
+    kept = [part.probabilities for part in rows if part.probabilities is not None]
+    whole = len(kept) == len(rows)
+    found = reliability(np.concatenate(kept).max(1), predictions == labels) if whole else None
+    return Errors(class_report(task, predictions, labels), found)
+
+
+def reliability(confidences: np.ndarray, right: np.ndarray) -> Reliability:
+    """Group predictions by their probability into `BINS` bins of equal width.
+
+    Args:
+        confidences: (n,) the probability of the predicted class.
+        right: (n,) bool.
+    """
+    bins = np.minimum((confidences * BINS).astype(int), BINS - 1)
+    parts = [bins == number for number in range(BINS) if (bins == number).any()]
+    return Reliability(
+        [(float(confidences[p].mean()), float(right[p].mean()), float(p.mean())) for p in parts]
+    )

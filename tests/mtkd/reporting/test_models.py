@@ -1,0 +1,120 @@
+"""Which runs a report shows: grids, stages, runs on plain text, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from report_runs import ROWS, numbers, predicted, read, write_run
+
+import mtkd as library
+from mtkd.evaluation.baseline import CONSTANT
+from tasks.errors import UserError
+from tasks.task import Task
+
+
+def test_runs_of_a_grid_are_its_cells(task: Task, tmp_path: Path) -> None:
+    grid = tmp_path / "grid"
+    commands: dict[str, list[str]] = {}
+    for cell, right in (("wide", 0.9), ("small one", 0.6)):
+        for seed in (0, 1):
+            place = f"grid/runs/{cell[:5]}/topics-{seed}"
+            write_run(tmp_path / place, task, predicted(task, right, seed), seed=seed)
+            commands.setdefault(cell, []).append(f"mtkd distill some-recipe --out moved/{place}")
+    write_run(grid / "teacher" / "topics", task, predicted(task, 0.5, 7), "refine")
+    commands["wide"].append("mtkd refine --out moved/grid/teacher/topics")
+    commands["wide"][0] += " --teacher moved/grid/teacher/topics"
+    rows = [{"name": "wide", "ms": {"8": 12.5}}, {"name": "small one", "ms": {"8": 2.5}}]
+    content = {"title": "A <grid>", "reference": "small one", "rows": rows, "commands": commands}
+    (grid / "compare.json").write_text(json.dumps(content))
+    page, _ = read(library.report_html([grid], tmp_path / "grid.html"))
+    table = page.named("topics")
+    assert set(table) == {"wide student", "small one student", CONSTANT}, "the teacher is only read"
+    both = [json.loads((grid / f"runs/wide/topics-{n}/run.json").read_text()) for n in (0, 1)]
+    mean = np.mean([record["scores"]["topics/validation"]["primary"] for record in both])
+    assert numbers(table["wide student"]["topics"])[0] == pytest.approx(100 * mean, abs=0.051)
+    assert (
+        "Differences to small one" in page.text and "A <grid>" in page.text and "and the seeds" in page.text
+    )
+    assert page.named("ms per batch")["small one student"]["ms per batch"] == "2.5"
+    assert "wide, topics, seed 1" in page.text
+
+    write_run(tmp_path / "wide", task, predicted(task, 0.4, 5))  # a run of the same name beside the grid
+    page, _ = read(library.report_html([grid, tmp_path / "wide"], tmp_path / "both.html"))
+    expected = {"grid/wide", "grid/small", "wide", "best"}
+    assert {name.split()[0] for name in page.named("topics")} == expected and "A <grid>" not in page.text
+    del content["reference"]
+    (grid / "compare.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="'reference' is missing"):
+        library.report_html([tmp_path], tmp_path / "old.html")
+
+
+def test_wrong_requests_are_refused_before_anything_is_written(
+    task: Task, runs: Path, tmp_path: Path, mtkd: Callable[..., Any]
+) -> None:
+    out = tmp_path / "page.html"
+    (tmp_path / "empty").mkdir()
+    cases: list[tuple[list[object], str]] = [
+        ([tmp_path / "nowhere"], "there is no directory"),
+        ([tmp_path / "empty"], "no run in"),
+        ([runs, "--reference", tmp_path / "empty"], "--reference"),
+    ]
+    for name, change, said in (
+        ("running", {"status": "running"}, "is running, not finished"),
+        ("damaged", {"identity": {}}, "cannot be read"),
+    ):
+        write_run(tmp_path / name, task, None, **change)
+        cases.append(([tmp_path / name], f"{name} {said}" if name == "running" else said))
+    (write_run(tmp_path / "cut", task, None) / "run.json").write_text("{")
+    (write_run(tmp_path / "log", task, None) / "log.jsonl").write_text("no json")
+    shutil.rmtree(write_run(tmp_path / "bare", task, None) / "model")
+    cases += [([tmp_path / name], str(tmp_path / name)) for name in ("cut", "log", "bare")]
+    for words, said in cases:
+        answered = mtkd("report", "html", *words, "--out", out)
+        assert answered.code == 2 and said in answered.err, answered.err
+        assert not out.exists()
+    out.write_text("mine")
+    answered = mtkd("report", "html", runs / "student", "--out", out)
+    assert answered.code == 2 and "--overwrite" in answered.err and out.read_text() == "mine"
+    with pytest.raises(UserError, match="is a directory"):
+        library.report_html([runs], tmp_path, overwrite=True)
+    assert mtkd("report", "html", runs / "student", "--out", out, "--overwrite").code == 0
+    assert "Report of 1 run" in read(out)[0].text
+
+
+def test_runs_on_plain_text_have_no_scores(task: Task, tmp_path: Path) -> None:
+    write_run(tmp_path / "text", task, None, scores={}, data="some-digest", teacher="other-digest")
+    page, html = read(library.report_html([tmp_path / "text"], tmp_path / "a.html"))
+    assert "Scores" not in html and "loss: 0.025 at step 40" in html
+    assert "some-digest" in page.text and "other-digest" in page.text
+
+
+def test_stages_follow_each_other(task: Task, tmp_path: Path) -> None:
+    place = write_run(
+        tmp_path / "run", task, None, training={"layers": {"steps": 40}, "logits": {"steps": 40}}
+    )
+    for name in ("layers", "logits"):
+        (place / "stages" / name).mkdir(parents=True)
+        shutil.copy(place / "log.jsonl", place / "stages" / name)
+    (place / "log.jsonl").unlink()
+    _, html = read(library.report_html([place], tmp_path / "a.html"))
+    assert "loss: 0.025 at step 80" in html and ">logits</text>" in html
+
+
+def test_uids_are_needed_to_be_equal(task: Task, tmp_path: Path) -> None:
+    """Models that were scored on other rows are not compared."""
+    rows = predicted(task, 0.8, 1)
+    write_run(tmp_path / "runs" / "one", task, rows)
+    others = replace(rows, uids=pa.array([f"x{n}" for n in range(ROWS)]))
+    write_run(tmp_path / "runs" / "other", task, others)
+    page, html = read(library.report_html([tmp_path / "runs"], tmp_path / "a.html"))
+    tables = [table for table in page.tables if table[0] == ["model", "topics"]]
+    compared = [[row[0].split()[0] for row in table[1:]] for table in tables]
+    assert compared == [["one", "other", "best"], ["best"], ["one"]] and "disagree" not in html
