@@ -13,7 +13,13 @@ from mtkd.cli.options import quiet_option, say, table
 from tasks.files import read_json, write_json
 
 # Step -> its name in demo.json.
-NAMES = {"teacher": "teacher", "labels": "control", "distilled": "distilled", "finetuned": "fine-tuned"}
+NAMES = {
+    "teacher": "teacher",
+    "labels": "control",
+    "distilled": "distilled",
+    "finetuned": "fine-tuned",
+    "report": "report",
+}
 # What `--tiny` changes of the file; without it, the file is run as it is.
 TINY: dict[str, Any] = {
     "tasks": ["sst2", "mrpc"],
@@ -67,7 +73,7 @@ def demo(out: Path, seed: int, overwrite: bool, tiny: bool) -> None:
     }
     write_json(out / "demo.json", record | {"seed": seed, "seconds": seconds["total"], "steps": seconds})
     taken = ", ".join(f"{name} {value:.0f} s" for name, value in seconds.items() if name != "total")
-    say(f"the demo took {seconds['total']:.0f} s ({taken}); everything is in {out}")
+    say(f"the demo took {seconds['total']:.0f} s ({taken}); everything is in {out}; open {out}/report.html")
 
 
 def _scores(out: Path, names: tuple[str, ...]) -> dict[str, dict[str, float]]:

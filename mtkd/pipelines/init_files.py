@@ -66,6 +66,12 @@ command = "evaluate"
 model = "@student"
 against = "@control"
 report = true
+
+[steps.report]
+title = "report: a page about the teacher, the student and the control"
+command = "report html"
+runs = ["@teacher", "@student", "@control"]
+reference = "@control"
 """
 
 _EXPORT_STEP = """

@@ -47,6 +47,7 @@ class Step:
         """A step with its output, in `folder` if the options do not name one."""
         known = parameters(find_command(command))
         key, suffix = ("out", "") if "out" in known and command != "store plan" else ("json", ".json")
+        suffix = ".html" if command == "report html" else suffix
         options = dict(options)
         if key not in known:
             raise UserError(f"`mtkd {command}` writes no result")

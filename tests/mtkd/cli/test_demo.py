@@ -36,7 +36,9 @@ def test_the_tiny_demo_runs_from_end_to_end_and_resumes(
     assert done.code == 0, done.err
     said = done.out + done.err
     commands = [line for line in said.splitlines() if line.startswith("$ mtkd ")]
-    assert [line.split()[2] for line in commands] == ["refine", *["distill"] * 2, *["finetune"] * 2]
+    expected = ["refine", *["distill"] * 2, *["finetune"] * 2, "report"]
+    assert [line.split()[2] for line in commands] == expected
+    assert "<html" in (out / "report.html").read_text()
     runs = ("teacher", "labels", "distilled", "finetuned/sst2", "finetuned/mrpc")
     records = {name: json.loads((out / name / "run.json").read_text()) for name in runs}
     assert {record["status"] for record in records.values()} == {"finished"}
