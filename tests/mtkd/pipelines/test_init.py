@@ -75,8 +75,10 @@ def test_a_pipeline_from_one_csv_runs(tmp_path: Path, tiny_encoder: Path, mtkd: 
 
     small = {"steps.teacher.encoder": str(tiny_encoder), "steps.teacher.epochs": 1, "steps.student.steps": 2}
     results = library.run_pipeline(tmp_path / "job" / "pipeline.toml", settings=small)
-    assert [result.name for result in results] == ["teacher", "student", "control", "comparison", "export"]
+    names = ["teacher", "student", "control", "comparison", "report", "export"]
+    assert [result.name for result in results] == names
     out = tmp_path / "job" / "runs"
+    assert "reviews" in (out / "report.html").read_text()
     records = {name: json.loads((out / name / "run.json").read_text()) for name in ("student", "control")}
     assert {record["training"]["steps"] for record in records.values()} == {2}
     assert records["student"]["rows"]["reviews"]["unlabelled"] == 10
