@@ -133,7 +133,7 @@ def test_other_task_types_are_valid_tasks(task: str, kind: str, tmp_path: Path) 
     result = mtkd.init_pipeline(data, out=tmp_path / "job", name="own")
     assert result.task.kind == kind == resolve(str(result.task_file))[0].kind
     assert not mtkd.check_data(None, str(result.task_file)).errors
-    assert len(mtkd.run_pipeline(result.pipeline, dry_run=True)) == 5
+    assert len(mtkd.run_pipeline(result.pipeline, dry_run=True)) == 6
 
 
 def test_several_labels_per_row(tmp_path: Path) -> None:
