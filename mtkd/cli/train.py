@@ -88,8 +88,8 @@ def distill(json_file: str | None, **given: Any) -> None:
 
     Each ablation is one option: --set supervision=labels (no distillation), --tasks rte (one task), --tasks
     nli (some of the tasks), --set student.kind=bilstm (no bi-attention), --set student.vocabulary=word
-    (word-level vocabulary), --set terms.NAME.weight=0 (without one of the losses), --set one_stage=true;
-    without --corpus there is no augmentation.
+    (word-level vocabulary; =pruned: only the tokens in the rows), --set terms.NAME.weight=0 (without one of
+    the losses), --set one_stage=true (all losses at once); without --corpus there is no augmentation.
     """
     from mtkd.api.training import distill as job
 

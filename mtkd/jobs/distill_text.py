@@ -63,6 +63,11 @@ def distill_text(
     files = TextFiles.open(text, column)
     settings = resolve_precision(settings, request.device, warn)
     settings, left_out = _without_task(settings, teacher is not None)
+    if settings.student.vocabulary != "wordpiece":
+        raise UserError(
+            f"student.vocabulary={settings.student.vocabulary} is built from rows of tasks, not plain text",
+            hint="use `student.vocabulary=wordpiece`",
+        )
     validated = validate_run(settings, teacher, [TEXT])
     for stage, objective in validated.stages:
         refuse_unlabelled_settings(stage.train, "training on plain text")

@@ -17,9 +17,12 @@ from mtkd.models.init import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
 from mtkd.models.saved_model import ModelInfo
+from mtkd.storage.distributed import launched
 from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.errors import UserError
 from tasks.hub_loading import DEFAULT_ENCODER
+from tasks.progress import say
+from tasks.pruned_vocabulary import prune_vocabulary
 from tasks.reader import Reader
 from tasks.tokeniser import Tokeniser
 
@@ -62,7 +65,7 @@ def prepare_run(
     """Load the teacher and build the student.
 
     Args:
-        texts: the training texts, one array per column, for building a word-level vocabulary.
+        texts: the training texts, one array per column, for building a vocabulary of the student's own.
         importance: measures the importance of the teacher's parts, for a student that is pruned from it.
         student: a model, or an encoder that reads the teacher's tokens, instead of one built from the
             settings.
@@ -131,11 +134,13 @@ def _build_student(
     info = ModelInfo(wanted.max_length, wanted.head_hidden, wanted.dropout, stride=wanted.stride)
     if encoder is not None:
         return MultiTaskModel(encoder, tasks, teacher_tokeniser, info)
-    tokeniser = (
-        Tokeniser.word_level(texts, wanted.vocabulary_size)
-        if wanted.vocabulary == "word"
-        else teacher_tokeniser
-    )
+    tokeniser, kept = teacher_tokeniser, None
+    if wanted.vocabulary == "word":
+        tokeniser = Tokeniser.word_level(texts, wanted.vocabulary_size)
+    elif wanted.vocabulary == "pruned":
+        tokeniser, kept = prune_vocabulary(teacher_tokeniser, texts, wanted.vocabulary_size)
+        if launched().first:
+            say(f"the student keeps {len(kept):,} of the {teacher_tokeniser.vocab_size:,} tokens")
     torch.manual_seed(settings.train.seed)
     measured = None
     if wanted.needs_importance:
@@ -148,7 +153,7 @@ def _build_student(
         torch.manual_seed(settings.train.seed)
     init_spec = validated.teacher.init_spec if validated.teacher else InitSpec(None, None)
     source = teacher.encoder if teacher else None
-    context = InitContext(tokeniser, source, teacher_tokeniser, init_spec, measured, texts)
+    context = InitContext(tokeniser, source, teacher_tokeniser, init_spec, measured, texts, kept)
     student = MultiTaskModel(build_student(wanted, context), tasks, tokeniser, info)
     if teacher and (measured or wanted.init_heads == "teacher"):
         _copy_heads(student, teacher, optional=wanted.init_heads != "teacher")

@@ -165,7 +165,7 @@ def validate_run(
     if store is not None and teacher_ref is not None and teacher_ref.manifest is not None:
         need = validated.teacher_need
         check_store(settings, need, validated.aligned, store, teacher_ref.manifest)
-    if settings.student.vocabulary == "word" and validated.aligned:
+    if settings.student.vocabulary != "wordpiece" and validated.aligned:
         raise UserError(
             f"a term of {settings.name} compares teacher and student token by token, but a student with its "
             "own vocabulary reads other tokens",

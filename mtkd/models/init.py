@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 from torch import Tensor, nn
 
@@ -42,6 +43,8 @@ class InitContext:
         init_spec: what is known about the teacher without its weights.
         importance: the importance of the teacher's parts, if the student's settings need it.
         texts: the training texts, one array per column; can be empty.
+        kept: for each token id of the student the teacher's id of the same token, if the student's vocabulary
+            is a part of the teacher's.
     """
 
     tokeniser: Tokeniser
@@ -50,6 +53,7 @@ class InitContext:
     init_spec: InitSpec
     importance: Importance | None = None
     texts: Sequence[pa.StringArray] = ()
+    kept: np.ndarray | None = None
 
     @property
     def own_vocabulary(self) -> bool:
@@ -58,7 +62,7 @@ class InitContext:
 
 
 def teacher_embeddings(context: InitContext) -> Tensor:
-    """A copy of the teacher's word embeddings (V, d).
+    """A copy of the teacher's word embeddings of the student's tokens, (V, d).
 
     Raises:
         UserError: there is no teacher, or its vocabulary differs from the student's.
@@ -68,7 +72,7 @@ def teacher_embeddings(context: InitContext) -> Tensor:
             "student.embeddings=teacher needs a teacher, but there is none",
             hint="pass `teacher=DIR`, or use `student.embeddings=random`",
         )
-    if context.own_vocabulary:
+    if context.own_vocabulary and context.kept is None:
         raise UserError(
             "student.embeddings=teacher needs the teacher's vocabulary of "
             f"{context.teacher_tokeniser.vocab_size} token ids, but the student has its own of "
@@ -76,7 +80,7 @@ def teacher_embeddings(context: InitContext) -> Tensor:
             hint="use `student.vocabulary=wordpiece` or `student.embeddings=random`",
         )
     table: Tensor = context.teacher.embeddings.weight
-    return table.detach().clone()
+    return table.detach().clone() if context.kept is None else table.detach()[context.kept]
 
 
 def refuse_teacher_embeddings(settings: StudentSettings, reason: str, hint: str) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tasks import tokeniser as tokenise
 from tasks.errors import UserError
+from tasks.pruned_vocabulary import prune_vocabulary
 from tasks.ragged import RaggedArray
 from tasks.tokeniser import Tokeniser
 
@@ -41,6 +42,11 @@ def rows(ragged: RaggedArray) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def wordy() -> Tokeniser:
     return Tokeniser.word_level([pa.array([*AWKWARD, "the playing of a naive play , don ' t"])], 60)
+
+
+@pytest.fixture(scope="module")
+def pruned(minilm: Tokeniser) -> Tokeniser:
+    return prune_vocabulary(minilm, [pa.array(["the cat sat", "playing naive"])], 60_000)[0]
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +175,7 @@ def test_word_level_keeps_the_most_frequent_words() -> None:
     assert Tokeniser.word_level(parts[::-1], 9).digest == tokeniser.digest
 
 
-@pytest.mark.parametrize("which", ["minilm", "roberta", "wordy"])
+@pytest.mark.parametrize("which", ["minilm", "roberta", "wordy", "pruned"])
 def test_saved_and_loaded_it_is_the_same(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     tokeniser: Tokeniser = request.getfixturevalue(which)
     tokeniser.hf(["a", "b"], padding="max_length", truncation=True, max_length=5)  # leaves its mark on hf

@@ -33,9 +33,12 @@ class StudentSettings(Strict):
     Attributes:
         kind: the kind of encoder: `bilstm-biattention`, `bilstm`, `static`, `transformer`, `waldorf`, or one
             that an installed package adds.
-        vocabulary: "wordpiece" uses the teacher's tokeniser; "word" builds a vocabulary of at most
-            `vocabulary_size` words from the training texts.
-        vocabulary_size: the maximum number of words of a "word" vocabulary.
+        vocabulary: "wordpiece" uses the teacher's tokeniser; "pruned" keeps only those of its tokens that
+            occur in the training texts (with rows without labels and corpora) and all single characters, so
+            that other words are split into smaller pieces; "word" builds a vocabulary of the words in the
+            training texts.
+        vocabulary_size: the maximum number of tokens of a "pruned" or "word" vocabulary, which keeps the most
+            frequent ones.
         embeddings: what the word embeddings start from: "random" vectors, those of the "teacher", or, for a
             BiLSTM with a "word" vocabulary, a text file of word vectors in the format of word2vec or GloVe
             (it may be gzipped), whose width the embeddings take; words that it lacks start at random.
@@ -48,7 +51,7 @@ class StudentSettings(Strict):
     """
 
     kind: str
-    vocabulary: Literal["wordpiece", "word"] = "wordpiece"
+    vocabulary: Literal["wordpiece", "pruned", "word"] = "wordpiece"
     vocabulary_size: int = Field(60_000, gt=10)
     embeddings: str = "random"
     max_length: int = Field(128, ge=8)

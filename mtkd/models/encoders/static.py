@@ -222,8 +222,8 @@ def teacher_states(teacher: AnyEncoder, context: InitContext) -> Tensor:
 def _teacher_token_ids(context: InitContext) -> RaggedArray:
     """The teacher's token ids for each token of the student's vocabulary."""
     size = context.tokeniser.vocab_size
-    if not context.own_vocabulary:
-        return RaggedArray(np.arange(size), np.arange(size + 1))
+    if context.kept is not None or not context.own_vocabulary:
+        return RaggedArray(np.arange(size) if context.kept is None else context.kept, np.arange(size + 1))
     tokens = [str(context.tokeniser.hf.convert_ids_to_tokens(token)) for token in range(size)]
     return context.teacher_tokeniser.token_ids(pa.array(tokens))
 

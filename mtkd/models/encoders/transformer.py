@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -93,6 +94,9 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             UserError: the sizes or the vocabulary do not match the encoder that the student starts from.
         """
         wanted = settings.transformer
+        if context.kept is not None:
+            whole = replace(context, tokeniser=context.teacher_tokeniser, kept=None)
+            return cls.build(settings, whole)._with_tokens(context.kept, context.tokeniser.pad_id)
         refuse_teacher_embeddings(
             settings,
             "student.embeddings=teacher is only for students that are not Transformers",
@@ -122,6 +126,14 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             layers = taken_layers(wanted, student.n_layers, source.n_layers)
         prune_into(*models, layers, context.importance, config.head_size)
         return student
+
+    def _with_tokens(self, kept: np.ndarray, pad_id: int) -> TransformerEncoder:
+        """The same encoder with the embeddings of the tokens `kept`, which get the ids 0, 1, ..."""
+        made = type(self)(with_sizes(self.config, vocab_size=len(kept), pad_token_id=pad_id))
+        sizes = {name: weight.shape for name, weight in made.state_dict().items()}
+        weights = self.state_dict().items()
+        made.load_state_dict({name: w if w.shape == sizes[name] else w[kept] for name, w in weights})
+        return made
 
     @classmethod
     def pretrained(
