@@ -55,6 +55,7 @@ __all__ = [
     "run_pipeline",
     "show_recipe",
     "store_info",
+    "suggest_students",
     "verify_store",
 ]
 
@@ -88,6 +89,7 @@ _MODULES = {
         "report_html",
         "report_knowledge",
     ),
+    "mtkd.api.suggesting": ("suggest_students",),
     "mtkd.api.catalogue": (
         "check_data",
         "list_grids",
@@ -135,6 +137,7 @@ if TYPE_CHECKING:
     from mtkd.api.model import Model, load
     from mtkd.api.reporting import report_html, report_knowledge
     from mtkd.api.stores import build_store, plan_store, repair_store, store_info, verify_store
+    from mtkd.api.suggesting import suggest_students
     from mtkd.api.training import distill, finetune, refine
     from mtkd.losses.loss_term import LossTerm, TermInput
     from mtkd.outputs import LOGITS

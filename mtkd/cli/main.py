@@ -48,6 +48,7 @@ _OF_TRAINING = ("torch", "transformers", "pydantic", "safetensors")  # not neede
         "export": ("mtkd.cli.export:export", "write a model as ONNX graphs, which run without torch"),
         "push": ("mtkd.cli.hub:push", "upload a model or corpus to the Hugging Face hub"),
         "pull": ("mtkd.cli.hub:pull", "download a model or corpus from the hub"),
+        "suggest": ("mtkd.cli.suggestion:suggest", "time students against a teacher, to choose one"),
         "bench": ("mtkd.cli.measure:bench", "`bench inference`: compare the speed of models"),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},

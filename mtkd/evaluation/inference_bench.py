@@ -98,10 +98,10 @@ def bench_inference(models: Mapping[str, Path], settings: BenchSettings) -> list
     loaded = {name: MultiTaskModel.load(place) for name, place in models.items()}
     head = common_head(loaded, settings.task)
     for name, model in loaded.items():
-        _check_length(name, model, settings)
+        check_length(name, model, settings)
     peaks = {name: _peak_apart(place, head, settings) for name, place in models.items()}
     runs = {name: batch_runner(model.to(settings.device), head, settings) for name, model in loaded.items()}
-    times = time_in_turn(runs, settings.rounds, settings.warmup, _wait_for(settings.device))
+    times = time_in_turn(runs, settings.rounds, settings.warmup, wait_for(settings.device))
     first = times[next(iter(times))]
     results = []
     for name, seconds in times.items():
@@ -218,8 +218,12 @@ def random_inputs(model: MultiTaskModel, head: str, settings: BenchSettings) -> 
     return ModelInputs(texts=tuple(tokens(length) for _ in range(n_texts))).to(settings.device)
 
 
-def _check_length(name: str, model: MultiTaskModel, settings: BenchSettings) -> None:
-    """Refuse more tokens than the encoder's maximum sequence length, if it has one."""
+def check_length(name: str, model: MultiTaskModel, settings: BenchSettings) -> None:
+    """Check that an encoder can read `seq_len` tokens.
+
+    Raises:
+        UserError: this is more than its maximum sequence length.
+    """
     positions = model.encoder.positions or settings.seq_len
     if settings.seq_len > positions:
         raise UserError(
@@ -229,7 +233,8 @@ def _check_length(name: str, model: MultiTaskModel, settings: BenchSettings) -> 
         )
 
 
-def _wait_for(device: str) -> Callable[[], object]:
+def wait_for(device: str) -> Callable[[], object]:
+    """What `time_in_turn` calls before it reads the clock on this device."""
     return torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
 
 

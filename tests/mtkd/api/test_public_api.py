@@ -102,6 +102,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "store info": stores.store_info,
     "store plan": stores.plan_store,
     "store verify": stores.verify_store,
+    "suggest": mtkd.suggest_students,
     "tasks": mtkd.list_tasks,
 }
 # What only the command line has: how results are shown, and a demonstration.

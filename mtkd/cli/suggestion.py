@@ -1,0 +1,63 @@
+"""`mtkd suggest`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+import mtkd
+from mtkd.cli.options import data_option, device_option, report_options, show, table, unlabelled_option, warn
+
+
+@click.command()
+@click.option("--teacher", default="minilm", metavar="DIR|NAME", help="a run, or a pretrained encoder")
+@click.option("--target-speedup", type=float, metavar="X", help="X times as fast as the teacher")
+@click.option("--max-mb", type=float, metavar="MB", help="maximum size of the weights in fp32")
+@data_option
+@click.option("--tasks", help="task names, groups of tasks or task files  [default: those of the teacher]")
+@unlabelled_option
+@click.option("--seq-len", default=128, type=click.IntRange(min=4), help="tokens per row")
+@click.option("--batch", default=16, type=click.IntRange(min=1), help="rows per forward pass")
+@click.option("--rounds", default=5, type=click.IntRange(min=1), help="timed batches per model")
+@click.option("--threads", type=click.IntRange(min=1), help="threads of the CPU  [default: as torch chooses]")
+@device_option
+@report_options
+def suggest(json_file: str | None, **given: Any) -> None:
+    """Time students of several shapes against the teacher, and print those that reach the targets.
+
+    Nothing is trained: the students have random weights, which takes about a minute. With --data, students
+    whose vocabulary is pruned to the tokens of these rows are timed, too. The exit code is also 0 if no
+    student reaches the targets; the one that comes nearest is then named.
+    """
+    from mtkd.jobs.suggest import NOTE
+
+    found = mtkd.suggest_students(**given)
+
+    def draw() -> None:
+        title = (
+            f"{found.teacher}: {found.teacher_rows_per_second:,.1f} rows/s, {found.teacher_megabytes:.1f} MB "
+            f"({given['batch']} rows of {given['seq_len']} tokens, {given['rounds']} rounds)"
+        )
+        rows = [
+            (
+                student.name,
+                f"{student.speed:.1f}x ({student.slowest:.1f}-{student.fastest:.1f})",
+                f"{student.rows_per_second:,.0f}",
+                f"{student.megabytes:.1f}",
+                f"{student.megabytes / 4:.1f}",
+                "yes" if student.within_targets else "no",
+            )
+            for student in found.students
+        ]
+        headings = ("student", "speed (min-max)", "rows/s", "MB in fp32", "about, in int8", "reaches targets")
+        table(headings, rows, title)
+        print(NOTE)
+        chosen = [one for one in found.students if one.within_targets or one.name == found.nearest]
+        for line in [found.first, *(f"{one.command}    # {one.name}" for one in chosen)]:
+            if line:
+                print(f"\n    {line}" if line == found.first else f"    {line}")
+
+    show(found.to_json(), json_file, draw)
+    if found.nearest:
+        warn(f"no student reaches the targets; {found.nearest} comes nearest")

@@ -1,0 +1,247 @@
+"""Suggest students: models of several shapes with random weights, timed against the teacher."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mtkd.evaluation.inference_bench import (
+    BenchSettings,
+    batch_runner,
+    check_length,
+    common_head,
+    time_in_turn,
+    wait_for,
+)
+from mtkd.jobs.training_data import trainable_tasks
+from mtkd.models.encoders.encoder_registry import encoder_class
+from mtkd.models.encoders.pretrained_config import TransformerConfig
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.parameter_count import count_parameters
+from mtkd.models.saved_model import ModelInfo
+from mtkd.outputs import EncoderSpec
+from mtkd.recipes import load_settings
+from mtkd.teachers.teacher_ref import TeacherRef
+from tasks.errors import UserError
+from tasks.glue import TASKS
+from tasks.loading import load_rows
+from tasks.progress import say
+from tasks.pruned_vocabulary import prune_vocabulary
+from tasks.sources import open_data
+from tasks.task import Task
+from tasks.task_names import TaskSpec, describe, resolve
+from tasks.tokeniser import Tokeniser
+from tasks.unlabelled import UnlabelledRequest
+
+NOTE = """The order is that of the expected scores. Only three shapes were measured (docs/results.md): with
+500 labels and up to 10,000 texts per task, 3 of 6 layers kept 97% of the teacher's mean score, static 95%
+and a BiLSTM of 64 units 90%. Narrow Transformers start from random weights, so they need the most text.
+Pruned and whole vocabularies were not compared."""
+
+
+@dataclass(frozen=True)
+class SuggestedStudent:
+    """A student that was timed with random weights.
+
+    Attributes:
+        recipe: the recipe that trains it, with `settings`, dotted setting -> value.
+        parameters: the number of weights, heads included; `megabytes` is their size in fp32, in MB.
+        rows_per_second: the throughput at the median time.
+        speed: the speed relative to the teacher, as the median of the ratios of each round; `slowest` and
+            `fastest` are the extremes.
+        within_targets: True if it reaches the targets.
+        command: the command that trains it.
+    """
+
+    name: str
+    recipe: str
+    settings: dict[str, Any]
+    parameters: int
+    megabytes: float
+    rows_per_second: float
+    speed: float
+    slowest: float
+    fastest: float
+    within_targets: bool
+    command: str
+
+
+@dataclass(frozen=True)
+class Suggestions:
+    """Students in the order of their expected scores.
+
+    Attributes:
+        teacher: the name of the teacher; `teacher_rows_per_second` and `teacher_megabytes` as for students.
+        nearest: the name of the student that misses the targets by the smallest factor; None if one reaches
+            them.
+        first: the command that makes a teacher, if this one is an encoder without task heads.
+    """
+
+    teacher: str
+    teacher_rows_per_second: float
+    teacher_megabytes: float
+    students: list[SuggestedStudent]
+    nearest: str | None
+    first: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain JSON values."""
+        return asdict(self)
+
+
+def suggest(
+    teacher: str,
+    target_speedup: float | None,
+    max_mb: float | None,
+    settings: BenchSettings,
+    *,
+    data: Any = None,
+    tasks: TaskSpec | None = None,
+    unlabelled: UnlabelledRequest | None = None,
+) -> Suggestions:
+    """Time students with random weights and the teacher in turn, on random token ids.
+
+    Args:
+        settings: its `task` is not used.
+        data, tasks, unlabelled: the training rows for students with a pruned vocabulary; None = without them.
+
+    Raises:
+        UserError: a target is not above 0, the teacher is unknown or no Transformer, or `data` is invalid.
+    """
+    for name, target in (("target_speedup", target_speedup), ("max_mb", max_mb)):
+        if target is not None and not 0 < target < math.inf:
+            raise UserError(f"`{name}={target}`", expected="a number above 0")
+    ref = TeacherRef.find(teacher, heads=False)
+    if not isinstance(ref.config, TransformerConfig):
+        raise UserError(
+            f"the teacher {teacher} is no Transformer ({ref.config.kind})",
+            expected="a Transformer, whose layers some of the students have",
+        )
+    model = ref.load(max_length=8).eval()  # rows are random token ids, which nothing truncates
+    check_length(teacher, model, settings)
+    if data is not None and tasks is None and not model.tasks:
+        raise UserError("`data` needs `tasks`, since this teacher has none", hint="name them: `tasks=sst2`")
+    known = list(model.tasks.values())
+    found = resolve(tasks, known) if tasks is not None else known or [TASKS["sst2"]]
+    names = tasks if tasks is not None else known or None
+    model.keep(found)
+    pruned = _pruned(model.tokeniser, found, data, unlabelled)
+    models, recipes = {teacher: model}, {}
+    for name, recipe, sets in _shapes(ref.config.shape, model.encoder.embeddings.weight.shape[1]):
+        models[name] = _build(recipe, sets, ref, model.tokeniser, found)
+        recipes[name] = (recipe, sets)
+        if pruned and recipe in ("static", "mkd-lstm"):
+            short = f"{name}, {pruned.vocab_size:,} tokens"
+            models[short] = _build(recipe, sets, ref, pruned, found)
+            recipes[short] = (recipe, {**sets, "student.vocabulary": "pruned"})
+    head = common_head(models, None)
+    runs = {
+        name: batch_runner(one.to(settings.device).eval(), head, settings) for name, one in models.items()
+    }
+    times = time_in_turn(runs, settings.rounds, settings.warmup, wait_for(settings.device))
+    megabytes = {name: count_parameters(one).total * 4 / 1e6 for name, one in models.items()}
+    rows = _rows_of_command(data, names, unlabelled)
+    trained = teacher if ref.saved else "runs/teacher"
+    students: list[SuggestedStudent] = []
+    for name, (recipe, sets) in recipes.items():
+        ratios = [a / b for a, b in zip(times[teacher], times[name], strict=True)]
+        speed = statistics.median(ratios)
+        options = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+        out = ["--out", f"runs/student-{len(students) + 1}"]
+        students.append(
+            SuggestedStudent(
+                name,
+                recipe,
+                sets,
+                count_parameters(models[name]).total,
+                megabytes[name],
+                settings.batch / statistics.median(times[name]),
+                speed,
+                min(ratios),
+                max(ratios),
+                _shortfall(speed, megabytes[name], target_speedup, max_mb) <= 1,
+                shlex.join(["mtkd", "distill", recipe, "--teacher", trained, *rows, *options, *out]),
+            )
+        )
+    reached = any(student.within_targets for student in students)
+    nearest = min(students, key=lambda one: _shortfall(one.speed, one.megabytes, target_speedup, max_mb))
+    refine = ["mtkd", "refine", "--encoder", teacher, *_rows_of_command(data, names, None), "--out", trained]
+    return Suggestions(
+        teacher,
+        settings.batch / statistics.median(times[teacher]),
+        megabytes[teacher],
+        students,
+        None if reached else nearest.name,
+        None if ref.saved else shlex.join(refine),
+    )
+
+
+def _shapes(teacher: EncoderSpec, embedding_size: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Each student as its name, its recipe and the settings that differ, in the order of expected scores."""
+    for layers in range(min(6, teacher.layers - 1), 0, -1):
+        yield f"{layers} of {teacher.layers} layers", "layerwise-3", {"student.transformer.layers": layers}
+    narrow = {"student.static.width": teacher.width} if teacher.width < 256 else {}
+    yield "static", "static", narrow
+    yield "BiLSTM, 256 units", "mkd-lstm", {}
+    for units in (128, 64):
+        sizes = {"embedding_size": embedding_size, "projection_size": 2 * units, "hidden_size": units}
+        sets = {f"student.bilstm.{name}": size for name, size in (sizes | {"output_size": 4 * units}).items()}
+        yield f"BiLSTM, {units} units", "mkd-lstm", {"student.embeddings": "teacher", **sets}
+    for layers, head_size in ((4, 26), (2, 16)):  # TinyBERT's and smaller heads; as many as the teacher has
+        width = head_size * teacher.heads
+        if width < teacher.width:
+            sizes = {"layers": layers, "hidden_size": width, "intermediate_size": 4 * width}
+            sizes["heads"] = teacher.heads
+            sets = {f"student.transformer.{name}": size for name, size in sizes.items()}
+            yield f"{layers} layers of {width}", "tinybert-4", {**sets, "student.transformer.init": "random"}
+
+
+def _build(
+    recipe: str, sets: Mapping[str, Any], teacher: TeacherRef, tokeniser: Tokeniser, tasks: list[Task]
+) -> MultiTaskModel:
+    """The student of a recipe with random weights."""
+    wanted = load_settings(recipe, "distill", sets).student
+    encoder = encoder_class(wanted.kind)
+    config = encoder.config_from_settings(wanted, teacher.init_spec, tokeniser.vocab_size)
+    return MultiTaskModel(encoder(config), tasks, tokeniser, ModelInfo(8, wanted.head_hidden))
+
+
+def _pruned(
+    tokeniser: Tokeniser, tasks: list[Task], data: Any, unlabelled: UnlabelledRequest | None
+) -> Tokeniser | None:
+    """The tokeniser with the tokens of the training rows; None without data, or if it cannot be pruned."""
+    if data is None:
+        return None
+    source, unlabelled = open_data(data), unlabelled or UnlabelledRequest()
+    trained = trainable_tasks(tasks)
+    unlabelled.check(trained)
+    texts: list[Any] = []
+    for task in trained:
+        assert task.train is not None, "trainable_tasks refuses others"
+        texts += unlabelled.append(source, task, load_rows(source, task, task.train))[0].texts
+    try:
+        return prune_vocabulary(tokeniser, texts, 60_000)[0]
+    except UserError as error:
+        say(f"no students with a pruned vocabulary: {error.problem}")
+        return None
+
+
+def _rows_of_command(data: Any, tasks: TaskSpec | None, unlabelled: UnlabelledRequest | None) -> list[str]:
+    """The options of a command that name its rows; words in capitals are for the user to replace."""
+    sources: Sequence[Any] = data if isinstance(data, list) else [data]
+    named = [str(one) if isinstance(one, str) or hasattr(one, "__fspath__") else "DATA" for one in sources]
+    options = [word for one in named for word in ("--data", one)]
+    options += ["--tasks", "TASKS" if tasks is None else describe(tasks)]
+    for task, files in (unlabelled.files if unlabelled else {}).items():
+        for file in files if isinstance(files, list) else [files]:
+            options += ["--unlabelled", f"{task}={file}"]
+    return options
+
+
+def _shortfall(speed: float, megabytes: float, target: float | None, most: float | None) -> float:
+    """The larger factor by which a student misses a target; at most 1 if it reaches both."""
+    return max(target / speed if target else 0, megabytes / most if most else 0)

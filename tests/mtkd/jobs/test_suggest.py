@@ -1,0 +1,137 @@
+"""Suggested students: sizes and commands against real runs, targets, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mtkd as library
+from mtkd.evaluation.inference_bench import time_in_turn
+from mtkd.jobs.prepare import prepare_run
+from mtkd.jobs.suggest import Suggestions
+from mtkd.jobs.validated_run import validate_run
+from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
+from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.parameter_count import count_parameters
+from mtkd.models.saved_model import ModelInfo
+from mtkd.recipes import load_settings, parse_set
+from tasks.errors import UserError
+from tasks.glue import TASKS
+from tasks.loading import load_rows
+from tasks.sources import open_data
+from tasks.tokeniser import Tokeniser
+
+SMALL: dict[str, Any] = {"seq_len": 8, "batch": 2, "rounds": 2}
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory, save_random_bert: Callable[..., None]) -> Path:
+    """A random BERT of 3 layers, 64 wide, with heads for two tasks."""
+    place = tmp_path_factory.mktemp("suggest")
+    save_random_bert(place / "encoder", heads=2, hidden_size=64)
+    encoder, tokeniser = TransformerEncoder.pretrained(str(place / "encoder")), str(place / "encoder")
+    tasks = [TASKS["sst2"], TASKS["rte"]]
+    MultiTaskModel(encoder, tasks, Tokeniser.load(tokeniser), ModelInfo(16, 0)).save(place / "teacher")
+    return place / "teacher"
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model is run, but the clock says 6 s for the teacher, 1 to 5 s for three students, else 2 s."""
+
+    def fake(runs: Mapping[str, Callable[[], Any]], *given: Any) -> dict[str, list[float]]:
+        time_in_turn(runs, 1, 0)
+        known = {"2 of 3 layers": [6.0, 4.0, 5.0], "static": [3.0, 3.0, 3.0], "BiLSTM, 64 units": [1.0] * 3}
+        return {
+            name: known.get(name, [6.0] * 3 if number == 0 else [2.0] * 3) for number, name in enumerate(runs)
+        }
+
+    monkeypatch.setattr("mtkd.jobs.suggest.time_in_turn", fake)
+
+
+def test_sizes_and_commands_are_those_of_the_runs(timed: None, teacher: Path) -> None:
+    found = library.suggest_students(teacher, data="pocket", **SMALL)
+    names = [student.name for student in found.students]
+    pruned = [name for name in names if name.endswith(" tokens")]
+    assert names[:3] == ["2 of 3 layers", "1 of 3 layers", "static"] and len(names) == 12 and len(pruned) == 4
+    assert names[-2:] == ["4 layers of 52", "2 layers of 32"] and found.first is None
+    tasks, source = [TASKS["sst2"], TASKS["rte"]], open_data("pocket")
+    texts = [text for task in tasks for text in load_rows(source, task, "train").texts]
+    for student in found.students:
+        start, recipe, *words = shlex.split(student.command)[1:]
+        assert (start, recipe) == ("distill", student.recipe)
+        sets = parse_set([value for word, value in pairwise(words) if word == "--set"])
+        assert sets == student.settings and {"--data", "pocket", "sst2,rte", str(teacher)} <= set(words)
+        settings = load_settings(recipe, "distill", {**sets, "student.max_length": 16})
+        validated = validate_run(settings, str(teacher), tasks)
+        if student.name == "static":  # as its pruned form, but the teacher would run on 30,522 tokens
+            continue
+        real = count_parameters(prepare_run(validated, texts).student)
+        assert real.total == student.parameters, student.name
+        assert student.megabytes == pytest.approx(4e-6 * real.total)
+
+
+def test_who_reaches_the_targets(timed: None, teacher: Path) -> None:
+    def found(**targets: float) -> tuple[set[str], str | None]:
+        answer: Suggestions = library.suggest_students(teacher, tasks="rte", **targets, **SMALL)
+        return {student.name for student in answer.students if student.within_targets}, answer.nearest
+
+    every, nearest = found()
+    assert len(every) == 8 and nearest is None
+    assert found(target_speedup=3)[0] == every - {"2 of 3 layers", "static"}
+    assert found(target_speedup=6) == ({"BiLSTM, 64 units"}, None)
+    assert found(target_speedup=9) == (set(), "BiLSTM, 64 units")
+    small, nearest = found(max_mb=5)
+    assert small == {"2 layers of 32"} and nearest is None
+    first = library.suggest_students(teacher, **SMALL).students[0]
+    assert (first.speed, first.slowest, first.fastest) == pytest.approx((1.2, 1.0, 1.5))
+    assert first.rows_per_second == pytest.approx(2 / 5)
+
+
+def test_the_command_names_the_nearest_student(
+    timed: None, teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]
+) -> None:
+    sizes = ["--seq-len", 8, "--batch", 2, "--rounds", 1, "--threads", 1]
+    answered = mtkd("suggest", "--teacher", teacher, "--target-speedup", 9, *sizes)
+    assert answered.code == 0 and "BiLSTM, 64 units comes nearest" in answered.err
+    assert "--data DATA --tasks sst2,rte" in answered.out and "static" in answered.out
+    file = tmp_path / "found.json"
+    encoder = teacher.parent / "encoder"
+    answered = mtkd("suggest", "--teacher", encoder, "--max-mb", 5, *sizes, "--json", file)
+    assert answered.code == 0 and "2 layers of 32" in answered.out and not answered.err.count("nearest")
+    assert f"mtkd refine --encoder {encoder} --data DATA --tasks TASKS --out runs/teacher" in answered.out
+    record = json.loads(file.read_text())
+    assert [one["name"] for one in record["students"] if one["within_targets"]] == ["2 layers of 32"]
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"target_speedup": 0}, r"`target_speedup=0`(.|\n)*above 0"),
+        ({"max_mb": math.nan}, "`max_mb=nan`"),
+        ({"batch": 0}, "`batch=0`"),
+        ({"teacher": "no-such-encoder"}, "no-such-encoder"),
+        ({"seq_len": 129}, r"cannot read 129 tokens(.|\n)*128"),
+        ({"tasks": "sst3"}, "'sst3'"),
+        ({"data": "nowhere"}, "nowhere"),
+    ],
+)
+def test_what_is_refused(given: dict[str, Any], complaint: str, teacher: Path) -> None:
+    with pytest.raises(UserError, match=complaint):
+        library.suggest_students(**{"teacher": teacher, **SMALL, **given})
+
+
+def test_a_teacher_without_layers_is_refused(teacher: Path, tmp_path: Path) -> None:
+    config = BiLSTMConfig(vocab_size=30522, embedding_size=4, projection_size=4, hidden_size=4, output_size=4)
+    tokeniser = MultiTaskModel.load(teacher).tokeniser
+    MultiTaskModel(BiLSTMEncoder(config), [TASKS["sst2"]], tokeniser, ModelInfo(16, 0)).save(tmp_path / "x")
+    with pytest.raises(UserError, match="is no Transformer"):
+        library.suggest_students(tmp_path / "x", **SMALL)
