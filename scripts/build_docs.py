@@ -1,9 +1,9 @@
 """Build the documentation as a site: `make docs` runs this and writes `site/`.
 
 The generator (zensical) is installed into `.docs-venv` from the pinned versions in `requirements/docs.txt`.
-The pages of `docs/` are written for GitHub. A copy in `build/docs` is changed for the site: README.md becomes its
-first page, links to other files of the repository lead to copies of these, and equations become MathML, which
-browsers show without JavaScript.
+The pages of `docs/` are written for GitHub. A copy in `build/docs` is changed for the site: README.md becomes
+its first page, links to other files of the repository lead to copies of these, and equations become MathML,
+which browsers show without JavaScript.
 """
 
 from __future__ import annotations
