@@ -73,7 +73,7 @@ def with_mathml(text: str) -> str:
     from latex2mathml.converter import convert
 
     text = EQUATION.sub(lambda found: convert(" ".join(found[1].split()), display="block"), text)
-    return INLINE.sub(lambda found: found[1] or convert(found[2]), text)
+    return INLINE.sub(lambda found: found[1] or f"<span>{convert(found[2])}</span>", text)
 
 
 def unescaped(text: str) -> str:
