@@ -5,16 +5,17 @@ BIN := .venv/bin
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test check lint types unit format clean
+.PHONY: help setup setup-dev demo docs test check lint types unit format clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo     set up, then run the whole workflow on built-in data with the built-in teacher (about 5 minutes)'
 	@echo 'make test     set up with the developer tools, then run ruff, mypy and pytest'
 	@echo 'make check    the same as make test; CI runs this'
+	@echo 'make docs     build the documentation as a site, site/index.html'
 	@echo 'make setup    set up .venv only (make setup-dev: with the developer tools)'
 	@echo 'make format   format the code with ruff'
-	@echo 'make clean    remove .venv and the caches'
+	@echo 'make clean    remove the environments, the site and the caches'
 	@echo 'PYTHON=python3.12 chooses the interpreter; DEMO_ARGS and PYTEST_ARGS add arguments.'
 
 setup:
@@ -25,6 +26,9 @@ setup-dev:
 
 demo: setup
 	@$(BIN)/mtkd demo $(DEMO_ARGS)
+
+docs:
+	@$(PYTHON) scripts/build_docs.py
 
 # All three run even if one fails; pytest comes last, so that its summary ends the output.
 test: setup-dev
@@ -48,5 +52,5 @@ format:
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .docs-venv build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

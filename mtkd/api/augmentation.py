@@ -95,8 +95,7 @@ def replace(
         copies: copies per row, or task -> copies; 20 by default.
         tagger: where parts of speech come from: "auto", "spacy:MODEL" or "nltk"; nothing is downloaded. With
             "none", any word can replace another.
-        data, tasks, out, seed, mask_token, workers, limit, unlabelled, unlabelled_limit, overwrite,
-            command: see `mask`.
+        others: as for `mask`.
     """
     from augment.replacement import COPIES, Replacement
 

@@ -80,8 +80,7 @@ def build_store(
     Args:
         out: where the store goes; overwrite: drop another store that is there.
         command: how the store's manifest says it was made.
-        recipe, data, tasks, teacher, corpus, limit, unlabelled, unlabelled_limit, settings, dtype, precision,
-            batch, budget: see `plan_store`.
+        others: as for `plan_store`.
 
     Raises:
         UserError: as `plan_store`; another store is in `out`; too little space.

@@ -133,8 +133,7 @@ def distill(
             rows in memory (see `data`). By default the key "unlabelled" of the data or of the task file.
         unlabelled_limit: at most so many rows without labels per task (a seeded sample); 0 = none. `limit`
             counts the other training rows.
-        settings, train, limit, eval_limit, epochs, steps, batch, lr, seed, device, resume, overwrite,
-            callbacks: see `refine`.
+        others: as for `refine`.
 
     Returns:
         The trained student; `.scores` has its validation scores.
@@ -212,8 +211,7 @@ def finetune(
         model: a run or model directory, or a model.
         task: one task; a task that the model does not know gets a fresh head.
         lr: train at this rate alone, instead of trying the recipe's `learning_rates`.
-        data, out, recipe, settings, train, limit, eval_limit, epochs, steps, batch, seed, device, resume,
-            overwrite, callbacks: see `refine`.
+        others: as for `refine`.
 
     Returns:
         The fine-tuned model; `.scores` has its validation scores.

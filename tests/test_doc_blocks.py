@@ -1,0 +1,182 @@
+"""Code in the documentation: the tutorial runs; everywhere, commands name what exists, Python and TOML parse.
+
+A block is a fenced or an indented one. One in none of these languages is fenced as ```text.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import re
+import shlex
+import textwrap
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import mtkd as package
+from mtkd.cli.main import cli
+from mtkd.grids import grid_names
+from mtkd.recipes import load_settings, parse_set, recipe_command
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES.remove(ROOT / "docs" / "cli.md")  # usage lines, generated
+BLOCK = re.compile(
+    r"^```(\w*)\n(.*?)^```$|(?<=\n\n)((?:(?: {4}[^\n]*)?\n)+)(?=\S|\Z)", re.MULTILINE | re.DOTALL
+)
+TRAINING = {"distill", "refine", "finetune"}
+SHELL = ("mtkd", "make", "pip", "python", "accelerate", "scripts/")
+# Settings that shrink the tutorial's run to a few seconds per step.
+STEPS = {"teacher": ("steps=2",), "student": ("steps=2", "unlabelled-limit=32"), "control": ()}
+SHORT = [
+    "steps.comparison.limit=16",
+    *(
+        f"steps.{step}.{option}"
+        for step, own in STEPS.items()
+        for option in ("limit=32", "eval-limit=16", *own)
+    ),
+]
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """(language or "", text) of each block with code."""
+    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    pairs = [(language, textwrap.dedent(fenced or indented).strip()) for language, fenced, indented in found]
+    return [(language, text) for language, text in pairs if text and language != "text"]
+
+
+def is_shell(text: str) -> bool:
+    return text.startswith(SHELL)
+
+
+def command_lines(text: str) -> Iterator[list[str]]:
+    """The words of each command of a shell block, without comments."""
+    pending = ""
+    for line in text.replace("\\\n", " ").split("\n"):
+        lexer = shlex.shlex(pending + line, posix=True, punctuation_chars=";&")
+        lexer.whitespace_split = True
+        try:
+            words = list(lexer)
+        except ValueError:  # a quotation goes on in the next line
+            pending += line + "\n"
+            continue
+        pending = ""
+        for end, command in itertools.groupby(words, lambda word: word in (";", "&&")):
+            if not end:
+                yield list(command)
+    assert not pending, pending
+
+
+def check_mtkd(words: list[str], *, whole: bool) -> None:
+    """Raise if no such command, option, recipe, setting or grid exists, or a `whole` one lacks something."""
+    ctx, rest = click.Context(cli, info_name="mtkd"), [word for word in words if word not in ("...", "…")]
+    while isinstance(ctx.command, click.Group) and rest and not rest[0].startswith("-"):
+        command = ctx.command.get_command(ctx, rest[0])
+        assert command is not None, f"no command {rest[0]!r}"
+        ctx, rest = click.Context(command, info_name=rest[0], parent=ctx), rest[1:]
+    if not rest and not whole:
+        return
+    if rest and rest[-1].startswith("--") and not whole:
+        rest.append("VALUE")
+    parsed, _, _ = ctx.command.make_parser(ctx).parse_args(list(rest))
+    values = {name: value for name, value in parsed.items() if isinstance(value, (str, list, tuple))}
+    for option in ctx.command.params:
+        given = values.get(option.name or "", ())
+        if isinstance(option.type, click.Choice) and isinstance(given, str):
+            option.type.convert(given, option, ctx)
+        assert not (whole and option.required and len(given) == 0), f"{option.name} is missing"
+    name, recipe = ctx.info_name or "", values.get("recipe") or ""
+    if name != "distill" and name in TRAINING and not recipe:
+        recipe = name
+    if name in TRAINING and recipe and not recipe.startswith("my-"):
+        load_settings(recipe, name, parse_set(values.get("sets") or ()))
+    elif name in ("plan", "build") and recipe:
+        load_settings(recipe, "distill", parse_set(values.get("sets") or ()))
+    elif name == "compare" and (grid := values.get("grid")):
+        assert grid in grid_names() or grid in ("GRID", "grid.toml") or (ROOT / grid).is_file(), grid
+    elif name == "show":
+        assert values["name"] == "NAME" or values["name"].startswith("my-") or recipe_command(values["name"])
+
+
+def check_command(words: list[str]) -> None:
+    """Raise if a command of a shell block names what does not exist."""
+    if "mtkd.cli.main" in words:
+        words = ["mtkd", *words[words.index("mtkd.cli.main") + 1 :]]
+    program, *rest = words
+    if program == "mtkd":
+        check_mtkd(rest, whole="..." not in rest)
+    elif program == "make":
+        assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), rest
+    elif program == "pip":
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        assert rest[0] == "install" and set(re.findall(r"\[(\w+)\]", rest[1])) <= set(extras), rest
+    elif program != "cp":
+        assert (ROOT / (rest[0] if program == "python" else program)).is_file(), words
+
+
+def check_python(text: str) -> None:
+    """Raise if a call of a public function of mtkd names an argument that it does not have."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("mtkd."):
+            called: object = package
+            for part in ast.unparse(node.func).split(".")[1:]:
+                called = getattr(called, part)
+            assert callable(called)
+            names = {keyword.arg: None for keyword in node.keywords if keyword.arg}
+            inspect.signature(called).bind_partial(*node.args, **names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_are_valid(page: Path) -> None:
+    for language, text in blocks(page):
+        try:
+            if is_shell(text):
+                for words in command_lines(text):
+                    check_command(words)
+            elif language in ("python", "toml"):
+                check_python(text) if language == "python" else tomllib.loads(text)
+            else:
+                try:
+                    tomllib.loads(text)
+                except tomllib.TOMLDecodeError:
+                    check_python(text)
+        except Exception as error:
+            pytest.fail(f"{page.name}: {error!r} in\n{text}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_sentences_exist(page: Path) -> None:
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    for code in re.findall(r"`(mtkd\s[^`]+)`", text):
+        try:
+            for words in command_lines(" ".join(code.replace("\\|", "|").split())):
+                check_mtkd([word.split("|")[0] for word in words[1:]], whole=False)
+        except Exception as error:
+            pytest.fail(f"{page.name}: {error!r} in `{code}`")
+
+
+@pytest.mark.slow(reason="trains a teacher, a student and a control")
+def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mtkd: Callable) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _, text in blocks(ROOT / "docs" / "tutorial.md"):
+        if not is_shell(text):
+            exec(compile(text, "tutorial.md", "exec"), {})
+            continue
+        for program, *words in command_lines(text):
+            assert program == "mtkd"
+            short = [word for setting in SHORT for word in ("--set", setting)] if words[0] == "run" else []
+            answered = mtkd(*words, *short)
+            assert answered.code == 0, (words, answered)
+    header = Path("predictions.csv").read_text().splitlines()[0]
+    assert header.startswith("text,label,prediction") and Path("job/runs/report.html").is_file()
+
+
+def test_the_first_look_of_the_readme_runs(mtkd: Callable) -> None:
+    text = next(text for _, text in blocks(ROOT / "README.md") if text.startswith("mtkd tasks"))
+    for _, *words in command_lines(text):
+        assert mtkd(*words).code == 0, words
