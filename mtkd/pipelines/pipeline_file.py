@@ -142,7 +142,10 @@ def _common_options(
     names |= _MEANS.get(command, {})
     if "text" in own:  # plain text has no tasks
         names = {key: names[key] for key in names if key not in ("data", "tasks", "limit")}
-    return {key: common[other] for key, other in names.items() if other and other in common}
+    found = {key: common[other] for key, other in names.items() if other and other in common}
+    if command == "export" and "data" not in found | dict(own):  # it scores rows only if they are named
+        found.pop("limit", None)
+    return found
 
 
 def _settings(command: str, common: Mapping[str, Any], own: Any) -> dict[str, Any]:

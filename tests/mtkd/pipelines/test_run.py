@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import mtkd
 from mtkd.cli.flags import as_options
 from mtkd.pipelines import run as module
+from mtkd.pipelines.pipeline_file import load_steps
 
 FILE = """
 out = "out"
@@ -304,6 +306,14 @@ def test_mistakes_are_found_before_the_first_step(
     for part in parts:
         assert part in as_options(str(caught.value))
     assert not commands and not (file.parent / "out").exists()
+
+
+def test_an_export_is_limited_only_if_it_scores_rows() -> None:
+    step = '[steps.x]\ncommand = "export"\nmodel = "m"\n'
+    for data, limited in (("", False), ('data = "pocket"\n', True)):
+        values = tomllib.loads(f"{data}eval-limit = 8\n{step}")
+        (found,) = load_steps(values, {}, "x")[0]
+        assert ("--limit" in found.words()) == limited
 
 
 def test_a_model_may_be_a_name_on_the_hub(file: Path) -> None:
