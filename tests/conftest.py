@@ -193,3 +193,9 @@ def save_random_bert() -> Callable[..., None]:
         AutoTokenizer.from_pretrained(locate("minilm")).save_pretrained(place)
 
     return save
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(build_once: Callable[..., Path], save_random_bert: Callable[..., None]) -> Path:
+    """A directory as transformers saves it: a random BERT of 3 layers, 16 wide, with the real vocabulary."""
+    return build_once("encoder", lambda place: save_random_bert(place, heads=2, hidden_size=16))

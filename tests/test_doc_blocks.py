@@ -161,15 +161,18 @@ def test_commands_in_sentences_exist(page: Path) -> None:
 
 
 @pytest.mark.slow(reason="trains a teacher, a student and a control")
-def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mtkd: Callable) -> None:
+def test_the_tutorial_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mtkd: Callable, tiny_encoder: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
+    shorter = (*SHORT, f"steps.teacher.encoder={tiny_encoder}")
     for _, text in blocks(ROOT / "docs" / "tutorial.md"):
         if not is_shell(text):
             exec(compile(text, "tutorial.md", "exec"), {})
             continue
         for program, *words in command_lines(text):
             assert program == "mtkd"
-            short = [word for setting in SHORT for word in ("--set", setting)] if words[0] == "run" else []
+            short = [word for setting in shorter for word in ("--set", setting)] if words[0] == "run" else []
             answered = mtkd(*words, *short)
             assert answered.code == 0, (words, answered)
     header = Path("predictions.csv").read_text().splitlines()[0]

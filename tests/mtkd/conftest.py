@@ -41,12 +41,6 @@ def write_task() -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def tiny_encoder(build_once: Callable[..., Path], save_random_bert: Callable[..., None]) -> Path:
-    """A directory as transformers saves it: a random BERT of 3 layers, 16 wide, with the real vocabulary."""
-    return build_once("encoder", lambda place: save_random_bert(place, heads=2, hidden_size=16))
-
-
-@pytest.fixture(scope="session")
 def tiny_teacher(tiny_encoder: Path, build_once: Callable[..., Path]) -> Path:
     """A finished run of `refine` on three pocket tasks."""
     settings = load_settings("refine", "refine", SMALL_RUN)

@@ -277,8 +277,11 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         text = tokens.mask.long() + second  # 1, 2, or 0 for padding, which sees padding only
         size = (tokens.mask & ~second).sum(1, keepdim=True)
         positions = torch.arange(text.shape[1], device=text.device) - second * size
+        seen = (text.unsqueeze(2) == text.unsqueeze(1)).unsqueeze(1)
+        if self.body.config._attn_implementation == "eager":  # type: ignore[union-attr]
+            seen = (~seen).float() * torch.finfo(torch.float32).min  # it adds the mask to the scores
         return {
-            "attention_mask": (text.unsqueeze(2) == text.unsqueeze(1)).unsqueeze(1),
+            "attention_mask": seen,
             "position_ids": positions + self._first_position,
         }
 
