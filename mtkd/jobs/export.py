@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -39,8 +39,6 @@ EXPORTS = OutputKind(
     ),
     lambda place: read_json(place / EXPORT).get("source") if (place / EXPORT).is_file() else None,
 )
-
-
 Format = Literal["onnx", "transformers"]
 
 
@@ -104,23 +102,7 @@ def export(
         UserError: no such model or task, `out` holds something else, the packages that write ONNX are
             missing, the export does not agree with the model, or an int8 export scores too low.
     """
-    if format not in get_args(Format):
-        raise unknown("format", format, get_args(Format))
-    if format == "onnx":
-        require_exporter()
-    elif int8 or overwrite:
-        raise UserError(
-            "`int8` and `overwrite` are for `format=onnx`", hint="choose a new directory with `out`"
-        )
-    if not 0 <= max_drop <= 100:
-        raise UserError(f"`max_drop={max_drop}`", expected="points from 0 to 100")
-    if int8 and data is None:
-        raise UserError(
-            "an int8 export is checked on labelled rows, and there are none",
-            hint="pass the rows as `data`; a few hundred per task are enough",
-        )
-    if limit is not None and data is None:
-        raise UserError(f"`limit={limit}` has no effect without `data`", hint="pass labelled rows as `data`")
+    _check_options(format, int8, max_drop, data, limit, overwrite)
     # A copy, because the heads are chosen and the model is moved to the CPU.
     loaded = isinstance(model, MultiTaskModel)
     part = copy.deepcopy(model) if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model)
@@ -151,29 +133,74 @@ def export(
             "parameters": count_parameters(part).to_json(),
         }
         _write(place, graphs, record)
-        difference, scores = check_parity(part, OnnxModel(place)), {}
-        found = Export(out, [task.name for task in tasks], difference, 0)
-        if data is not None and not int8:
-            scores = _differences(part, place, data, spec, limit)
-        elif int8:
+        difference = check_parity(part, OnnxModel(place))
+        scores: dict[str, Difference] = {}
+        kept: tuple[str, ...] = ()
+        if int8:
             narrow = lacks_vnni() if reduce_range is None else reduce_range
-            for kept in KEPT:
-                say(f"int8{', with fp32 ' + ' and '.join(kept) if kept else ''}")
-                _write(place, {n: quantise(g, kept, reduce_range=narrow) for n, g in graphs.items()}, record)
-                scores = _differences(part, place, data, spec, limit)
-                if not (lower := _lower(scores, max_drop)):
-                    break
-            if lower:
-                raise UserError(
-                    f"an int8 export scores lower on {'; '.join(lower)}",
-                    expected=f"at most {max_drop:g} points less than the model",
-                    hint="raise `max_drop`, or export without `int8`",
-                )
-            record["int8"] = {"kept": kept, "reduce_range": narrow}
-            found = replace(found, int8=True, kept=kept)
-        found = replace(found, scores=scores, bytes=_size(place, record["files"]))
+            kept, scores = _write_int8(part, place, graphs, record, narrow, max_drop, data, tasks, limit)
+        elif data is not None:
+            scores = _differences(part, place, data, tasks, limit)
+        size = _size(place, record["files"])
+        found = Export(out, [task.name for task in tasks], difference, size, int8, kept, scores)
         write_json(place / EXPORT, record | {key: found.to_json()[key] for key in ("difference", "scores")})
     return found
+
+
+def _check_options(
+    format: str, int8: bool, max_drop: float, data: Any, limit: int | None, overwrite: bool
+) -> None:
+    if format not in get_args(Format):
+        raise unknown("format", format, get_args(Format))
+    if format == "onnx":
+        require_exporter()
+    elif int8 or overwrite:
+        raise UserError(
+            "`int8` and `overwrite` are for `format=onnx`", hint="choose a new directory with `out`"
+        )
+    if not 0 <= max_drop <= 100:
+        raise UserError(f"`max_drop={max_drop}`", expected="points from 0 to 100")
+    if int8 and data is None:
+        raise UserError(
+            "an int8 export is checked on labelled rows, and there are none",
+            hint="pass the rows as `data`; a few hundred per task are enough",
+        )
+    if limit is not None and data is None:
+        raise UserError(f"`limit={limit}` has no effect without `data`", hint="pass labelled rows as `data`")
+
+
+def _write_int8(
+    part: MultiTaskModel,
+    place: Path,
+    graphs: Mapping[int | None, Any],
+    record: dict[str, Any],
+    reduce_range: bool,
+    max_drop: float,
+    data: Any,
+    tasks: Sequence[Task],
+    limit: int | None,
+) -> tuple[tuple[str, ...], dict[str, Difference]]:
+    """Write int8 graphs with as few parts in fp32 as the scores allow.
+
+    Returns:
+        The parts that stay in fp32, and how much higher the export scores than the model.
+
+    Raises:
+        UserError: the scores are too low with each of `KEPT`.
+    """
+    lower: list[str] = []
+    for kept in KEPT:
+        say(f"int8{', with fp32 ' + ' and '.join(kept) if kept else ''}")
+        _write(place, {n: quantise(g, kept, reduce_range=reduce_range) for n, g in graphs.items()}, record)
+        scores = _differences(part, place, data, tasks, limit)
+        if not (lower := _lower(scores, max_drop)):
+            record["int8"] = {"kept": kept, "reduce_range": reduce_range}
+            return kept, scores
+    raise UserError(
+        f"an int8 export scores lower on {'; '.join(lower)}",
+        expected=f"at most {max_drop:g} points less than the model",
+        hint="raise `max_drop`, or export without `int8`",
+    )
 
 
 def _export_transformers(
@@ -190,7 +217,7 @@ def _export_transformers(
     found, difference = as_transformers(part, task)
     with atomic_directory(out) as place:
         found.save_pretrained(place)
-        part.tokeniser.hf.save_pretrained(place)
+        part.tokeniser.save(place)
         kind = type(found).__name__
         use = f'```python\nfrom transformers import {kind}\n\n{kind}.from_pretrained("DIR")\n```'
         card = model_card(
@@ -216,10 +243,10 @@ def _size(place: Path, files: Iterable[str]) -> int:
 
 
 def _differences(
-    model: MultiTaskModel, place: Path, data: Any, spec: TaskSpec | None, limit: int | None
+    model: MultiTaskModel, place: Path, data: Any, tasks: Sequence[Task], limit: int | None
 ) -> dict[str, Difference]:
     """How much higher the export scores than the model on the same rows."""
-    found = evaluate(place, data, spec, limit=limit, device="cpu", against=model)
+    found = evaluate(place, data, list(tasks), limit=limit, device="cpu", against=model)
     (differences,) = found.differences.values()
     return differences
 

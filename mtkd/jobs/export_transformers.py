@@ -60,7 +60,8 @@ def as_transformers(model: MultiTaskModel, task: Task) -> tuple[Any, float]:
         classifier.dense.load_state_dict(encoder.body.pooler.dense.state_dict())  # type: ignore[union-attr]
         classifier = classifier.out_proj
     classifier.load_state_dict(head.output.state_dict())  # type: ignore[union-attr]
-    return found.eval(), _difference(found.eval(), model, task)
+    found.eval()
+    return found, _difference(found, model, task)
 
 
 def _refused(what: str, expected: str) -> UserError:
