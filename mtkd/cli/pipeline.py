@@ -19,8 +19,9 @@ from tasks.errors import shorten
 @click.option("--set", "sets", multiple=True, metavar="a.b=v", help="override a value of the file")
 @click.option("--overwrite", is_flag=True, help="run all steps again")
 @click.option("--dry-run", is_flag=True, help="only show which steps would run, and why")
+@click.option("--estimate", is_flag=True, help="the same, and time a few batches of steps that never ran")
 @report_options
-def run(file: str, sets: tuple[str, ...], dry_run: bool, overwrite: bool, json_file: str | None) -> None:
+def run(file: str, sets: tuple[str, ...], json_file: str | None, **given: bool) -> None:
     """Run the steps of a pipeline that are not finished; the same command resumes after an interruption.
 
     FILE is a TOML file, such as `mtkd init` writes (docs/pipelines.md), or demo. A step runs again if its
@@ -30,29 +31,26 @@ def run(file: str, sets: tuple[str, ...], dry_run: bool, overwrite: bool, json_f
     from mtkd.recipes import parse_set
 
     with contextlib.redirect_stdout(sys.stderr if json_file == "-" else sys.stdout):
-        results = run_pipeline(file, settings=parse_set(sets), overwrite=overwrite, dry_run=dry_run)
+        results = run_pipeline(file, settings=parse_set(sets), **given)
+    dry_run = given["dry_run"] or given["estimate"]
 
     def line(result: StepResult) -> tuple[str, ...]:
         done = "finished before" if result.reason is None else "would run" if dry_run else "ran"
-        seconds = "-" if result.seconds is None else f"{result.seconds:.0f}"
-        return (
-            result.name,
-            done,
-            seconds,
-            "-" if result.bytes is None else size_text(result.bytes),
-            result.out,
-        )
+        about = "about " if result.estimated else ""
+        seconds = "-" if result.seconds is None else f"{about}{result.seconds:.0f}"
+        size = "-" if result.bytes is None else about + size_text(result.bytes)
+        return (result.name, done, seconds, size, result.out)
 
     def draw() -> None:
         for number, result in enumerate(results if dry_run else (), start=1):
             print(
                 f"{number}/{len(results)} {result.name}: {result.reason or 'finished'}\n    {result.command}"
             )
-        columns = ("step", "status", "last seconds" if dry_run else "seconds", "size", "output")
-        table(columns, list(map(line, results)))
+        table(("step", "status", "seconds", "size", "output"), list(map(line, results)))
         times = [result.seconds for result in results if result.reason]
-        if dry_run and times and None not in times:
-            print(f"the steps that would run took {sum(filter(None, times)):.0f} s the last time")
+        if dry_run and any(times):
+            without = f", and {times.count(None)} of unknown time" if None in times else ""
+            print(f"the steps that would run take about {sum(filter(None, times)):.0f} s{without}")
 
     show([result.to_json() for result in results], json_file, draw)
 

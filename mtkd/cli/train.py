@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mtkd.cli.options import (
+    command_line,
     data_option,
     finetune_options,
     interruptible,
@@ -124,6 +125,9 @@ def _run(what: str, out: Path, json_file: str | None, job: Callable[[], Model]) 
     """Run a job and show its scores."""
     from accelerate import PartialState
 
+    from mtkd.training import run_directory
+
+    run_directory.command_line.set(command_line())
     started, before = time.monotonic(), _written(out)
     with interruptible(out):
         model = job()

@@ -41,6 +41,7 @@ from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.trainer import Evaluate
+from mtkd.trial import current_trial
 from tasks.batching import Collator
 from tasks.corpus_reader import read_corpus
 from tasks.files import digest_file
@@ -258,7 +259,7 @@ class TaskDistillation(StagedJob):
         if teacher_ref.saved is None:
             return self.request.out
         run = self.request.out
-        if is_saved_model(Path(teacher_ref.name)):
+        if is_saved_model(Path(teacher_ref.name)) and not current_trial():
             beside = model_directory(Path(teacher_ref.name)).parent
             run = beside if (beside / RUN_FILE).is_file() and os.access(beside, os.W_OK) else run
         return run / f"logits-{(teacher_ref.digest or '')[:16]}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
 
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.trial import BATCHES, current_trial
 from tasks.batching import Collator
 from tasks.encoding import PADDED, Encoded
 from tasks.model_tasks import mapped_logits
@@ -40,6 +42,9 @@ def predict_logits(
     result = np.zeros((len(order), *shape), dtype=np.float32)
     was_training = model.training
     model.eval()
+    trial, started = current_trial(), time.monotonic()
+    if trial:  # evenly spread over the lengths
+        batches, all_rows = batches[:: max(1, len(batches) // BATCHES)], len(order)
     with torch.inference_mode():
         for indices in batches[rank::world]:
             batch = collate(encoded, indices).to(device)
@@ -51,4 +56,7 @@ def predict_logits(
             if advance:
                 advance(len(indices))
     model.train(was_training)
+    if trial and batches:
+        timed = sum(map(len, batches))
+        trial.skipped += (time.monotonic() - started) * (all_rows - timed) / timed
     return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -91,6 +91,16 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
         with naming_step(step_name):
             found |= {step.name: step for step in _expanded(step_name, table, common, out)}
     return _ordered({step.name: _resolved(step, found) for step in found.values()}), Path(out)
+
+
+def move_steps(steps: Iterable[Step], folder: str) -> list[Step]:
+    """The same steps with their outputs in another directory."""
+    moved = {}
+    for step in steps:
+        out = f"{folder}/{step.name}{Path(step.out).suffix}"
+        options = {key: out if value == step.out else value for key, value in step.raw.items()}
+        moved[step.name] = replace(step, out=out, options=options)
+    return [_resolved(step, moved) for step in moved.values()]
 
 
 @contextlib.contextmanager

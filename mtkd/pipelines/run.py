@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mtkd.cli.main import cli
 from mtkd.jobs.grid_jobs import total
+from mtkd.pipelines.estimate import estimate_steps
 from mtkd.pipelines.inputs import Digests, input_files
 from mtkd.pipelines.pipeline_file import load_steps, naming_step, read_pipeline
-from mtkd.pipelines.step import Step, check_step, find_command
+from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
 from mtkd.storage.distributed import launched
 from mtkd.training.run_directory import RUN_FILE
 from tasks.errors import UserError
@@ -24,7 +23,6 @@ from tasks.files import locked, read_json, write_json
 from tasks.progress import is_quiet, say
 
 RECORD_FILE = "pipeline.json"  # in the output directory
-_INTERRUPTED = (130, 143)
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,7 @@ class StepResult:
         reason: why it ran, or would run; None if it was finished before.
         seconds: how long its command took; if it did not run now, the last time; None = it never finished.
         bytes: the size of its output, None if there is none.
+        estimated: True if `seconds` and `bytes` are estimates, for a step that never finished.
     """
 
     name: str
@@ -46,6 +45,7 @@ class StepResult:
     reason: str | None
     seconds: float | None
     bytes: int | None
+    estimated: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain JSON."""
@@ -58,6 +58,7 @@ def run_pipeline(
     settings: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     dry_run: bool = False,
+    estimate: bool = False,
 ) -> list[StepResult]:
     """Run all steps of a pipeline that are not finished: each is a command of mtkd (docs/pipelines.md).
 
@@ -69,6 +70,8 @@ def run_pipeline(
         settings: dotted key of the file -> value, such as {"seed": 1, "steps.teacher.epochs": 2}.
         overwrite: run all steps again.
         dry_run: run nothing.
+        estimate: run nothing, except a few batches of each training and evaluation that never finished, in a
+            temporary directory, to estimate their time.
 
     Returns:
         One result per step, in the order in which they run.
@@ -84,8 +87,8 @@ def run_pipeline(
     with contextlib.chdir(folder):
         steps, out = load_steps(values, settings or {}, Path(file).stem)
         runner = _Runner(steps, out, overwrite)
-        if dry_run:
-            return runner.plan()
+        if dry_run or estimate:
+            return runner.plan(estimate)
         if folder != Path():
             say(f"the commands run in {Path().resolve()}")
         with locked(out):
@@ -111,14 +114,21 @@ class _Runner:
                 self.inputs[step.name] = {str(path): self.digests.of(path) for path in input_files(step)}
             outputs[step.out] = step.name
 
-    def plan(self) -> list[StepResult]:
+    def plan(self, estimate: bool) -> list[StepResult]:
         """What would run."""
         again: list[str] = []
         results = []
         for step in self.steps.values():
             results.append(self._result(step, self._reason(step, again), again))
             again += [step.name] if results[-1].reason else []
-        return results
+        if not estimate:
+            return results
+        wanted = [result.name for result in results if result.reason and result.seconds is None]
+        found = estimate_steps(list(self.steps.values()), wanted)
+        return [
+            replace(result, **vars(found[result.name]), estimated=True) if result.name in found else result
+            for result in results
+        ]
 
     def run(self) -> list[StepResult]:
         """Run what is not finished."""
@@ -144,7 +154,7 @@ class _Runner:
         self._note(step, now | {"finished": None, "seconds": seconds, "replaces": replaces})
         say(f"$ mtkd {shlex.join(words)}")
         started = time.monotonic()
-        _execute(step.command, [*words, *(["--quiet"] if is_quiet() and "quiet" in options else [])])
+        execute(step.command, [*words, *(["--quiet"] if is_quiet() and "quiet" in options else [])])
         seconds = time.monotonic() - started
         self._note(step, now | {"finished": datetime.now(UTC).isoformat(), "seconds": seconds})
 
@@ -193,7 +203,7 @@ class _Runner:
     def _result(self, step: Step, reason: str | None, again: Collection[str] = ()) -> StepResult:
         line = f"mtkd {shlex.join(self._words(step, again))}"
         seconds = self.records.get(step.name, {}).get("seconds")
-        return StepResult(step.name, line, step.out, reason, seconds, _size(Path(step.out)))
+        return StepResult(step.name, line, step.out, reason, seconds, size_of(Path(step.out)))
 
 
 def _resumes(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -228,27 +238,3 @@ def _options(words: Iterable[str]) -> list[str]:
         else:
             found[-1] += f" {shlex.quote(word)}"
     return found
-
-
-def _size(path: Path) -> int | None:
-    """The size of a file or of all files in a directory; None if there is none."""
-    if not path.exists():
-        return None
-    return sum(
-        file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()
-    )
-
-
-def _execute(command: str, words: list[str]) -> None:
-    """Run a command in this process; `words`: all of its command line after `mtkd`."""
-    before = sys.argv
-    sys.argv = ["mtkd", *words]  # outputs record their command
-    try:
-        cli.main(words, prog_name="mtkd", standalone_mode=False)
-    except SystemExit as left:
-        if left.code in _INTERRUPTED:
-            raise
-        if left.code:
-            raise UserError(f"`mtkd {command}` failed with exit code {left.code}") from left
-    finally:
-        sys.argv = before

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +18,7 @@ from tasks.errors import UserError, shorten, unknown
 
 TRAINS = ("refine", "distill", "finetune")  # commands that leave a run with its number of steps
 _NO_STEPS = ("demo", "init", "run")
+_INTERRUPTED = (130, 143)
 _CHOSEN = ("overwrite", "quiet", "resume")  # options that `mtkd run` sets itself
 
 
@@ -160,3 +163,27 @@ def _pairs(name: str, table: Mapping[str, Any]) -> list[str]:
         return [f"{key}={written(value)}" for key, value in table.items()]
     parts = {key: value if isinstance(value, list) else [value] for key, value in table.items()}
     return [f"{key}={part}" for key, found in parts.items() for part in found]
+
+
+def execute(command: str, words: list[str]) -> None:
+    """Run a command in this process; `words`: all of its command line after `mtkd`."""
+    before = sys.argv
+    sys.argv = ["mtkd", *words]  # outputs record their command
+    try:
+        cli.main(words, prog_name="mtkd", standalone_mode=False)
+    except SystemExit as left:
+        if left.code in _INTERRUPTED:
+            raise
+        if left.code:
+            raise UserError(f"`mtkd {command}` failed with exit code {left.code}") from left
+    finally:
+        sys.argv = before
+
+
+def size_of(path: Path) -> int | None:
+    """The size of a file or of all files in a directory; None if there is none."""
+    if not path.exists():
+        return None
+    return sum(
+        file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,9 +62,9 @@ class Run:
 
     @property
     def command(self) -> str | None:
-        """The command line, if `mtkd compare` has kept it beside the run."""
-        file = self.path.with_name(f"{self.path.name}.command.json")
-        return f"mtkd {shlex.join(read_json(file))}" if file.is_file() else None
+        """The command line; None for a run that Python code started."""
+        line: str | None = self.record.get("command_line")
+        return line
 
     def by_task(self, key: str) -> dict[str, float]:
         """A value of the recorded scores ("primary", "majority") by task, averaged over its splits."""

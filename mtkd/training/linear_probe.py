@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
+from mtkd.trial import BATCHES, current_trial
 from tasks.batching import Collator
 from tasks.encoding import Encoded
 from tasks.heads import Head
@@ -53,7 +55,11 @@ def fit_linear_heads(
             chosen = np.arange(len(encoded.labels))
             if len(chosen) > MAX_ROWS:
                 chosen = np.sort(np.random.default_rng(seed).choice(chosen, MAX_ROWS, replace=False))
+            trial, started, wanted = current_trial(), time.monotonic(), len(chosen)
+            chosen = chosen[: BATCHES * batch_size] if trial else chosen
             _fit(_Probe(task, *_features(model, encoded, chosen, batch_size)), head.output, seed)
+            if trial:
+                trial.skipped += (time.monotonic() - started) * (wanted - len(chosen)) / len(chosen)
             fitted.append(name)
     return fitted
 

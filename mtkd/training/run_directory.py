@@ -8,6 +8,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
+from contextvars import ContextVar
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from tasks.files import read_json, write_json
 
 RUN_FILE = "run.json"
 PREDICTIONS = "predictions"  # what the model predicted for each validation row
+command_line: ContextVar[str | None] = ContextVar(
+    "command_line", default=None
+)  # set if a command starts the run
 _SHOWN = 6  # differing settings named in an error
 _LONGEST = 100  # characters for each
 _PACKAGES = (
@@ -152,6 +156,7 @@ class RunDirectory:
                 record = {
                     "status": "running",
                     "identity": self.identity,
+                    "command_line": command_line.get(),
                     "versions": {"mtkd": __version__, "python": platform.python_version(), **versions},
                     "machine": f"{platform.system()} {platform.machine()}, Python {sys.version.split()[0]}",
                 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -26,6 +28,7 @@ from mtkd.training.loop import StepPlan, TrainingLoop, TrainingResult
 from mtkd.training.optimizers import build_optimizer, learning_rate
 from mtkd.training.processes import sum_over_processes
 from mtkd.training.train_step import TrainStep
+from mtkd.trial import STEPS, Trial, current_trial
 from tasks.batching import Batch
 from tasks.files import atomic_path
 from tasks.task import Task
@@ -65,7 +68,8 @@ class Trainer(TrainingLoop[StepBatches]):
         self.batches = MicroBatches(batch_source, objective, settings.micro_batch, rank, world)
         train_module = TrainStep(model, objective, settings.precision == "bf16").to(accelerator.device)
         optimizer = build_optimizer(train_module, settings)
-        total = settings.steps or settings.n_epochs * len(batch_source)
+        self.steps_per_epoch = len(batch_source)
+        total = settings.steps or settings.n_epochs * self.steps_per_epoch
         super().__init__(
             accelerator, train_module, optimizer, settings, total, directory, callbacks=callbacks, label=label
         )
@@ -75,10 +79,34 @@ class Trainer(TrainingLoop[StepBatches]):
 
         Afterwards the model has the best or last weights, as `settings.keep` says.
         """
+        if trial := current_trial():
+            return self._try_out(trial)
         result = super().fit()
         if self.settings.keep == "best" and result.best is not None:
             self.train_module.model.load_state_dict(load_file(self._best_file))
         return result
+
+    def _try_out(self, trial: Trial) -> TrainingResult:
+        """Time a few steps, and what follows an epoch."""
+        self.start()
+        self.notify("on_train_begin")
+        self.train_module.train()
+        started = time.monotonic()
+        with self.batches_from(self.position, min(self.total, 1 + STEPS)) as steps:
+            for rows in steps:
+                self.step(rows)
+                if not self.position.step:
+                    started = time.monotonic()
+                self.position.step += 1
+        left = self.total - self.position.step
+        trial.skipped += left * (time.monotonic() - started) / max(1, self.position.step - 1)
+        before, started = trial.skipped, time.monotonic()
+        self.after_epoch({})
+        seconds = time.monotonic() - started + trial.skipped - before
+        epochs = math.ceil(self.total / self.steps_per_epoch)
+        trial.skipped += (epochs - 1) * seconds
+        self.notify("on_end")
+        return TrainingResult(self.total, epochs, None, [], 0.0)
 
     @property
     def _best_file(self) -> Path:

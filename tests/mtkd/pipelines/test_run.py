@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 import mtkd
+import mtkd as library
 from mtkd.cli.flags import as_options
+from mtkd.models.multitask import MultiTaskModel
 from mtkd.pipelines import run as module
 from mtkd.pipelines.pipeline_file import load_steps
 
@@ -79,7 +82,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             out.mkdir(exist_ok=True)
             (out / "run.json").write_text(json.dumps({"training": {"steps": 2, "seconds": 1}}))
 
-    monkeypatch.setattr(module, "_execute", execute)
+    monkeypatch.setattr(module, "execute", execute)
     return ran
 
 
@@ -95,12 +98,15 @@ ALL = ["teacher", "student", "tuned/rte", "scores"]
 
 
 def test_the_whole_job_in_the_order_of_its_needs_then_nothing(file: Path, mtkd: Callable) -> None:
+    estimates = {one.name: one for one in library.run_pipeline(file, estimate=True)}
+    assert not (file.parent / "out").exists()
     done = mtkd("run", file, "--json")
     assert done.code == 0, done.err
     out = file.parent / "out"
     records = {name: json.loads((out / name / "run.json").read_text()) for name in ALL[:3]}
     assert {record["status"] for record in records.values()} == {"finished"}
     assert records["student"]["identity"]["settings"]["train"]["seed"] == 3
+    assert records["tuned/rte"]["command_line"].startswith("mtkd finetune ")
     assert records["tuned/rte"]["training"]["steps"] == records["student"]["training"]["steps"] == 2
     assert records["student"]["rows"]["rte"]["train"] == 16
     scores = json.loads((out / "scores.json").read_text())
@@ -110,6 +116,11 @@ def test_the_whole_job_in_the_order_of_its_needs_then_nothing(file: Path, mtkd: 
     results = json.loads(done.out)
     assert [result["name"] for result in results] == ALL
     assert all(result["seconds"] > 0 and result["bytes"] > 0 for result in results)
+    for result in results:
+        estimate = estimates[result["name"]]
+        assert estimate.estimated and estimate.seconds
+        assert estimate.bytes == pytest.approx(result["bytes"], rel=0.3), "tiny models, so records count"
+    assert not any(one.estimated for one in library.run_pipeline(file, estimate=True)), "all have run"
 
     times = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
     again = mtkd("run", file)
@@ -117,10 +128,28 @@ def test_the_whole_job_in_the_order_of_its_needs_then_nothing(file: Path, mtkd: 
     assert times == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
 
 
+def test_an_estimate_counts_the_steps_and_rows_that_it_leaves_out(
+    file: Path, mtkd: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = MultiTaskModel.forward
+
+    def slow(self: MultiTaskModel, *given: Any) -> Any:
+        time.sleep(0.02)
+        return forward(self, *given)
+
+    monkeypatch.setattr(MultiTaskModel, "forward", slow)
+    settings = {"steps.teacher.epochs": 300, "limit": 32, "steps.student.steps": 200, "steps.tuned.steps": 5}
+    teacher, student, *_ = library.run_pipeline(file, settings=settings, estimate=True)
+    # 32 rows are a batch; after each epoch, a batch of validation rows
+    assert teacher.seconds is not None and 300 * (0.02 + 0.02) < teacher.seconds < 3 * 300 * 0.04
+    assert student.seconds is not None and 200 * 0.02 < student.seconds < 3 * 400 * 0.02
+    shown = mtkd("run", file, "--set", "steps.tuned.steps=2", "--estimate").out
+    assert "about" in shown and "would run" in shown
+
+
 def test_a_change_runs_its_step_and_those_that_need_it(
     file: Path, commands: list[list[str]], mtkd: Callable
 ) -> None:
-    import mtkd as library
 
     assert names(library.run_pipeline(file)) == ALL and not any(overwriting(commands))
     commands.clear()
@@ -135,7 +164,7 @@ def test_a_change_runs_its_step_and_those_that_need_it(
     }
     assert "--steps @student" in planned[2].command and not commands
     shown = mtkd("run", file, "--set", "steps.student.lr=0.01", "--dry-run").out
-    assert "the steps that would run took 0 s the last time" in shown
+    assert "the steps that would run take about 0 s" in shown
     assert "2/4 student: changed: now --lr 0.01\n" in shown and "1/4 teacher: finished\n" in shown
     assert names(library.run_pipeline(file, settings=changed)) == ALL[1:]
     assert ["--overwrite" in words for words in commands] == [True, True, False], (
@@ -182,17 +211,17 @@ def test_a_change_of_a_file_is_seen(
 def test_a_pipeline_that_was_interrupted_resumes(
     killed: int, file: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    execute = module._execute
+    execute = module.execute
 
     def interrupted(command: str, words: list[str]) -> None:
         if len(commands) == killed:
             raise KeyboardInterrupt
         execute(command, words)
 
-    monkeypatch.setattr(module, "_execute", interrupted)
+    monkeypatch.setattr(module, "execute", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mtkd.run_pipeline(file)
-    monkeypatch.setattr(module, "_execute", execute)
+    monkeypatch.setattr(module, "execute", execute)
     commands.clear()
     results = mtkd.run_pipeline(file)
     assert names(results) == ALL[killed:] and results[killed].reason == "it was interrupted, and resumes"
@@ -203,11 +232,11 @@ def test_a_pipeline_that_was_interrupted_resumes(
 def test_a_step_that_was_interrupted_and_then_changed_starts_over(
     file: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    execute = module._execute
-    monkeypatch.setattr(module, "_execute", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    execute = module.execute
+    monkeypatch.setattr(module, "execute", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         mtkd.run_pipeline(file)
-    monkeypatch.setattr(module, "_execute", execute)
+    monkeypatch.setattr(module, "execute", execute)
     mtkd.run_pipeline(file, settings={"steps.teacher.epochs": 2})
     assert overwriting(commands) == [True, False, False, False]
 
@@ -217,17 +246,17 @@ def test_the_old_output_is_replaced_if_the_new_one_was_interrupted_before_it_beg
     written: bool, file: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mtkd.run_pipeline(file)
-    execute, changed = module._execute, {"steps.tuned.lr": 0.01}
+    execute, changed = module.execute, {"steps.tuned.lr": 0.01}
 
     def interrupted(command: str, words: list[str]) -> None:
         if written:
             execute(command, words)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_execute", interrupted)
+    monkeypatch.setattr(module, "execute", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mtkd.run_pipeline(file, settings=changed)
-    monkeypatch.setattr(module, "_execute", execute)
+    monkeypatch.setattr(module, "execute", execute)
     commands.clear()
     mtkd.run_pipeline(file, settings=changed)
     assert overwriting(commands) == [not written, False]
