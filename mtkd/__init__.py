@@ -56,7 +56,7 @@ __all__ = [
     "show_recipe",
     "store_info",
     "suggest_students",
-    "verify_store",
+    "verify",
 ]
 
 _MODULES = {
@@ -73,7 +73,6 @@ _MODULES = {
         "plan_store",
         "repair_store",
         "store_info",
-        "verify_store",
     ),
     "mtkd.api.model": (
         "Model",
@@ -84,6 +83,7 @@ _MODULES = {
         "evaluate",
         "glue_submission",
         "predict",
+        "verify",
     ),
     "mtkd.api.reporting": (
         "report_html",
@@ -133,10 +133,10 @@ if TYPE_CHECKING:
     from mtkd.api.exporting import export
     from mtkd.api.grid_runs import compare
     from mtkd.api.hub import pull, push
-    from mtkd.api.measurement import bench_inference, evaluate, glue_submission, predict
+    from mtkd.api.measurement import bench_inference, evaluate, glue_submission, predict, verify
     from mtkd.api.model import Model, load
     from mtkd.api.reporting import report_html, report_knowledge
-    from mtkd.api.stores import build_store, plan_store, repair_store, store_info, verify_store
+    from mtkd.api.stores import build_store, plan_store, repair_store, store_info
     from mtkd.api.suggesting import suggest_students
     from mtkd.api.training import distill, finetune, refine
     from mtkd.losses.loss_term import LossTerm, TermInput

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from augment.questions.prompt_formats import FORMATS, Format, check_vocabulary
+from tasks.digests import check_digests
 from tasks.errors import UserError, unknown
 from tasks.files import digest_bytes, read_json
 from tasks.hub_loading import load_named
@@ -61,6 +62,7 @@ def load_generator(name: str, **changes: Any) -> Generator:
     """
     from transformers import AutoModelForSeq2SeqLM
 
+    check_digests(Path(name))
     reading = dataclasses.replace(read_reading(name), **{k: v for k, v in changes.items() if v is not None})
     form = reading.format
     config, tokenizer = load_shell(name)

@@ -18,6 +18,24 @@ if TYPE_CHECKING:
     from mtkd.evaluation.inference_bench import InferenceResult, Precision
     from mtkd.evaluation.prediction import SubmissionFile
     from mtkd.jobs.evaluation_result import Evaluation
+    from mtkd.jobs.verify import Verified
+
+
+def verify(place: str | Path) -> Verified:
+    """Compare the files in a directory with their recorded digests.
+
+    Args:
+        place: a run, model, corpus, store, export or question generator, or a directory with several.
+
+    Returns:
+        How many files there are, and what is wrong with the damaged ones.
+
+    Raises:
+        UserError: there is no such directory, or nothing in it has digests.
+    """
+    from mtkd.jobs.verify import verify as job
+
+    return job(Path(place))
 
 
 def evaluate(

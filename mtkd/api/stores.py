@@ -1,4 +1,4 @@
-"""Knowledge stores: `mtkd.plan_store`, `build_store`, `repair_store`, `store_info`, `verify_store`."""
+"""Knowledge stores: `mtkd.plan_store`, `build_store`, `repair_store`, `store_info`."""
 
 from __future__ import annotations
 
@@ -102,13 +102,6 @@ def store_info(store: str | Path) -> StoreManifest:
     from mtkd.store.store_manifest import read_store_manifest
 
     return read_store_manifest(Path(store))
-
-
-def verify_store(store: str | Path) -> dict[str, str]:
-    """Compare every shard of a store with its digest; damaged file -> what is wrong with it."""
-    from mtkd.store.store_manifest import damaged_shards
-
-    return damaged_shards(Path(store), store_info(store))
 
 
 def store_request(given: Mapping[str, Any]) -> StoreRequest:

@@ -1,4 +1,4 @@
-"""`mtkd store plan | build | info | verify`."""
+"""`mtkd store plan | build | info`."""
 
 from __future__ import annotations
 
@@ -164,25 +164,6 @@ def info(directory: Path, json_file: str | None) -> None:
 
     manifest = read_store_manifest(directory)
     show(_summary(manifest), json_file, lambda: _draw(manifest))
-
-
-@store.command()
-@click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
-@report_options
-def verify(directory: Path, json_file: str | None) -> None:
-    """Check every shard of a store against its digest."""
-    from mtkd.store.store_manifest import damage_error, damaged_shards, read_store_manifest
-
-    manifest = read_store_manifest(directory)
-    bad = damaged_shards(directory, manifest)
-    result = {"shards": len(manifest.shards), "damaged": bad}
-    show(
-        result,
-        json_file,
-        lambda: print(f"{len(manifest.shards) - len(bad)} of {len(manifest.shards)} shards are whole"),
-    )
-    if bad:
-        raise damage_error(directory, bad)
 
 
 def _arguments(given: dict[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ _OF_TRAINING = ("torch", "transformers", "pydantic", "safetensors")  # not neede
         "refine": ("mtkd.cli.train:refine", "fine-tune the teacher on all tasks"),
         "store": (
             "mtkd.cli.knowledge_store:store",
-            "`store plan|build|info|verify`: keep a teacher's outputs on disk",
+            "`store plan|build|info`: keep a teacher's outputs on disk",
         ),
         "distill": ("mtkd.cli.train:distill", "train a student from a teacher"),
         "compare": ("mtkd.cli.comparison:compare", "run a grid of recipes and settings and print one table"),
@@ -48,6 +48,7 @@ _OF_TRAINING = ("torch", "transformers", "pydantic", "safetensors")  # not neede
         "export": ("mtkd.cli.export:export", "write a model as ONNX graphs, which run without torch"),
         "push": ("mtkd.cli.hub:push", "upload a model or corpus to the Hugging Face hub"),
         "pull": ("mtkd.cli.hub:pull", "download a model or corpus from the hub"),
+        "verify": ("mtkd.cli.verification:verify", "find damaged files in what mtkd wrote"),
         "suggest": ("mtkd.cli.suggestion:suggest", "time students against a teacher, to choose one"),
         "bench": ("mtkd.cli.measure:bench", "`bench inference`: compare the speed of models"),
     },

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from mtkd.device import find_device
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate
@@ -56,14 +57,13 @@ class FrozenEncoder:
         return self._cache / f"{rows.task}-{rows.split}-{column}-{identity[:16]}.safetensors"
 
     def _column(self, rows: Rows, column: int, file: Path | None) -> np.ndarray:
-        if file is not None and file.is_file():
-            found: np.ndarray = load_file(file)["vectors"]
+        if file is not None and (found := _kept(file)) is not None:
             return found
         single = replace(rows, texts=(rows.texts[column],), answers=None)
         vectors = self._encode(single, f"encoding {rows.task}/{rows.split}")
         if file is not None:
             with atomic_path(file) as temporary:
-                save_file({"vectors": vectors}, temporary)
+                save_file({"vectors": vectors}, temporary, {"digest": digest_bytes(vectors.tobytes())})
         return vectors
 
     def _encode(self, rows: Rows, label: str) -> np.ndarray:
@@ -87,3 +87,14 @@ class FrozenEncoder:
             length = min(_LENGTH, encoder.positions or _LENGTH)
             self._loaded = encoder, Reader(Tokeniser.load(locate(self.name)), "joined", length, 0)
         return self._loaded
+
+
+def _kept(file: Path) -> np.ndarray | None:
+    """The vectors that were kept in a file; None if it is missing or damaged."""
+    try:
+        with safe_open(file, "np") as opened:
+            vectors: np.ndarray = opened.get_tensor("vectors")
+            digest = (opened.metadata() or {}).get("digest")
+    except (OSError, SafetensorError):
+        return None
+    return vectors if digest == digest_bytes(vectors.tobytes()) else None

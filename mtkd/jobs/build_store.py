@@ -26,6 +26,7 @@ from mtkd.store.store_manifest import (
     read_store_manifest,
 )
 from mtkd.training.processes import make_accelerator
+from tasks.digests import damaged_files, write_digests
 from tasks.errors import UserError
 from tasks.files import write_json
 
@@ -48,7 +49,7 @@ def build_store(
 
 
 def repair_store(out: Path) -> tuple[StoreManifest, list[str]]:
-    """Rebuild the damaged shards of a store.
+    """Rebuild the damaged files of a store.
 
     Returns:
         The manifest, and the files that were rebuilt.
@@ -57,7 +58,8 @@ def repair_store(out: Path) -> tuple[StoreManifest, list[str]]:
         UserError: the teacher, tokeniser or rows differ from those that the store was built with.
     """
     manifest = read_store_manifest(out)
-    if not damaged_shards(out, manifest):
+    damaged = damaged_shards(out, manifest)
+    if not damaged:
         return manifest, []
     prepared = prepare_store(StoreRequest(**manifest.options))
     if prepared.job.key != manifest.key:
@@ -65,8 +67,8 @@ def repair_store(out: Path) -> tuple[StoreManifest, list[str]]:
             f"the store {out} cannot be repaired: {_difference(manifest, prepared)}",
             hint="restore what it was built with, or build it again with `overwrite=True`",
         )
-    made = _write(prepared, out, manifest.command)
-    return read_store_manifest(out), [shard.file for shard in made]
+    _write(prepared, out, manifest.command)
+    return read_store_manifest(out), list(damaged)
 
 
 def _write(
@@ -91,7 +93,9 @@ def _write(
         check_scores(job, accelerator.device)
         with keep_memory():
             output, made = write_missing_shards(job, out, accelerator, recorded)
-        if ranks.first and (made or not recorded):
+        if ranks.first and damaged_files(out / "teacher"):
+            prepared.teacher.describe(out / "teacher", job.contents.max_length)
+        if ranks.first and (made or not recorded or damaged_files(out / "rows")):
             _finish(prepared, out, output, command)
         ranks.wait()
     return made
@@ -140,6 +144,7 @@ def _finish(prepared: PreparedStore, out: Path, output: ShardedOutput, command: 
     job, teacher_ref = prepared.job, prepared.teacher
     for name, rows in prepared.rows.items():
         write_rows(out, rows, [shard for shard in job.shards if shard.task == name])
+    write_digests(out / "rows")
     StoreManifest(
         STORE_FORMAT,
         __version__,

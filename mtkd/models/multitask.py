@@ -26,6 +26,7 @@ from mtkd.models.saved_model import (
 from mtkd.outputs import LOGITS, EncoderOutput, ModelOutput, OutputSpec
 from mtkd.runtime import EXPORT, recorded_threshold
 from tasks.batching import ModelInputs
+from tasks.digests import check_digests, write_digests
 from tasks.errors import UserError
 from tasks.files import atomic_directory
 from tasks.heads import SANHead
@@ -156,6 +157,7 @@ class MultiTaskModel(nn.Module):
             what = self.encoder.config.shape.family
             card = model_card(what, tasks, info, use, files)
             (place / "README.md").write_text(card, encoding="utf-8")
+            write_digests(place)
 
     @classmethod
     def load(cls, directory: Path) -> MultiTaskModel:
@@ -170,7 +172,9 @@ class MultiTaskModel(nn.Module):
             from mtkd.models.exported import ExportedModel
 
             return ExportedModel(place, saved)
-        model = cls(saved.encoder(), saved.tasks, saved_tokeniser(place), saved.info)
+        tokeniser = saved_tokeniser(place)
+        check_digests(place)
+        model = cls(saved.encoder(), saved.tasks, tokeniser, saved.info)
         try:
             model.encoder.load_weights(load_file(place / WEIGHTS))
             model.heads.load_state_dict(load_file(place / HEADS))

@@ -10,6 +10,7 @@ from typing import Any
 from mtkd.models.encoders.encoder import AnyEncoder, EncoderConfig
 from mtkd.models.encoders.encoder_registry import config_from_json, encoder_from_config
 from mtkd.runtime import EXPORT, read_export
+from tasks.digests import check_digests
 from tasks.errors import UserError
 from tasks.files import digest_bytes, digest_file, read_json, write_json
 from tasks.hub_loading import DEFAULT_ENCODER, did_you_mean_model, from_hub, similar_model
@@ -19,6 +20,7 @@ from tasks.tokeniser import Tokeniser
 FORMAT = 2
 WEIGHTS, HEADS = "model.safetensors", "heads.safetensors"
 TOKENISER = "tokenizer.json"
+_TOKENISER_FILES = (TOKENISER, "tokenizer_config.json")
 
 
 @dataclass
@@ -88,6 +90,7 @@ def saved_in(place: Path) -> SavedModel:
     Raises:
         UserError: there is none, or another version of mtkd wrote it.
     """
+    check_digests(place, ["model.json"])
     parts = read_json(place / "model.json")
     if not {"format", "encoder", "tasks"} <= parts.keys():
         raise UserError(f"{place / 'model.json'} is damaged", hint="train or export the model again")
@@ -112,6 +115,7 @@ def saved_tokeniser(place: Path) -> Tokeniser:
             f"{place} has no {TOKENISER}, so the model cannot read text",
             hint="copy the file from the directory in which the model was trained",
         )
+    check_digests(place, _TOKENISER_FILES)
     return Tokeniser.load(str(place))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from mtkd.storage.output_directory import OutputKind
 from mtkd.store.contents import Contents, Per
+from tasks.digests import damaged_files
 from tasks.errors import UserError, unknown
 from tasks.files import read_json, refuse_newer, write_json
 from tasks.shards import ShardEntry
@@ -111,7 +112,7 @@ def _read_key(directory: Path) -> str | None:
 STORE_KIND = OutputKind(
     "knowledge store",
     MANIFEST,
-    (MANIFEST, BUILDING, r"teacher/.+", r"rows/.+\.parquet", r"shards/.+-\d{5,}\.safetensors"),
+    (MANIFEST, BUILDING, r"teacher/.+", r"rows/.+\.(parquet|json)", r"shards/.+-\d{5,}\.safetensors"),
     _read_key,
 )
 
@@ -153,8 +154,10 @@ def read_store_manifest(directory: Path) -> StoreManifest:
 
 
 def damaged_shards(directory: Path, manifest: StoreManifest) -> dict[str, str]:
-    """Read all shards of a store and return the damaged ones: file -> what is wrong with it."""
+    """Read all files of a store and return the damaged ones: file -> what is wrong with it."""
     states = {shard.file: shard.damage(directory, digest=True) for shard in manifest.shards}
+    for part in ("rows", "teacher"):
+        states |= {f"{part}/{file}": "is missing or damaged" for file in damaged_files(directory / part)}
     return {file: state for file, state in states.items() if state}
 
 

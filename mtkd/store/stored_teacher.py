@@ -17,6 +17,7 @@ from mtkd.store.shard_files import ShardReader
 from mtkd.store.store_manifest import StoreManifest
 from mtkd.teachers.hidden_selection import narrow, scores_of, static_units
 from tasks.batching import Batch
+from tasks.digests import check_digests
 from tasks.encoding import PADDED
 from tasks.errors import UserError
 from tasks.loading import digest_rows
@@ -145,7 +146,9 @@ def find_stored_rows(directory: Path, manifest: StoreManifest, rows: Rows) -> np
         UserError: the store does not have this task or some of these rows.
     """
     entry = manifest.task(rows.task)
-    table = pq.read_table(directory / ROWS.format(task=rows.task))
+    file = directory / ROWS.format(task=rows.task)
+    check_digests(file.parent, [file.name])
+    table = pq.read_table(file)
     order = table["row"].to_numpy()
     if digest_rows(rows) == entry.digest:
         places = np.empty(len(order), np.int64)

@@ -16,6 +16,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.safetensors_shards import SafetensorsFormat, read_header
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, total_size
+from tasks.digests import damaged_files, write_digests
 from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.progress import Advance, progress
@@ -100,7 +101,12 @@ def cache_logits(
         for folder in folders[name]
         for start in range(folder.start, folder.stop, _SHARD_ROWS)
     ]
-    output = ShardedOutput(directory, "", shards, SafetensorsFormat())
+    output, ranks = ShardedOutput(directory, "", shards, SafetensorsFormat()), ProcessGroup.of(accelerator)
+    places = [directory / folder.name for name in data for folder in folders[name]]
+    for place in places if ranks.first else ():
+        for file in damaged_files(place):  # is computed again
+            (place / file).unlink(missing_ok=True)
+    ranks.wait()
 
     def make(shard: PlannedShard, advance: Advance) -> dict[str, Tensor]:
         rows = data[shard.task].take(np.asarray(shard.rows))
@@ -113,7 +119,9 @@ def cache_logits(
     missing = output.missing()
     total, left = total_size(shards), total_size(missing)
     with progress("teacher", total, done=total - left, show=accelerator.is_main_process) as advance:
-        output.write(missing, make, ranks=ProcessGroup.of(accelerator), advance=advance)
+        output.write(missing, make, ranks=ranks, advance=advance)
+    for place in places if ranks.first and missing else ():
+        write_digests(place)
     return {
         name: MappedLogits([directory / shard.file for shard in shards if shard.task == name])
         for name in data

@@ -21,6 +21,7 @@ from mtkd.models.saved_model import (
 )
 from mtkd.runtime import EXPORT
 from mtkd.store.store_manifest import StoreManifest
+from tasks.digests import write_digests
 from tasks.errors import UserError
 from tasks.tokeniser import Tokeniser
 
@@ -77,6 +78,7 @@ class TeacherRef:
         place.mkdir(parents=True, exist_ok=True)
         self.tokeniser().save(place)
         write_description(place, self.config, tasks, info)
+        write_digests(place)
 
     @property
     def init_spec(self) -> InitSpec:

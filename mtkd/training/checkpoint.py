@@ -12,7 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from mtkd.training.optimizers import optimizer_tensors, restore_optimizer
+from tasks.digests import damaged_files, write_digests
 from tasks.files import atomic_directory, read_json, write_json
+from tasks.progress import say
 
 _KEEP = 2
 
@@ -27,6 +29,7 @@ class Position:
         step: number of finished optimiser steps.
         epoch, batch: the next batch to run.
         best: the best value of the watched metric so far; None before the first evaluation.
+        best_digest: the digest of the file with the weights of that epoch, if they are kept.
         bad_epochs: number of evaluations since the best value.
         history: one record per epoch.
         stopped: True once early stopping or a callback has ended training.
@@ -38,6 +41,7 @@ class Position:
     epoch: int = 0
     batch: int = 0
     best: float | None = None
+    best_digest: str | None = None
     bad_epochs: int = 0
     history: list[dict] = field(default_factory=list)
     stopped: bool = False
@@ -59,6 +63,7 @@ def save_checkpoint(
         save_file(weights, path / "weights.safetensors")
         save_file(optimizer_tensors(module, optimizer), path / "optimizer.safetensors")
         write_json(path / "position.json", asdict(position))
+        write_digests(path)
     for old in _checkpoints(directory)[:-_KEEP]:
         shutil.rmtree(old, ignore_errors=True)
 
@@ -71,8 +76,12 @@ def newest_checkpoint(directory: Path) -> Path | None:
 def restore_checkpoint(
     directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Position | None:
-    """Restore the newest checkpoint; returns None if there is none."""
-    newest = newest_checkpoint(directory)
+    """Restore the newest undamaged checkpoint, and remove those after it; returns None if there is none."""
+    while newest := newest_checkpoint(directory):
+        if not damaged_files(newest):
+            break
+        say(f"{newest} is damaged; training resumes from the checkpoint before it, or starts again")
+        shutil.rmtree(newest)
     if newest is None:
         return None
     weights = load_file(newest / "weights.safetensors")

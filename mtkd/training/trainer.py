@@ -30,6 +30,8 @@ from mtkd.training.processes import sum_over_processes
 from mtkd.training.train_step import TrainStep
 from mtkd.trial import STEPS, Trial, current_trial
 from tasks.batching import Batch
+from tasks.digests import quick_digest
+from tasks.errors import UserError
 from tasks.files import atomic_path
 from tasks.task import Task
 
@@ -83,7 +85,14 @@ class Trainer(TrainingLoop[StepBatches]):
             return self._try_out(trial)
         result = super().fit()
         if self.settings.keep == "best" and result.best is not None:
-            self.train_module.model.load_state_dict(load_file(self._best_file))
+            best = self._best_file
+            written = self.accelerator.is_main_process  # by this process
+            if written and not (best.is_file() and quick_digest(best) == self.position.best_digest):
+                raise UserError(
+                    f"{best}, the weights of the best epoch, is missing or damaged",
+                    hint="start over (`overwrite=True`)",
+                )
+            self.train_module.model.load_state_dict(load_file(best))
         return result
 
     def _try_out(self, trial: Trial) -> TrainingResult:
@@ -167,6 +176,7 @@ class Trainer(TrainingLoop[StepBatches]):
                 weights = {k: v.cpu().contiguous() for k, v in self.train_module.model.state_dict().items()}
                 with atomic_path(self._best_file) as temporary:
                     save_file(weights, temporary)
+                position.best_digest = quick_digest(self._best_file)
         else:
             position.bad_epochs += 1
         patience = self.settings.patience

@@ -29,6 +29,7 @@ from mtkd.training.checkpoint import Position
 from mtkd.training.loop import StepPlan, TrainingLoop
 from mtkd.training.optimizers import OPTIMIZERS, linear_rate
 from mtkd.training.processes import make_accelerator
+from tasks.digests import write_digests
 from tasks.errors import UserError
 from tasks.files import digest_bytes, drop_directory, read_json, write_json
 from tasks.sources import DataSource
@@ -281,6 +282,7 @@ def _finish(out: Path, model: Any, tokenizer: Any, report: GeneratorReport) -> N
     try:
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
+        write_digests(temporary)
         for file in temporary.iterdir():
             os.replace(file, out / file.name)
     finally:

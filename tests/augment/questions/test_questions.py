@@ -318,6 +318,7 @@ def test_another_base_model_of_the_same_name_is_another_run(trained, data, tmp_p
     fit(tmp_path / "out", data, job)
     fit(tmp_path / "out", data, job)
     weights = load_file(base / "model.safetensors")
+    (base / "digests.json").unlink()
     save_file(
         {name: value * 1.01 for name, value in weights.items()}, base / "model.safetensors", {"format": "pt"}
     )

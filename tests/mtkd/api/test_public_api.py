@@ -101,9 +101,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "store build": stores.build_store,
     "store info": stores.store_info,
     "store plan": stores.plan_store,
-    "store verify": stores.verify_store,
     "suggest": mtkd.suggest_students,
     "tasks": mtkd.list_tasks,
+    "verify": mtkd.verify,
 }
 # What only the command line has: how results are shown, and a demonstration.
 SHOWN = {
@@ -393,7 +393,7 @@ def test_stores_corpora_and_reports(teacher: mtkd.Model, tmp_path: Path) -> None
     planned = mtkd.plan_store("hsk-tinybert-4", out=tmp_path, settings=sets, **words)
     built = mtkd.build_store("hsk-tinybert-4", out=tmp_path / "store", settings=sets, **words)
     assert planned.rows == 16 and mtkd.store_info(tmp_path / "store") == built
-    assert mtkd.verify_store(tmp_path / "store") == {} == dict.fromkeys(mtkd.repair_store(tmp_path / "store"))
+    assert not mtkd.verify(tmp_path / "store").damaged and not mtkd.repair_store(tmp_path / "store")
     corpus = mtkd.augment.mask("pocket", "rte", tmp_path / "corpus", copies={"rte": 2}, limit=16)
     assert corpus.manifest.rows == 32
     report = mtkd.check_data({"rte": {"train": ROWS}}, "rte")

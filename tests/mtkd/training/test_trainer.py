@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,12 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], at
         )
 
 
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-9] ^= 4
+    file.write_bytes(content)
+
+
 def test_the_loop_does_what_a_bare_loop_does(tiny_teacher: Path, tmp_path: Path) -> None:
     changes = {"student.dropout": 0.0, "train.keep": "last", "train.clip": 0.5}
     ours = student_after(tmp_path / "run", tiny_teacher, **changes)
@@ -113,9 +120,13 @@ def test_four_micro_batches_are_one_large_batch(
 
 
 def test_a_cached_teacher_gives_what_the_teacher_gives(tiny_teacher: Path, tmp_path: Path) -> None:
-    cached = student_after(tmp_path / "cached", tiny_teacher)
-    online = student_after(tmp_path / "online", tiny_teacher, **{"teacher.cache_logits": False})
+    teacher = shutil.copytree(tiny_teacher, tmp_path / "teacher")
+    cached = student_after(tmp_path / "cached", teacher)
+    online = student_after(tmp_path / "online", teacher, **{"teacher.cache_logits": False})
     assert_same(cached, online, atol=2e-5)
+    for file in teacher.glob("logits-*/*/*.safetensors"):
+        flip_a_bit(file)
+    assert_same(cached, student_after(tmp_path / "healed", teacher))
 
 
 @pytest.mark.slow(reason="two processes that are killed, and the run twice more")
@@ -165,8 +176,26 @@ def test_a_signal_leaves_a_checkpoint_from_which_the_run_resumes(
         stopped = mtkd(*command(out, tiny_teacher, **changes))
     assert stopped.code == code and "interrupted" in stopped.err and "Traceback" not in stopped.err
     assert json.loads((out / "checkpoints" / "step-000000007" / "position.json").read_text())["step"] == 7
-    assert mtkd(*command(out, tiny_teacher, **changes)).code == 0
+    if number == signal.SIGTERM:
+        flip_a_bit(out / "checkpoints" / "step-000000007" / "optimizer.safetensors")
+    resumed = mtkd(*command(out, tiny_teacher, **changes))
+    assert resumed.code == 0
+    assert ("step-000000007 is damaged" in resumed.err) == (number == signal.SIGTERM)
     assert_same(straight, weights_of(out))
+
+
+def test_damaged_weights_of_the_best_epoch_are_not_kept(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_epoch = Trainer.after_epoch
+
+    def damaged(self: Trainer, losses: Any) -> None:
+        after_epoch(self, losses)
+        flip_a_bit(self._best_file)
+
+    monkeypatch.setattr(Trainer, "after_epoch", damaged)
+    with pytest.raises(UserError, match=r"best.safetensors.* missing or damaged"):
+        student_after(tmp_path / "run", tiny_teacher, **{"train.epochs": 1})
 
 
 @pytest.mark.slow(reason="two processes that talk to each other")

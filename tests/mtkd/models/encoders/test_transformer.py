@@ -278,6 +278,17 @@ def test_transformers_does_not_answer_with_a_random_head(saved: Path) -> None:
     assert "`heads.safetensors`: one head per task" in (saved / "README.md").read_text()
 
 
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "heads.safetensors", "model.json", "config.json", "tokenizer.json"]
+)
+def test_a_changed_byte_of_a_model_is_noticed(saved: Path, name: str) -> None:
+    content = bytearray((saved / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (saved / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"{name} is missing or damaged"):
+        MultiTaskModel.load(saved)
+
+
 def test_a_model_without_its_tokeniser_is_refused(saved: Path) -> None:
     (saved / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=r"has no tokenizer\.json"):

@@ -1,0 +1,36 @@
+"""`mtkd verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mtkd.cli.options import report_options, show
+from tasks.errors import UserError
+
+
+@click.command()
+@click.argument("place", type=click.Path(path_type=Path), metavar="DIR")
+@report_options
+def verify(place: Path, json_file: str | None) -> None:
+    """Compare the files in DIR with their digests: runs, models, corpora, stores, exports, generators.
+
+    Damaged shards of a store are made again by `mtkd store build --repair --out DIR`.
+    """
+    from mtkd.jobs.verify import verify as job
+
+    result = job(place)
+
+    def draw() -> None:
+        for file, state in result.damaged.items():
+            print(f"{file} {state}")
+        print(f"{result.files - len(result.damaged):,} of {result.files:,} files are intact")
+
+    show(result.to_json(), json_file, draw)
+    if result.damaged:
+        more = f" and {len(result.damaged) - 1} more" if len(result.damaged) > 1 else ""
+        file, state = next(iter(result.damaged.items()))
+        raise UserError(
+            f"{file} {state}{more}", hint="restore it from a copy, or run the command again that wrote it"
+        )

@@ -1,0 +1,82 @@
+"""Verify: compare the files of runs, models, corpora, stores and exports with their recorded digests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mtkd.runtime import EXPORT
+from mtkd.store.store_manifest import MANIFEST
+from tasks.digests import DIGESTS, damaged_files
+from tasks.errors import UserError
+from tasks.files import digest_file, read_json
+from tasks.progress import progress
+from tasks.shards import ShardEntry
+
+_DAMAGED = "is missing or damaged"
+
+
+@dataclass
+class Verified:
+    """The files that were compared with their digests.
+
+    Attributes:
+        files: how many there are.
+        damaged: path -> what is wrong with it.
+    """
+
+    files: int = 0
+    damaged: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain JSON values."""
+        return asdict(self)
+
+
+def verify(place: Path) -> Verified:
+    """Compare all files below a directory that have a recorded digest with it.
+
+    Args:
+        place: the directory of a run, model, corpus, store, export or question generator, or one that holds
+            several of these.
+
+    Raises:
+        UserError: there is no such directory, or nothing in it has digests.
+    """
+    if not place.is_dir():
+        raise UserError(f"there is no directory {place}", expected="a directory that mtkd wrote")
+    records = [file for name in (DIGESTS, MANIFEST, EXPORT) for file in sorted(place.rglob(name))]
+    result = Verified()
+    with progress("verifying", len(records), unit="directories") as advance:
+        for record in records:
+            for file, state in _states(record).items():
+                result.files += 1
+                if state:
+                    result.damaged[str(record.parent / file)] = state
+            advance()
+    if not result.files:
+        raise UserError(f"nothing in {place} has digests", expected="a directory that mtkd wrote")
+    return result
+
+
+def _states(record: Path) -> Mapping[str, str | None]:
+    """What is wrong with each file of a record; None for one that is intact."""
+    place = record.parent
+    try:
+        content = read_json(record)
+        if record.name == DIGESTS:
+            damaged = damaged_files(place)
+            return {file: _DAMAGED if file in damaged else None for file in content["files"]}
+        if record.name == MANIFEST:
+            shards = [ShardEntry(**entry) for entry in content["shards"]]
+            return {shard.file: shard.damage(place, digest=True) for shard in shards}
+        wanted: dict[str, str] = content["files"]
+        return {file: _export_state(place / file, digest) for file, digest in wanted.items()}
+    except (UserError, TypeError, KeyError, AttributeError):
+        return {record.name: _DAMAGED}
+
+
+def _export_state(file: Path, digest: str) -> str | None:
+    return None if file.is_file() and digest_file(file) == digest else _DAMAGED

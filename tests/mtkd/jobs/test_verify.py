@@ -1,0 +1,49 @@
+"""`mtkd verify`: damage in all that mtkd writes is found and named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import mtkd as library
+from tasks.errors import UserError
+
+
+@pytest.fixture
+def place(tmp_path: Path, tiny_teacher: Path) -> Path:
+    """A run, a corpus, and an export as far as its digests go."""
+    shutil.copytree(tiny_teacher, tmp_path / "all" / "run")
+    library.augment.mask(data="pocket", tasks="rte", copies=1, limit=5, out=tmp_path / "all" / "corpus")
+    (tmp_path / "all" / "export").mkdir()
+    (tmp_path / "all" / "export" / "model.onnx").write_bytes(b"graph")
+    digest = "81b4a0645d08d55a80ef6a38aa5f29f7b00ec0f4bc21eb8f5a2b4a2a1d3e6c77"
+    (tmp_path / "all" / "export" / "export.json").write_text(json.dumps({"files": {"model.onnx": digest}}))
+    return tmp_path / "all"
+
+
+def test_what_is_damaged_is_named(place: Path, mtkd: Callable) -> None:
+    before = library.verify(place)
+    assert list(before.damaged) == [str(place / "export" / "model.onnx")], "it has another digest"
+    shutil.rmtree(place / "export")
+    whole = mtkd("verify", place)
+    assert whole.code == 0 and f"{before.files - 1} of {before.files - 1} files are intact" in whole.out
+    (shard,) = (place / "corpus" / "data").glob("*.parquet")
+    for file in (shard, place / "run" / "model" / "heads.safetensors"):
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 8
+        file.write_bytes(content)
+        found = mtkd("verify", place)
+        assert found.code == 2 and str(file) in found.out, found.err
+    (place / "run" / "model" / "digests.json").write_text("{}")
+    assert str(place / "run" / "model" / "digests.json") in library.verify(place).damaged
+
+
+def test_where_nothing_has_digests(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nothing in .* has digests"):
+        library.verify(tmp_path)
+    with pytest.raises(UserError, match="there is no directory"):
+        library.verify(tmp_path / "no")
