@@ -16,6 +16,7 @@ from mtkd.storage.distributed import ALONE, ProcessGroup
 from mtkd.storage.output_directory import OutputKind, open_directory
 from mtkd.storage.parquet_shards import ParquetFormat, TableChunk, read_parquet_footer
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, ignore, total_size
+from mtkd.storage.worker_pools import Workers
 from tasks.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
 from tasks.errors import UserError, unknown
 from tasks.files import digest_bytes, write_json, write_text
@@ -110,7 +111,7 @@ def write_corpus(
     rows: Mapping[str, Rows],
     out: Path,
     *,
-    workers: int = 1,
+    workers: Workers = Workers(),  # noqa: B008 (it is frozen)
     overwrite: bool = False,
     advance: Advance = ignore,
     ranks: ProcessGroup = ALONE,
@@ -119,7 +120,7 @@ def write_corpus(
 
     Args:
         rows: task -> its source rows; the corpus keeps their order.
-        workers: number of processes; the output does not depend on it.
+        workers: what makes the shards; the output does not depend on it.
         overwrite: first remove the corpus of another job from `out`.
         advance: called with the number of copies just finished (including kept ones) times the number of
             ranks, so that one rank can report progress for all.
@@ -134,22 +135,24 @@ def write_corpus(
             raise UserError(f"task {task!r} has no rows to copy", hint="omit the task, or increase `limit`")
         if job.copies[task] < 1:
             raise UserError(f"{job.copies[task]} copies of task {task!r}", expected="1 or more")
-    if not rows or workers < 1:
-        raise UserError(f"{len(rows)} tasks to copy with {workers} workers", expected="1 or more of each")
+    if not rows:
+        raise UserError("no tasks to copy", expected="1 or more")
     digests = {task: digest_rows(part) for task, part in rows.items()}
     key = _key(job, digests)
     output = ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.method.schema, _COUNTS, _DICTIONARY))
 
     def inputs(shard: PlannedShard) -> tuple[Augmenter, Rows, int]:
         part = _plain_strings(rows[shard.task].take(np.asarray(shard.rows)))
-        return (job.method.part(part) if workers > 1 else job.method), part, shard.per_row
+        return (job.method.part(part) if workers.apart else job.method), part, shard.per_row
 
     with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks):
         missing = output.missing(recorded_shards(out))
         advance(total_size(output.shards) - total_size(missing))
-        output.write(missing, _make_copies, inputs=inputs, workers=workers, ranks=ranks, advance=advance)
+        made = output.write(
+            missing, _make_copies, inputs=inputs, workers=workers, ranks=ranks, advance=advance
+        )
         if ranks.first and (missing or not (out / MANIFEST).is_file()):
-            manifest = _describe(job, rows, output)
+            manifest = _describe(job, rows, output, made)
             write_text(out / "README.md", dataset_card(manifest, job.method.about))
             write_json(out / MANIFEST, manifest.to_json())
         ranks.wait()
@@ -192,9 +195,11 @@ def _make_copies(inputs: tuple[Augmenter, Rows, int], advance: Advance) -> Itera
         yield TableChunk(copies.table, {name: getattr(copies, name) for name in _COUNTS})
 
 
-def _describe(job: CorpusJob, rows: Mapping[str, Rows], output: ShardedOutput) -> CorpusManifest:
+def _describe(
+    job: CorpusJob, rows: Mapping[str, Rows], output: ShardedOutput, made: Mapping[str, ShardEntry]
+) -> CorpusManifest:
     """Build the manifest of the finished shards from their footers."""
-    entries = output.entries()
+    entries = output.entries(made)
     tasks = []
     for task, part in rows.items():
         files = [output.directory / entry.file for entry in entries if entry.task == task]

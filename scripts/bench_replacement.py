@@ -22,6 +22,7 @@ from augment.corpus_writer import CorpusJob, write_corpus
 from augment.replacement import COPIES, Replacement
 from augment.tagged_text import tag_rows
 from augment.tagging import open_tagger
+from mtkd.storage.worker_pools import Workers
 from tasks.glue import TASKS
 from tasks.loading import load_rows
 from tasks.sources import open_data
@@ -67,7 +68,7 @@ def main(data: str, task: str, tagger: str | None, copies: int, workers: int, ro
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as place:
             out = Path(place) / "c"
-            spent = seconds(partial(write_corpus, job, {task: rows}, out, workers=workers))
+            spent = seconds(partial(write_corpus, job, {task: rows}, out, workers=Workers(workers)))
         rates.append(len(rows) * copies / spent)
     shown = ", ".join(f"{rate:,.0f}" for rate in sorted(rates))
     click.echo(f"{len(rows) * copies:,} copies: {statistics.median(rates):,.0f} per second ({shown})")

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from tasks.errors import UserError, unknown
 from tasks.raw_table import RawTable, UnreadableLine, check_header, is_text, make_table
-from tasks.text_lines import delimiter_of, shown, text_lines
+from tasks.text_lines import STANDARD, delimiter_of, shown, text_lines
 
 
 class _Collected:
@@ -112,7 +112,9 @@ def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterat
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            found.bad.append(UnreadableLine(number, f"not JSON: {error.msg} at column {error.colno}"))
+            other = "; for CSV, add `format=csv`" if number == 1 and path == STANDARD else ""
+            message = f"not JSON: {error.msg} at column {error.colno}{other}"
+            found.bad.append(UnreadableLine(number, message))
             continue
         problem = _fields_problem(record, found.names, texts)
         if problem:

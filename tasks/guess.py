@@ -94,7 +94,9 @@ def guess_task(
             raise unknown(f"column of {what}:", name, table.column_names)
     if kind is not None and kind not in KINDS:
         raise unknown("task type to start from:", kind, KINDS)
-    label = label or _label_column(table, columns, what)
+    if label is None:
+        label = _label_column(table, columns, what)
+        _refuse_row_as_names(label, table[label], what)
     kind = kind or _kind(table[label], label, what)
     found = replace(_guess_columns(table, columns, label, kind, what), kind=kind)
     if kind == "regress":
@@ -144,6 +146,17 @@ def _label_column(table: pa.Table, columns: Sequence[str], what: str) -> str:
             hint=f"name it with `label=COLUMN`; the columns are {shorten(table.column_names)}",
         )
     return min(fitting, key=lambda name: fitting[name])
+
+
+def _refuse_row_as_names(label: str, column: pa.ChunkedArray, what: str) -> None:
+    """Raise UserError if the name of the label column looks like a label."""
+    values = [] if _is_nested(column.type) else _plain_values(column)
+    if label in values or (_numbers([label]) is not None and _numbers(values) is not None):
+        raise UserError(
+            f"the first line of {what} looks like a row, not like column names: {label!r} is a label",
+            expected="column names in the first line",
+            hint="add such a line, or name the label column with `label=COLUMN`",
+        )
 
 
 def _kind(column: pa.ChunkedArray, label: str, what: str) -> str:

@@ -104,8 +104,9 @@ def similar_model(name: str) -> str | None:
     if difflib.get_close_matches(name, [DEFAULT_ENCODER], cutoff=0.7):
         return DEFAULT_ENCODER
     folder = Path(name).parent
-    names = [entry.name for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
-    near = difflib.get_close_matches(Path(name).name, names, n=1, cutoff=0.7)
+    own = Path(name).name
+    names = [e.name for e in folder.iterdir() if e.is_dir() and e.name != own] if folder.is_dir() else []
+    near = difflib.get_close_matches(own, names, n=1, cutoff=0.7)
     return str(folder / near[0]) if near else None
 
 
@@ -121,6 +122,10 @@ def _expected(what: str) -> str:
 
 
 def _not_loaded(what: str, name: str, error: Exception) -> UserError:
+    if (Path(name) / "run.json").is_file():
+        return UserError(
+            f"the run in {name} has no model yet", hint="run its command again; it resumes where it stopped"
+        )
     reason = str(error).strip().split("\n")[0]
     return UserError(
         f"cannot load the {what} of {name!r}{did_you_mean_model(name)}: {reason}",

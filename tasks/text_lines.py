@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import gzip
 import io
 import sys
@@ -90,6 +91,7 @@ def _encoding(raw: bytes) -> str:
     return "latin-1"
 
 
+@functools.cache  # a file is read several times
 def _warn(path: Path, number: int, encoding: str) -> None:
     if encoding != "utf-8":
         warnings.warn(

@@ -14,6 +14,8 @@ from mtkd.api.questions import filter_questions as filter_questions
 from mtkd.api.questions import generate_questions as generate_questions
 from mtkd.api.questions import train_questions as train_questions
 from mtkd.api.training_request import warn_caller
+from mtkd.storage.worker_pools import Engine, Workers
+from tasks.errors import UserError
 from tasks.loading import load_rows
 from tasks.overlap import overlap_warnings
 from tasks.sources import open_data
@@ -37,7 +39,9 @@ def mask(
     copies: Copies = None,
     seed: int = 0,
     mask_token: str = "[MASK]",
-    workers: int = 1,
+    workers: int | None = None,
+    engine: Engine = "processes",
+    address: str | None = None,
     limit: int | None = None,
     unlabelled: Mapping[str, Any] | None = None,
     unlabelled_limit: int | None = None,
@@ -53,7 +57,10 @@ def mask(
         copies: copies per row, task -> copies, or "rte=40,sst2=10"; by default 40 for STS-B, MRPC and RTE,
             else 10.
         mask_token: of the teacher's tokeniser.
-        workers: processes; the output does not depend on their number.
+        workers: processes, 1 by default; the output does not depend on their number.
+        engine: "processes" on this machine, or "ray" for the tasks of a Ray cluster, by default as many as it
+            has CPUs (docs/scale.md).
+        address: of the Ray cluster; "auto" = the one on this machine; None = start one.
         limit: at most so many training rows per task; overwrite: drop another corpus in `out`.
         unlabelled, unlabelled_limit: rows without labels, which are copied too; see `mtkd.distill`.
         command: how the corpus's manifest says it was made.
@@ -64,8 +71,19 @@ def mask(
     from augment.masking import Masking
 
     method = Masking(p=p, seed=seed, mask_token=mask_token)
-    more = UnlabelledRequest(unlabelled or {}, unlabelled_limit)
-    return _write(method, _copies(tasks, copies), data, tasks, out, workers, limit, more, overwrite, command)
+    more, made_by = UnlabelledRequest(unlabelled or {}, unlabelled_limit), Workers(workers, engine, address)
+    return _write(
+        method,
+        _copies(tasks, copies),
+        data,
+        tasks,
+        out,
+        made_by,
+        limit,
+        more,
+        overwrite,
+        command,
+    )
 
 
 def replace(
@@ -80,7 +98,9 @@ def replace(
     tagger: str = "auto",
     seed: int = 0,
     mask_token: str = "[MASK]",
-    workers: int = 1,
+    workers: int | None = None,
+    engine: Engine = "processes",
+    address: str | None = None,
     limit: int | None = None,
     unlabelled: Mapping[str, Any] | None = None,
     unlabelled_limit: int | None = None,
@@ -101,8 +121,8 @@ def replace(
 
     method = Replacement({}, tagger, p_mask, p_pos, p_ngram, seed, mask_token)
     numbers = _copies(tasks, copies, default=COPIES)
-    more = UnlabelledRequest(unlabelled or {}, unlabelled_limit)
-    return _write(method, numbers, data, tasks, out, workers, limit, more, overwrite, command)
+    more, made_by = UnlabelledRequest(unlabelled or {}, unlabelled_limit), Workers(workers, engine, address)
+    return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
 
 
 def contextual(
@@ -116,7 +136,9 @@ def contextual(
     candidates: int = 15,
     copies: Copies = None,
     seed: int = 0,
-    workers: int = 1,
+    workers: int | None = None,
+    engine: Engine = "processes",
+    address: str | None = None,
     limit: int | None = None,
     device: str | None = None,
     unlabelled: Mapping[str, Any] | None = None,
@@ -137,7 +159,8 @@ def contextual(
         candidates: the number of words from which a replacement is drawn.
         copies: copies per row, or task -> copies; 20 by default.
         device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
-        data, tasks, out, seed, workers, limit, unlabelled, unlabelled_limit, overwrite, command: see `mask`.
+        data, tasks, out, seed, workers, engine, address, limit, unlabelled, unlabelled_limit, overwrite,
+            command: see `mask`.
 
     Raises:
         UserError: the model has no masked-LM head, or cannot be read, or the vectors cannot.
@@ -146,8 +169,8 @@ def contextual(
 
     method = Contextual(str(model), None if vectors is None else str(vectors), p, candidates, seed, device)
     numbers = _copies(tasks, copies, default=COPIES)
-    more = UnlabelledRequest(unlabelled or {}, unlabelled_limit)
-    return _write(method, numbers, data, tasks, out, workers, limit, more, overwrite, command)
+    more, made_by = UnlabelledRequest(unlabelled or {}, unlabelled_limit), Workers(workers, engine, address)
+    return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
 
 
 def run(
@@ -158,7 +181,9 @@ def run(
     *,
     settings: Mapping[str, Any] | None = None,
     copies: Copies = None,
-    workers: int = 1,
+    workers: int | None = None,
+    engine: Engine = "processes",
+    address: str | None = None,
     limit: int | None = None,
     unlabelled: Mapping[str, Any] | None = None,
     unlabelled_limit: int | None = None,
@@ -169,8 +194,8 @@ def run(
 
     Args:
         settings: keyword arguments of the augmenter.
-        data, tasks, out, copies, workers, limit, unlabelled, unlabelled_limit, overwrite, command: see
-            `mask`.
+        data, tasks, out, copies, workers, engine, address, limit, unlabelled, unlabelled_limit, overwrite,
+            command: see `mask`.
 
     Raises:
         UserError: an unknown augmenter or setting, or a value that it refuses.
@@ -178,8 +203,19 @@ def run(
     from augment.augmenter_registry import build_augmenter
 
     method = build_augmenter(name, settings or {})
-    more = UnlabelledRequest(unlabelled or {}, unlabelled_limit)
-    return _write(method, _copies(tasks, copies), data, tasks, out, workers, limit, more, overwrite, command)
+    more, made_by = UnlabelledRequest(unlabelled or {}, unlabelled_limit), Workers(workers, engine, address)
+    return _write(
+        method,
+        _copies(tasks, copies),
+        data,
+        tasks,
+        out,
+        made_by,
+        limit,
+        more,
+        overwrite,
+        command,
+    )
 
 
 def _trained(tasks: TaskSpec) -> list[Task]:
@@ -204,7 +240,7 @@ def _write(
     data: Any,
     tasks: TaskSpec,
     out: str | Path,
-    workers: int,
+    workers: Workers,
     limit: int | None,
     more: UnlabelledRequest,
     overwrite: bool,
@@ -222,6 +258,8 @@ def _write(
     job = CorpusJob(ready, copies, source.name, __version__, command, ready.shard_copies)
     ranks = launched()
     source, ranks, trained = open_data(data), launched(), _trained(tasks)
+    if ranks.count > 1 and workers.engine == "ray":
+        raise UserError("Ray starts its own processes", hint="leave out `accelerate launch`, or `engine=ray`")
     more.check(trained)
     rows, added = {}, {}
     for task in trained:

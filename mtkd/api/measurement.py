@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mtkd.evaluation.file_prediction import BLOCK, predict_file
 from mtkd.runtime import EXPORT, OnnxModel
 from tasks.errors import UserError
+from tasks.hub_loading import did_you_mean_model
 from tasks.model_tasks import task_of_model
 from tasks.task_names import TaskSpec
 
@@ -130,7 +131,13 @@ def predict(
         found = task_of_model(task, list(exported.tasks.values()))
         return predict_file(lambda rows: exported.predict_rows(found, rows, batch), found, *files, **more)
 
-    import torch
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if isinstance(model, str | Path) and not Path(model).exists():
+            problem = f"there is no directory {model}{did_you_mean_model(str(model))}"
+            raise UserError(problem, hint="models that are no exports need torch") from error
+        raise
 
     from mtkd.evaluation.prediction import predict_rows
 

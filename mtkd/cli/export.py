@@ -25,14 +25,14 @@ from mtkd.cli.options import report_options, say, show, table
     help="transformers: a directory for from_pretrained, with one task; for models with BERT's pooling layer",
 )
 @click.option(
-    "--int8", is_flag=True, help="int8 weights: about a quarter of the size, and faster; needs --data"
+    "--int8", is_flag=True, help="int8 weights: about a quarter of the size, and faster; needs labelled rows"
 )
 @click.option(
     "--max-drop",
     default=0.5,
     type=click.FloatRange(0, 100),
     metavar="POINTS",
-    help="what an int8 export may lose on a task of --data, beyond chance",
+    help="what an int8 export may lose on a task, beyond chance",
 )
 @click.option(
     "--reduce-range/--full-range",

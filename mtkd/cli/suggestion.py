@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import mtkd
 from mtkd.cli.options import data_option, device_option, report_options, show, table, unlabelled_option, warn
+
+if TYPE_CHECKING:
+    from mtkd.jobs.suggest import SuggestedStudent
 
 
 @click.command()
@@ -34,6 +37,8 @@ def suggest(json_file: str | None, **given: Any) -> None:
 
     found = mtkd.suggest_students(**given)
 
+    targets = {name: given[name] for name in ("target_speedup", "max_mb")}
+
     def draw() -> None:
         title = (
             f"{found.teacher}: {found.teacher_rows_per_second:,.1f} rows/s, {found.teacher_megabytes:.1f} MB "
@@ -46,7 +51,7 @@ def suggest(json_file: str | None, **given: Any) -> None:
                 f"{student.rows_per_second:,.0f}",
                 f"{student.megabytes:.1f}",
                 f"{student.megabytes / 4:.1f}",
-                "yes" if student.within_targets else "no",
+                "yes" if student.within_targets else f"no: {_missed(student, **targets)}",
             )
             for student in found.students
         ]
@@ -61,3 +66,10 @@ def suggest(json_file: str | None, **given: Any) -> None:
     show(found.to_json(), json_file, draw)
     if found.nearest:
         warn(f"no student reaches the targets; {found.nearest} comes nearest")
+
+
+def _missed(student: SuggestedStudent, target_speedup: float | None, max_mb: float | None) -> str:
+    """The targets that a student misses, in words."""
+    slow = target_speedup is not None and student.speed < target_speedup
+    large = max_mb is not None and student.megabytes > max_mb
+    return " and ".join([*(["too slow"] if slow else []), *(["too large in fp32"] if large else [])])

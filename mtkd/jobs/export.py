@@ -95,14 +95,15 @@ def export(
         int8: write int8 weights; see `mtkd.onnx_export.int8.quantise`.
         reduce_range: 7 bits for these weights, for processors without VNNI; None = as this one needs.
         max_drop: in points, 0 to 100.
-        data: labelled rows on which the model and the export are scored and compared.
+        data: labelled rows on which the model and the export are scored and compared; for int8, by default
+            those of the tasks' own files.
         limit: at most so many rows per split of `data`.
 
     Raises:
         UserError: no such model or task, `out` holds something else, the packages that write ONNX are
             missing, the export does not agree with the model, or an int8 export scores too low.
     """
-    _check_options(format, int8, max_drop, data, limit, overwrite)
+    _check_options(format, int8, max_drop, overwrite)
     # A copy, because the heads are chosen and the model is moved to the CPU.
     loaded = isinstance(model, MultiTaskModel)
     part = copy.deepcopy(model) if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model)
@@ -112,6 +113,7 @@ def export(
     if not tasks:
         raise UserError("the model has no task heads to export", hint="train it on tasks first")
     part.require(tasks, "the model")
+    _check_rows(tasks, int8, data, limit)
     part.keep(tasks)
     part.cpu().eval()
     if format == "transformers":
@@ -147,9 +149,7 @@ def export(
     return found
 
 
-def _check_options(
-    format: str, int8: bool, max_drop: float, data: Any, limit: int | None, overwrite: bool
-) -> None:
+def _check_options(format: str, int8: bool, max_drop: float, overwrite: bool) -> None:
     if format not in get_args(Format):
         raise unknown("format", format, get_args(Format))
     if format == "onnx":
@@ -160,12 +160,17 @@ def _check_options(
         )
     if not 0 <= max_drop <= 100:
         raise UserError(f"`max_drop={max_drop}`", expected="points from 0 to 100")
-    if int8 and data is None:
+
+
+def _check_rows(tasks: Sequence[Task], int8: bool, data: Any, limit: int | None) -> None:
+    """Check that an int8 export has labelled rows: those of `data`, or of the tasks' own files."""
+    without = [task.name for task in tasks if not task.files]
+    if int8 and data is None and without:
         raise UserError(
-            "an int8 export is checked on labelled rows, and there are none",
+            f"an int8 export is checked on labelled rows, and there are none for {shorten(without)}",
             hint="pass the rows as `data`; a few hundred per task are enough",
         )
-    if limit is not None and data is None:
+    if limit is not None and data is None and not int8:
         raise UserError(f"`limit={limit}` has no effect without `data`", hint="pass labelled rows as `data`")
 
 

@@ -114,6 +114,7 @@ class TrainingJob(ABC):
                 trained = self.train()
                 if main:
                     scores = trained.model.info.scores = scores_record(trained.scores)
+                    trained.model.info.data = self.request.source().name if self.rows else None
                     trained.model.save(self.request.out / "model")
                     write_predictions(self.request.out / PREDICTIONS, trained.scores)
                     run.finish(scores=scores, training=trained.training, **trained.facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.errors import shorten
@@ -30,12 +31,12 @@ _TEXT = """\
 {tasks}
 
 The scores are those of the rows on which the best epoch was chosen, so they are a little too high. Limits:
-the model was trained for these tasks, on text like that of its training rows. It was not tested on
+the model was trained for these tasks, on text like that of its training rows{data}. It was not tested on
 other text, nor for unfair treatment of groups of people.
 
 ## Use
 
-    pip install mtkd
+Install mtkd; then
 
 {use}
 
@@ -72,20 +73,23 @@ def model_card(encoder: str, tasks: Sequence[Task], info: ModelInfo, use: str, f
     from huggingface_hub import ModelCardData
 
     title = f"{encoder} for {shorten([task.name for task in tasks])}" if tasks else encoder
+    of_hub = {task.name: task.hub for task in tasks if task.hub and info.data == "hub"}
+    source = Path(info.data).name if info.data else None  # not the path of a user's directory
     base = _ORIGIN.get(info.base or "", info.base)
     data = ModelCardData(
         library_name="mtkd",
         tags=["mtkd", "knowledge-distillation"],
         pipeline_tag=_TYPES.get(tasks[0].kind) if tasks else "feature-extraction",
         base_model=base if base and is_hub_name(base) else None,
-        datasets=sorted({task.hub[0] for task in tasks if task.hub}) or None,
+        datasets=sorted({name for name, _ in of_hub.values()}) or None,
         model_name=title if info.scores else None,
-        eval_results=_results(tasks, info.scores) or None,
+        eval_results=_results(tasks, info.scores, of_hub, source) or None,
     )
     lines = "\n".join(_line(task, info.scores) for task in tasks) or "| none | | | |"
     started = f", which was initialised from {base}" if base else ""
     what = f"{encoder}{started}, with a head for each task. Texts are cut to {info.max_length} tokens."
-    text = _TEXT.format(title=title, what=what, tasks=lines, use=use, files=files)
+    trained = f" (`{source}`)" if source else ""
+    text = _TEXT.format(title=title, what=what, data=trained, tasks=lines, use=use, files=files)
     return f"---\n{data.to_yaml()}\n---\n\n{text}"
 
 
@@ -109,15 +113,26 @@ def _line(task: Task, scores: Mapping[str, Mapping[str, Any]]) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def _results(tasks: Sequence[Task], scores: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+def _results(
+    tasks: Sequence[Task],
+    scores: Mapping[str, Mapping[str, Any]],
+    of_hub: Mapping[str, tuple[str, str]],
+    source: str | None,
+) -> list[Any]:
+    """The scores as metadata.
+
+    Args:
+        of_hub: task -> data set and configuration, for tasks whose rows come from the hub.
+        source: the name of the data that the other tasks' rows come from.
+    """
     from huggingface_hub import EvalResult
 
     kinds = {task.name: task for task in tasks}
     return [
         EvalResult(
             task_type=_TYPES[kinds[score["task"]].kind],
-            dataset_type=(kinds[score["task"]].hub or [score["task"]])[0],
-            dataset_config=(kinds[score["task"]].hub or ["", score["task"]])[1],
+            dataset_type=of_hub.get(score["task"], (source or score["task"], ""))[0],
+            dataset_config=of_hub.get(score["task"], ("", score["task"]))[1],
             dataset_name=score["task"],
             dataset_split=score["split"],
             metric_type=name,

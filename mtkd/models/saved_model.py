@@ -36,6 +36,7 @@ class ModelInfo:
         pair_head: "linear", or "san" if classification tasks with two texts have a `SANHead`.
         base: the pretrained encoder that training started from; None = random weights.
         scores: task -> recorded validation scores (see `mtkd.evaluation.scoring`).
+        data: the name of the data that it was trained on, such as "hub"; None = not known.
     """
 
     max_length: int = 128
@@ -45,6 +46,7 @@ class ModelInfo:
     scores: dict[str, dict] = field(default_factory=dict)
     stride: int = 128
     pair_head: str = "linear"
+    data: str | None = None
 
 
 @dataclass(frozen=True)

@@ -8,21 +8,16 @@ last and has the digest and size of every file, so that damaged files can be fou
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
-from multiprocessing import get_context, parent_process
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
 from mtkd.storage.distributed import ALONE, ProcessGroup
-from tasks.errors import UserError
+from mtkd.storage.worker_pools import Workers
 from tasks.files import atomic_path, digest_file
 from tasks.progress import Advance
 from tasks.shards import ShardEntry
@@ -109,18 +104,21 @@ class ShardedOutput:
         make: Callable[[Any, Advance], Any],
         *,
         inputs: Callable[[PlannedShard], Any] = lambda shard: shard,
-        workers: int = 1,
+        workers: Workers = Workers(),  # noqa: B008 (it is frozen)
         ranks: ProcessGroup = ALONE,
         advance: Advance = ignore,
-    ) -> None:
+    ) -> dict[str, ShardEntry]:
         """Write some shards; every process of `ranks` calls this with the same shards.
 
         Args:
             make: (inputs of a shard, advance) -> its content, in the form that the format expects.
             inputs: shard -> the inputs of `make`; with several workers they are sent to another process.
-            workers: number of processes to start; with more than one, `make` must be importable.
+            workers: what makes the shards; in other processes, `make` must be importable.
             advance: called with the number of items just made times the number of ranks, so that one rank
                 can report progress for all.
+
+        Returns:
+            File -> manifest entry of the shards that other processes made.
 
         Raises:
             UserError: the disk is full (finished shards are kept), or a worker process died.
@@ -131,83 +129,67 @@ class ShardedOutput:
         def advance_for_all(count: int) -> None:
             advance(count * ranks.count)
 
-        if workers == 1 or len(own) < 2:
+        written = {}
+        if workers.apart and len(own) > 1:
+            written = self._write_elsewhere(own, make, inputs, workers, advance_for_all)
+        else:
             for shard in own:
                 self.write_shard(shard, make(inputs(shard), advance_for_all))
-        else:
-            self._write_in_processes(own, make, inputs, workers, advance_for_all)
         ranks.wait()
+        return written
 
     def write_shard(self, shard: PlannedShard, content: Any) -> None:
         """Write one shard atomically."""
-        _write_file(self.format, self.directory / shard.file, content, self.key)
+        with atomic_path(self.directory / shard.file) as temporary:
+            self.format.write(temporary, content, self.key)
 
-    def entries(self) -> tuple[ShardEntry, ...]:
-        """The manifest entries of all shards, which must have been written."""
-        return tuple(map(self._entry, self.shards))
+    def entries(self, known: Mapping[str, ShardEntry] = MappingProxyType({})) -> tuple[ShardEntry, ...]:
+        """The manifest entries of all shards, which must have been written.
 
-    def _entry(self, shard: PlannedShard) -> ShardEntry:
+        Args:
+            known: entries of shards that need not be read again.
+        """
+        return tuple(known.get(shard.file) or self.entry(shard) for shard in self.shards)
+
+    def entry(self, shard: PlannedShard) -> ShardEntry:
+        """The manifest entry of a shard that has been written."""
         path = self.directory / shard.file
         footer = self.format.read_footer(path)
         rows = len(shard.rows) if footer is None or footer.rows is None else footer.rows
         return ShardEntry(shard.file, shard.task, rows, digest_file(path), path.stat().st_size)
 
-    def _write_in_processes(
+    def _write_elsewhere(
         self,
         shards: Sequence[PlannedShard],
         make: Callable[[Any, Advance], Any],
         inputs: Callable[[PlannedShard], Any],
-        workers: int,
+        workers: Workers,
         advance: Advance,
-    ) -> None:
-        running: dict[Future[None], PlannedShard] = {}
+    ) -> dict[str, ShardEntry]:
+        running: dict[Any, PlannedShard] = {}
+        written: dict[str, ShardEntry] = {}
+        directory = self.directory.resolve()  # workers may run elsewhere
 
         def collect() -> None:
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                shard = running.pop(future)
-                future.result()
+            for handle in pool.finished(running):
+                shard = running.pop(handle)
+                written[shard.file] = pool.result(handle)
                 advance(shard.size)
 
-        pool = ProcessPoolExecutor(
-            min(workers, len(shards)), mp_context=get_context("spawn"), initializer=_start_worker
-        )
-        try:
+        with workers.open() as pool:
             for shard in shards:
-                if len(running) > workers:  # send the rows only when a worker is nearly free
+                if len(running) > pool.size:  # send the rows only when a worker is nearly free
                     collect()
-                path = self.directory / shard.file
-                running[pool.submit(_make_file, self.format, path, make, inputs(shard), self.key)] = shard
+                output = replace(self, directory=directory, shards=())
+                running[pool.submit(_make_shard, output, shard, make, inputs(shard))] = shard
             while running:
                 collect()
-        except BrokenProcessPool as error:
-            raise UserError(
-                "a worker process was killed, perhaps because memory ran out",
-                hint="run the same command again with fewer `workers`; finished shards are kept",
-            ) from error
-        finally:
-            pool.shutdown(cancel_futures=True)
+        return written
 
 
-def _write_file(format: ShardFormat, path: Path, content: Any, key: str) -> None:
-    with atomic_path(path) as temporary:
-        format.write(temporary, content, key)
-
-
-def _make_file(
-    format: ShardFormat, path: Path, make: Callable[[Any, Advance], Any], inputs: Any, key: str
-) -> None:
+def _make_shard(
+    output: ShardedOutput, shard: PlannedShard, make: Callable[[Any, Advance], Any], inputs: Any
+) -> ShardEntry:
     """Make and write one shard in a worker process."""
-    _write_file(format, path, make(inputs, ignore), key)
-
-
-def _start_worker() -> None:
-    """Ignore Ctrl-C, which the parent handles, and exit when the parent has exited or was killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    output.write_shard(shard, make(inputs, ignore))
+    return output.entry(shard)

@@ -21,6 +21,7 @@ import pytest
 from augment.corpus_writer import CorpusJob, copies_of, total_copies, write_corpus
 from augment.masking import Masking
 from augment.replacement import Replacement
+from mtkd.storage.worker_pools import Workers
 from tasks.corpus_reader import corpus_rows, read_corpus
 from tasks.errors import UserError
 from tasks.rows import Rows
@@ -126,7 +127,7 @@ def test_memory_mapped_texts_write_identical_output(tmp_path, method):
 
 def test_two_processes_write_identical_output(whole, tmp_path):
     done: list[int] = []
-    assert write_corpus(JOB, ROWS, tmp_path / "two", workers=2, advance=done.append).made == 9
+    assert write_corpus(JOB, ROWS, tmp_path / "two", workers=Workers(2), advance=done.append).made == 9
     assert contents(tmp_path / "two") == contents(whole)
     assert sum(done) == 700
 
@@ -167,7 +168,7 @@ if __name__ == "__main__":
             if sys.argv[3] == "1":
                 os.kill(os.getpid(), signal.SIGKILL)
             signal.pause()
-    options = dict(workers=int(sys.argv[3]), advance=advance)
+    options = dict(workers=here["Workers"](int(sys.argv[3])), advance=advance)
     here["write_corpus"](here["JOB"], here["ROWS"], Path(sys.argv[2]), **options)
 """
 

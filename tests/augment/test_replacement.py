@@ -23,6 +23,7 @@ from augment.corpus_writer import CorpusJob, write_corpus
 from augment.replacement import Replacement
 from augment.tagged_text import split_words, tag_rows
 from augment.tagging import NoTagger, open_tagger
+from mtkd.storage.worker_pools import Workers
 from tasks.corpus_reader import SCHEMA, corpus_rows, read_corpus
 from tasks.errors import UserError
 from tasks.rows import Rows
@@ -183,7 +184,7 @@ def test_two_workers_write_identical_output_and_the_vocabulary_is_part_of_the_ke
 
     job = CorpusJob(method(rows), {"mrpc": 6, "sst2": 3}, "made up", "0.1", "mtkd", shard_copies=90)
     write_corpus(job, rows, tmp_path / "one")
-    assert write_corpus(job, rows, tmp_path / "two", workers=2).made > 4
+    assert write_corpus(job, rows, tmp_path / "two", workers=Workers(2)).made > 4
     files = [path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()]
     assert all((tmp_path / "one" / f).read_bytes() == (tmp_path / "two" / f).read_bytes() for f in files)
     assert len(corpus_rows(tmp_path / "two", "mrpc")) == 480

@@ -122,3 +122,17 @@ def test_tables_that_are_no_task(rows: pa.Table, given: dict[str, Any], parts: l
     with pytest.raises(UserError) as caught:
         guess_task(rows, "rows", **given)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"good film": TEXTS, "yes": ["yes", "no"]},
+        {"good film": TEXTS, "3.5": [1.5, 2.0, 2.5]},
+    ],
+)
+def test_a_first_line_that_is_a_row_is_refused(columns: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="looks like a row, not like column names"):
+        guess_task(table(**columns), "rows")
+    label = list(columns)[1]
+    assert guess_task(table(**columns), "rows", label=label).label == label, "it was named"

@@ -72,6 +72,9 @@ def test_the_card_has_the_scores(tiny_teacher: Path) -> None:
     found = {r.dataset_name: r.metric_value for r in card.data.eval_results if r.metric_type == "accuracy"}
     assert found["rte"] == pytest.approx(scores["rte"].metrics["accuracy"], abs=1e-4)
     assert card.data.library_name == "mtkd" and "rte" in card.text
+    assert not card.data.datasets and {r.dataset_type for r in card.data.eval_results} == {"pocket"}, (
+        "not trained on GLUE"
+    )
 
 
 def test_what_cannot_be_pushed_or_pulled(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.output_directory import OutputKind, check_directory, open_directory
 from mtkd.storage.sharded_output import Footer, PlannedShard, ShardedOutput
+from mtkd.storage.worker_pools import Workers
 from tasks.errors import UserError
 from tasks.files import locked
 
@@ -129,11 +133,28 @@ def planned(path: Path, key: str = "k") -> ShardedOutput:
     return ShardedOutput(path, key, shards, Lines())
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_only_missing_damaged_and_foreign_shards_are_rebuilt(tmp_path: Path, workers: int) -> None:
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[None]:
+    """A cluster for all tests of this module, if Ray is installed."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(params=["here", "processes", "ray"])
+def workers(request: pytest.FixtureRequest) -> Workers:
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+        return Workers(engine="ray")
+    return Workers(1 if request.param == "here" else 2)
+
+
+def test_only_missing_damaged_and_foreign_shards_are_rebuilt(tmp_path: Path, workers: Workers) -> None:
     output = planned(tmp_path)
-    output.write(output.missing(), make_lines, workers=workers)
+    made = output.write(output.missing(), make_lines, workers=workers)
     entries = output.entries()
+    assert output.entries(made) == entries and bool(made) == workers.apart
     assert [entry.rows for entry in entries] == [3] * 5 and not output.missing(entries)
     before = {file: (tmp_path / file).read_text() for file in files_of(tmp_path)}
     (tmp_path / "0.txt").unlink()
@@ -147,6 +168,39 @@ def test_only_missing_damaged_and_foreign_shards_are_rebuilt(tmp_path: Path, wor
     output.write(missing, make_lines, workers=workers, advance=done.append)
     assert {file: (tmp_path / file).read_text() for file in files_of(tmp_path)} == before
     assert sum(done) == 9 and output.entries() == entries
+
+
+def die_once(inputs: tuple[PlannedShard, Path], advance: Any) -> list[str]:
+    """Make a shard; the worker that first makes the third one is killed."""
+    shard, died = inputs
+    if shard.file == "2.txt" and not died.exists():
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return make_lines(shard, advance)
+
+
+def test_a_killed_process_ends_the_job(tmp_path: Path) -> None:
+    output, died = planned(tmp_path / "out"), tmp_path / "died"
+    with pytest.raises(UserError, match="a worker process was killed"):
+        output.write(output.missing(), die_once, inputs=lambda s: (s, died), workers=Workers(2))
+    output.write(output.missing(), die_once, inputs=lambda s: (s, died))
+    assert not output.missing()
+
+
+def test_ray_makes_the_shard_of_a_killed_worker_again(tmp_path: Path, ray_cluster: None) -> None:
+    output, died = planned(tmp_path / "out"), tmp_path / "died"
+    output.write(output.missing(), die_once, inputs=lambda s: (s, died), workers=Workers(2, "ray"))
+    assert died.exists()
+    whole = planned(tmp_path / "whole")
+    whole.write(whole.missing(), make_lines)
+    assert output.entries() == whole.entries()
+
+
+def test_workers_that_make_no_sense() -> None:
+    with pytest.raises(UserError, match=r"address=auto.*is that of a Ray cluster"):
+        Workers(address="auto")
+    with pytest.raises(UserError, match="workers=0"):
+        Workers(0)
 
 
 def test_ranks_share_the_shards(tmp_path: Path) -> None:
