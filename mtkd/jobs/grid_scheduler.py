@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.jobs.grid_jobs import Job
-from mtkd.training.interrupts import sigterm_exits
+from mtkd.training.interrupts import PARENT, sigterm_exits
 from tasks.files import write_json
 
 _INTERRUPTED = (130, 143)
@@ -75,7 +75,7 @@ class _Runner:
     """Starts commands, and stops those that run."""
 
     def __init__(self, parallel: int):
-        self._environment = dict(os.environ)
+        self._environment = os.environ | {PARENT: "1"}
         if parallel > 1:
             threads = int(os.environ.get("OMP_NUM_THREADS") or 0) or len(os.sched_getaffinity(0))
             self._environment["OMP_NUM_THREADS"] = str(max(1, threads // parallel))
@@ -91,7 +91,13 @@ class _Runner:
                 if self._stopped:
                     raise KeyboardInterrupt
                 words = [sys.executable, "-m", "mtkd.cli.main", *command]
-                process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=self._environment)
+                process = subprocess.Popen(
+                    words,
+                    stdin=subprocess.PIPE,  # ends when this process ends, however that happens
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment,
+                )
                 self._live.add(process)
             code = process.wait()
             with self._lock:
