@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from typing import Any
+import sys
+from typing import IO, Any
 
 # Events of `sys.audit` -> the positions of their paths, each followed by a directory that it is relative to.
 _CHANGES = {
@@ -37,8 +38,6 @@ def install(
         log: the file to which every change is written, one line each.
         size: the maximum size of a file in bytes (RLIMIT_FSIZE), as if the disk were full.
     """
-    import sys
-
     if size is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     root, count = os.path.realpath(under) + os.sep, 0
@@ -69,18 +68,67 @@ def install(
         if count - 1 == at:
             os.kill(os.getpid(), number)
 
+    def disarm() -> None:
+        nonlocal root
+        root = "/nowhere/"
+
     sys.addaudithook(hook)
-    _announce_log_lines(sys.audit)
+    os.register_at_fork(after_in_child=disarm)
+    _announce_log_lines()
+    _fork_runs_of_a_grid()
 
 
-def _announce_log_lines(audit: Any) -> None:
+def _announce_log_lines() -> None:
     """Lines that are added to a log are changes, too."""
     from mtkd.training.callbacks import JsonLinesLog
 
     write = JsonLinesLog.write
 
     def announced(self: Any, *args: Any) -> None:
-        audit("faults.write", str(self._path))
+        sys.audit("faults.write", str(self._path))
         write(self, *args)
 
     JsonLinesLog.write = announced  # type: ignore[method-assign]
+
+
+def _fork_runs_of_a_grid() -> None:
+    """The commands that `mtkd compare` starts are forked as well; and their memory is not measured."""
+    from mtkd.evaluation import inference_bench
+    from mtkd.jobs import grid_scheduler
+
+    inference_bench._peak_apart = lambda *given: 1  # type: ignore[assignment]
+    grid_scheduler.subprocess.Popen = Forked  # type: ignore[assignment, misc]
+
+
+class Forked:
+    """A forked `mtkd` in place of `subprocess.Popen`."""
+
+    def __init__(self, words: list[str], *, stdout: IO[str], env: dict[str, str], **streams: int):
+        read, self._write = os.pipe()
+        self._process = os.fork()
+        if self._process == 0:
+            os.close(self._write)
+            for number, stream in enumerate((read, stdout.fileno(), stdout.fileno())):
+                os.dup2(stream, number)
+            os.environ.update(env)
+            sys.argv = ["mtkd", *words[3:]]
+            code = 1
+            try:
+                from mtkd.cli.main import main
+
+                main()
+                code = 0
+            except SystemExit as left:
+                code = int(left.code or 0)
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        os.close(read)
+
+    def wait(self) -> int:
+        """The exit code."""
+        return os.waitstatus_to_exitcode(os.waitpid(self._process, 0)[1])
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        os.kill(self._process, signal.SIGTERM)

@@ -30,7 +30,6 @@ class Outcome:
     stuck: list[str] = field(default_factory=list)
     differing: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
-    seconds: float = 0.0
 
 
 class Trials:
