@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
@@ -42,7 +43,7 @@ def run_jobs(jobs: Iterable[Job], parallel: int, say: Callable[[str], None]) -> 
     broken: dict[Path, str] = {}
     runner = _Runner(parallel)
     running: dict[Future[str | None], Job] = {}
-    with sigterm_exits(), ThreadPoolExecutor(parallel) as pool:
+    with contextlib.closing(runner), sigterm_exits(), ThreadPoolExecutor(parallel) as pool:
         try:
             while waiting or running:
                 for job in list(waiting):
@@ -79,6 +80,9 @@ class _Runner:
         if parallel > 1:
             threads = int(os.environ.get("OMP_NUM_THREADS") or 0) or len(os.sched_getaffinity(0))
             self._environment["OMP_NUM_THREADS"] = str(max(1, threads // parallel))
+        self._alive = (
+            os.pipe()
+        )  # its end tells the commands that this process has ended, even if it was killed
         self._live: set[Any] = set()
         self._lock, self._stopped = threading.Lock(), False
 
@@ -93,7 +97,7 @@ class _Runner:
                 words = [sys.executable, "-m", "mtkd.cli.main", *command]
                 process = subprocess.Popen(
                     words,
-                    stdin=subprocess.PIPE,  # ends when this process ends, however that happens
+                    stdin=self._alive[0],
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=self._environment,
@@ -109,6 +113,11 @@ class _Runner:
             raise KeyboardInterrupt
         lines = job.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return next((line for line in lines if line.startswith("error: ")), (lines or ["no output"])[-1])
+
+    def close(self) -> None:
+        """Close the pipe, when no command runs any more."""
+        for end in self._alive:
+            os.close(end)
 
     def stop(self) -> None:
         """Ask the commands to write a checkpoint and end; none is started any more."""
