@@ -203,14 +203,21 @@ def remove_leftovers(folder: Path) -> None:
             left.unlink()
 
 
+def is_plain_path(name: str) -> bool:
+    """Whether a path that a manifest names is relative and stays inside the directory."""
+    parts = PurePosixPath(name).parts
+    return (
+        bool(parts) and name == "/".join(parts) and ".." not in parts and name[0] != "/" and "\\" not in name
+    )
+
+
 def plain_path(name: str) -> str:
     """The relative path of a file inside a directory, as a manifest may name it.
 
     Raises:
         ValueError: the path is absolute, or leads out of the directory.
     """
-    parts = PurePosixPath(name).parts
-    if not parts or name != "/".join(parts) or ".." in parts or name[0] == "/" or "\\" in name:
+    if not is_plain_path(name):
         raise ValueError(f"{name!r} is not the path of a file inside the directory")
     return name
 

@@ -208,9 +208,11 @@ def _remove_files(path: Path, files: Iterable[str]) -> None:
 
 
 def _remove_folders(path: Path, folders: Iterable[Path]) -> None:
-    """Remove those folders inside `path` that are empty."""
+    """Remove those folders inside `path` that are empty, but for a lock."""
     for folder in sorted({folder for folder in folders if path in folder.parents}, reverse=True):
         with contextlib.suppress(OSError):
+            if [entry.name for entry in folder.iterdir()] == [LOCK]:
+                (folder / LOCK).unlink()
             folder.rmdir()
 
 
