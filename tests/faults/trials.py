@@ -54,6 +54,9 @@ class Trials:
         )
         self.changes = (place / "changes").read_text().splitlines()
         self.expected = self.snapshot()
+        usual = (self.place / VICTIM).stat().st_mode
+        odd = [file for file in self.out.rglob("*") if file.is_file() and file.stat().st_mode != usual]
+        assert not odd, f"the permissions of these files differ from those of any new file: {odd}"
 
     @property
     def words(self) -> list[str]:

@@ -210,6 +210,18 @@ def test_two_at_a_time_and_an_interruption_change_nothing(
     assert table() == rows
 
 
+def test_a_command_ends_with_the_comparison_that_started_it() -> None:
+    code = "from mtkd.training.interrupts import die_with_parent as d; d(); print('up', flush=True)"
+    words = [sys.executable, "-c", f"{code}; __import__('time').sleep(99)"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), PARENT: "1"}
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, env=environment, **streams) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "up\n" and process.poll() is None
+        process.stdin.close()
+        assert process.wait(60) == -signal.SIGKILL
+
+
 def stand_in(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Let every command be this Python code, with the words of the command as its arguments."""
     popen = subprocess.Popen
