@@ -38,7 +38,7 @@ def main() -> None:
                 points = range(given.start, len(trials.changes), given.stride)
                 print(f"{name}: {len(trials.changes)} changes", flush=True)
                 for kind in given.kinds.split(","):
-                    trials.outcome, started = Outcome(), time.monotonic()
+                    trials.outcome, started = Outcome(differing=list(trials.odd)), time.monotonic()
                     if kind == "kill":
                         for point in points:
                             trials.killed(point)
