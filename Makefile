@@ -5,13 +5,14 @@ BIN := .venv/bin
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo docs test check lint types unit format clean
+.PHONY: help setup setup-dev demo docs test check faults lint types unit format clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo     set up, then run the whole workflow on built-in data with the built-in teacher (about 5 minutes)'
 	@echo 'make test     set up with the developer tools, then run ruff, mypy and pytest'
 	@echo 'make check    the same as make test; CI runs this'
+	@echo 'make faults   kill every command at every change that it makes to the disk, and run it again (hours)'
 	@echo 'make docs     build the documentation as a site, site/index.html'
 	@echo 'make setup    set up .venv only (make setup-dev: with the developer tools)'
 	@echo 'make format   format the code with ruff'
@@ -42,6 +43,10 @@ lint:
 
 types:
 	$(BIN)/mypy
+
+# FAULTS_ARGS="--stride 20 refine" tries every 20th change of one command.
+faults: setup-dev
+	PYTHONPATH=. $(BIN)/python tests/faults/run.py $(FAULTS_ARGS)
 
 # One thread per process: with several processes, torch's own threads would only compete for the cores.
 unit:

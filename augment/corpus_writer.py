@@ -42,7 +42,7 @@ def _read_key(directory: Path) -> str | None:
 
 
 CORPUS_KIND = OutputKind(
-    "corpus", MANIFEST, (MANIFEST, "README.md", "filter.json", r"data/.+-\d{5,}\.parquet"), _read_key
+    "corpus", MANIFEST, (MANIFEST, "README.md", "filter.json", r"data/[^/]+-\d{5,}\.parquet"), _read_key
 )
 
 

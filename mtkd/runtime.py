@@ -18,7 +18,7 @@ import numpy as np
 
 from tasks.encoding import PADDED, Encoded, TokenArrays, pad_rows
 from tasks.errors import UserError, shorten, unknown
-from tasks.files import digest_file, read_json
+from tasks.files import digest_file, plain_path, read_json
 from tasks.loading import unlabelled_rows
 from tasks.model_tasks import mapped_logits
 from tasks.raw_table import RawTable
@@ -157,6 +157,11 @@ def read_export(place: Path) -> dict[str, Any]:
         raise UserError(f"{place} was exported by another version of mtkd", hint=_AGAIN)
     if missing := {"files", "graphs", "input_format", "tokeniser"} - record.keys():
         raise UserError(f"{place / EXPORT} is damaged: it lacks {', '.join(sorted(missing))}", hint=_AGAIN)
+    try:
+        for name in (*record["files"], *(graph["file"] for graph in record["graphs"])):
+            plain_path(name)
+    except ValueError as error:
+        raise UserError(f"{place / EXPORT} is damaged: {error}", hint=_AGAIN) from error
     return record
 
 

@@ -153,7 +153,7 @@ def read_corpus_manifest(directory: Path) -> CorpusManifest:
         tasks = tuple(CorpusTask(**task) for task in raw["tasks"])
         shards = tuple(ShardEntry(**shard) for shard in raw["shards"])
         return CorpusManifest(**{**raw, "tasks": tasks, "shards": shards})
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, ValueError) as error:
         raise UserError(
             f"{path} is not a corpus manifest: {error}", hint="make the corpus again with `overwrite=True`"
         ) from error

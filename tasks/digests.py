@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tasks.errors import UserError
-from tasks.files import read_json, write_json
+from tasks.files import is_plain_path, read_json, write_json
 
 DIGESTS = "digests.json"
 _WITHOUT = (DIGESTS, "README.md")  # users may edit a card
@@ -51,7 +51,7 @@ def damaged_files(directory: Path, names: Iterable[str] | None = None) -> Sequen
         return []
     record = read_json(directory / DIGESTS)
     files = record.get("files") if isinstance(record, dict) else None
-    if not isinstance(files, dict):
+    if not isinstance(files, dict) or not all(map(is_plain_path, files)):
         return [DIGESTS]
     wanted = files if names is None else [name for name in names if name in files]
     return [

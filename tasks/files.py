@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import glob
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tasks.errors import UserError
+
+LOCK = ".mtkd.lock"  # in every directory that a command writes
 
 
 @contextlib.contextmanager
@@ -25,10 +27,13 @@ def disk_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
         # safetensors reports a full disk only in its message
-        if number in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error):
+        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or re.search("os error 2[78]", str(error)):
+            limited = number == errno.EFBIG or "os error 27" in str(error)
+            what = "a file has reached the limit of its size" if limited else "the disk is full"
+            remedy = "raise the limit (ulimit -f)" if limited else "free some disk space"
             raise UserError(
-                f"the disk is full: could not write {path}",
-                hint="free some disk space and run the same command again; finished parts are kept",
+                f"{what}: could not write {path}",
+                hint=f"{remedy} and run the same command again; finished parts are kept",
             ) from error
         if number in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT):
             raise UserError(
@@ -42,9 +47,22 @@ os.umask(_UMASK := os.umask(0))  # only reading it at import is safe with thread
 
 def _finish(file: Path) -> None:
     """Give a file the permissions of any other new file (safetensors writes 0600), and flush it to disk."""
-    os.chmod(file, 0o666 & ~_UMASK)
-    with open(file, "rb+") as handle:
-        os.fsync(handle.fileno())
+    handle = os.open(file, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        os.fchmod(handle, 0o666 & ~_UMASK)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _temporary(path: Path, suffix: str = "tmp") -> Path:
+    """A path beside `path` that nobody can guess, and that `is_temporary` recognises."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.{suffix}")
+
+
+def is_temporary(path: Path) -> bool:
+    """True for a leftover of an atomic write whose process was killed."""
+    return re.fullmatch(r"\..+\.[0-9a-f]{16}\.(tmp|old)", path.name) is not None
 
 
 @contextlib.contextmanager
@@ -61,7 +79,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path = path.resolve()  # replace the target of a link, not the link
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary = _temporary(path)
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
         try:
             yield temporary
             _finish(temporary)
@@ -72,22 +91,19 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory beside `path` that replaces `path` if the block succeeds.
+    """Yield a temporary directory beside `path` that replaces `path`, with all that is in it, if the block
+    succeeds. It is for directories that only mtkd writes, such as checkpoints; see `staged_directory`.
 
     Raises:
         UserError: the disk is full or the path cannot be written.
     """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        old = path.with_name(f".{path.name}.{os.getpid()}.old")
-        shutil.rmtree(temporary, ignore_errors=True)
+        temporary, old = _temporary(path), _temporary(path, "old")
+        temporary.mkdir()
         try:
-            temporary.mkdir()
             yield temporary
-            for file in temporary.rglob("*"):
-                if file.is_file():
-                    _finish(file)
+            _finish_all(temporary)
             if path.exists():
                 os.replace(path, old)
             os.replace(temporary, path)
@@ -97,8 +113,61 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def staged_directory(path: Path, marker: str | None = None) -> Iterator[Path]:
+    """Yield a temporary directory inside `path`, whose files are moved to `path` if the block succeeds.
+
+    Files of other names stay, and `path` may be a link or a mount point.
+
+    Args:
+        marker: the file by which readers recognise a complete directory; it is moved last.
+
+    Raises:
+        UserError: the disk is full or the path cannot be written.
+    """
+    with disk_errors(path):
+        _make_directory(path)
+        temporary = _temporary(path / "files")
+        temporary.mkdir()
+        try:
+            yield temporary
+            _finish_all(temporary)
+            if marker is not None:
+                (path / marker).unlink(missing_ok=True)
+            move_files(temporary, path, marker)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def move_files(source: Path, target: Path, last: str | None = None) -> None:
+    """Move a file, or all files of a directory (`last` at the end), to `target`; removes the directory."""
+    files = [file for file in sorted(source.rglob("*")) if not file.is_dir()] or [source]
+    for file in sorted(files, key=lambda file: file == source / (last or "")):
+        place = target / file.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(file, place)
+    if source.is_dir():
+        shutil.rmtree(source)
+
+
+def _finish_all(directory: Path) -> None:
+    for file in directory.rglob("*"):
+        if file.is_file():
+            _finish(file)
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise UserError(f"{path} is a file", hint="name a directory with `out`") from error
+
+
+@contextlib.contextmanager
 def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
-    """Lock the directory `out` against other processes. The lock is released however the process ends.
+    """Lock the directory `out` against other processes, also those of other machines that share it.
+
+    The lock is released however the process ends; the file `LOCK` stays. Temporary files that killed
+    processes left in `out` are removed.
 
     Args:
         wait: wait until the lock is free instead of raising.
@@ -106,35 +175,51 @@ def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
     Raises:
         UserError: another process holds the lock, or the directory cannot be created.
     """
+    import filelock
+
     with disk_errors(out):
+        _make_directory(out)
+        lock = filelock.FileLock(out / LOCK, mode=0o666 & ~_UMASK)
         try:
-            out.mkdir(parents=True, exist_ok=True)
-        except FileExistsError as error:
-            raise UserError(f"{out} is a file", hint="name a directory with `out`") from error
-        handle = os.open(out, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            lock.acquire(timeout=-1 if wait else 0)
+        except filelock.Timeout as error:
             raise UserError(
                 f"another process is writing {out}",
                 hint="wait until it has finished, or choose another `out`",
             ) from error
+    try:
+        remove_leftovers(out)
         yield
     finally:
-        os.close(handle)
+        lock.release()
 
 
-def is_temporary(path: Path) -> bool:
-    """True for a leftover of an atomic write whose process was killed."""
-    return path.name.startswith(".") and path.suffix in (".tmp", ".old")
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files and directories of killed processes from a locked directory."""
+    for left in filter(is_temporary, folder.iterdir()):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
 
 
-def drop_directory(path: Path) -> None:
-    """Remove a directory atomically, together with leftovers of killed processes."""
-    os.replace(path, path.with_name(f".{path.name}.{os.getpid()}.old"))
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.old"):
-        shutil.rmtree(left, ignore_errors=True)
+def is_plain_path(name: str) -> bool:
+    """Whether a path that a manifest names is relative and stays inside the directory."""
+    parts = PurePosixPath(name).parts
+    return (
+        bool(parts) and name == "/".join(parts) and ".." not in parts and name[0] != "/" and "\\" not in name
+    )
+
+
+def plain_path(name: str) -> str:
+    """The relative path of a file inside a directory, as a manifest may name it.
+
+    Raises:
+        ValueError: the path is absolute, or leads out of the directory.
+    """
+    if not is_plain_path(name):
+        raise ValueError(f"{name!r} is not the path of a file inside the directory")
+    return name
 
 
 def write_text(path: Path, text: str) -> None:

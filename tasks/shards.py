@@ -5,18 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.files import digest_file
+from tasks.files import digest_file, plain_path
 
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """One shard: its path inside the output, its task, number of rows, SHA-256 and size in bytes."""
+    """One shard: its path inside the output, its task, number of rows, SHA-256 and size in bytes.
+
+    Raises:
+        ValueError: the path leads out of the output.
+    """
 
     file: str
     task: str
     rows: int
     sha256: str
     bytes: int
+
+    def __post_init__(self) -> None:
+        plain_path(self.file)
 
     def damage(self, directory: Path, *, digest: bool) -> str | None:
         """Describe what is wrong with the file; None if it is intact.

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import random
 import shutil
-import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from processes import Answered, Processes, serve
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on what the hub has
 
@@ -33,15 +30,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("slow"):
             slow.add(item.path)
     items.sort(key=lambda item: (item.path not in forking, item.path not in slow))
-
-
-@dataclass(frozen=True)
-class Answered:
-    """What a command left: exit code and what it printed."""
-
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture(autouse=True)
@@ -116,59 +104,11 @@ def build_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return build
 
 
-class Processes:
-    """Runs command lines in processes of their own, which `fork_server.py` forks."""
-
-    def __init__(self, server: subprocess.Popen[str], place: Path):
-        self._server, self._place, self._count = server, place, 0
-
-    def _ask(self, request: dict[str, object]) -> int:
-        assert self._server.stdin is not None and self._server.stdout is not None
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        return int(self._server.stdout.readline())
-
-    def run(
-        self, *words: object, kill_at: str | None = None, before: bool = False, count: int = 1
-    ) -> Answered:
-        """Run `mtkd WORDS` and wait for its end.
-
-        Args:
-            kill_at: the process kills itself (SIGKILL) right after it renamed a finished file or directory to
-                a path that matches this pattern; `before`: right before.
-            count: start this many processes, as `torchrun` does; the answer has the first code that is not 0.
-        """
-        environments: list[dict[str, str]] = [{}]
-        if count > 1:
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-            shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "ACCELERATE_USE_CPU": "true"}
-            environments = [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(count)]
-        kill = {"at": kill_at, "before": before} if kill_at else None
-        started = []
-        for environment in environments:
-            self._count += 1
-            out, err = (self._place / f"{self._count}.{name}" for name in ("out", "err"))
-            request = {"words": [str(word) for word in words], "env": environment, "kill": kill}
-            started.append((self._ask({**request, "out": str(out), "err": str(err)}), out, err))
-        codes = [self._ask({"wait": process}) for process, *_ in started]
-        printed = (
-            "".join(file.read_text() for file in files) for files in list(zip(*started, strict=True))[1:]
-        )
-        return Answered(next(filter(None, codes), 0), *printed)
-
-
 @pytest.fixture(scope="session")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """Commands in processes of their own: killed at a certain point, or several together."""
-    command = [sys.executable, str(Path(__file__).with_name("fork_server.py"))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
-    environment["OBJC_DISABLE_INITIALIZE_FORK_SAFETY"] = "YES"  # macOS refuses such forks otherwise
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
-        yield Processes(server, tmp_path_factory.mktemp("processes"))
-        server.communicate()
+    with serve(tmp_path_factory.mktemp("processes")) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

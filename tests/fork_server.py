@@ -5,10 +5,11 @@ Importing torch takes seconds, and tests of killed, resumed and parallel process
 
     {"words": [...], "env": {...}, "out": FILE, "err": FILE, "kill": null}   -> process id; `mtkd *words` runs
     {"wait": process id}                                                     -> exit code, or -signal
+    {"import": [...]}                                                        -> 0; modules for the next forks
 
 `"kill": {"at": PATTERN, "before": BOOL}` makes the process kill itself (SIGKILL) right before or after it
 renames a finished file or directory to a name that matches. So a test kills it at the same place every time,
-however busy the machine is.
+however busy the machine is. `"fault"` has the arguments of `install` in `faults/child.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 import pkgutil
 import signal
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 
@@ -65,8 +67,11 @@ def run(request: dict[str, Any]) -> NoReturn:
         os.dup2(stream, number)
     os.environ.update(request["env"])
     sys.argv = ["mtkd", *request["words"]]
-    if request["kill"]:
+    if request.get("kill"):
         kill_when_renaming(**request["kill"])
+    if request.get("fault"):
+        sys.path.append(str(Path(__file__).parent / "faults"))
+        importlib.import_module("child").install(**request["fault"])
     code = 1
     try:
         from mtkd.cli.main import main
@@ -88,7 +93,11 @@ def serve() -> None:
     preload()
     for line in sys.stdin:
         request = json.loads(line)
-        if "wait" in request:
+        if "import" in request:
+            answer = 0
+            for name in request["import"]:
+                importlib.import_module(name)
+        elif "wait" in request:
             answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
         else:
             answer = os.fork()

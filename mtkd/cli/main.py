@@ -14,6 +14,7 @@ import click
 from mtkd import __version__
 from mtkd.cli.flags import as_options
 from mtkd.cli.lazy_group import LazyGroup
+from mtkd.training.interrupts import die_with_parent
 from tasks.errors import MtkdWarning, UserError
 
 _AGAIN = "  hint: run the same command again; with --out it resumes from its last checkpoint, if there is one"
@@ -64,6 +65,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line: invalid usage or data is one clear error and exit code 2."""
+    die_with_parent()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", MtkdWarning)

@@ -16,7 +16,7 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.outputs import OutputSpec
 from tasks.batching import Collator
 from tasks.encoding import Encoded
-from tasks.files import atomic_path, digest_bytes
+from tasks.files import atomic_path, digest_bytes, locked
 from tasks.loading import digest_rows
 from tasks.progress import progress
 from tasks.reader import Reader
@@ -62,7 +62,7 @@ class FrozenEncoder:
         single = replace(rows, texts=(rows.texts[column],), answers=None)
         vectors = self._encode(single, f"encoding {rows.task}/{rows.split}")
         if file is not None:
-            with atomic_path(file) as temporary:
+            with locked(file.parent, wait=True), atomic_path(file) as temporary:
                 save_file({"vectors": vectors}, temporary, {"digest": digest_bytes(vectors.tobytes())})
         return vectors
 

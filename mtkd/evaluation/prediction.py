@@ -12,7 +12,7 @@ import numpy as np
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from tasks.encoding import Encoded
-from tasks.files import atomic_directory
+from tasks.files import locked, staged_directory
 from tasks.glue import TASKS
 from tasks.loading import load_rows
 from tasks.progress import progress
@@ -97,7 +97,7 @@ def glue_submission(
         data: the source of the test splits.
     """
     found = []
-    with atomic_directory(out) as place:
+    with locked(out), staged_directory(out) as place:
         for task in TASKS.values():
             model = next((m for m in models if task.head in m.tasks), None)
             for split, file in task.submission.items():

@@ -15,7 +15,6 @@ from mtkd.store.contents import Outputs
 from mtkd.store.row_index import write_rows
 from mtkd.store.shard_writer import StoreJob, check_scores, write_missing_shards
 from mtkd.store.store_manifest import (
-    BUILDING,
     MANIFEST,
     STORE_FORMAT,
     STORE_KIND,
@@ -28,7 +27,6 @@ from mtkd.store.store_manifest import (
 from mtkd.training.processes import make_accelerator
 from tasks.digests import damaged_files, write_digests
 from tasks.errors import UserError
-from tasks.files import write_json
 
 
 def build_store(
@@ -88,7 +86,6 @@ def _write(
         if ranks.first and not recorded:
             _check_space(prepared, out)
             prepared.teacher.describe(out / "teacher", job.contents.max_length)
-            write_json(out / BUILDING, {"format": STORE_FORMAT, "key": job.key, "command": command})
         job.teacher.to(accelerator.device)
         check_scores(job, accelerator.device)
         with keep_memory():
@@ -157,7 +154,6 @@ def _finish(prepared: PreparedStore, out: Path, output: ShardedOutput, command: 
         tuple(_store_task(job, name, len(rows)) for name, rows in prepared.rows.items()),
         output.entries(),
     ).write(out)
-    (out / BUILDING).unlink(missing_ok=True)
 
 
 def _store_task(job: StoreJob, name: str, count: int) -> StoreTask:

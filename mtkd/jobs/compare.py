@@ -30,7 +30,7 @@ from mtkd.jobs.grid_scheduler import run_jobs
 from mtkd.models.saved_model import read_saved
 from mtkd.training.run_directory import PREDICTIONS, RUN_FILE
 from tasks.errors import UserError
-from tasks.files import read_json, write_json, write_text
+from tasks.files import locked, read_json, write_json, write_text
 from tasks.task import Task
 
 
@@ -63,6 +63,13 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
         UserError: an input that a cell needs is missing.
     """
     planned = plan(grid, inputs)
+    with locked(inputs.out):
+        return _run(grid, inputs, planned, say, jobs)
+
+
+def _run(
+    grid: Grid, inputs: GridInputs, planned: list[PlannedRun], say: Callable[[str], None], jobs: int
+) -> Table:
     broken = run_jobs([job for run in planned for job in run.jobs], jobs, say)
     rows: dict[str, Row] = {run.cell: Row(run.cell) for run in planned}
     commands: dict[str, list[str]] = {name: [] for name in rows}
@@ -89,7 +96,6 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
     notes += within_constant(rows)
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row.scores))
     table = Table(grid, tasks, list(rows.values()), commands, notes)
-    inputs.out.mkdir(parents=True, exist_ok=True)
     write_json(inputs.out / "compare.json", table.to_json())
     write_text(inputs.out / "compare.md", table.markdown())
     draw(table, inputs.out / "compare.png")

@@ -16,29 +16,29 @@ from mtkd.models.exported import ExportedModel
 from mtkd.models.model_card import EXPORTED, model_card, usage
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
-from mtkd.models.saved_model import TOKENISER, digest_model, write_description
+from mtkd.models.saved_model import MODEL_FILES, TOKENISER, digest_model, write_description
 from mtkd.onnx_export.graphs import WEIGHTS, require_exporter, trace, write_graphs
 from mtkd.onnx_export.int8 import KEPT, lacks_vnni, quantise
 from mtkd.onnx_export.parity import check_parity
 from mtkd.runtime import EXPORT, FORMAT, OnnxModel, described_tokeniser
-from mtkd.storage.output_directory import OutputKind, check_directory
+from mtkd.storage.output_directory import OutputKind, check_directory, has_claim, open_directory
 from tasks.errors import UserError, shorten, unknown
-from tasks.files import atomic_directory, digest_file, read_json, write_json
+from tasks.files import digest_file, read_json, staged_directory, write_json
 from tasks.progress import say
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 
+
+def _read_source(place: Path) -> Any:
+    """What the export in a directory was made from; None if there is none."""
+    record = read_json(place / EXPORT) if (place / EXPORT).is_file() else None
+    return record.get("source") if isinstance(record, dict) and {"mtkd", "graphs"} <= record.keys() else None
+
+
 EXPORTS = OutputKind(
-    "export",
-    EXPORT,
-    (
-        r"model.*\.onnx",
-        r"weights\.bin",
-        r"README\.md",
-        r"(model|export|tokenizer.*|special_tokens_map)\.json",
-    ),
-    lambda place: read_json(place / EXPORT).get("source") if (place / EXPORT).is_file() else None,
+    "export", EXPORT, (rf"{EXPORT}|model[^/]*\.onnx|weights\.bin|{MODEL_FILES}",), _read_source
 )
+TRANSFORMERS = OutputKind("model of transformers", "config.json", (MODEL_FILES,), lambda place: None)
 Format = Literal["onnx", "transformers"]
 
 
@@ -122,7 +122,7 @@ def export(
     _check_directory(out, source, overwrite)
     say(f"tracing {part.encoder.shape.family} with {len(tasks)} tasks")
     graphs = trace(part)
-    with atomic_directory(out) as place:
+    with open_directory(out, EXPORTS, source, overwrite=overwrite), staged_directory(out, EXPORT) as place:
         part.tokeniser.save(place)
         write_description(place, part.encoder.config, tasks, part.info)
         _describe(place, part, tasks)
@@ -216,11 +216,10 @@ def _export_transformers(
             f"a model of transformers has the head of one task, not {len(tasks)}",
             hint="name it: `tasks=NAME`",
         )
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is not empty", hint="choose a new directory with `out`")
     (task,) = tasks
+    check_directory(out, TRANSFORMERS, task.name)
     found, difference = as_transformers(part, task)
-    with atomic_directory(out) as place:
+    with open_directory(out, TRANSFORMERS, task.name), staged_directory(out, TRANSFORMERS.marker) as place:
         found.save_pretrained(place)
         part.tokeniser.save(place)
         kind = type(found).__name__
@@ -267,15 +266,10 @@ def _lower(scores: Mapping[str, Difference], max_drop: float) -> list[str]:
 
 def _check_directory(out: Path, source: Any, overwrite: bool) -> None:
     """Check that nothing but another export is replaced, and that only if it may be."""
-    hint = "replace it with `overwrite=True`, or choose another directory with `out`"
-    if (out / EXPORT).is_file() and not overwrite:
+    if EXPORTS.finished(out) and not overwrite and not has_claim(out):
+        hint = "replace it with `overwrite=True`, or choose another directory with `out`"
         raise UserError(f"{out} holds an export already", hint=hint)
     check_directory(out, EXPORTS, source, overwrite=overwrite)
-    if out.is_dir() and (hidden := sorted(file.name for file in out.iterdir() if file.name[0] == ".")):
-        raise UserError(
-            f"{out} holds hidden files, which would be lost: {shorten(hidden)}",
-            hint="choose an empty or new directory with `out`",
-        )
 
 
 def _describe(place: Path, part: MultiTaskModel, tasks: list[Task]) -> None:

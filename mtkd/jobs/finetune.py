@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +27,7 @@ from mtkd.training.run_directory import PREDICTIONS, RunDirectory
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator
 from tasks.errors import UserError
-from tasks.files import read_json, write_json
+from tasks.files import move_files, read_json, write_json
 
 
 def finetune(
@@ -126,8 +124,10 @@ class _Finetune(TrainingJob):
         for index, result in enumerate(results):
             best = index if self._better(result["value"], results[best]["value"]) else best
         directory = self._directory(trials[best])
-        for kept in ("log.jsonl", "tensorboard", PREDICTIONS) if self.accelerator.is_main_process else ():
-            _move(directory / kept, self.request.out / kept)
+        if self.accelerator.is_main_process:
+            for kept in ("log.jsonl", "tensorboard", PREDICTIONS):
+                if (directory / kept).exists():  # else it has been moved already
+                    move_files(directory / kept, self.request.out / kept)
         tried = {self._name(trial): result["value"] for trial, result in zip(trials, results, strict=True)}
         facts = {"learning_rate": trials[best].lr, "tried": tried}
         scores = [TaskScores(**values) for values in results[best]["scores"].values()]
@@ -145,10 +145,6 @@ class _Finetune(TrainingJob):
 
     def _name(self, trial: TrainSettings) -> str:
         return f"{trial.lr:g}" + (f", {trial.epochs} epochs" if self.settings.epoch_counts else "")
-
-    def clean_up(self) -> None:
-        for trial in self._trials():
-            shutil.rmtree(self._directory(trial), ignore_errors=True)
 
     def _directory(self, trial: TrainSettings) -> Path:
         return self.request.out / f"lr-{self._name(trial).replace(', ', '-').replace(' ', '-')}"
@@ -192,10 +188,3 @@ class _Finetune(TrainingJob):
             write_json(directory / "result.json", result)
         self.accelerator.wait_for_everyone()
         return result
-
-
-def _move(source: Path, target: Path) -> None:
-    """Move a file or directory, replacing the target; does nothing if it has been moved already."""
-    if source.exists():
-        shutil.rmtree(target, ignore_errors=True)
-        os.replace(source, target)

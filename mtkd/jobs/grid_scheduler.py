@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.jobs.grid_jobs import Job
-from mtkd.training.interrupts import sigterm_exits
+from mtkd.training.interrupts import PARENT, sigterm_exits
 from tasks.files import write_json
 
 _INTERRUPTED = (130, 143)
@@ -42,7 +43,7 @@ def run_jobs(jobs: Iterable[Job], parallel: int, say: Callable[[str], None]) -> 
     broken: dict[Path, str] = {}
     runner = _Runner(parallel)
     running: dict[Future[str | None], Job] = {}
-    with sigterm_exits(), ThreadPoolExecutor(parallel) as pool:
+    with contextlib.closing(runner), sigterm_exits(), ThreadPoolExecutor(parallel) as pool:
         try:
             while waiting or running:
                 for job in list(waiting):
@@ -75,10 +76,13 @@ class _Runner:
     """Starts commands, and stops those that run."""
 
     def __init__(self, parallel: int):
-        self._environment = dict(os.environ)
+        self._environment = os.environ | {PARENT: "1"}
         if parallel > 1:
             threads = int(os.environ.get("OMP_NUM_THREADS") or 0) or len(os.sched_getaffinity(0))
             self._environment["OMP_NUM_THREADS"] = str(max(1, threads // parallel))
+        self._alive = (
+            os.pipe()
+        )  # its end tells the commands that this process has ended, even if it was killed
         self._live: set[Any] = set()
         self._lock, self._stopped = threading.Lock(), False
 
@@ -91,7 +95,13 @@ class _Runner:
                 if self._stopped:
                     raise KeyboardInterrupt
                 words = [sys.executable, "-m", "mtkd.cli.main", *command]
-                process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=self._environment)
+                process = subprocess.Popen(
+                    words,
+                    stdin=self._alive[0],
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment,
+                )
                 self._live.add(process)
             code = process.wait()
             with self._lock:
@@ -103,6 +113,11 @@ class _Runner:
             raise KeyboardInterrupt
         lines = job.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return next((line for line in lines if line.startswith("error: ")), (lines or ["no output"])[-1])
+
+    def close(self) -> None:
+        """Close the pipe, when no command runs any more."""
+        for end in self._alive:
+            os.close(end)
 
     def stop(self) -> None:
         """Ask the commands to write a checkpoint and end; none is started any more."""

@@ -8,11 +8,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
+from mtkd.storage.output_directory import OutputKind, open_directory
 from tasks.corpus_reader import MANIFEST, read_corpus_manifest
 from tasks.errors import UserError
-from tasks.files import atomic_directory
+from tasks.files import staged_directory
 from tasks.hub_loading import SAFE
 
+# An unfinished download may be resumed; a finished one is a model or a corpus.
+_DOWNLOAD = OutputKind(
+    "download",
+    MANIFEST,
+    (r".+",),
+    lambda place: None,
+    is_finished=lambda place: (place / MANIFEST).is_file() or is_saved_model(place),
+)
 _NAME = "a name such as `owner/model`"
 
 
@@ -46,9 +55,7 @@ def pull(name: str, out: Path, *, revision: str | None = None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError
 
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} is not empty", hint="choose a new directory with `out`")
-    with atomic_directory(out) as place:
+    with open_directory(out, _DOWNLOAD, [name, revision]), staged_directory(out) as place:
         with _hub_errors(f"download {name}"):
             try:
                 snapshot_download(name, revision=revision, local_dir=place, allow_patterns=list(SAFE))

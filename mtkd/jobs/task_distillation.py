@@ -256,8 +256,6 @@ class TaskDistillation(StagedJob):
 
     def _logits_directory(self, teacher_ref: TeacherRef) -> Path:
         """The directory of cached logits: beside the weights if the teacher is a run, else in this run."""
-        if teacher_ref.saved is None:
-            return self.request.out
         run = self.request.out
         if is_saved_model(Path(teacher_ref.name)) and not current_trial():
             beside = model_directory(Path(teacher_ref.name)).parent

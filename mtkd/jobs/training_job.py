@@ -81,9 +81,6 @@ class TrainingJob(ABC):
     def train(self) -> Trained:
         """Train and score the model."""
 
-    def clean_up(self) -> None:  # noqa: B027 (most jobs have nothing to delete)
-        """Delete files that only an unfinished run needs."""
-
     def run(self) -> RunDirectory:
         """Run or resume the job; does nothing if it is already finished.
 
@@ -98,10 +95,12 @@ class TrainingJob(ABC):
         self.accelerator = make_accelerator(self.request.device)
         inputs = self.inputs()
         run.check_inputs(**inputs)
+        main = self.accelerator.is_main_process
         if run.finished:
             say(f"this run is already finished: {self.request.out}")
+            if main:
+                run.clean_up()
             return run
-        main = self.accelerator.is_main_process
         with keep_memory():
             model = self.prepare()
             for text in self.warnings if main else ():
@@ -111,6 +110,8 @@ class TrainingJob(ABC):
             ranks = ProcessGroup.of(self.accelerator)
             ranks.wait()  # all processes must inspect the directory before it changes
             with run.open(ranks, **inputs, **rows, **found):
+                if run.finished:  # by another process, in the meantime
+                    return run
                 trained = self.train()
                 if main:
                     scores = trained.model.info.scores = scores_record(trained.scores)
@@ -118,6 +119,5 @@ class TrainingJob(ABC):
                     trained.model.save(self.request.out / "model")
                     write_predictions(self.request.out / PREDICTIONS, trained.scores)
                     run.finish(scores=scores, training=trained.training, **trained.facts)
-                    self.clean_up()
                 ranks.wait()
         return run

@@ -28,7 +28,7 @@ from mtkd.runtime import EXPORT, recorded_threshold
 from tasks.batching import ModelInputs
 from tasks.digests import check_digests, write_digests
 from tasks.errors import UserError
-from tasks.files import atomic_directory
+from tasks.files import staged_directory
 from tasks.heads import SANHead
 from tasks.model_tasks import require_heads
 from tasks.reader import Reader
@@ -140,13 +140,13 @@ class MultiTaskModel(nn.Module):
         require_heads(self.tasks, tasks, what)
 
     def save(self, directory: Path) -> None:
-        """Write the model atomically: `model.json`, the weights of encoder and heads, and the tokeniser.
+        """Write the model, `model.json` last: the weights of encoder and heads, and the tokeniser.
 
         `AutoModel.from_pretrained` of transformers can load a Transformer encoder from the directory, without
         the heads. README.md is its model card.
         """
         info = self.info
-        with atomic_directory(directory) as place:
+        with staged_directory(directory, "model.json") as place:
             self.encoder.save_weights(place / WEIGHTS)
             save_file(_plain(self.heads), place / HEADS)
             self.tokeniser.save(place)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from mtkd.pipelines.init_data import Part, read_parts, role_of
 from mtkd.pipelines.init_files import pipeline_text, task_text
 from tasks.errors import UserError, counted
-from tasks.files import atomic_path, write_text
+from tasks.files import atomic_path, locked
 from tasks.glue import TASKS
 from tasks.guess import Guess, guess_task, without_label
 from tasks.loading import require_valid
@@ -182,35 +182,38 @@ def _write(
     overwrite: bool,
 ) -> InitResult:
     """Write the task file, the pipeline, and the rows that are in no file of their own."""
-    tables: dict[Path, pa.Table] = {}
+    contents: dict[Path, bytes] = {}
 
     def place(split: str, part: Part) -> str:
         """The file of a split, relative to `out` if it is in or beside it."""
         if part.path is not None:
             near = os.path.relpath(part.path.resolve(), out.resolve())
             return near if near.count("..") < 2 else str(part.path.resolve())
-        tables[out / f"{task.name}-{split}.parquet"] = part.raw.table
+        sink = pa.BufferOutputStream()
+        pq.write_table(part.raw.table, sink)
+        contents[out / f"{task.name}-{split}.parquet"] = sink.getvalue().to_pybytes()
         return f"{task.name}-{split}.parquet"
 
     files = {split: place(split, part) for split, part in parts.items()}
     more = [place(f"{UNLABELLED}-{n}" if n else UNLABELLED, part) for n, part in enumerate(texts)]
     task_file, pipeline = out / f"{task.name}.toml", out / PIPELINE
-    if read := [path for path in tables if path.resolve() in inputs]:
+    if read := [path for path in contents if path.resolve() in inputs]:
         raise UserError(
             f"{read[0]} would be replaced by a part of its rows", hint="choose another directory with `out`"
         )
-    there = [path for path in (task_file, pipeline, *tables) if path.exists()]
+    contents[task_file] = task_text(task, files).encode()
+    contents[pipeline] = pipeline_text(task, parts["train"].raw.table, more).encode()
+    # A file with this content is from the same call, which was killed.
+    there = [path for path, raw in contents.items() if path.exists() and path.read_bytes() != raw]
     if there and not overwrite:
         raise UserError(
             f"{', '.join(map(str, there))} would be replaced",
             hint="choose another directory with `out`, or replace them with `overwrite=True`",
         )
-    for path, table in tables.items():
-        with atomic_path(path) as temporary:
-            pq.write_table(table, temporary)
-    write_text(task_file, task_text(task, files))
-    train = parts["train"].raw.table
-    write_text(pipeline, pipeline_text(task, train, more))
+    with locked(out):
+        for path, raw in contents.items():
+            with atomic_path(path) as temporary:
+                temporary.write_bytes(raw)
     rows = {split: len(part.raw.table) for split, part in parts.items()}
     if texts:
         rows[UNLABELLED] = sum(len(part.raw.table) for part in texts)

@@ -1,12 +1,14 @@
 """The policy for all directories that mtkd writes: which may be written to, and what may be removed.
 
 - One process at a time holds the lock of the directory.
-- A directory must be empty or hold an output of the same kind. If it holds other files, the error names them;
-  they are never removed. Hidden files are ignored. Beside a run, other files are allowed, because the user's
-  callbacks may write some.
+- Before anything else, a claim is written, the hidden file `CLAIM`: it says which output is being written, or
+  removed. It stays until the output is finished, so that a killed process can be resumed at any point.
+- A directory must be empty, or hold an output of the same kind by its claim or its marker. If it holds other
+  files, the error names them; they are never removed. Hidden files are ignored. Beside a run that is
+  resumed, other files are allowed, because the user's callbacks may write some.
 - An output with the same identity is resumed. A different one is an error unless `overwrite` is set.
-- Overwriting removes only the files that mtkd writes for this kind of output, the marker first.
-  If it is interrupted, the next process removes the rest.
+- Overwriting removes only the files that mtkd writes for this kind of output. If it is interrupted, the next
+  process removes the rest.
 - Temporary files left by killed processes are removed.
 """
 
@@ -15,16 +17,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mtkd.storage.distributed import ALONE, ProcessGroup
 from tasks.errors import UserError
-from tasks.files import is_temporary, locked
+from tasks.files import LOCK, locked, read_json, refuse_newer, remove_leftovers, write_json
 
+CLAIM = ".mtkd.json"
+_FORMAT = 1  # of the claim
 _NAMED = 3  # maximum number of foreign files named in an error
 
 
@@ -34,9 +37,11 @@ class OutputKind:
 
     Attributes:
         name: the name for messages, such as "corpus".
-        marker: the file that identifies the output; when it is overwritten, it is removed first.
+        marker: the file that identifies the output.
         files: regular expressions for the relative paths of all files that mtkd writes.
         read_identity: directory -> the identity of the output in it; None if there is no such output.
+        work: regular expressions for the files, and folders if empty, that are removed when it is finished.
+        is_finished: directory -> whether the output in it is complete; None = if it has the marker.
         tolerant: True if the directory of such an output may also hold other files.
     """
 
@@ -44,11 +49,17 @@ class OutputKind:
     marker: str
     files: tuple[str, ...]
     read_identity: Callable[[Path], Any]
+    work: tuple[str, ...] = ()
+    is_finished: Callable[[Path], bool] | None = None
     tolerant: bool = False
 
     def owns(self, file: str) -> bool:
         """Whether mtkd writes a file with this relative path."""
-        return any(re.fullmatch(pattern, file) for pattern in self.files)
+        return _matches(self.files, file)
+
+    def finished(self, path: Path) -> bool:
+        """Whether the output in a directory is complete."""
+        return self.is_finished(path) if self.is_finished else (path / self.marker).is_file()
 
 
 def check_directory(
@@ -75,9 +86,10 @@ def check_directory(
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file", hint="name a directory with `out`")
     files = [file.relative_to(path).as_posix() for file in _visible_files(path)]
-    existing = kind.read_identity(path) if files else None
-    known = existing is not None or _removed_markers(path, kind)
-    foreign = [file for file in files if not (known and (kind.tolerant or kind.owns(file)))]
+    existing = existing_identity(path, kind)
+    known = existing is not None or _read_claim(path, kind) is not None
+    tolerant = kind.tolerant and not overwrite
+    foreign = [file for file in files if not (known and (tolerant or kind.owns(file)))]
     if foreign:
         more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
         article = "an" if kind.name[0] in "aeiou" else "a"
@@ -96,6 +108,12 @@ def check_directory(
             "directory with `out`",
         )
     return True
+
+
+def existing_identity(path: Path, kind: OutputKind) -> Any:
+    """The identity of the output in a directory, by its claim or its files; None if there is none."""
+    claim = _read_claim(path, kind)
+    return claim["identity"] if claim else kind.read_identity(path)
 
 
 @contextlib.contextmanager
@@ -118,34 +136,92 @@ def open_directory(
     Raises:
         UserError: see `check_directory`; also if another process is writing there.
     """
-    with locked(path) if ranks.first else contextlib.nullcontext():
-        if ranks.first:
-            check_directory(path, kind, identity, overwrite=overwrite, difference=difference)
-            if overwrite or _removed_markers(path, kind):
-                remove_output(path, kind)
-            _remove_leftovers(path)
+    if not ranks.first:
         ranks.wait()
         yield
+        return
+    created = not path.exists()
+    check_directory(path, kind, identity, overwrite=overwrite, difference=difference)  # before any change
+    with locked(path):
+        try:
+            check_directory(path, kind, identity, overwrite=overwrite, difference=difference)
+            _remove_leftovers(path)
+            claim = _read_claim(path, kind)
+            if overwrite or (claim and claim["identity"] is None):
+                remove_output(path, kind)
+            if not kind.finished(path):
+                _write_claim(path, kind, identity)
+            ranks.wait()
+            yield
+            if kind.finished(path):
+                _remove_files(path, [file for file in _owned(path, kind) if _matches(kind.work, file)])
+                folders = [place for place in path.rglob("*") if place.is_dir()]
+                _remove_folders(path, [f for f in folders if _matches(kind.work, str(f.relative_to(path)))])
+                (path / CLAIM).unlink(missing_ok=True)
+        except BaseException:
+            _remove_unused(path, created)
+            raise
 
 
 def remove_output(path: Path, kind: OutputKind) -> None:
-    """Remove the files of an output, the marker first, and then the folders that became empty."""
-    with contextlib.suppress(FileNotFoundError):  # the hidden file shows that the other files are to go, too
-        os.replace(path / kind.marker, path / f".{kind.marker}.{os.getpid()}.old")
-    files = [file for file in _visible_files(path) if kind.owns(file.relative_to(path).as_posix())]
-    for file in files:
-        file.unlink()
-    folders = {folder for file in files for folder in file.parents if folder.is_relative_to(path)} - {path}
-    for folder in sorted(folders, reverse=True):
-        with contextlib.suppress(OSError):  # not empty
+    """Remove the files of an output, and then the folders that became empty."""
+    _write_claim(path, kind, None)
+    _remove_files(path, _owned(path, kind))
+    (path / CLAIM).unlink()
+
+
+def has_claim(path: Path) -> bool:
+    """True if the output in a directory is unfinished (or not cleaned up)."""
+    return (path / CLAIM).is_file()
+
+
+def _write_claim(path: Path, kind: OutputKind, identity: Any) -> None:
+    """Record which output is being written; `identity`: None = it is being removed."""
+    write_json(path / CLAIM, {"format": _FORMAT, "output": kind.name, "identity": identity})
+
+
+def _read_claim(path: Path, kind: OutputKind) -> dict[str, Any] | None:
+    """The claim of an output of this kind; None if there is none."""
+    if not (path / CLAIM).is_file():
+        return None
+    claim = read_json(path / CLAIM)
+    refuse_newer(claim, _FORMAT, f"{path} is an output")
+    ours = isinstance(claim, dict) and claim.get("output") == kind.name and "identity" in claim
+    return claim if ours else None
+
+
+def _matches(patterns: Iterable[str], file: str) -> bool:
+    return any(re.fullmatch(pattern, file) for pattern in patterns)
+
+
+def _owned(path: Path, kind: OutputKind) -> list[str]:
+    """The files that mtkd wrote, the marker first."""
+    files = [file.relative_to(path).as_posix() for file in _visible_files(path)]
+    return sorted(filter(kind.owns, files), key=lambda file: file != kind.marker)
+
+
+def _remove_files(path: Path, files: Iterable[str]) -> None:
+    places = [path / file for file in files]
+    for place in places:
+        place.unlink()
+    _remove_folders(path, (folder for place in places for folder in place.parents))
+
+
+def _remove_folders(path: Path, folders: Iterable[Path]) -> None:
+    """Remove those folders inside `path` that are empty, but for a lock."""
+    for folder in sorted({folder for folder in folders if path in folder.parents}, reverse=True):
+        with contextlib.suppress(OSError):
+            if [entry.name for entry in folder.iterdir()] == [LOCK]:
+                (folder / LOCK).unlink()
             folder.rmdir()
-    for file in _removed_markers(path, kind):
-        file.unlink()
 
 
-def _removed_markers(path: Path, kind: OutputKind) -> list[Path]:
-    """The hidden files that `remove_output` leaves until it has finished."""
-    return list(path.glob(f".{kind.marker}.*.old"))
+def _remove_unused(path: Path, created: bool) -> None:
+    """Remove a directory in which nothing has been written."""
+    if created and path.is_dir() and {entry.name for entry in path.iterdir()} <= {CLAIM, LOCK}:
+        for name in (CLAIM, LOCK):
+            (path / name).unlink(missing_ok=True)
+        path.rmdir()
 
 
 def _visible_files(path: Path) -> list[Path]:
@@ -160,11 +236,11 @@ def _is_folder(entry: Path) -> bool:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove temporary files that killed processes left, except in hidden folders."""
-    for entry in [path, *path.rglob("*")]:
-        inside = entry.relative_to(path).parts
-        if not entry.is_dir() or any(part.startswith(".") for part in inside):
+    """Remove temporary files that killed processes left, except in hidden folders and other outputs."""
+    for folder, folders, files in os.walk(path):
+        place = Path(folder)
+        if place != path and LOCK in files:
+            folders.clear()
             continue
-        for left in entry.iterdir():
-            if is_temporary(left) and re.fullmatch(r"\..+\.\d+\.\w+", left.name):
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        remove_leftovers(place)
+        folders[:] = [name for name in folders if not name.startswith(".")]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mtkd.storage.output_directory import OutputKind
+from mtkd.models.saved_model import MODEL_FILES
+from mtkd.storage.output_directory import OutputKind, has_claim
 from mtkd.store.contents import Contents, Per
 from tasks.digests import damaged_files
 from tasks.errors import UserError, unknown
@@ -16,7 +17,7 @@ from tasks.files import read_json, refuse_newer, write_json
 from tasks.shards import ShardEntry
 
 STORE_FORMAT = 1
-MANIFEST, BUILDING = "manifest.json", "building.json"
+MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -102,17 +103,16 @@ class StoreManifest:
 
 
 def _read_key(directory: Path) -> str | None:
-    for name in (MANIFEST, BUILDING):
-        if (directory / name).is_file():
-            raw = read_json(directory / name)
-            return raw.get("key") if isinstance(raw, dict) else None
-    return None
+    """The key of the finished store in a directory; None for the manifest of anything else."""
+    raw = read_json(directory / MANIFEST) if (directory / MANIFEST).is_file() else None
+    ours = isinstance(raw, dict) and {"format", "teacher", "contents", "shards"} <= raw.keys()
+    return raw.get("key") if ours else None  # type: ignore[union-attr]
 
 
 STORE_KIND = OutputKind(
     "knowledge store",
     MANIFEST,
-    (MANIFEST, BUILDING, r"teacher/.+", r"rows/.+\.(parquet|json)", r"shards/.+-\d{5,}\.safetensors"),
+    (MANIFEST, rf"teacher/{MODEL_FILES}", r"rows/[^/]+\.(parquet|json)", r"shards/[^/]+-\d{5,}\.safetensors"),
     _read_key,
 )
 
@@ -125,7 +125,7 @@ def read_store_manifest(directory: Path) -> StoreManifest:
     """
     path = directory / MANIFEST
     if not path.is_file():
-        unfinished = (directory / BUILDING).is_file()
+        unfinished = has_claim(directory)
         what = "an unfinished knowledge store" if unfinished else "not a knowledge store"
         raise UserError(
             f"{directory} is {what}: it has no {MANIFEST}",

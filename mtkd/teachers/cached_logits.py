@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.safetensors_shards import SafetensorsFormat, read_header
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, total_size
-from tasks.digests import damaged_files, write_digests
+from tasks.digests import DIGESTS, damaged_files, write_digests
 from tasks.encoding import Encoded
 from tasks.errors import UserError
+from tasks.files import locked, remove_leftovers
 from tasks.progress import Advance, progress
 from tasks.task import Task
 
@@ -103,10 +105,6 @@ def cache_logits(
     ]
     output, ranks = ShardedOutput(directory, "", shards, SafetensorsFormat()), ProcessGroup.of(accelerator)
     places = [directory / folder.name for name in data for folder in folders[name]]
-    for place in places if ranks.first else ():
-        for file in damaged_files(place):  # is computed again
-            (place / file).unlink(missing_ok=True)
-    ranks.wait()
 
     def make(shard: PlannedShard, advance: Advance) -> dict[str, Tensor]:
         rows = data[shard.task].take(np.asarray(shard.rows))
@@ -116,12 +114,19 @@ def cache_logits(
         _check_finite(shard.task, rows, logits)
         return {"logits": torch.from_numpy(logits)}
 
-    missing = output.missing()
-    total, left = total_size(shards), total_size(missing)
-    with progress("teacher", total, done=total - left, show=accelerator.is_main_process) as advance:
-        output.write(missing, make, ranks=ranks, advance=advance)
-    for place in places if ranks.first and missing else ():
-        write_digests(place)
+    with locked(directory, wait=True) if ranks.first else nullcontext():  # other runs may use this teacher
+        for place in filter(Path.is_dir, places) if ranks.first else ():
+            remove_leftovers(place)
+            for file in damaged_files(place):  # is computed again
+                (place / file).unlink(missing_ok=True)
+        ranks.wait()
+        missing = output.missing()
+        total, left = total_size(shards), total_size(missing)
+        with progress("teacher", total, done=total - left, show=ranks.first) as advance:
+            output.write(missing, make, ranks=ranks, advance=advance)
+        for place in filter(Path.is_dir, places) if ranks.first else ():
+            if missing or not (place / DIGESTS).is_file():
+                write_digests(place)
     return {
         name: MappedLogits([directory / shard.file for shard in shards if shard.task == name])
         for name in data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
+import os
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from tasks.files import write_text
 from tasks.progress import Advance, progress, say
 
 LOG_STEPS = 20
@@ -87,7 +86,7 @@ class Callback:
 
 
 class MetricLog(Callback, ABC):
-    """Base class of logs. Writes a record after the first step, every 20 steps, and at every checkpoint.
+    """Base class of logs. Writes a record after the first step, every 20 steps, and after every epoch.
 
     A record holds means over the steps since the last record: `loss`, `loss/<term>` for each loss term and
     `loss/<task>` for each task; and the current `lr`. After an evaluation a record with
@@ -101,41 +100,49 @@ class MetricLog(Callback, ABC):
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Write one record."""
 
+    @property
+    def unlogged(self) -> dict[str, list[float]]:
+        """The values since the last record, which a checkpoint keeps."""
+        return {name: list(values) for name, values in self._values.items()}
+
+    def restore(self, unlogged: Mapping[str, list[float]]) -> None:
+        """Set the values since the last record."""
+        self._values = defaultdict(list, {name: list(values) for name, values in unlogged.items()})
+
     def on_step(self, state: TrainingState, control: TrainingControl) -> None:
         """Collect the step's values."""
+        if state.lr is not None:
+            self._values["lr"] = [state.lr]
         losses = {"loss": state.loss, **{f"loss/{name}": value for name, value in state.terms.items()}}
         for name, value in (losses | {f"loss/{state.task}": state.loss}).items():
             if value is not None:
                 self._values[name].append(value)
         if state.step == 1 or state.step % LOG_STEPS == 0:
-            self._flush(state)
+            self.flush(state)
 
     def on_evaluate(self, state: TrainingState, control: TrainingControl) -> None:
         """Write the scores."""
-        self._flush(state)
+        self.flush(state)
         scores = {f"score/{name}": value for name, value in state.scores.items()}
         watched = {} if state.value is None else {"watched": state.value}
         self.write(state.step, {"epoch": state.epoch, **watched, **scores})
 
-    def on_checkpoint(self, state: TrainingState, control: TrainingControl) -> None:
-        """Write the remaining values, so that a resumed run writes the same records."""
-        self._flush(state)
-
     def on_end(self, state: TrainingState, control: TrainingControl) -> None:
         """Write the remaining values."""
-        self._flush(state)
+        self.flush(state)
 
-    def _flush(self, state: TrainingState) -> None:
-        if self._values and state.lr is not None:
+    def flush(self, state: TrainingState) -> None:
+        """Write a record of the values since the last one."""
+        if "lr" in self._values:
             means = {name: sum(values) / len(values) for name, values in self._values.items()}
             self._values.clear()
-            self.write(state.step, {"lr": state.lr, **means})
+            self.write(state.step, means)
 
 
 class JsonLinesLog(MetricLog):
     """Writes `log.jsonl` in a directory, one record per line, during the run.
 
-    When a run is resumed, records after the checkpoint are dropped.
+    When a run is resumed, what was written after the checkpoint is dropped.
     """
 
     def __init__(self, directory: Path):
@@ -143,12 +150,18 @@ class JsonLinesLog(MetricLog):
         self._path = directory / "log.jsonl"
         self._file: TextIO | None = None
 
+    @property
+    def size(self) -> int:
+        """Size of the file in bytes."""
+        return self._path.stat().st_size if self._path.is_file() else 0
+
+    def cut(self, size: int) -> None:
+        """Drop what follows the last whole line within the first `size` bytes."""
+        if self._path.is_file():
+            os.truncate(self._path, self._path.read_bytes().rfind(b"\n", 0, size) + 1)
+
     def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
         """Open the file."""
-        if self._path.is_file():
-            lines = self._path.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if _step_of(line) <= state.step]
-            write_text(self._path, "".join(f"{line}\n" for line in kept))
         self._file = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed by on_end)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -217,11 +230,3 @@ class ProgressBar(Callback):
         self._open.close()
         if state.stopped:
             say(f"{state.label}: stopped early at epoch {state.epoch}")
-
-
-def _step_of(line: str) -> int:
-    """The step of a log line; the largest integer for an incomplete line, so that it is dropped."""
-    try:
-        return int(json.loads(line)["step"])
-    except (json.JSONDecodeError, KeyError):
-        return sys.maxsize

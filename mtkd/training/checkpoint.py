@@ -35,6 +35,8 @@ class Position:
         stopped: True once early stopping or a callback has ended training.
         seconds: training time so far.
         batch_source: the last `mtkd.training.batches.DrawnRows.cursor`.
+        epoch_losses: for each task, the losses of the steps of this epoch.
+        logged: size of log.jsonl in bytes; `unlogged`: the values since its last record (`MetricLog`).
     """
 
     step: int = 0
@@ -47,6 +49,9 @@ class Position:
     stopped: bool = False
     seconds: float = 0.0
     batch_source: dict = field(default_factory=dict)
+    epoch_losses: dict[str, list[float]] = field(default_factory=dict)
+    logged: int | None = None
+    unlogged: dict[str, list[float]] = field(default_factory=dict)
 
 
 def save_checkpoint(

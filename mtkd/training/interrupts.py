@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -48,6 +49,22 @@ class SignalWatch:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+PARENT = "MTKD_PARENT"  # environment variable: standard input is a pipe that the parent process holds open
+
+
+def die_with_parent() -> None:
+    """If `PARENT` is set, end this process as soon as its parent has ended, even if that was killed."""
+    if not os.environ.pop(PARENT, None):
+        return
+
+    def watch() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)  # like the parent; its lock is free at once
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextlib.contextmanager

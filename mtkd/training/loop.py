@@ -94,10 +94,10 @@ class TrainingLoop(ABC, Generic[StepRows]):
         self.settings, self.total, self.directory = settings, total, directory
         self.position = Position()
         self.state = TrainingState(label, 0, total, metric=settings.metric)
+        self._logs = (JsonLinesLog(directory), TensorBoardLog(directory))
         self._callbacks: list[Callback] = []
         if accelerator.is_main_process:
-            logs = [JsonLinesLog(directory), TensorBoardLog(directory)]
-            self._callbacks = [*logs, ProgressBar(), *callbacks]
+            self._callbacks = [*self._logs, ProgressBar(), *callbacks]
         self._control, self._signals = TrainingControl(), SignalWatch()
         self._agreed_signal, self._agreed_stop = 0, False  # by all processes, in the last `_sync_processes`
         self._saved_at = time.monotonic()
@@ -161,6 +161,11 @@ class TrainingLoop(ABC, Generic[StepRows]):
         self.wrapped_module = self.accelerator.prepare_model(self.train_module)
         self.wrapped_optimizer = self.accelerator.prepare_optimizer(self.optimizer, device_placement=False)
         self.directory.mkdir(parents=True, exist_ok=True)
+        if self.accelerator.is_main_process:
+            size = self.position.logged if self.position.step else 0
+            self._logs[0].cut(self._logs[0].size if size is None else size)
+            for log in self._logs:
+                log.restore(self.position.unlogged)
 
     def notify(self, event: str) -> None:
         """Call a method of every callback with the current state."""
@@ -172,14 +177,13 @@ class TrainingLoop(ABC, Generic[StepRows]):
     def _epoch(self) -> None:
         """Run the rest of the current epoch, then call `after_epoch` and write a checkpoint."""
         position, started = self.position, time.monotonic()
-        epoch_losses: dict[str, list[float]] = {}
         self.train_module.train()
         with self.batches_from(position, self.total - position.step) as steps:
             for rows in steps:
                 loss = self.step(rows)
                 position.batch += 1
                 position.step += 1
-                epoch_losses.setdefault(str(self.state.task), []).append(loss)
+                position.epoch_losses.setdefault(str(self.state.task), []).append(loss)
                 self.notify("on_step")
                 if self._checkpoint_due():
                     self._check_weights()
@@ -190,8 +194,11 @@ class TrainingLoop(ABC, Generic[StepRows]):
                     break
         self._check_weights()
         position.epoch, position.batch = position.epoch + 1, 0
-        self.after_epoch(epoch_losses)
+        self.after_epoch(position.epoch_losses)
+        position.epoch_losses = {}
         position.seconds += time.monotonic() - started
+        for log in self._logs if self.accelerator.is_main_process else ():
+            log.flush(replace(self.state, step=position.step))
         self._sync_processes()
         position.stopped = position.stopped or self._stopping
         self._checkpoint()
@@ -266,6 +273,7 @@ class TrainingLoop(ABC, Generic[StepRows]):
     def _checkpoint(self) -> None:
         """Write a checkpoint, and raise Interrupted if a signal was received."""
         if self.accelerator.is_main_process:
+            self.position.logged, self.position.unlogged = self._logs[0].size, self._logs[0].unlogged
             save_checkpoint(self.checkpoints, self.train_module, self.optimizer, self.position)
         self._saved_at = time.monotonic()
         self.notify("on_checkpoint")

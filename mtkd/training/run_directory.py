@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-import shutil
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -15,8 +14,15 @@ from typing import Any
 
 from mtkd import __version__
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.models.saved_model import MODEL_FILES
 from mtkd.storage.distributed import ALONE, ProcessGroup
-from mtkd.storage.output_directory import OutputKind, check_directory, open_directory
+from mtkd.storage.output_directory import (
+    CLAIM,
+    OutputKind,
+    check_directory,
+    existing_identity,
+    open_directory,
+)
 from tasks.errors import UserError
 from tasks.files import read_json, write_json
 
@@ -40,16 +46,38 @@ _PACKAGES = (
 
 
 def _read_identity(directory: Path) -> Any:
-    """The identity of the run in a directory; None if there is no run."""
-    record = read_json(directory / RUN_FILE) if (directory / RUN_FILE).is_file() else None
-    return record.get("identity") if isinstance(record, dict) else None
+    """The identity of the run in a directory; None if there is no run, or one that is not of mtkd."""
+    record = _read_record(directory)
+    ours = isinstance(record.get("versions"), dict) and "mtkd" in record["versions"]
+    return record.get("identity") if ours else None
 
 
+def _read_record(directory: Path) -> dict[str, Any]:
+    try:
+        record = read_json(directory / RUN_FILE)
+    except (UserError, OSError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+RUN_PARTS = (  # of a run, of a stage, and of a learning rate of finetune
+    r"log\.jsonl|result\.json",
+    r"tensorboard/events\.out\.tfevents\.[^/]+",
+    rf"model/{MODEL_FILES}",
+    rf"{PREDICTIONS}/[^/]+/[^/]+\.parquet",
+    r"checkpoints/(best\.safetensors|step-\d+/((weights|optimizer)\.safetensors|(position|digests)\.json))",
+)
 RUN_KIND = OutputKind(
     "run",
     RUN_FILE,
-    (r"run\.json|log\.jsonl", r"(tensorboard|checkpoints|model|predictions|stages|lr-[^/]+|logits-[^/]+)/.+"),
+    (
+        r"run\.json",
+        rf"(stages/[^/]+/|lr-[^/]+/)?({'|'.join(RUN_PARTS)})",
+        r"logits-[^/]+/[^/]+/(\d{9}\.safetensors|digests\.json)",
+    ),
     _read_identity,
+    work=(r"(stages/[^/]+/)?checkpoints(/.+)?", r"lr-[^/]+(/.+)?"),
+    is_finished=lambda directory: _read_record(directory).get("status") == "finished",
     tolerant=True,
 )
 
@@ -86,10 +114,10 @@ class RunDirectory:
         )
         if resume and not self.resuming:
             raise UserError(f"there is no run in {path} to resume", hint="leave `resume=True` out")
-        self._before: dict[str, Any] = self.record if self.resuming else {}
+        self._before = _read_record(path) if self.resuming else {}
 
     def _difference(self) -> str:
-        before = _read_identity(self.path)
+        before = existing_identity(self.path, RUN_KIND)
         if other := _other_run(before, self.identity):
             return other
         found = [_shortened(text) for text in _differences(before, self.identity)]
@@ -126,7 +154,7 @@ class RunDirectory:
             UserError: an input has changed.
         """
         for name, digest in inputs.items():
-            if self.resuming and self._before.get(name) != digest:
+            if self._before and self._before.get(name) != digest:
                 raise UserError(
                     f"the {name} has changed since the run in {self.path} started",
                     hint="restore it, or start over with `overwrite=True`",
@@ -135,6 +163,8 @@ class RunDirectory:
     @contextlib.contextmanager
     def open(self, ranks: ProcessGroup = ALONE, **facts: Any) -> Iterator[None]:
         """Lock the directory, remove the run that is to be overwritten, and write run.json.
+
+        Afterwards, `finished` is True if another process has finished this run in the meantime.
 
         Args:
             ranks: the processes that train together; rank 0 writes for all of them.
@@ -151,7 +181,8 @@ class RunDirectory:
             ranks=ranks,
             difference=self._difference,
         ):
-            if ranks.first:
+            self._before = _read_record(self.path)  # which cannot change any more
+            if ranks.first and not self.finished:
                 versions = {name: metadata.version(name) for name in _PACKAGES}
                 record = {
                     "status": "running",
@@ -168,9 +199,14 @@ class RunDirectory:
         write_json(self.path / RUN_FILE, {**self.record, **facts})
 
     def finish(self, **facts: Any) -> None:
-        """Mark the run as complete, add final values, and delete its checkpoints."""
+        """Mark the run as complete and add final values; its checkpoints are removed at the end of `open`."""
         self.note(status="finished", **facts)
-        shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+
+    def clean_up(self) -> None:
+        """Remove what a process that was killed right after `finish` has left."""
+        if (self.path / CLAIM).is_file():
+            with open_directory(self.path, RUN_KIND, self.identity):
+                pass
 
 
 def _other_run(old: dict[str, Any], new: dict[str, Any]) -> str | None:

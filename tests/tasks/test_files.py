@@ -20,11 +20,13 @@ from tasks.files import (
     digest_bytes,
     digest_file,
     disk_errors,
-    drop_directory,
     is_temporary,
     locked,
+    move_files,
+    plain_path,
     read_json,
     refuse_newer,
+    staged_directory,
     write_json,
     write_text,
 )
@@ -69,12 +71,53 @@ def test_a_directory_is_the_old_one_until_it_is_whole(tmp_path: Path) -> None:
     assert names(path) == {"c"} and names(tmp_path) == {"model"}
 
 
-def test_dropping_a_directory_takes_what_killed_processes_left_of_it(tmp_path: Path) -> None:
-    for name in ("run", ".run.1.old", ".other.1.old"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").touch()
-    drop_directory(tmp_path / "run")
-    assert names(tmp_path) == {".other.1.old"}
+def test_staged_files_join_those_of_the_user_and_the_marker_comes_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "out").symlink_to("real")
+    out, moved = tmp_path / "out", []
+    (out / "thesis.tex").write_text("work of years")
+    replace = os.replace
+
+    def recorded(source: Path, target: Path) -> None:
+        moved.append(target.name)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", recorded)
+    for text in ("one", "two"):
+        with staged_directory(out, "a.json") as place:
+            for name in ("a.json", "b/c.txt", "d.txt"):
+                (place / name).parent.mkdir(exist_ok=True)
+                (place / name).write_text(text)
+    with pytest.raises(ValueError, match="stop"), staged_directory(out, "a.json") as place:
+        (place / "a.json").write_text("three")
+        raise ValueError("stop")
+    assert moved == ["c.txt", "d.txt", "a.json"] * 2 and out.is_symlink()
+    assert names(out) == {"a.json", "b", "d.txt", "thesis.tex"} and (out / "a.json").read_text() == "two"
+    with pytest.raises(UserError, match="is a file"), staged_directory(out / "d.txt"):
+        pass
+    move_files(out / "b", out / "e")
+    move_files(out / "d.txt", out / "f.txt")
+    assert names(out) == {"a.json", "e", "f.txt", "thesis.tex"}
+
+
+def test_a_temporary_file_is_never_one_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda count: "0" * 2 * count)
+    (tmp_path / "victim").write_text("work of years")
+    (tmp_path / f".a.txt.{'0' * 16}.tmp").symlink_to("victim")
+    with pytest.raises(FileExistsError):
+        write_text(tmp_path / "a.txt", "text")
+    assert (tmp_path / "victim").read_text() == "work of years" and len(names(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("name", ["../victim", "/etc/passwd", "a/../../b", "a//b", "./a", "", ".", "a\\b"])
+def test_a_manifest_names_only_files_inside_its_directory(name: str) -> None:
+    assert plain_path("shards/a-00000.safetensors") == "shards/a-00000.safetensors"
+    with pytest.raises(ValueError, match="is not the path of a file inside"):
+        plain_path(name)
 
 
 def test_another_process_is_kept_out_and_let_in_when_this_one_is_done(tmp_path: Path) -> None:
@@ -84,7 +127,11 @@ def test_another_process_is_kept_out_and_let_in_when_this_one_is_done(tmp_path: 
     with locked(tmp_path / "out"):
         refused = subprocess.run(other, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert refused.returncode == 1 and "another process is writing" in refused.stderr
+    half = f".a.json.{'1' * 16}.tmp"
+    for name in (half, ".a.json.12.tmp"):
+        (tmp_path / "out" / name).touch()
     assert subprocess.run(other, cwd=tmp_path, env=environment).returncode == 0
+    assert names(tmp_path / "out") == {".mtkd.lock", ".a.json.12.tmp"}, "only names that mtkd gives"
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is a file"), locked(tmp_path / "file"):
         pass
@@ -95,6 +142,7 @@ def test_another_process_is_kept_out_and_let_in_when_this_one_is_done(tmp_path: 
     [
         (OSError(errno.ENOSPC, "No space"), "the disk is full"),
         (OSError(errno.EDQUOT, "Quota"), "the disk is full"),
+        (OSError(errno.EFBIG, "File too large"), "the limit of its size"),
         (RuntimeError("I/O error: No space left on device (os error 28)"), "the disk is full"),
         (PermissionError(errno.EACCES, "no"), "cannot write"),
     ],

@@ -9,8 +9,9 @@ from typing import Any
 from augment.questions.generation.decoding import Prompt, Strategy
 from augment.questions.generator import Generator, digest_generator
 from tasks.errors import UserError
-from tasks.files import atomic_directory, locked
+from tasks.files import locked, staged_directory
 
+_WEIGHTS = "model/model.bin"
 _BATCH = 32  # fixed, because the output may depend on which prompts are decoded together
 
 
@@ -34,16 +35,17 @@ def convert(generator: Generator) -> Path:
     place = Path(generator.name)
     parent = place if place.is_dir() else Path.home() / ".cache" / "mtkd"
     target = parent / f"ctranslate2-int8-{digest_generator(generator)[:16]}"
-    with locked(parent, wait=True):
-        if not target.is_dir():
-            _convert(generator, target)
+    if not (target / _WEIGHTS).is_file():
+        with locked(target, wait=True):
+            if not (target / _WEIGHTS).is_file():  # another process may just have written it
+                _convert(generator, target)
     return target / "model"
 
 
 def _convert(generator: Generator, target: Path) -> None:
     from ctranslate2.converters import TransformersConverter
 
-    with atomic_directory(target) as temporary:
+    with staged_directory(target, _WEIGHTS) as temporary:
         saved = temporary / "source"
         generator.model.save_pretrained(saved)
         generator.tokenizer.save_pretrained(saved)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -23,41 +21,41 @@ from augment.questions.training.from_scratch import NewModelShape, new_model, tr
 from augment.questions.training.prompts import Asked, EncodedPrompt, encode, prompt_batches, read_asked
 from augment.questions.training.score_generator import GeneratorScores, Sample, evaluate
 from augment.questions.training.sequence_loss import batch_loss
+from mtkd.models.saved_model import MODEL_FILES
 from mtkd.settings import TrainSettings
 from mtkd.storage.output_directory import OutputKind, open_directory
 from mtkd.training.checkpoint import Position
 from mtkd.training.loop import StepPlan, TrainingLoop
 from mtkd.training.optimizers import OPTIMIZERS, linear_rate
 from mtkd.training.processes import make_accelerator
+from mtkd.training.run_directory import RUN_PARTS
 from tasks.digests import write_digests
 from tasks.errors import UserError
-from tasks.files import digest_bytes, drop_directory, read_json, write_json
+from tasks.files import digest_bytes, read_json, staged_directory, write_json
 from tasks.sources import DataSource
 from tasks.task import Task
 
 FROM_SCRATCH = "fresh"
-_WORK = "unfinished"  # folder of the run's key and the new vocabulary until the model is written
+_WORK = "unfinished"  # folder of the new vocabulary until the model is written
 _EVERY = 50  # steps per logged loss
 
 
 def _read_key(directory: Path) -> str | None:
-    """The key of the finished or unfinished run in a directory."""
-    for path in (directory / RECORD, directory / _WORK / "run.json"):
-        if path.is_file():
-            record = read_json(path)
-            return record.get("key") if isinstance(record, dict) else None
-    return None
+    """The key of the finished run in a directory."""
+    record = read_json(directory / RECORD) if (directory / RECORD).is_file() else None
+    return record.get("key") if isinstance(record, dict) and {"reading", "job"} <= record.keys() else None
 
 
 GENERATOR_KIND = OutputKind(
     "question generator",
     RECORD,
     (
-        r"[^/]+\.(json|jsonl|safetensors|model|jinja)",
-        r"ctranslate2-int8-.+",
-        rf"({_WORK}|checkpoints|tensorboard)/.+",
+        rf"{RECORD}|({_WORK}/tokenizer/)?{MODEL_FILES}",
+        r"ctranslate2-int8-[^/]+/model/[^/]+",
+        *RUN_PARTS,
     ),
     _read_key,
+    work=(rf"({_WORK}|checkpoints)(/.+)?",),
 )
 
 
@@ -178,7 +176,6 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
         if (place.out / RECORD).is_file():
             finished: dict[str, Any] = read_json(place.out / RECORD)
             return finished
-        write_json(place.out / _WORK / "run.json", {"key": key})
         model, tokenizer = (
             (generator.model, generator.tokenizer) if generator else _start(job, asked, place.out / _WORK)
         )
@@ -220,7 +217,8 @@ def _start(job: TrainJob, asked: list[Asked], work: Path) -> tuple[Any, Any]:
         questions = (question for one in asked for question in one.questions)
         marks = [job.reading.format.marks] * 100
         tokenizer = train_tokenizer([*texts, *questions, *marks], job.shape, job.reading.max_input)
-        tokenizer.save_pretrained(kept)
+        with staged_directory(kept, "tokenizer_config.json") as place:
+            tokenizer.save_pretrained(place)
     tokenizer = AutoTokenizer.from_pretrained(kept, trust_remote_code=False)
     return new_model(tokenizer, job.shape, job.seed), tokenizer
 
@@ -277,16 +275,9 @@ class _Training(TrainingLoop[list[int]]):
 
 
 def _finish(out: Path, model: Any, tokenizer: Any, report: GeneratorReport) -> None:
-    """Write the model, the tokeniser and finally the record, then delete the checkpoints."""
-    temporary = out / f".model.{os.getpid()}.tmp"
-    try:
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        write_digests(temporary)
-        for file in temporary.iterdir():
-            os.replace(file, out / file.name)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    write_json(out / RECORD, report.to_json())
-    drop_directory(out / "checkpoints")
-    drop_directory(out / _WORK)
+    """Write the model, the tokeniser and finally the record."""
+    with staged_directory(out, RECORD) as place:
+        model.save_pretrained(place)
+        tokenizer.save_pretrained(place)
+        write_digests(place)
+        write_json(place / RECORD, report.to_json())

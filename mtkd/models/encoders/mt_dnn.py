@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mtkd.models.pretrained_weights import read_torch_file
 from tasks.errors import UserError, shorten
-from tasks.files import atomic_directory, locked
+from tasks.files import locked, staged_directory
 from tasks.hub_loading import embedded_encoder
 from tasks.progress import say
 from tasks.tokeniser import Tokeniser
@@ -68,9 +68,14 @@ def convert_mt_dnn(file: Path) -> Path:
     written = place / "model.safetensors"
     if not file.is_file():
         raise UserError(f"no such file: {file}", expected=_EXPECTED)
-    with locked(file.parent, wait=True):
-        if not written.is_file() or written.stat().st_mtime < file.stat().st_mtime:
-            _write(file, place)
+
+    def current() -> bool:
+        return written.is_file() and written.stat().st_mtime >= file.stat().st_mtime
+
+    if not current():
+        with locked(place, wait=True):
+            if not current():  # another process may just have written it
+                _write(file, place)
     return place
 
 
@@ -98,7 +103,7 @@ def _write(file: Path, place: Path) -> None:
         ) from error
     tokeniser = Tokeniser.load(_TOKENISERS[sizes["vocab_size"]] or str(embedded_encoder()))
     tokeniser.hf.model_max_length = model.config.max_position_embeddings
-    with atomic_directory(place) as temporary:
+    with staged_directory(place, "model.safetensors") as temporary:
         model.save_pretrained(temporary)
         tokeniser.save(temporary)
     say(f"{file} was converted to {place}")

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -31,6 +32,7 @@ from mtkd.jobs.grid_jobs import GridInputs, Job
 from mtkd.jobs.grid_plan import plan
 from mtkd.jobs.grid_scheduler import run_jobs
 from mtkd.recipes import load_settings, parse_set
+from mtkd.training.interrupts import PARENT
 from tasks.errors import UserError
 
 GRID = """
@@ -85,8 +87,9 @@ def started(processes: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     commands: list[list[str]] = []
     one_at_a_time = threading.Lock()  # the server of the processes answers one request after the other
 
-    def popen(words: list[str], stdout: IO[str], stderr: int, env: dict[str, str]) -> Ended:
+    def popen(words: list[str], stdin: int, stdout: IO[str], stderr: int, env: dict[str, str]) -> Ended:
         assert words[:3] == [sys.executable, "-m", "mtkd.cli.main"] and stderr == subprocess.STDOUT
+        assert stat.S_ISFIFO(os.fstat(stdin).st_mode) and env[PARENT]
         with one_at_a_time:
             commands.append(words)
             answered = processes.run(*words[3:])
@@ -205,6 +208,18 @@ def test_two_at_a_time_and_an_interruption_change_nothing(
     monkeypatch.setattr(subprocess, "Popen", popen)
     assert mtkd(*words).code == 0 and len(started) == 3, "what was finished is not run again"
     assert table() == rows
+
+
+def test_a_command_ends_with_the_comparison_that_started_it() -> None:
+    code = "from mtkd.training.interrupts import die_with_parent as d; d(); print('up', flush=True)"
+    words = [sys.executable, "-c", f"{code}; __import__('time').sleep(99)"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), PARENT: "1"}
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, env=environment, **streams) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "up\n" and process.poll() is None
+        process.stdin.close()
+        assert process.wait(60) == -signal.SIGKILL
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, code: str) -> None:

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from mtkd.storage.distributed import ProcessGroup
-from mtkd.storage.output_directory import OutputKind, check_directory, open_directory
+from mtkd.storage.output_directory import CLAIM, OutputKind, check_directory, open_directory
 from mtkd.storage.sharded_output import Footer, PlannedShard, ShardedOutput
 from mtkd.storage.worker_pools import Workers
 from tasks.errors import UserError
-from tasks.files import locked
+from tasks.files import LOCK, locked
 
 
 def read_identity(directory: Path) -> Any:
@@ -37,7 +37,11 @@ def write_notebook(path: Path, identity: Any = "a") -> Path:
 
 
 def files_of(path: Path) -> list[str]:
-    return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+    return sorted(
+        str(file.relative_to(path))
+        for file in path.rglob("*")
+        if file.is_file() and file.name not in (LOCK, CLAIM)
+    )
 
 
 def test_an_empty_directory_is_accepted_and_the_same_output_resumed(tmp_path: Path) -> None:
@@ -86,7 +90,10 @@ def test_an_interrupted_removal_is_finished(tmp_path: Path, monkeypatch: pytest.
     there = write_notebook(tmp_path / "there", "b")
 
     def killed(path: Path, **options: Any) -> None:
-        raise KeyboardInterrupt
+        if path.exists():
+            os.unlink(path)
+        if path.name == "note.json":
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Path, "unlink", killed)
@@ -104,12 +111,20 @@ def test_an_interrupted_removal_is_finished(tmp_path: Path, monkeypatch: pytest.
 
 def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     there = write_notebook(tmp_path / "there")
-    for name in (".note.json.12.tmp", "pages/.2.txt.7.tmp", "pages/.2.txt.swp"):
+    mark = "0123456789abcdef"
+    (there / "other").mkdir()
+    (there / "other" / LOCK).touch()  # an output of its own, which may be in use
+    for name in (
+        f".note.json.{mark}.tmp",
+        f"pages/.2.txt.{mark}.tmp",
+        "pages/.2.txt.swp",
+        f"other/.a.{mark}.tmp",
+    ):
         (there / name).write_text("half")
-    (there / ".work.3.old").mkdir()
+    (there / f".work.{mark}.old").mkdir()
     with open_directory(there, KIND, "a"):
-        assert files_of(there) == ["note.json", "pages/.2.txt.swp", "pages/1.txt"]
-        assert not (there / ".work.3.old").exists()
+        assert files_of(there) == ["note.json", f"other/.a.{mark}.tmp", "pages/.2.txt.swp", "pages/1.txt"]
+        assert not (there / f".work.{mark}.old").exists()
 
 
 class Lines:

@@ -309,6 +309,22 @@ def test_a_killed_build_resumes_and_two_processes_write_identical_output(
     assert (both / "rows" / "rte.parquet").read_bytes() == (alone / "rows" / "rte.parquet").read_bytes()
 
 
+@pytest.mark.parametrize("file", ["../victim", "/tmp/victim", "shards/../../victim"])
+def test_a_manifest_that_names_files_elsewhere_is_refused(
+    tiny_teacher: Path, tmp_path: Path, small_blocks: None, mtkd: Callable[..., Any], file: str
+) -> None:
+    store = built(tmp_path / "store", tiny_teacher)
+    (tmp_path / "victim").write_text("work of years")
+    manifest = json.loads((store / "manifest.json").read_text())
+    manifest["shards"][0]["file"] = file
+    (store / "manifest.json").write_text(json.dumps(manifest))
+    before = files_of(store)
+    for words in (["store", "build", "--repair", "--out", store], words_of(store, tiny_teacher)):
+        refused = mtkd(*words)
+        assert refused.code == 2 and "is not the path of a file inside" in refused.err
+    assert (tmp_path / "victim").read_text() == "work of years" and files_of(store) == before
+
+
 def test_only_damaged_shards_are_named_and_repaired(
     tiny_teacher: Path, tmp_path: Path, small_blocks: None, mtkd: Callable[..., Any]
 ) -> None:

@@ -109,15 +109,24 @@ def test_the_log_can_be_followed_and_is_cut_at_the_checkpoint(tmp_path: Path) ->
     log.on_train_begin(state(0), control)
     for step in range(1, 41):
         log.on_step(state(step), control)
+        if step == 25:
+            size, unlogged = log.size, log.unlogged
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["loss/rte"] for line in lines] == [1.0, 11.0, 30.5], (
         "written while the run goes on"
     )
     log.on_end(state(40), control)
+    raw = (tmp_path / "log.jsonl").read_bytes()
+    (tmp_path / "log.jsonl").write_bytes(b"\0" + raw[1:])  # a damaged line stays, and stops nothing
     again = JsonLinesLog(tmp_path)
+    again.cut(size + 5)
+    again.restore(unlogged)
     again.on_train_begin(state(25), control)
-    again.on_end(state(25), control)
-    assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [1, 20]
+    again.on_step(state(26), control)
+    again.on_end(state(26), control)
+    *lines, last = (tmp_path / "log.jsonl").read_text().splitlines()
+    assert lines[0][0] == "\0" and [json.loads(line)["step"] for line in lines[1:]] == [20]
+    assert json.loads(last) == {"step": 26, "lr": 0.1, "loss": 23.5, "loss/rte": 23.5}
 
 
 def test_a_run_in_a_thread_gives_the_same_model_and_leaves_no_thread(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -50,18 +51,24 @@ def test_another_run_is_refused_or_overwritten_but_not_the_files_beside_it(tmp_p
         UserError, match=r"holds another run: it differs in settings\.train\.seed \(0, now 1\)"
     ):
         RunDirectory(path, OTHER)
+    for name in ("own.csv", "model/thesis.tex"):
+        (path / name).write_text("work of years")
+        with pytest.raises(UserError, match=f"do not belong to a run: {name}\n"):
+            RunDirectory(path, OTHER, overwrite=True)
+        assert RunDirectory(path, SETTINGS).resuming, "callbacks may write files, too"
+        (path / name).unlink()
     run = RunDirectory(path, OTHER, overwrite=True)
     assert not run.resuming and (path / "model/model.json").is_file()
     with run.open():
-        assert sorted(file.name for file in path.iterdir()) == ["own.csv", "run.json"]
+        assert sorted(file.name for file in path.iterdir()) == [".mtkd.json", ".mtkd.lock", "run.json"]
         assert read_json(path / "run.json")["identity"] == OTHER
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("name", ["thesis.tex", "model/model.json"])
+@pytest.mark.parametrize("name", ["thesis.tex", "model/model.json", "run.json"])
 def test_a_directory_without_a_run_is_refused(tmp_path: Path, name: str, overwrite: bool) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text("{}")
+    (tmp_path / name).write_text(json.dumps({"identity": SETTINGS, "status": "finished"}))
     with pytest.raises(UserError, match=f"do not belong to a run: {name}"):
         RunDirectory(tmp_path, SETTINGS, overwrite=overwrite)
     with pytest.raises(UserError, match="is a file"):

@@ -1,0 +1,77 @@
+"""Try every interruption of every command that writes, and print a table: `make faults`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "helpers")]
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from commands import COMMANDS  # noqa: E402
+from processes import serve  # noqa: E402
+from trials import Outcome, Trials  # noqa: E402
+
+SIZES = (3000, 6000, 40_000, 400_000)  # of the largest file, where the disk is full
+
+
+def main() -> None:
+    """Run the trials that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("commands", nargs="*", help="such as 'store build' [default: all]")
+    parser.add_argument("--stride", type=int, default=1, help="try every N-th change [default: all]")
+    parser.add_argument("--start", type=int, default=0, help="from this change on")
+    parser.add_argument("--kinds", default="kill,full,double", help="which trials [default: all three]")
+    given = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="mtkd-faults-") as folder:
+        place = Path(folder)
+        (place / "printed").mkdir()
+        with serve(place / "printed") as processes:
+            for name in given.commands or COMMANDS:
+                trials = Trials(name, processes, place / "trials")
+                points = range(given.start, len(trials.changes), given.stride)
+                print(f"{name}: {len(trials.changes)} changes", flush=True)
+                for kind in given.kinds.split(","):
+                    trials.outcome, started = Outcome(differing=list(trials.odd)), time.monotonic()
+                    if kind == "kill":
+                        for point in points:
+                            trials.killed(point)
+                    elif kind == "full":
+                        for size in SIZES:
+                            trials.disk_full(size)
+                    else:
+                        more = ["--overwrite"] if name not in ("compare", "init") else []
+                        for point in points[4 :: max(1, len(points) // 4)]:  # once it has its lock
+                            trials.doubled(point, *more)
+                    found = trials.outcome
+                    for what in ("stuck", "differing", "foreign"):
+                        for line in getattr(found, what):
+                            print(f"  {what}: {line}", flush=True)
+                    cost = (time.monotonic() - started) / max(1, found.trials)
+                    rows.append(
+                        (
+                            name,
+                            kind,
+                            found.trials,
+                            len(found.stuck),
+                            len(found.differing),
+                            len(found.foreign),
+                            f"{cost:.1f}",
+                        )
+                    )
+    print(
+        f"\n{'command':28}{'fault':8}{'trials':>8}{'stuck':>8}{'differing':>11}{'foreign':>9}{'s/trial':>9}"
+    )
+    for row in rows:
+        print(f"{row[0]:28}{row[1]:8}{row[2]:8}{row[3]:8}{row[4]:11}{row[5]:9}{row[6]:>9}")
+    sys.exit(any(row[3] or row[4] or row[5] for row in rows))
+
+
+if __name__ == "__main__":
+    main()

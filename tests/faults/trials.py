@@ -1,0 +1,202 @@
+"""Interrupting a command at every change that it makes to the disk, and running it again to its end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from commands import COMMANDS, needed, reset
+from processes import Answered, Processes
+
+VICTIM = "thesis.tex"  # a file of the user beside the output
+# Values that differ between two runs, wherever they are in a JSON file.
+_TIMES = {"seconds", "finished", "mtime", "speed", "ms", "peak", "files", "bytes"}
+
+
+@dataclass
+class Outcome:
+    """What became of the trials of a command."""
+
+    trials: int = 0
+    stuck: list[str] = field(default_factory=list)
+    differing: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+
+
+class Trials:
+    """The trials of one command.
+
+    Args:
+        place: a folder for inputs and outputs of all commands.
+    """
+
+    def __init__(self, name: str, processes: Processes, place: Path):
+        self.name, self.command, self._processes = name, COMMANDS[name], processes
+        self.place, self.inputs = place / name.replace(" ", "-"), place / "inputs"
+        self.out = self.place / self.command.out
+        for module in self.command.imports:
+            processes.ask({"import": [module]})
+        for needs in self.command.needs:
+            needed(self.inputs, needs, self._to_end)
+        self.outcome = Outcome()
+        self._fresh()
+        self.whole = self._to_end(
+            *self.words, fault={"under": str(self.place.parent), "log": str(place / "changes")}
+        )
+        self.changes = (place / "changes").read_text().splitlines()
+        self.expected = self.snapshot()
+        usual = (self.place / VICTIM).stat().st_mode
+        files = [file for file in self.out.rglob("*") if file.is_file()]
+        self.odd = [f"permissions of {file}" for file in files if file.stat().st_mode != usual]
+
+    @property
+    def words(self) -> list[str]:
+        return [word.replace("PLACE", str(self.place)) for word in self.command.line(self.inputs, self.out)]
+
+    def _to_end(self, *words: object, **more: Any) -> Answered:
+        done = self._processes.run(*words, **more)
+        assert done.code == 0, f"{words}\n{done.out}\n{done.err}"
+        return done
+
+    def _fresh(self) -> None:
+        """The state before the command has run."""
+        shutil.rmtree(self.place, ignore_errors=True)
+        self.place.mkdir(parents=True)
+        reset(self.inputs)
+        for name, text in ({VICTIM: "work of years"} | dict(self.command.files or {})).items():
+            (self.place / name).write_text(text)
+
+    def snapshot(self) -> dict[str, Any]:
+        """All files, times aside."""
+        found: dict[str, Any] = {}
+        for root in (self.place, self.inputs):
+            for file in sorted(root.rglob("*")):
+                name = str(file.relative_to(root.parent))
+                if "tensorboard" in file.parts or name.endswith(".mtkd.lock"):
+                    continue
+                if file.is_file():
+                    found[name] = _content(file)
+                elif not any(file.iterdir()):
+                    found[name] = "empty folder"
+        return found
+
+    def killed(self, at: int, number: int = signal.SIGKILL) -> None:
+        """Kill the command before a change, and run it again."""
+        self._fresh()
+        where = f"{at}: {self.changes[min(at, len(self.changes) - 1)]}"
+        self._processes.run(
+            *self.words, fault={"under": str(self.place.parent), "at": at, "number": int(number)}
+        )
+        self._again(where)
+
+    def disk_full(self, size: int) -> None:
+        """Refuse files of more than `size` bytes; the command must say so, and resume."""
+        self._fresh()
+        done = self._processes.run(*self.words, fault={"under": str(self.place.parent), "size": size})
+        where = f"files of at most {size} bytes"
+        if done.code not in (0, 2) or "Traceback" in done.err:
+            self.outcome.stuck.append(f"{where}: {_last(done)}")
+        self._again(where)
+
+    def doubled(self, at: int, *more: str) -> None:
+        """Stop the command at a change, start it a second time, and let the first one go on."""
+        self._fresh()
+        fault = {"under": str(self.place.parent), "at": at, "number": int(signal.SIGSTOP)}
+        first = self._processes.start(*self.words, fault=fault)
+        watched = psutil.Process(first.process)
+        while watched.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+            time.sleep(0.01)
+        before = self.snapshot()
+        where = f"two, the second at {at}: {self.changes[min(at, len(self.changes) - 1)]}"
+        running = watched.status() == psutil.STATUS_STOPPED
+        second = self._processes.run(*self.words, *more)
+        if running and second.code != 2:
+            self.outcome.stuck.append(f"{where}: the second ends with {second.code}: {_last(second)}")
+        if running and self.snapshot() != before:
+            self.outcome.foreign.append(f"{where}: {self._difference(before)}")
+        if running:
+            os.kill(first.process, signal.SIGCONT)
+        done = self._processes.wait(first)
+        if done.code:
+            self.outcome.stuck.append(f"{where}: the first ends with {done.code}: {_last(done)}")
+        self._compare(where)
+
+    def _again(self, where: str) -> None:
+        done = self._processes.run(*self.words)
+        if done.code:
+            self.outcome.stuck.append(f"{where}: {_last(done)}")
+            self.outcome.trials += 1
+        else:
+            self._compare(where)
+
+    def _compare(self, where: str) -> None:
+        self.outcome.trials += 1
+        found = self.snapshot()
+        victim = f"{self.place.name}/{VICTIM}"
+        if found.get(victim) != self.expected[victim]:
+            self.outcome.foreign.append(where)
+        if found != self.expected:
+            self.outcome.differing.append(f"{where}: {self._difference(self.expected)}")
+
+    def _difference(self, expected: dict[str, Any]) -> str:
+        found = self.snapshot()
+        parts = []
+        for name in sorted(found.keys() | expected.keys()):
+            if found.get(name) != expected.get(name):
+                how = "more" if name not in expected else "missing" if name not in found else "differs"
+                if how == "differs" and isinstance(found[name], dict | list):
+                    how += f" ({'; '.join(_unequal(expected[name], found[name])[:3])})"
+                parts.append(f"{name} {how}")
+        return ", ".join(parts[:4])
+
+
+def _last(done: Answered) -> str:
+    return " | ".join(done.err.strip().splitlines()[-3:])[-300:]
+
+
+def _content(file: Path) -> Any:
+    """What is compared of a file: values without times, or a digest."""
+    raw = file.read_bytes()
+    if file.suffix in (".json", ".jsonl"):
+        try:
+            return _timeless(
+                [json.loads(line) for line in raw.splitlines()]
+                if file.suffix == ".jsonl"
+                else json.loads(raw)
+            )
+        except ValueError:
+            return "damaged"
+    if file.name in ("compare.md", "compare.png") or file.name.endswith(".log.txt"):
+        return "times"
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _timeless(inner) for key, inner in value.items() if key not in _TIMES}
+    return [_timeless(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _unequal(old: Any, new: Any, place: str = "") -> Iterable[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            line
+            for key in old.keys() | new.keys()
+            for line in _unequal(old.get(key), new.get(key), f"{place}.{key}")
+        ]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [
+            line
+            for n, pair in enumerate(zip(old, new, strict=True))
+            for line in _unequal(*pair, f"{place}[{n}]")
+        ]
+    return [] if old == new else [f"{place}: {str(old)[:60]} -> {str(new)[:60]}"]

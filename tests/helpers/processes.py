@@ -1,0 +1,103 @@
+"""Command lines in processes of their own, which `tests/fork_server.py` forks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_SERVER = Path(__file__).parents[1] / "fork_server.py"
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What a command left: exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """A running command: process id, and the files that it prints to."""
+
+    process: int
+    out: Path
+    err: Path
+
+
+class Processes:
+    """Runs command lines in processes of their own, which `fork_server.py` forks."""
+
+    def __init__(self, server: subprocess.Popen[str], place: Path):
+        self._server, self._place, self._count = server, place, 0
+
+    def ask(self, request: dict[str, object]) -> int:
+        """Send a request; see `fork_server.py`."""
+        assert self._server.stdin is not None and self._server.stdout is not None
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        return int(self._server.stdout.readline())
+
+    def start(self, *words: object, env: dict[str, str] | None = None, **more: Any) -> Started:
+        """Start `mtkd WORDS`; `more`: further parts of the request."""
+        self._count += 1
+        out, err = (self._place / f"{self._count}.{name}" for name in ("out", "err"))
+        request = {"words": [str(word) for word in words], "env": env or {}, **more}
+        return Started(self.ask({**request, "out": str(out), "err": str(err)}), out, err)
+
+    def wait(self, *started: Started) -> Answered:
+        """Wait for the end of commands; the first code that is not 0, and all that they printed."""
+        codes = [self.ask({"wait": one.process}) for one in started]
+        out, err = (
+            "".join(file.read_text() for file in files)
+            for files in zip(*((s.out, s.err) for s in started), strict=True)
+        )
+        return Answered(next(filter(None, codes), 0), out, err)
+
+    def run(
+        self, *words: object, kill_at: str | None = None, before: bool = False, count: int = 1, **more: Any
+    ) -> Answered:
+        """Run `mtkd WORDS` and wait for its end.
+
+        Args:
+            kill_at: the process kills itself (SIGKILL) right after it renamed a finished file or directory to
+                a path that matches this pattern; `before`: right before.
+            count: start this many processes, as `torchrun` does; the answer has the first code that is not 0.
+        """
+        environments: list[dict[str, str]] = [{}]
+        if count > 1:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+            shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "ACCELERATE_USE_CPU": "true"}
+            environments = [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(count)]
+        kill = {"at": kill_at, "before": before} if kill_at else None
+        return self.wait(*[self.start(*words, env=env, kill=kill, **more) for env in environments])
+
+
+@contextlib.contextmanager
+def serve(place: Path) -> Iterator[Processes]:
+    """Start the server; `place`: an existing directory for what the commands print."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.environ.get("PYTHONPATH") or str(_SERVER.parents[1]),
+    }
+    environment["OBJC_DISABLE_INITIALIZE_FORK_SAFETY"] = "YES"  # macOS refuses such forks otherwise
+    with subprocess.Popen(
+        [sys.executable, str(_SERVER)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        yield Processes(server, place)
+        server.communicate()
