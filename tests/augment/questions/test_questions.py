@@ -95,7 +95,7 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def generate(out: Path, model: Path, data: Path, advance=lambda count: None, **given):
-    wanted = GenerationConfig(str(model), str(data / "paragraphs.parquet"), shard=7, **given)
+    wanted = GenerationConfig(str(data / "paragraphs.parquet"), str(model), shard=7, **given)
     ready = prepare_generation(wanted, "squad", CPU, "0.1", "mtkd")
     return write_corpus(ready.job, ready.rows, out, advance=advance)
 
@@ -404,7 +404,7 @@ def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(traine
     assert contents(tmp_path / "again") == whole
 
     barrier = threading.Barrier(2, timeout=600)
-    wanted = GenerationConfig(str(trained), str(data / "paragraphs.parquet"), shard=7, **given)
+    wanted = GenerationConfig(str(data / "paragraphs.parquet"), str(trained), shard=7, **given)
     ready = prepare_generation(
         wanted, "squad", CPU, "0.1", "mtkd"
     )  # not in threads: transformers cannot load models concurrently
@@ -435,7 +435,7 @@ def test_beams_return_several_questions_and_greedy_cannot(trained, data, tmp_pat
 def test_a_long_paragraph_is_read_in_part_and_stored_whole(trained, tmp_path):
     long = "Anna was born in Rome in 1850. " * 30
     (tmp_path / "t.txt").write_text(f"Anna was born in Oslo.\n\n{long}\n{'river' * 200}\n")
-    wanted = GenerationConfig(str(trained), str(tmp_path / "t.txt"), sample=True)
+    wanted = GenerationConfig(str(tmp_path / "t.txt"), str(trained), sample=True)
     ready = prepare_generation(wanted, "squad", CPU, "0.1", "mtkd")
     counts = ready.counts
     assert (counts.read, counts.empty, counts.shortened, counts.too_long, counts.kept) == (4, 1, 1, 1, 2)
