@@ -91,14 +91,14 @@ def prepare_generation(
                 expected="text in whole English sentences, with names, dates, numbers or places",
             )
     else:
-        from augment.questions.generation.t5_method import T5Method
-
         if config.workers > 1:
             raise UserError(
                 f"`workers={config.workers}` with a T5",
                 expected="`workers` only with `model=rules`",
                 hint="start several processes with accelerate launch",
             )
+        from augment.questions.generation.t5_method import T5Method
+
         t5 = T5Method.load(config)
         paragraphs, counts = t5.usable(*_sampled(*select_paragraphs(stream, config.words), config.limit))
         method = t5.augmenter(counts, device)

@@ -97,8 +97,8 @@ def _kind_of_name(sentence: Tagged, start: int, head: int, memory: Memory) -> st
     if last in WORDS["thing_heads"]:
         return "place" if last in WORDS["place_heads"] else "thing"
     named = run[0] in WORDS["first_names"]
-    if start < first and tags[first - 1] == "N" and not named:
-        return "thing"  # the novel Flying Fox
+    if start < first and tags[first - 1] in "N'" and not named:
+        return "thing"  # the novel Flying Fox, Paul's Christology
     if last in PLACES or (last.endswith(_PLACE_ENDINGS) and not named):
         return "place"
     if tags[start] == "D" and words[start].lower() in ("the", "a", "an"):
@@ -137,7 +137,7 @@ def who_or_what(sentence: Tagged, phrase: Phrase, personal: bool) -> tuple[str, 
         plain = (
             not owned and not set(tags[start:first]) & {"'", ","} and words[first - 1] not in WORDS["empty"]
         )
-        if plain and kind in ("person", "unknown", "thing"):
+        if plain and "-" not in words[first - 1] and kind in ("person", "unknown", "thing"):
             return f"which {described}", first
     if words[head] in WORDS["empty"]:
         return None
@@ -163,6 +163,8 @@ def counted(sentence: Tagged, phrase: Phrase) -> tuple[int, int] | None:
         noun += 1
     head = words[phrase.head]
     clear = tags[phrase.head] in "Nsb" and is_plural(head) and head not in WORDS["lengths"]
+    if set(words[number + 1 : noun]) - WORDS["scales"]:
+        return None
     numbers = set(tags[noun : phrase.head]) & set("PYQ") or set(tags[noun : phrase.stop]) & set("CZ")
     if noun == number or not clear or numbers or words[number].endswith("%"):
         return None

@@ -79,8 +79,12 @@ class _Topics:
     def of(self, pronoun: str) -> Subject | None:
         """What a pronoun stands for; None if it is not certain."""
         last = self.last
+        other = WORDS["female" if pronoun in ("he", "his") else "male"]
+        if self.person and self.person.text.split()[-1] in other:
+            return None
         if pronoun in ("he", "she", "his", "her"):
-            return last if last and last.kind == "unknown" and not last.plural else self.person
+            unknown = last and last.kind == "unknown" and not last.plural and not last.text.endswith("s")
+            return last if unknown else self.person
         if last is None or last.plural != (pronoun in ("they", "their")):
             return None
         return last if last.plural or last.kind != "person" else None

@@ -12,7 +12,7 @@ from augment.questions.rules.words import WORDS
 
 _CORE = (
     r"D{0,2}(?:R+(?=[JCZ])|J&(?=J)|J,(?=J)|[CZ]&(?=[CZ])|[JCZNPQ'])*"
-    r"(?:P~P+|[NPQZC]|(?<=[DJ])Y|(?<=[DJC'])J(?![NPQsbZCYG]))"
+    r"(?:P~P+|[NPQZC]|(?<=[DJ])Y|(?<=[DJC'])J(?![NPQsbZCYG,]))"
 )
 _LATER = _CORE.replace("NPQ", "NPQsb")  # after the verb, an ambiguous form is a noun
 _NAMED = rf"(?:Y(?:[&IK]Y)?|{_CORE})"
@@ -22,10 +22,11 @@ _LEAD = re.compile(rf"(?:[&k],?)?(?:R,|R(?=[IF])|(?:R?[I]{_NAMED}(?:F{_CORE})*)+
 _LEAD_PHRASE = re.compile(rf"{_NAMED}(?:F{_CORE})*")
 _ASIDE = re.compile(r",[^,;:.]{1,15}(?=,)")
 _ASIDES = 3  # so many parts of an apposition between commas
+_ADVERBS = r"(?:T|R(?!R*[CZ]))*"
 _VERB = re.compile(
-    r"(?P<modal>A)[RT]*(?:e[RT]*(?:X(?:&R*X)?|G)?|h[RT]*(?:n[RT]*(?:X|G)?|X)|v)"
-    r"|(?P<be>B)[RT]*(?:gR*X|R*X(?:&R*X)?|G)?"
-    r"|(?P<have>H)[RT]*(?:nR*(?:gR?X|X(?:&R*X)?|G)?|X(?:&R*X)?)"
+    rf"(?P<modal>A){_ADVERBS}(?:e{_ADVERBS}(?:X(?:&R*X)?|G)?|h{_ADVERBS}(?:n{_ADVERBS}(?:X|G)?|X)|v)"
+    rf"|(?P<be>B){_ADVERBS}(?:gR*X|R*X(?:&R*X)?|G)?"
+    rf"|(?P<have>H){_ADVERBS}(?:nR*(?:gR?X|X(?:&R*X)?|G)?|X(?:&R*X)?)"
     r"|(?P<do>o)T?R*v"
     r"|(?P<main>[VEsbH])"
 )
@@ -95,7 +96,7 @@ def _clause(sentence: Tagged, start: int) -> Clause | None:
     start = _after_opening(sentence, start)
     lead = _LEAD.match(tags, start)
     at = lead.end() if lead else start
-    leads = _leads(tags, start, at)
+    leads = _leads(sentence, start, at)
     if tags[at : at + 2] == "!B":
         return _with_chunks(Clause(sentence, leads, (at, at + 1), (at + 1, at + 2), True))
     subject = _SUBJECT.match(tags, at)
@@ -143,13 +144,16 @@ def _after_opening(sentence: Tagged, start: int) -> int:
     return start
 
 
-def _leads(tags: str, start: int, stop: int) -> list[Chunk]:
+def _leads(sentence: Tagged, start: int, stop: int) -> list[Chunk]:
     """The dates and prepositional phrases before the subject; not those that may belong to each other."""
-    found: list[Chunk] = []
+    tags, found = sentence.tags, list[Chunk]()
     place = start
     while place < stop:
         if found and tags[place - 1] not in ",Y" and tags[place] == "I":
-            return [] if tags[place + 1] != "Y" else [Chunk("pp", place, place + 2)]
+            nested = (
+                tags[place + 1] != "Y" or sentence.words[found[-1].start] in _CLAUSAL
+            )  # after a death in 1680
+            return [] if nested else [Chunk("pp", place, place + 2)]
         if tags[place] == "Y":
             found.append(Chunk("pp", place, place + 1))
         elif tags[place] == "I" and (phrase := _LEAD_PHRASE.match(tags, place + 1)):
@@ -179,7 +183,7 @@ def _reduced(sentence: Tagged, at: int) -> bool:
     bare = tags[at + 1 : at + 2] in ("I", "F", ".", ",", "") or tags[at + 1 : at + 3] == "RI"
     form = FORMS.get(sentence.words[at])
     called = form is not None and form.base in WORDS["two_objects"]
-    if (bare or called) and _later_verb(tags, at + 1, "E"):
+    if ((bare or called) and _later_verb(tags, at + 1, "E")) or (called and tags[at - 1 : at + 2] == "NEP"):
         return True
     return bare and tags[at - 1] != "P" and (form is None or form.base not in WORDS["intransitive"])
 
@@ -227,7 +231,8 @@ def _add_chunk(sentence: Tagged, chunks: list[Chunk], place: int) -> int | None:
         return stop
     elif tag in "KGXE" or (tag in "IF" and follows == "G"):
         stop = _stretch(tags, place + 1)
-        if not stop or (tag in "XE" and not last):
+        alone = stop == place + 1 and tags[stop : stop + 1] == ","
+        if not stop or (tag in "XE" and (alone or not last)):
             return None
         if tag in "GXE" and last:
             last.stop, last.whole = stop, False
@@ -256,7 +261,7 @@ def _add_chunk(sentence: Tagged, chunks: list[Chunk], place: int) -> int | None:
             return None
     elif tag == "J":
         kind = "adj"
-    elif tag not in "RT":
+    elif tag != "R":
         return None
     finite = "VBHAosbE" if words[place] in _CLAUSAL else "VBHAo"
     if kind in ("np", "pp") and stop < len(tags) and tags[stop] in finite:

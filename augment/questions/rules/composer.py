@@ -75,19 +75,21 @@ class Composer:
         return [self.text(one) for one in self.chunks if one.start < chunk.start]
 
     def after(self, chunk: Chunk, *asked: str) -> list[str]:
-        """The texts of the chunks after this one that begin with one of `asked`, or that it asks for."""
+        """The texts of the chunks after this one begun or asked for by one of `asked`, one of each."""
         later = [one for one in self.chunks if one.start > chunk.start]
-        return [self.text(o) for o in later if self.wh(o)[0] in asked or self.words[o.start] in asked]
+        kinds = [{self.wh(one)[0], self.words[one.start]} & set(asked) for one in later]
+        return [self.text(one) for n, one in enumerate(later) if kinds[n] and kinds[n] not in kinds[:n]]
 
     def others(self, chunk: Chunk | None, without: str = "") -> list[str]:
         """The texts of all chunks but this one, reasons, and those that `without` asks for."""
         kept = [one for one in self.chunks if one is not chunk and one.kind != "why"]
         return [self.text(one) for one in kept if not without or not self.wh(one)[0].endswith(without)]
 
-    def lead(self, without: Chunk | None = None) -> str:
-        """A date or place before the subject, which the question has at its end."""
+    def lead(self, without: Chunk | None = None, asked: str = "") -> str:
+        """A date or place before the subject, for the end of a question that does not ask for a date too."""
+        kinds = ("where",) if "when" in asked or "year" in asked else ("when", "where")
         for lead in self.clause.lead:
-            if lead is not without and self.tags[lead.start] == "I" and self.wh(lead)[0] in ("when", "where"):
+            if lead is not without and self.tags[lead.start] == "I" and self.wh(lead)[0] in kinds:
                 text = self.text(lead)
                 return text[0].lower() + text[1:]
         return ""
@@ -151,7 +153,7 @@ class Composer:
                 auxiliary = "did" if past else "does" if "s" in form.kinds else "do"
             rest = [*self.group[:-1], self.base]
         yield from self.check(
-            [wh, auxiliary, self.subject.text, *rest, *tail, self.lead(lead)], start, stop, rank
+            [wh, auxiliary, self.subject.text, *rest, *tail, self.lead(lead, wh)], start, stop, rank
         )
 
     def check(self, parts: Iterable[str], start: int, stop: int, rank: float) -> Iterator[RuleQuestion]:

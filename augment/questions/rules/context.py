@@ -98,7 +98,7 @@ def _number_in_context(
     if tag == "Y":
         if before == "P" and words[i] in _MONTH:
             return "P"
-        return "J" if before in "DJ'" and follows in "NPQJ" and words[i].isdigit() else "Y"
+        return "J" if before in "DJ'" and follows in "NPQJ" else "Y"
     if after_name and follows not in "NJ":
         return "P"
     year = tag == "Z" and before == "I" and len(words[i]) == 3 and words[i - 1].lower() == "in"
@@ -112,9 +112,8 @@ def _inside_name(words: list[str], raw: list[str], comma: int) -> bool:
     stop = comma + 1
     while stop < len(raw) and raw[stop] == "P":
         stop += 1
-    listed = raw[stop : stop + 1] == ["&"] or (
-        raw[stop : stop + 1] == [","] and raw[stop + 1 : stop + 2] in (["P"], ["&"])
-    )
+    after = "".join(raw[stop : stop + 2])
+    listed = after.startswith(("&", "'", ",P", ",&"))
     last = words[stop - 1]
     return (last in PLACES or last == "Island") and words[comma - 1] not in WORDS["countries"] and not listed
 
@@ -160,4 +159,9 @@ def _bound(words: list[str], raw: list[str], i: int) -> bool:
         pair = tuple(words[max(first, 0) : first + 2])
         if 0 <= first < len(words) - 2 and raw[first + 2] in "CZ" and pair in _BOUNDS:
             return True
-    return words[i] in ("over", "about", "around", "under") and i + 1 < len(raw) and raw[i + 1] in "CZ"
+    sure = words[i] in ("over", "about") or raw[i - 1] in "BH"  # but "passed under three bridges"
+    return (
+        sure
+        and words[i] in ("over", "about", "around", "under")
+        and "".join(raw[i + 1 : i + 2]) in ("C", "Z")
+    )

@@ -65,7 +65,8 @@ def _about_subject(one: Composer) -> Iterator[RuleQuestion]:
         return
     acts = one.base in WORDS["done_to_persons" if one.passive else "persons_do"]
     acts = acts or (phrase.kind == "body" and not one.passive and not one.copula)
-    asked = who_or_what(one.sentence, phrase, acts or one.memory.personal)
+    things = one.passive and one.base in WORDS["done_to_things"]
+    asked = who_or_what(one.sentence, phrase, acts or (one.memory.personal and not things))
     if one.copula and complement.kind == "np" and (tags[0] == "D" or phrase.kind == "unknown"):
         kind = one.phrase(complement.start, complement.stop).kind
         asked = {"person": ("who", start), "group": ("who", start), "thing": asked or ("what", start)}.get(
@@ -139,7 +140,7 @@ def _about_complement(one: Composer, chunk: Chunk) -> Iterator[RuleQuestion]:
     subject = one.tags[one.clause.subject[0]], one.words[one.clause.subject[0]]
     wh = "who" if "person" in (one.subject.kind, phrase.kind) else "what"
     indefinite = article in ("a", "an", "one")
-    short = chunk.stop - chunk.start < 3 and wh == "what"
+    short = (chunk.stop - chunk.start < 3 or (one.subject.plural and indefinite)) and wh == "what"
     common = wh == "who" and indefinite and not one.subject.text[0].isupper()
     unclear = (
         phrase.kind in ("date", "unknown")

@@ -11,6 +11,7 @@ participle, X participle, G -ing form, v infinitive, s and b third person and ba
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -74,6 +75,7 @@ def tag_sentence(text: str, start: int, stop: int, known: frozenset[str]) -> Tag
     return Tagged(words, starts, stops, in_context(words, raw))
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def _first_tag(word: str) -> str:
     """The tag of a word by itself."""
     first = word[0]
