@@ -114,7 +114,11 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
 @click.option("--sample", is_flag=True, help="sample tokens instead of taking the most probable")
 @click.option("--top-p", default=0.95, help="with --sample")
 @click.option("--temperature", default=1.0, help="with --sample")
-@click.option("--format", help=f"{_FORMAT_HELP}  [default: as trained]")
+@click.option(
+    "--format",
+    help="prompts of the T5: context, answer, sentence (see train), lmqg, lmqg-mt5, valhalla or flan  "
+    "[default: as trained, or by the generator's name on the hub]",
+)
 @click.option(
     "--max-input", type=click.IntRange(min=8), help="longest prompt in tokens  [default: as trained]"
 )
