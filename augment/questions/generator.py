@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from augment.questions.prompt_formats import FORMATS, Format, check_vocabulary
+from augment.questions.prompt_formats import FORMATS, Format, check_vocabulary, published_format
 from tasks.digests import check_digests
-from tasks.errors import UserError, unknown
+from tasks.errors import MtkdWarning, UserError, unknown
 from tasks.files import digest_bytes, read_json
 from tasks.hub_loading import load_named
 
 RECORD = "questions.json"
 _FAMILIES = ("t5", "mt5")
+_EXAMPLE = ("Ada wrote it in 1843.", "1843", 16)
+_UNKNOWN = "nothing tells which prompts {} was trained on; it gets {!r}. `format` chooses another of {}."
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,14 @@ def load_generator(name: str, **changes: Any) -> Generator:
     """Load a generator from a directory or the hub and check that it can write questions.
 
     Args:
-        changes: fields of `Reading` that override the model's record (None = keep the recorded value, or the
-            default for a model without a record).
+        changes: fields of `Reading` that override the model's record (None = keep the recorded value, or, for
+            a model without a record, the format of that published generator and otherwise the defaults).
 
     Raises:
         UserError: the model is missing, damaged or not a T5, or its vocabulary lacks tokens of the format.
+
+    Warns:
+        MtkdWarning: nothing tells the format of the model; with an example of the prompts that it gets.
     """
     from transformers import AutoModelForSeq2SeqLM
 
@@ -67,6 +73,11 @@ def load_generator(name: str, **changes: Any) -> Generator:
     form = reading.format
     config, tokenizer = load_shell(name)
     check_vocabulary(tokenizer, config, form)
+    recorded = (Path(name) / RECORD).is_file() or changes.get("form")
+    if not recorded and published_format(name) is None:
+        warnings.warn(
+            _UNKNOWN.format(name, form.prompt(*_EXAMPLE), ", ".join(FORMATS)), MtkdWarning, stacklevel=2
+        )
     load = _loader(AutoModelForSeq2SeqLM.from_pretrained, use_safetensors=True, dtype="float32")
     return Generator(name, load_named(load, name, "generator"), tokenizer, reading)
 
@@ -91,10 +102,10 @@ def load_shell(name: str) -> tuple[Any, Any]:
 
 
 def read_reading(name: str) -> Reading:
-    """Read the record next to the model; the defaults if it has no record."""
+    """Read the record next to the model; for one without, the defaults or a published generator's format."""
     path = Path(name) / RECORD
     if not path.is_file():
-        return Reading()
+        return Reading(published_format(name) or "context")
     try:
         return Reading(**read_json(path)["reading"])
     except (TypeError, KeyError) as error:

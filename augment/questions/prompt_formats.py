@@ -1,7 +1,8 @@
-"""Prompt formats: the whole context or one sentence of it, with or without the answer to ask about."""
+"""Prompt formats: mtkd's own, and those of published question generators, which are known by their names."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,8 @@ class Format:
     """A prompt format.
 
     Attributes:
-        template: contains {context}, and {answer} if the prompt names the answer.
+        template: contains {context}, and {answer} if the prompt names the answer; or {before}, {answer} and
+            {after}, if the answer is marked where it stands in the context.
         sentence: whether the context is reduced to the sentence that contains the answer.
     """
 
@@ -31,7 +33,7 @@ class Format:
     @property
     def marks(self) -> str:
         """The fixed words of the template."""
-        return self.template.format(answer="", context="").strip()
+        return self.template.format(answer="", context="", before="", after="").strip()
 
     def prompt(self, context: str, answer: str = "", start: int = 0) -> str:
         """Build the prompt for one context.
@@ -39,23 +41,44 @@ class Format:
         Args:
             start: character offset of the answer in the context.
         """
-        shown = around(context, start, start + len(answer)) if self.sentence else context
-        return self.template.format(answer=answer, context=shown)
+        stop = start + len(answer)
+        shown = around(context, start, stop) if self.sentence else context
+        return self.template.format(
+            answer=answer, context=shown, before=context[:start], after=context[stop:]
+        )
 
 
 FORMATS: dict[str, Format] = {
     "context": Format("context", "{context}"),
     "answer": Format("answer", "answer: {answer} context: {context}"),
     "sentence": Format("sentence", "answer: {answer} context: {context}", sentence=True),
+    "lmqg": Format("lmqg", "generate question: {before}<hl> {answer} <hl>{after}"),
+    "lmqg-mt5": Format("lmqg-mt5", "{before}<hl> {answer} <hl>{after}"),
+    "valhalla": Format("valhalla", "generate question: {before} <hl> {answer} <hl> {after}"),
+    "flan": Format("flan", 'Write a question about this text whose answer is "{answer}": {context}'),
 }
+_PUBLISHED = {  # the names of generators on the hub
+    r"lmqg/mt5-.*-qg(-trimmed-.*)?": "lmqg-mt5",
+    r"lmqg/mt5-.*-qg-ae(-.*)?": "lmqg",  # trained for two tasks, so that it needs the prefix
+    r"lmqg/(flan-)?t5-.*-qg(-.*)?": "lmqg",
+    r"valhalla/t5-.*-qg-hl": "valhalla",
+    r"valhalla/t5-.*-qg-prepend": "answer",
+    r"mrm8488/t5-base-finetuned-question-generation-ap": "answer",
+    r"google/flan-t5-.*": "flan",
+}
+
+
+def published_format(name: str) -> str | None:
+    """The format of a published generator, by its name on the hub; None if the name is not known."""
+    return next((form for pattern, form in _PUBLISHED.items() if re.fullmatch(pattern, name)), None)
 
 
 def check_vocabulary(tokenizer: Any, config: Any, form: Format) -> None:
     """Check that the model can read prompts of this format and end a question.
 
     Raises:
-        UserError: the end token, the padding token, a word of the format or the question mark is missing from
-            the vocabulary, or the tokeniser has more ids than the weights.
+        UserError: the end token, the padding token, a word or a special token of the format or the question
+            mark is missing from the vocabulary, or the tokeniser has more ids than the weights.
     """
     for role in ("eos", "pad"):
         token, number = getattr(tokenizer, f"{role}_token_id"), getattr(config, f"{role}_token_id")
@@ -63,6 +86,9 @@ def check_vocabulary(tokenizer: Any, config: Any, form: Format) -> None:
         if token is None or token not in numbers:
             raise _lacks(f"{role}_token_id is {token} in its tokeniser and {number} in its configuration")
     marks = tokenizer(form.marks, add_special_tokens=False).input_ids if form.marks else []
+    special = set(re.findall(r"<\w+>", form.template))
+    if missing := special - set(tokenizer.get_vocab()):
+        raise _lacks(f"it has no token {missing.pop()}, which the format {form.name!r} needs")
     if tokenizer.unk_token_id in marks:
         raise _lacks(f"it has no tokens for {form.marks!r}, which the format {form.name!r} needs")
     if "?" not in tokenizer.decode(tokenizer("why?", add_special_tokens=False).input_ids):

@@ -9,7 +9,7 @@ import re
 _END = re.compile(r"""[.!?]["'”’)\]]*\s+(?=["'“‘(\[]*[A-Z0-9À-Þ])""")
 _NO_END = re.compile(
     r"(?:\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Gen|Col|Maj|Capt|Lt|Sgt|Rev|Hon|Gov|Sen|Rep|No|Vol|vs|ca|cf|etc"
-    r"|e\.g|i\.e|Inc|Ltd|Co|Corp|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|approx|[A-Z]\.[A-Z]))\.$"
+    r"|e\.g|i\.e|Inc|Ltd|Co|Corp|v|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|approx|[A-Z]\.[A-Z]))\.$"
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,10 +89,10 @@ def train_questions(
 
 
 def generate_questions(
-    model: str | Path,
     text: str | Path,
     out: str | Path,
     *,
+    model: str | Path = "rules",
     task: TaskSpec = "squad",
     words: str | None = None,
     overwrite: bool = False,
@@ -102,8 +103,8 @@ def generate_questions(
     """Write questions about paragraphs, for a teacher to answer; an unfinished corpus is resumed.
 
     Args:
-        model: a trained generator.
         text: paragraphs: a file or directory of text, parquet or JSONL, or "hub:NAME".
+        model: a trained generator, by directory or hub name; "rules" asks by rules of English grammar.
         task: the span task that the questions are for.
         words: "LEAST:MOST" words of a paragraph; longer ones are cut.
         options: the other options of `mtkd augment questions generate`, under the same names with underscores
@@ -118,21 +119,33 @@ def generate_questions(
     from augment.corpus_writer import total_copies, write_corpus
     from augment.questions.generation.config import GenerationConfig, prepare_generation
     from augment.questions.generation.paragraphs import Words
+    from augment.questions.rules.rule_augmenter import RULES
     from augment.questions.training.prompts import span_task
-    from mtkd.device import find_device, keep_memory
     from mtkd.storage.distributed import launched
     from tasks.progress import progress
 
     name = span_task(resolve(task)).name
     options["form"] = options.pop("format", None)
-    config = GenerationConfig(str(model), str(text), words=Words.parse(words) if words else None, **options)
+    config = GenerationConfig(str(text), str(model), words=Words.parse(words) if words else None, **options)
     ranks = launched()
-    with keep_memory():
-        ready = prepare_generation(config, name, find_device(device), __version__, command)
+    with contextlib.ExitStack() as stack:
+        found: Any = None
+        if config.model != RULES:  # rules need no torch
+            from mtkd.device import find_device, keep_memory
+
+            stack.enter_context(keep_memory())
+            found = find_device(device)
+        ready = prepare_generation(config, name, found, __version__, command)
         total = total_copies(ready.job, ready.rows)
         with progress("questions", total, unit="questions", show=ranks.first) as advance:
             written = write_corpus(
-                ready.job, ready.rows, Path(out), overwrite=overwrite, advance=advance, ranks=ranks
+                ready.job,
+                ready.rows,
+                Path(out),
+                workers=config.workers,
+                overwrite=overwrite,
+                advance=advance,
+                ranks=ranks,
             )
     return written, ready
 

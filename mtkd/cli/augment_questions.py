@@ -94,7 +94,12 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
 
 
 @click.command()
-@click.option("--model", required=True, metavar="DIR|NAME", help="a trained generator")
+@click.option(
+    "--model",
+    default="rules",
+    metavar="rules|DIR|NAME",
+    help="a trained generator, or rules of English grammar",
+)
 @click.option(
     "--text", required=True, metavar="FILE|DIR|hub:NAME[/CONFIG]", help="paragraphs: text, parquet or JSONL"
 )
@@ -109,7 +114,11 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
 @click.option("--sample", is_flag=True, help="sample tokens instead of taking the most probable")
 @click.option("--top-p", default=0.95, help="with --sample")
 @click.option("--temperature", default=1.0, help="with --sample")
-@click.option("--format", help=f"{_FORMAT_HELP}  [default: as trained]")
+@click.option(
+    "--format",
+    help="prompts of the T5: context, answer, sentence (see train), lmqg, lmqg-mt5, valhalla or flan  "
+    "[default: as trained, or by the generator's name on the hub]",
+)
 @click.option(
     "--max-input", type=click.IntRange(min=8), help="longest prompt in tokens  [default: as trained]"
 )
@@ -124,6 +133,7 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
 @click.option("--engine", default="native", help="native, or ctranslate2 (int8)")
 @click.option("--precision", default="fp32", type=click.Choice(["fp32", "bf16"]), help="of the native engine")
 @click.option("--batch", default=32, type=_ABOVE_0, help="prompts per batch; affects speed and memory only")
+@click.option("--workers", default=1, type=_ABOVE_0, help="processes, with --model rules")
 @click.option("--shard", default=1000, type=_ABOVE_0, help="questions per file")
 @click.option("--limit", type=_ABOVE_0, metavar="N", help="at most N paragraphs (a seeded sample)")
 @seed_option
@@ -153,11 +163,12 @@ def generate(out: Path, json_file: str | None, **given: Any) -> None:
 
 
 def _draw_questions(manifest: CorpusManifest, out: Path) -> None:
-    from augment.questions.generation.config import samples
+    from augment.questions.generation.config import samples, silent_paragraphs
 
     entry = manifest.tasks[0]
     short = entry.source_rows * entry.copies - entry.rows
-    counts = (f"{entry.source_rows:,}", f"{entry.rows:,}", f"{short:,}", str(len(manifest.shards)))
-    table(("task", "paragraphs", "questions", "missing", "shards"), [(entry.name, *counts)])
+    counts = (entry.source_rows, entry.rows, short, silent_paragraphs(out, manifest), len(manifest.shards))
+    names = ("task", "paragraphs", "questions", "missing", "paragraphs without any", "shards")
+    table(names, [(entry.name, *(f"{count:,}" for count in counts))])
     shown = [(s.source, s.context, s.question) for s in samples(out, manifest)]
     table(("from", "context", "question"), shown)

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from augment.augmenter import Augmenter
 from augment.corpus_writer import CorpusJob
-from augment.questions.generation.decoding import Strategy
-from augment.questions.generation.generate import Asking, readable
 from augment.questions.generation.paragraphs import (
     Counts,
     Paragraph,
@@ -22,21 +21,21 @@ from augment.questions.generation.paragraphs import (
     open_paragraphs,
     select_paragraphs,
 )
-from augment.questions.generation.question_augmenter import ENGINES, Questions, check_asking
-from augment.questions.generator import digest_generator, load_generator
+from augment.questions.rules.ask import ask, is_english
+from augment.questions.rules.rule_augmenter import RULES, RuleQuestions, load_entities
 from tasks.corpus_reader import CorpusManifest
 from tasks.errors import UserError
 from tasks.rows import Rows
 
-_CHUNK = 4096
+_OF_T5 = "beams sample top_p temperature form max_input max_output engine precision batch seed"
 
 
 @dataclass(frozen=True)
 class GenerationConfig:
     """The options of `mtkd augment questions generate`; see its help for their meaning."""
 
-    model: str
     text: str
+    model: str = RULES
     words: Words | None = None
     text_column: str = "text"
     title_column: str = "title"
@@ -53,6 +52,7 @@ class GenerationConfig:
     engine: str = "native"
     precision: str = "fp32"
     batch: int = 32
+    workers: int = 1
     shard: int = 1000
     limit: int | None = None
     seed: int = 0
@@ -72,58 +72,67 @@ def prepare_generation(
 ) -> PreparedGeneration:
     """Validate the options and load the generator; nothing is written.
 
+    Args:
+        device: of the T5; not used by rules.
+
     Raises:
         UserError: the text, the model or an option cannot be used, or no paragraph is left.
     """
     stream = open_paragraphs(config.text, config.text_column, config.title_column, config.split)
-    generator = load_generator(
-        config.model, form=config.form, max_input=config.max_input, max_output=config.max_output
-    )
-    strategy = Strategy(
-        config.beams, config.sample, config.temperature, config.top_p, generator.reading.max_output
-    )
-    asking = Asking(generator.reading, strategy, config.seed, config.per_paragraph, config.spacy)
-    check_asking(asking, config.engine, config.precision)
-    paragraphs, counts = select_paragraphs(stream, config.words)
-    paragraphs, counts = _fitting(generator.tokenizer, asking, _sampled(paragraphs, config.limit), counts)
+    method: Augmenter
+    if config.model == RULES:
+        _check_rules(config)
+        entities = load_entities(config.spacy) if config.spacy else None
+        paragraphs, counts = _english(*_sampled(*select_paragraphs(stream, config.words), config.limit))
+        method = RuleQuestions(config.spacy, str(config.words or "any"), counts.sentence())
+        if paragraphs and not any(ask(paragraph.text, 1, entities) for paragraph in paragraphs):
+            raise UserError(
+                f"the rules find nothing to ask in the {len(paragraphs)} paragraphs of {config.text}",
+                expected="text in whole English sentences, with names, dates, numbers or places",
+            )
+    else:
+        if config.workers > 1:
+            raise UserError(
+                f"`workers={config.workers}` with a T5",
+                expected="`workers` only with `model=rules`",
+                hint="start several processes with accelerate launch",
+            )
+        from augment.questions.generation.t5_method import T5Method
+
+        t5 = T5Method.load(config)
+        paragraphs, counts = t5.usable(*_sampled(*select_paragraphs(stream, config.words), config.limit))
+        method = t5.augmenter(counts, device)
     if not paragraphs:
         raise UserError(f"no paragraph of {config.text} can be used: {counts.sentence()}")
-    generator.model.to(device)
-    method = Questions(
-        generator,
-        digest_generator(generator),
-        asking,
-        ENGINES[config.engine](generator, config.batch, config.precision),
-        config.engine,
-        config.precision,
-        str(config.words or "any"),
-        counts.sentence(),
-    )
     job = CorpusJob(method, {task: config.per_paragraph}, config.text, version, command, config.shard)
     return PreparedGeneration(job, {task: as_rows(task, paragraphs)}, counts)
 
 
-def _sampled(paragraphs: list[Paragraph], limit: int | None) -> list[Paragraph]:
-    if limit is None or limit >= len(paragraphs):
-        return paragraphs
-    chosen = np.sort(np.random.default_rng(0).choice(len(paragraphs), limit, replace=False))
-    return [paragraphs[number] for number in chosen.tolist()]
+def _check_rules(config: GenerationConfig) -> None:
+    """Refuse options that only a T5 has."""
+    for name in _OF_T5.split():
+        value = getattr(config, name)
+        if value != getattr(GenerationConfig, name):
+            raise UserError(
+                f"`{'format' if name == 'form' else name}={value}` with `model=rules`, which does not use it",
+                hint="omit it, or name a trained generator as `model`",
+            )
 
 
-def _fitting(
-    tokenizer: Any, asking: Asking, paragraphs: list[Paragraph], counts: Counts
-) -> tuple[list[Paragraph], Counts]:
-    """Drop paragraphs of which no sentence fits the generator, and count those that are shortened."""
-    kept: list[Paragraph] = []
-    shortened = 0
-    for start in range(0, len(paragraphs), _CHUNK):
-        chunk = paragraphs[start : start + _CHUNK]
-        shown = readable(tokenizer, [paragraph.text for paragraph in chunk], asking.reading)
-        for paragraph, text in zip(chunk, shown, strict=True):
-            kept += [paragraph] if text is not None else []
-            shortened += text is not None and text != paragraph.text
+def _english(paragraphs: list[Paragraph], counts: Counts) -> tuple[list[Paragraph], Counts]:
+    """Drop paragraphs in other languages than English."""
+    kept = [paragraph for paragraph in paragraphs if is_english(paragraph.text)]
     left_out = len(paragraphs) - len(kept)
-    return kept, dataclasses.replace(counts, shortened=shortened, too_long=left_out, kept=len(kept))
+    return kept, dataclasses.replace(counts, not_english=left_out, kept=len(kept))
+
+
+def _sampled(
+    paragraphs: list[Paragraph], counts: Counts, limit: int | None
+) -> tuple[list[Paragraph], Counts]:
+    if limit is None or limit >= len(paragraphs):
+        return paragraphs, counts
+    chosen = np.sort(np.random.default_rng(0).choice(len(paragraphs), limit, replace=False))
+    return [paragraphs[number] for number in chosen.tolist()], counts
 
 
 @dataclass(frozen=True)
@@ -148,3 +157,10 @@ def _samples(out: Path, manifest: CorpusManifest, count: int) -> Iterator[Sample
         each = -(-count // len(shards))
         for row in rows[:: max(1, len(rows) // each)][:each]:
             yield SampleQuestion(row["source"][:30], row["text_pair"][:60] + "...", row["text"])
+
+
+def silent_paragraphs(out: Path, manifest: CorpusManifest) -> int:
+    """How many paragraphs no question was made from."""
+    shards = [out / shard.file for shard in manifest.shards if shard.rows]
+    asked = sum(len(pq.read_table(path, columns=["parent"])["parent"].unique()) for path in shards)
+    return manifest.tasks[0].source_rows - asked

@@ -60,6 +60,7 @@ class Counts:
         cut: paragraphs that were cut into a total of `pieces` pieces.
         shortened: pieces of which the generator reads only the sentences that fit.
         too_long: pieces left out because no sentence fits the generator.
+        not_english: pieces left out because the rules know English only.
         kept: pieces that questions are generated from.
     """
 
@@ -70,6 +71,7 @@ class Counts:
     pieces: int = 0
     shortened: int = 0
     too_long: int = 0
+    not_english: int = 0
     kept: int = 0
 
     def to_json(self) -> dict[str, int]:
@@ -84,6 +86,10 @@ class Counts:
             (self.cut, f"cut into {self.pieces} pieces"),
             (self.shortened, "too long for the generator (it read the sentences that fit)"),
             (self.too_long, "left out because no sentence fits the generator"),
+            (
+                self.not_english,
+                "left out because they are not English sentences, the only ones that the rules know",
+            ),
         ]
         details = "; ".join(f"{count} {what}" for count, what in parts if count)
         return f"{self.read} paragraphs read, {self.kept} kept{': ' if details else ''}{details}."

@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from augment.questions.generation.decoding import Prompt, Strategy, decode, stre
 from augment.questions.generation.generate import Asking, generate_questions, readable
 from augment.questions.generation.paragraphs import Words, open_paragraphs, select_paragraphs
 from augment.questions.generator import Reading, load_generator
-from augment.questions.prompt_formats import FORMATS, check_vocabulary
+from augment.questions.prompt_formats import FORMATS, check_vocabulary, published_format
 from augment.questions.sentences import group_sentences, sentences
 from augment.questions.training.from_scratch import NewModelShape
 from augment.questions.training.prompts import read_asked
@@ -38,7 +39,7 @@ from augment.questions.training.train_generator import TrainingPlace, TrainJob, 
 from mtkd.cli.main import cli
 from mtkd.storage.distributed import ProcessGroup
 from tasks.corpus_reader import QUESTION_SCHEMA, corpus_rows, read_corpus
-from tasks.errors import UserError
+from tasks.errors import MtkdWarning, UserError
 from tasks.glue import TASKS
 from tasks.sources import open_data
 
@@ -95,7 +96,7 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def generate(out: Path, model: Path, data: Path, advance=lambda count: None, **given):
-    wanted = GenerationConfig(str(model), str(data / "paragraphs.parquet"), shard=7, **given)
+    wanted = GenerationConfig(str(data / "paragraphs.parquet"), str(model), shard=7, **given)
     ready = prepare_generation(wanted, "squad", CPU, "0.1", "mtkd")
     return write_corpus(ready.job, ready.rows, out, advance=advance)
 
@@ -404,7 +405,7 @@ def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(traine
     assert contents(tmp_path / "again") == whole
 
     barrier = threading.Barrier(2, timeout=600)
-    wanted = GenerationConfig(str(trained), str(data / "paragraphs.parquet"), shard=7, **given)
+    wanted = GenerationConfig(str(data / "paragraphs.parquet"), str(trained), shard=7, **given)
     ready = prepare_generation(
         wanted, "squad", CPU, "0.1", "mtkd"
     )  # not in threads: transformers cannot load models concurrently
@@ -435,7 +436,7 @@ def test_beams_return_several_questions_and_greedy_cannot(trained, data, tmp_pat
 def test_a_long_paragraph_is_read_in_part_and_stored_whole(trained, tmp_path):
     long = "Anna was born in Rome in 1850. " * 30
     (tmp_path / "t.txt").write_text(f"Anna was born in Oslo.\n\n{long}\n{'river' * 200}\n")
-    wanted = GenerationConfig(str(trained), str(tmp_path / "t.txt"), sample=True)
+    wanted = GenerationConfig(str(tmp_path / "t.txt"), str(trained), sample=True)
     ready = prepare_generation(wanted, "squad", CPU, "0.1", "mtkd")
     counts = ready.counts
     assert (counts.read, counts.empty, counts.shortened, counts.too_long, counts.kept) == (4, 1, 1, 1, 2)
@@ -627,7 +628,7 @@ def test_a_vocabulary_without_the_tokens_of_the_format_is_rejected(trained):
     tokenizer, config = AutoTokenizer.from_pretrained(trained), T5.from_pretrained(trained).config
     check_vocabulary(tokenizer, config, FORMATS["context"])
     other = dataclasses.replace(FORMATS["answer"], template="<hl> {answer} ß: {context}")
-    with pytest.raises(UserError, match="no tokens for '<hl>"):
+    with pytest.raises(UserError, match="no token <hl>"):
         check_vocabulary(tokenizer, config, other)
     for name, value in (("eos_token_id", 7), ("pad_token_id", None)):
         before = getattr(config, name)
@@ -649,3 +650,49 @@ def test_ctranslate2_generates_the_same_questions(trained, data, tmp_path):
     theirs = open_engine(generator)(prompts, Strategy(limit=8))
     assert sum(a == b for a, b in zip(ours, theirs, strict=True)) >= 5
     assert len(list(trained.glob("ctranslate2-int8-*"))) == 1
+
+
+def test_formats_of_published_generators():
+    text = ("Ada wrote it in 1843.", "1843", 16)
+    assert {name: FORMATS[name].prompt(*text) for name in ("lmqg", "lmqg-mt5", "valhalla", "flan")} == {
+        "lmqg": "generate question: Ada wrote it in <hl> 1843 <hl>.",
+        "lmqg-mt5": "Ada wrote it in <hl> 1843 <hl>.",
+        "valhalla": "generate question: Ada wrote it in  <hl> 1843 <hl> .",
+        "flan": 'Write a question about this text whose answer is "1843": Ada wrote it in 1843.',
+    }
+    names = {
+        "lmqg/t5-small-squad-qg": "lmqg",
+        "lmqg/flan-t5-base-squad-qg": "lmqg",
+        "lmqg/mt5-small-squad-qg": "lmqg-mt5",
+        "lmqg/mt5-small-jaquad-qg-ae-trimmed-50000": "lmqg",
+        "lmqg/t5-base-squad-qag": None,  # writes questions and answers at once
+        "valhalla/t5-small-qa-qg-hl": "valhalla",
+        "valhalla/t5-base-qg-prepend": "answer",
+        "valhalla/t5-base-e2e-qg": None,
+        "google/flan-t5-small": "flan",
+        "t5-small": None,
+    }
+    assert {name: published_format(name) for name in names} == names
+
+
+def test_a_published_generator_gets_its_format(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("lmqg/t5-tiny-qg", "someone/t5-tiny"):
+        copy = Path(shutil.copytree(trained, name))
+        for file in ("questions.json", "digests.json"):
+            (copy / file).unlink(missing_ok=True)
+    with pytest.raises(UserError, match=r"no token <hl>, which the format 'lmqg' needs"):
+        load_generator("lmqg/t5-tiny-qg")
+    tokenizer, model = AutoTokenizer.from_pretrained(trained), T5.from_pretrained(trained)
+    tokenizer.add_tokens(["<hl>"], special_tokens=True)
+    tokenizer.add_tokens(["generate", "question:"])  # whose letters are not all in the tiny vocabulary
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    for part in (tokenizer, model):
+        part.save_pretrained("lmqg/t5-tiny-qg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        generator = load_generator("lmqg/t5-tiny-qg")
+    assert generator.reading.form == "lmqg"
+    assert load_generator("lmqg/t5-tiny-qg", form="context").reading.form == "context"
+    with pytest.warns(MtkdWarning, match=r"gets 'Ada wrote it in 1843\.'. `format` chooses another"):
+        assert load_generator("someone/t5-tiny").reading.form == "context"

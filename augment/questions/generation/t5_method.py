@@ -1,0 +1,68 @@
+"""The augmenter of a trained T5: its options are validated, and paragraphs selected that it can read."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from augment.questions.generation.decoding import Strategy
+from augment.questions.generation.generate import Asking, readable
+from augment.questions.generation.paragraphs import Counts, Paragraph
+from augment.questions.generation.question_augmenter import ENGINES, Questions, check_asking
+from augment.questions.generator import Generator, digest_generator, load_generator
+
+if TYPE_CHECKING:
+    from augment.questions.generation.config import GenerationConfig
+
+_CHUNK = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Method:
+    """A loaded generator with its validated options."""
+
+    config: GenerationConfig
+    generator: Generator
+    asking: Asking
+
+    @staticmethod
+    def load(config: GenerationConfig) -> T5Method:
+        """Load the generator; UserError if it or an option cannot be used."""
+        generator = load_generator(
+            config.model, form=config.form, max_input=config.max_input, max_output=config.max_output
+        )
+        strategy = Strategy(
+            config.beams, config.sample, config.temperature, config.top_p, generator.reading.max_output
+        )
+        asking = Asking(generator.reading, strategy, config.seed, config.per_paragraph, config.spacy)
+        check_asking(asking, config.engine, config.precision)
+        return T5Method(config, generator, asking)
+
+    def usable(self, paragraphs: list[Paragraph], counts: Counts) -> tuple[list[Paragraph], Counts]:
+        """Drop paragraphs of which no sentence fits the generator, and count those that are shortened."""
+        kept: list[Paragraph] = []
+        shortened = 0
+        for start in range(0, len(paragraphs), _CHUNK):
+            chunk = paragraphs[start : start + _CHUNK]
+            texts = [paragraph.text for paragraph in chunk]
+            shown = readable(self.generator.tokenizer, texts, self.asking.reading)
+            for paragraph, text in zip(chunk, shown, strict=True):
+                kept += [paragraph] if text is not None else []
+                shortened += text is not None and text != paragraph.text
+        left_out = len(paragraphs) - len(kept)
+        return kept, dataclasses.replace(counts, shortened=shortened, too_long=left_out, kept=len(kept))
+
+    def augmenter(self, counts: Counts, device: Any) -> Questions:
+        """The augmenter, with the model on a device."""
+        config, generator = self.config, self.generator
+        generator.model.to(device)
+        return Questions(
+            generator,
+            digest_generator(generator),
+            self.asking,
+            ENGINES[config.engine](generator, config.batch, config.precision),
+            config.engine,
+            config.precision,
+            str(config.words or "any"),
+            counts.sentence(),
+        )

@@ -1,0 +1,1 @@
+"""Questions from sentences by rules of English grammar, without a trained model."""

@@ -1,0 +1,131 @@
+"""Questions about a paragraph: sentence by sentence, with pronouns replaced by what they stand for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from augment.questions.rules.answers import Memory, is_plural, read_names, read_phrase
+from augment.questions.rules.clauses import Clause, clauses_of
+from augment.questions.rules.composer import RuleQuestion, Subject
+from augment.questions.rules.questions import questions_of
+from augment.questions.rules.tagging import tag_sentence
+from augment.questions.rules.words import WORDS
+from augment.questions.sentences import sentence_spans
+
+_WORD = re.compile(r"[^\W\d_]+")
+_INNER = re.compile(r"(?<=[\w,;:)%] )[A-ZÀ-Þ][\w’'-]*")
+_CUT = re.compile(r"[(\[\n]")  # an answer must be text without what the tags leave out
+_LENGTHS = range(25, 401)  # characters of a sentence
+_LEAST_ENGLISH, _LEAST_WORDS = 0.12, 8
+_OWNERS = frozenset(("his", "her", "its", "their"))
+
+Entities = Callable[[str], list[tuple[str, str]]]
+"""From a text to its names with the labels of spaCy's English pipelines (PERSON, GPE, ...)."""
+
+
+def is_english(text: str) -> bool:
+    """False for text in another alphabet, or with too few of the words that are frequent in English."""
+    words = _WORD.findall(text.lower())
+    if len(words) < _LEAST_WORDS:  # too short to tell by frequent words
+        return sum(word.isascii() for word in words) * 2 >= len(words)
+    return sum(word in WORDS["english"] for word in words) >= _LEAST_ENGLISH * len(words)
+
+
+def ask(text: str, count: int | None = None, entities: Entities | None = None) -> list[RuleQuestion]:
+    """The questions about an English paragraph, ordered by their answers.
+
+    Args:
+        count: only the best so many, from different sentences as far as possible.
+        entities: tells persons and places; without it, only lists and rules do.
+    """
+    memory = read_names(text)
+    for name, label in entities(text) if entities else ():
+        if label == "PERSON":
+            memory.persons.update(name.split())
+        elif label in ("GPE", "LOC", "FAC"):
+            memory.places.update(name.split())
+    known = frozenset([word for word in _WORD.findall(text) if word.islower()] + _INNER.findall(text))
+    found: list[list[RuleQuestion]] = []
+    topics = _Topics()
+    for start, stop in sentence_spans(text):
+        questions: list[RuleQuestion] = []
+        subjects: list[Subject] = []
+        if stop - start in _LENGTHS and text[stop - 1] == ".":
+            sentence = tag_sentence(text, start, stop, known)
+            for clause in clauses_of(sentence) if "?" not in sentence.tags else ():
+                if subject := _subject(clause, memory, topics):
+                    questions += questions_of(clause, memory, subject)
+                    subjects.append(subject)
+                    topics.see(subject)
+        topics.last = subjects[0] if subjects else None
+        found.append(_distinct([one for one in questions if not _CUT.search(text, one.start, one.stop)]))
+    return _choose(found, count)
+
+
+@dataclass
+class _Topics:
+    """What pronouns can stand for: the last person, and the first subject of the sentence before."""
+
+    person: Subject | None = None
+    last: Subject | None = None
+
+    def see(self, subject: Subject) -> None:
+        """Note the subject of a clause."""
+        if subject.kind == "person" and not subject.plural:
+            self.person = subject
+
+    def of(self, pronoun: str) -> Subject | None:
+        """What a pronoun stands for; None if it is not certain."""
+        last = self.last
+        other = WORDS["female" if pronoun in ("he", "his") else "male"]
+        if self.person and self.person.text.split()[-1] in other:
+            return None
+        if pronoun in ("he", "she", "his", "her"):
+            unknown = last and last.kind == "unknown" and not last.plural and not last.text.endswith("s")
+            return last if unknown else self.person
+        if last is None or last.plural != (pronoun in ("they", "their")):
+            return None
+        return last if last.plural or last.kind != "person" else None
+
+
+def _subject(clause: Clause, memory: Memory, topics: _Topics) -> Subject | None:
+    """The subject of a clause, with a pronoun replaced; None if nobody can know what it means."""
+    sentence, (start, stop) = clause.sentence, clause.subject
+    word, tags = sentence.words[start].lower(), sentence.tags[start:stop]
+    if tags == "!":
+        return Subject("there", "thing", False)
+    topic = topics.of(word) if tags == "U" or word in _OWNERS else None
+    if tags == "U":
+        return topic and topic._replace(kind="person" if word in ("he", "she") else topic.kind, resolved=True)
+    phrase = read_phrase(sentence, start, stop, memory)
+    head = sentence.words[phrase.head]
+    plural = "&" in tags or phrase.kind == "group" or (sentence.tags[phrase.head] != "P" and is_plural(head))
+    text = sentence.text(start, stop)
+    if topic:
+        owner = topic.text + ("'" if topic.plural and topic.text.endswith("s") else "'s")
+        kind = "thing" if phrase.kind == "person" else phrase.kind
+        return Subject(f"{owner} {text.partition(' ')[2]}", kind, plural, True)
+    if not tags.strip("DJR"):
+        return None  # "the first"
+    unclear = WORDS["pointing"] | _OWNERS | {"him", "them"}
+    return None if unclear & set(text.lower().split()) else Subject(text, phrase.kind, plural)
+
+
+def _distinct(questions: list[RuleQuestion]) -> list[RuleQuestion]:
+    """The best questions of a sentence whose answers do not overlap."""
+    kept: list[RuleQuestion] = []
+    for one in sorted(questions, key=lambda q: (-q.rank, q.start)):
+        if all(one.stop <= other.start or other.stop <= one.start for other in kept):
+            kept.append(one)
+    return kept
+
+
+def _choose(found: list[list[RuleQuestion]], count: int | None) -> list[RuleQuestion]:
+    """The best questions: first the best one of each sentence, then the second ones; each text once."""
+    ranked = sorted((place, -one.rank, one.start, one) for ones in found for place, one in enumerate(ones))
+    seen: dict[str, RuleQuestion] = {}
+    for *_, one in ranked:
+        seen.setdefault(one.text, one)
+    return sorted(list(seen.values())[:count], key=lambda one: one.start)

@@ -1,0 +1,308 @@
+"""Main clauses: what comes before the subject, the subject, the verb and what follows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from augment.questions.rules.tagging import Tagged
+from augment.questions.rules.verbs import FORMS, Form
+from augment.questions.rules.words import WORDS
+
+_CORE = (
+    r"D{0,2}(?:R+(?=[JCZ])|J&(?=J)|J,(?=J)|[CZ]&(?=[CZ])|[JCZNPQ'])*"
+    r"(?:P~P+|[NPQZC]|(?<=[DJ])Y|(?<=[DJC'])J(?![NPQsbZCYG,]))"
+)
+_LATER = _CORE.replace("NPQ", "NPQsb")  # after the verb, an ambiguous form is a noun
+_NAMED = rf"(?:Y(?:[&IK]Y)?|{_CORE})"
+_PHRASE = rf"{_CORE}(?:[FI](?:Y|{_CORE}))*"
+_SUBJECT = re.compile(rf"(?:{_PHRASE}(?:(?:,{_CORE})*,?&{_PHRASE})?|U)")
+_LEAD = re.compile(rf"(?:[&k],?)?(?:R,|R(?=[IF])|(?:R?[I]{_NAMED}(?:F{_CORE})*)+,?|Y,)*")
+_LEAD_PHRASE = re.compile(rf"{_NAMED}(?:F{_CORE})*")
+_ASIDE = re.compile(r",[^,;:.]{1,15}(?=,)")
+_ASIDES = 3  # so many parts of an apposition between commas
+_ADVERBS = r"(?:T|R(?!R*[CZ]))*"
+_VERB = re.compile(
+    rf"(?P<modal>A){_ADVERBS}(?:e{_ADVERBS}(?:X(?:&R*X)?|G)?|h{_ADVERBS}(?:n{_ADVERBS}(?:X|G)?|X)|v)"
+    rf"|(?P<be>B){_ADVERBS}(?:gR*X|R*X(?:&R*X)?|G)?"
+    rf"|(?P<have>H){_ADVERBS}(?:nR*(?:gR?X|X(?:&R*X)?|G)?|X(?:&R*X)?)"
+    r"|(?P<do>o)T?R*v"
+    r"|(?P<main>[VEsbH])"
+)
+_OBJECT = re.compile(rf"{_LATER}(?:F(?:Y|{_LATER}))*")
+_BOTH = re.compile(rf"&(?!s){_LATER}(?:F(?:Y|{_LATER}))*")
+_PREDICATE = re.compile(r"R*[VBHAosbE]")
+_NEW_CLAUSE = re.compile(rf"[&k]?,?R*(?:(?:{_SUBJECT.pattern}){_PREDICATE.pattern}|[VBHAosE])")
+_ANY_VERB = re.compile("[VBHAosbE]")
+_SURE_CLAUSE = re.compile(rf"[&k]?,?R*(?:(?:{_SUBJECT.pattern})R*[VBHAo]|UR*[sbE]|[VBHAoE])")
+_STARTS = re.compile(r";|,[&k]|,(?=U)")
+_FINITE = frozenset("VBHAo")
+_OPENING = re.compile(r"(?:S|X|G|KR*v|I[GgU]|R[XG])")
+_CLAUSAL = frozenset(("as", "after", "before", "since", "until", "than"))
+_PARTICLES = frozenset(["up", "down", "out", "off", "on", "over", "along", "in", "around", "through"])
+
+
+@dataclass
+class Chunk:
+    """A part of a clause: words start..stop.
+
+    kind: np, pp (its first word is the preposition, unless it is a date), adv, adj, inf (to do), ing, or why.
+    whole: False if a restrictive clause follows inside it, so that it is not an answer by itself.
+    """
+
+    kind: str
+    start: int
+    stop: int
+    whole: bool = True
+
+
+@dataclass
+class Clause:
+    """A clause.
+
+    Attributes:
+        lead: the phrases before the subject.
+        subject, verb: (start, stop) of the words; the verb group has its adverbs.
+        auxiliary: whether the verb group begins with an auxiliary or a form of "be".
+        chunks: what follows the verb.
+    """
+
+    sentence: Tagged
+    lead: list[Chunk]
+    subject: tuple[int, int]
+    verb: tuple[int, int]
+    auxiliary: bool
+    chunks: list[Chunk] = field(default_factory=list)
+
+
+def clauses_of(sentence: Tagged) -> Iterator[Clause]:
+    """The main clauses of a sentence that the grammar knows."""
+    last = 0
+    for start in [0, *(match.end() for match in _STARTS.finditer(sentence.tags))]:
+        if (
+            start
+            and sentence.tags[start - 1] != ";"
+            and not re.search("[VBHAosbE]", sentence.tags[last:start])
+        ):
+            continue  # inside an enumeration
+        last = start
+        if clause := _clause(sentence, start):
+            yield clause
+
+
+def _clause(sentence: Tagged, start: int) -> Clause | None:
+    tags = sentence.tags
+    start = _after_opening(sentence, start)
+    lead = _LEAD.match(tags, start)
+    at = lead.end() if lead else start
+    leads = _leads(sentence, start, at)
+    if tags[at : at + 2] == "!B":
+        return _with_chunks(Clause(sentence, leads, (at, at + 1), (at + 1, at + 2), True))
+    subject = _SUBJECT.match(tags, at)
+    if not subject:
+        return None
+    place = subject.end() + tags.startswith("_", subject.end())
+    group = _verb_group(sentence, place)
+    for _ in range(_ASIDES):
+        aside = _ASIDE.match(tags, place)
+        if group or not aside:
+            break
+        place = aside.end()
+        group = _verb_group(sentence, place + 1)
+    return _with_chunks(Clause(sentence, leads, subject.span(), *group)) if group else None
+
+
+def _verb_group(sentence: Tagged, start: int) -> tuple[tuple[int, int], bool] | None:
+    """The words of the verb group that begins at `start`, and whether it has an auxiliary."""
+    tags, first = sentence.tags, start
+    while tags[first : first + 1] == "R":
+        first += 1
+    if tags[first : first + 1] == "X" and tags[start - 1] == ",":  # after an apposition, a past tense
+        past = "d" in FORMS.get(sentence.words[first], Form("", "")).kinds and not _reduced(sentence, first)
+        return ((start, first + 1), False) if past else None
+    verb = _VERB.match(tags, first)
+    noun = tags[first : first + 1] in ("s", "b") and _later_verb(tags, first + 1)
+    if not verb or noun or "T" in verb.group() or _reduced(sentence, first):
+        return None
+    return (start, verb.end()), verb.lastgroup != "main" and verb.group() != "H"
+
+
+def _after_opening(sentence: Tagged, start: int) -> int:
+    """Where the main clause begins after a participle or a subordinate clause that does not limit it."""
+    tags = sentence.tags
+    if not _OPENING.match(tags, start) or (
+        tags[start] in "SI" and sentence.words[start] not in WORDS["openings"]
+    ):
+        return start
+    comma = tags.find(",", start)
+    while comma > 0:
+        subject = _SUBJECT.match(tags, comma + 1)
+        if subject and _PREDICATE.match(tags, subject.end()):
+            return comma + 1
+        comma = tags.find(",", comma + 1)
+    return start
+
+
+def _leads(sentence: Tagged, start: int, stop: int) -> list[Chunk]:
+    """The dates and prepositional phrases before the subject; not those that may belong to each other."""
+    tags, found = sentence.tags, list[Chunk]()
+    place = start
+    while place < stop:
+        if found and tags[place - 1] not in ",Y" and tags[place] == "I":
+            nested = (
+                tags[place + 1] != "Y" or sentence.words[found[-1].start] in _CLAUSAL
+            )  # after a death in 1680
+            return [] if nested else [Chunk("pp", place, place + 2)]
+        if tags[place] == "Y":
+            found.append(Chunk("pp", place, place + 1))
+        elif tags[place] == "I" and (phrase := _LEAD_PHRASE.match(tags, place + 1)):
+            found.append(Chunk("pp", place, min(phrase.end(), stop)))
+            place = phrase.end() - 1
+        place += 1
+    return found
+
+
+def _later_verb(tags: str, start: int, more: str = "") -> bool:
+    """True if a certain finite verb follows before the clause can have ended."""
+    for tag in tags[start:]:
+        if tag in _FINITE or tag in more:
+            return True
+        if tag in ",;:.SWU&k":
+            return False
+    return False
+
+
+def _reduced(sentence: Tagged, at: int) -> bool:
+    """True if a past form may begin a reduced relative clause ("the law passed in 1960 was ...")."""
+    tags = sentence.tags
+    if tags[at] not in "EX":
+        return False
+    if _later_verb(tags, at + 1):
+        return True
+    bare = tags[at + 1 : at + 2] in ("I", "F", ".", ",", "") or tags[at + 1 : at + 3] == "RI"
+    form = FORMS.get(sentence.words[at])
+    called = form is not None and form.base in WORDS["two_objects"]
+    if ((bare or called) and _later_verb(tags, at + 1, "E")) or (called and tags[at - 1 : at + 2] == "NEP"):
+        return True
+    return bare and tags[at - 1] != "P" and (form is None or form.base not in WORDS["intransitive"])
+
+
+def _with_chunks(clause: Clause) -> Clause | None:
+    """The clause with what follows its verb, up to its end; None if the rules do not know it."""
+    tags, chunks = clause.sentence.tags, clause.chunks
+    place: int | None = clause.verb[1]
+    while place is not None and place < len(tags) and tags[place] not in ".;:":
+        tag = tags[place]
+        dated = any("Y" in tags[chunk.start : chunk.stop] for chunk in chunks)
+        if tag == "_" or (tag == "," and tags[place + 1 : place + 3] == "IY" and not dated):
+            place += 1
+        elif tag == ",":
+            if _enumerated(tags, place) and (not chunks or chunks.pop().kind != "pp"):
+                return None
+            break
+        elif tag in "&k":
+            return clause if _NEW_CLAUSE.match(tags, place) else None
+        elif tag == "S" and clause.sentence.words[place] != "because":
+            return None if place == clause.verb[1] or clause.sentence.words[place] == "that" else clause
+        else:
+            place = _add_chunk(clause.sentence, chunks, place)
+    return clause if place is not None else None
+
+
+def _add_chunk(sentence: Tagged, chunks: list[Chunk], place: int) -> int | None:
+    """Add the chunk at `place` and return where it ends; None if the rules do not know it."""
+    tags, words, tag = sentence.tags, sentence.words, sentence.tags[place]
+    last = chunks[-1] if chunks and chunks[-1].kind in ("np", "pp") else None
+    follows = tags[place + 1 : place + 2]
+    kind, whole, stop = "adv", True, place + 1
+    if tag == "S" or (tag == "J" and words[place : place + 2] == ["due", "to"]):
+        kind, start = "why", place + 1 + (tag == "J" or follows == "F")
+        stop = _boundary(tags, start, ",.;:") if start == place + 1 else _object(tags, start)
+        listed = tags[stop : stop + 1] == "," and _enumerated(tags, stop)
+        place = start
+        if stop == start or listed:
+            return None
+    elif tag == "W":
+        stop = _boundary(tags, place, ",.;:")
+        if not chunks or words[place] == "what" or stop - place > 12:
+            return None
+        chunks[-1].stop, chunks[-1].whole = stop, False
+        return stop
+    elif tag in "KGXE" or (tag in "IF" and follows == "G"):
+        stop = _stretch(tags, place + 1)
+        alone = stop == place + 1 and tags[stop : stop + 1] == ","
+        if not stop or (tag in "XE" and (alone or not last)):
+            return None
+        if tag in "GXE" and last:
+            last.stop, last.whole = stop, False
+            return stop
+        kind = "inf" if tag == "K" else "ing"
+    elif tag in "IF":
+        kind, stop = "pp", _object(tags, place + 1)
+        if follows == "Y" and stop == place + 1:
+            stop = place + 2 + 2 * (tags[place + 2 : place + 4] in ("IY", "KY", "&Y"))
+        if stop == place + 1:
+            if words[place] not in _PARTICLES or tags[stop : stop + 1] not in (",", ".", ";", "I", "D"):
+                return None
+            kind = "adv"  # to set up
+        if last and words[place] == "for" and tags[place - 1] == "P" and "P" in tags[place + 1 : stop]:
+            last.stop = stop  # the National Endowment for the Arts
+            return stop
+    elif tag == "Y":
+        kind = "pp"
+        if tags[place - 1] in "NP" and words[place].isdigit():
+            return None  # "the years 1549"
+    elif tag == "O":
+        kind, whole = "np", False
+    elif (end := _object(tags, place)) > place:
+        kind, stop = "np", end
+        if tags[place - 1] == "Y":
+            return None
+    elif tag == "J":
+        kind = "adj"
+    elif tag != "R":
+        return None
+    finite = "VBHAosbE" if words[place] in _CLAUSAL else "VBHAo"
+    if kind in ("np", "pp") and stop < len(tags) and tags[stop] in finite:
+        return len(tags) if kind == "pp" and chunks else None  # "after the war ended"
+    if kind != "adv" or follows == "F" or words[place] not in WORDS["connectives"]:
+        chunks.append(Chunk(kind, place, stop, whole))
+    return stop
+
+
+def _stretch(tags: str, place: int) -> int:
+    """The end of an infinitive or participle with all that belongs to it; 0 if it is not certain."""
+    start = place
+    while place < len(tags) and tags[place] not in ",.;:SWk":
+        if tags[place] == "&" and _NEW_CLAUSE.match(tags, place):
+            break
+        place += 1
+    unsure = any(tag in _FINITE for tag in tags[start:place]) or tags[place : place + 1] == "W"
+    return 0 if unsure or (tags[place : place + 1] == "," and _enumerated(tags, place)) else place
+
+
+def _enumerated(tags: str, comma: int) -> bool:
+    """True if a comma is the first one of an enumeration."""
+    if _SURE_CLAUSE.match(tags, comma + 1):
+        return False
+    following = _OBJECT.match(tags, comma + 1)
+    if not following:
+        return tags[comma + 1 : comma + 2] in ("J", "&", "G", "X")
+    return tags[following.end() : following.end() + 1] in ("&", ",")
+
+
+def _object(tags: str, place: int) -> int:
+    """The end of the noun phrase at `place`, with its "of" and "and"; `place` if there is none."""
+    match = _OBJECT.match(tags, place)
+    if not match:
+        return place
+    both = _BOTH.match(tags, match.end())
+    if both and tags[match.end() - 1] != "Y" and not _PREDICATE.match(tags, both.end()):
+        return both.end()
+    return match.end()
+
+
+def _boundary(tags: str, place: int, stops: str) -> int:
+    """The place of the first of `stops` from `place` on."""
+    return next((i for i in range(place, len(tags)) if tags[i] in stops), len(tags))
