@@ -122,6 +122,7 @@ def generate_questions(
     from augment.questions.rules.rule_augmenter import RULES
     from augment.questions.training.prompts import span_task
     from mtkd.storage.distributed import launched
+    from mtkd.storage.worker_pools import Workers
     from tasks.progress import progress
 
     name = span_task(resolve(task)).name
@@ -142,7 +143,7 @@ def generate_questions(
                 ready.job,
                 ready.rows,
                 Path(out),
-                workers=config.workers,
+                workers=Workers(config.workers),
                 overwrite=overwrite,
                 advance=advance,
                 ranks=ranks,

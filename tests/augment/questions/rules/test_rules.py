@@ -19,6 +19,7 @@ from augment.questions.generation.config import GenerationConfig, prepare_genera
 from augment.questions.rules.ask import ask, is_english
 from augment.questions.rules.verbs import FORMS, third_person
 from mtkd.storage.distributed import ProcessGroup
+from mtkd.storage.worker_pools import Workers
 from tasks.corpus_reader import QUESTION_SCHEMA, read_corpus
 from tasks.errors import UserError
 
@@ -198,7 +199,7 @@ def test_the_corpus_does_not_depend_on_processes_or_interruptions(text, tmp_path
     def write(name: str, **given):
         config = GenerationConfig(str(text), per_paragraph=3, shard=6, **given)
         ready = prepare_generation(config, "squad", None, "0.1", "mtkd")
-        return write_corpus(ready.job, ready.rows, tmp_path / name, workers=config.workers)
+        return write_corpus(ready.job, ready.rows, tmp_path / name, workers=Workers(config.workers))
 
     write("one")
     whole = contents(tmp_path / "one")
