@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from tasks.files import digest_file
+from tasks.records import Count, Record, Text
 
 
 @dataclass(frozen=True)
-class ShardEntry:
+class ShardEntry(Record):
     """One shard: its path inside the output, its task, number of rows, SHA-256 and size in bytes."""
 
-    file: str
-    task: str
-    rows: int
+    file: Annotated[str, Field(min_length=1, max_length=255)]
+    task: Text
+    rows: Count
     sha256: str
-    bytes: int
+    bytes: Count
 
     def damage(self, directory: Path, *, digest: bool) -> str | None:
         """Describe what is wrong with the file; None if it is intact.

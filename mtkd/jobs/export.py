@@ -12,6 +12,7 @@ import mtkd
 from mtkd.evaluation.differences import Difference
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.export_transformers import as_transformers
+from mtkd.model_files import EXPORT, EXPORT_FORMAT
 from mtkd.models.exported import ExportedModel
 from mtkd.models.model_card import EXPORTED, model_card, usage
 from mtkd.models.multitask import MultiTaskModel
@@ -20,11 +21,12 @@ from mtkd.models.saved_model import TOKENISER, digest_model, write_description
 from mtkd.onnx_export.graphs import WEIGHTS, require_exporter, trace, write_graphs
 from mtkd.onnx_export.int8 import KEPT, lacks_vnni, quantise
 from mtkd.onnx_export.parity import check_parity
-from mtkd.runtime import EXPORT, FORMAT, OnnxModel, described_tokeniser
+from mtkd.runtime import OnnxModel, described_tokeniser
 from mtkd.storage.output_directory import OutputKind, check_directory
 from tasks.errors import UserError, shorten, unknown
-from tasks.files import atomic_directory, digest_file, read_json, write_json
+from tasks.files import atomic_directory, digest_file, write_json
 from tasks.progress import say
+from tasks.records import read_record
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 
@@ -37,7 +39,9 @@ EXPORTS = OutputKind(
         r"README\.md",
         r"(model|export|tokenizer.*|special_tokens_map)\.json",
     ),
-    lambda place: read_json(place / EXPORT).get("source") if (place / EXPORT).is_file() else None,
+    lambda place: (
+        read_record(place / EXPORT, dict[str, Any]).get("source") if (place / EXPORT).is_file() else None
+    ),
 )
 Format = Literal["onnx", "transformers"]
 
@@ -125,7 +129,7 @@ def export(
         write_description(place, part.encoder.config, tasks, part.info)
         _describe(place, part, tasks)
         record: dict[str, Any] = {
-            "format": FORMAT,
+            "format": EXPORT_FORMAT,
             "mtkd": mtkd.__version__,
             "source": source,
             "input_format": part.encoder.input_format,

@@ -17,10 +17,10 @@ from mtkd import __version__
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.storage.distributed import ALONE, ProcessGroup
 from mtkd.storage.output_directory import OutputKind, check_directory, open_directory
+from mtkd.training.run_record import RUN_FILE, read_run_record
 from tasks.errors import UserError
-from tasks.files import read_json, write_json
+from tasks.files import write_json
 
-RUN_FILE = "run.json"
 PREDICTIONS = "predictions"  # what the model predicted for each validation row
 command_line: ContextVar[str | None] = ContextVar(
     "command_line", default=None
@@ -41,8 +41,8 @@ _PACKAGES = (
 
 def _read_identity(directory: Path) -> Any:
     """The identity of the run in a directory; None if there is no run."""
-    record = read_json(directory / RUN_FILE) if (directory / RUN_FILE).is_file() else None
-    return record.get("identity") if isinstance(record, dict) else None
+    file = directory / RUN_FILE
+    return read_run_record(file).get("identity") if file.is_file() else None
 
 
 RUN_KIND = OutputKind(
@@ -104,7 +104,7 @@ class RunDirectory:
     @property
     def record(self) -> dict[str, Any]:
         """The current content of run.json."""
-        return read_json(self.path / RUN_FILE)
+        return read_run_record(self.path / RUN_FILE)
 
     @property
     def scores(self) -> dict[str, Any]:

@@ -23,9 +23,6 @@ from tasks.files import (
     drop_directory,
     is_temporary,
     locked,
-    read_json,
-    refuse_newer,
-    write_json,
     write_text,
 )
 
@@ -115,23 +112,6 @@ def test_digests(tmp_path: Path) -> None:
         digest_bytes("ab", b"c") == hashlib.sha256(b"\2" + b"\0" * 7 + b"ab\1" + b"\0" * 7 + b"c").hexdigest()
     )
     assert len({digest_bytes("ab", "c"), digest_bytes("a", "bc"), digest_bytes("abc")}) == 3
-
-
-def test_json_there_and_back_and_what_is_not_json(tmp_path: Path) -> None:
-    value = {"name": "où", "list": [1, 2.5, None]}
-    write_json(tmp_path / "a.json", value)
-    assert read_json(tmp_path / "a.json") == value and "où" in (tmp_path / "a.json").read_text("utf-8")
-    (tmp_path / "bad.json").write_bytes(b"{\xff")
-    for name, said in (("none.json", "no such file"), ("bad.json", "not valid JSON")):
-        with pytest.raises(UserError, match=said):
-            read_json(tmp_path / name)
-
-
-def test_what_a_newer_version_wrote_is_refused() -> None:
-    for raw in ({"format": 2}, {}, [], {"format": "3"}):
-        refuse_newer(raw, 2, "X is a corpus")
-    with pytest.raises(UserError, match="X is a corpus of format 3"):
-        refuse_newer({"format": 3}, 2, "X is a corpus")
 
 
 def test_files_have_the_permissions_of_any_new_file(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ from mtkd.training.optimizers import OPTIMIZERS, linear_rate
 from mtkd.training.processes import make_accelerator
 from tasks.digests import write_digests
 from tasks.errors import UserError
-from tasks.files import digest_bytes, drop_directory, read_json, write_json
+from tasks.files import digest_bytes, drop_directory, write_json
+from tasks.records import read_record
 from tasks.sources import DataSource
 from tasks.task import Task
 
@@ -44,8 +45,7 @@ def _read_key(directory: Path) -> str | None:
     """The key of the finished or unfinished run in a directory."""
     for path in (directory / RECORD, directory / _WORK / "run.json"):
         if path.is_file():
-            record = read_json(path)
-            return record.get("key") if isinstance(record, dict) else None
+            return read_record(path, dict[str, Any]).get("key")
     return None
 
 
@@ -176,8 +176,7 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
     key = _key(job, digest, [*asked, *held_out[0]])
     with open_directory(place.out, GENERATOR_KIND, key, overwrite=place.overwrite):
         if (place.out / RECORD).is_file():
-            finished: dict[str, Any] = read_json(place.out / RECORD)
-            return finished
+            return read_record(place.out / RECORD, dict[str, Any])
         write_json(place.out / _WORK / "run.json", {"key": key})
         model, tokenizer = (
             (generator.model, generator.tokenizer) if generator else _start(job, asked, place.out / _WORK)
@@ -266,7 +265,7 @@ class _Training(TrainingLoop[list[int]]):
         return self._job.rate * linear_rate(1.0, self.position.step, self.total, self._warm, self._warm)
 
     def dropout_seed(self, micro: int) -> int:
-        return self._job.seed * 1_000_003 + self.position.step
+        return (self._job.seed * 1_000_003 + self.position.step) % 2**63
 
     def step(self, rows: list[int]) -> float:
         loss, history = super().step(rows), self.position.history
