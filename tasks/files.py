@@ -1,4 +1,4 @@
-"""Atomic writes, locks, digests and JSON files."""
+"""Atomic writes, locks and digests."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from typing import Any
 from tasks.errors import UserError
 
 LOCK = ".mtkd.lock"  # in every directory that a command writes
+_UNUSABLE = (
+    *(errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT),
+    *(errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP),
+)
 
 
 @contextlib.contextmanager
@@ -35,7 +39,7 @@ def disk_errors(path: Path) -> Iterator[None]:
                 f"{what}: could not write {path}",
                 hint=f"{remedy} and run the same command again; finished parts are kept",
             ) from error
-        if number in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT):
+        if number in _UNUSABLE:
             raise UserError(
                 f"cannot write {path}: {os.strerror(number)}", hint="choose another path"
             ) from error
@@ -233,20 +237,6 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        UserError: the file does not exist or is not JSON.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"no such file: {path}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from error
-
-
 def digest_bytes(*parts: bytes | str) -> str:
     """A SHA-256 over the parts, each prefixed by its length."""
     return digest_parts(parts)
@@ -266,23 +256,3 @@ def digest_file(path: Path) -> str:
     """The SHA-256 of a file's bytes."""
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def refuse_newer(raw: Any, known: int, what: str) -> None:
-    """Refuse a file that a newer version of mtkd wrote.
-
-    Args:
-        raw: the JSON content; its key "format" holds the version of the format.
-        known: the newest format that this version can read.
-        what: start of the message, such as "DIR is a corpus".
-
-    Raises:
-        UserError: the format is newer than `known`.
-    """
-    found = raw.get("format") if isinstance(raw, dict) else None
-    if isinstance(found, int) and found > known:
-        raise UserError(
-            f"{what} of format {found}",
-            expected=f"formats up to {known}",
-            hint="upgrade mtkd, or create it again with this version",
-        )

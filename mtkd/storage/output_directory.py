@@ -24,7 +24,8 @@ from typing import Any
 
 from mtkd.storage.distributed import ALONE, ProcessGroup
 from tasks.errors import UserError
-from tasks.files import LOCK, locked, read_json, refuse_newer, remove_leftovers, write_json
+from tasks.files import LOCK, locked, remove_leftovers, write_json
+from tasks.records import read_record
 
 CLAIM = ".mtkd.json"
 _FORMAT = 1  # of the claim
@@ -184,10 +185,8 @@ def _read_claim(path: Path, kind: OutputKind) -> dict[str, Any] | None:
     """The claim of an output of this kind; None if there is none."""
     if not (path / CLAIM).is_file():
         return None
-    claim = read_json(path / CLAIM)
-    refuse_newer(claim, _FORMAT, f"{path} is an output")
-    ours = isinstance(claim, dict) and claim.get("output") == kind.name and "identity" in claim
-    return claim if ours else None
+    claim = read_record(path / CLAIM, dict[str, Any], newest=_FORMAT)
+    return claim if claim.get("output") == kind.name and "identity" in claim else None
 
 
 def _matches(patterns: Iterable[str], file: str) -> bool:

@@ -23,10 +23,11 @@ from mtkd.storage.output_directory import (
     existing_identity,
     open_directory,
 )
+from mtkd.training.run_record import RUN_FILE, read_run_record
 from tasks.errors import UserError
-from tasks.files import read_json, write_json
+from tasks.files import write_json
+from tasks.records import read_record
 
-RUN_FILE = "run.json"
 PREDICTIONS = "predictions"  # what the model predicted for each validation row
 command_line: ContextVar[str | None] = ContextVar(
     "command_line", default=None
@@ -54,10 +55,9 @@ def _read_identity(directory: Path) -> Any:
 
 def _read_record(directory: Path) -> dict[str, Any]:
     try:
-        record = read_json(directory / RUN_FILE)
-    except (UserError, OSError):
+        return read_record(directory / RUN_FILE, dict[str, Any])
+    except UserError:
         return {}
-    return record if isinstance(record, dict) else {}
 
 
 RUN_PARTS = (  # of a run, of a stage, and of a learning rate of finetune
@@ -132,7 +132,7 @@ class RunDirectory:
     @property
     def record(self) -> dict[str, Any]:
         """The current content of run.json."""
-        return read_json(self.path / RUN_FILE)
+        return read_run_record(self.path / RUN_FILE)
 
     @property
     def scores(self) -> dict[str, Any]:

@@ -73,13 +73,18 @@ def convert_mt_dnn(file: Path) -> Path:
         return written.is_file() and written.stat().st_mtime >= file.stat().st_mtime
 
     if not current():
+        model, tokeniser = _load(file)
         with locked(place, wait=True):
             if not current():  # another process may just have written it
-                _write(file, place)
+                with staged_directory(place, "model.safetensors") as temporary:
+                    model.save_pretrained(temporary)
+                    tokeniser.save(temporary)
+                say(f"{file} was converted to {place}")
     return place
 
 
-def _write(file: Path, place: Path) -> None:
+def _load(file: Path) -> tuple[Any, Tokeniser]:
+    """The encoder of a checkpoint as a model of transformers, and its tokeniser."""
     from transformers import BertConfig, BertModel
 
     from mtkd.models.encoders.pretrained_config import quieten
@@ -103,7 +108,4 @@ def _write(file: Path, place: Path) -> None:
         ) from error
     tokeniser = Tokeniser.load(_TOKENISERS[sizes["vocab_size"]] or str(embedded_encoder()))
     tokeniser.hf.model_max_length = model.config.max_position_embeddings
-    with staged_directory(place, "model.safetensors") as temporary:
-        model.save_pretrained(temporary)
-        tokeniser.save(temporary)
-    say(f"{file} was converted to {place}")
+    return model, tokeniser
