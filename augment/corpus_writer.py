@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from tasks.loading import digest_rows
 from tasks.progress import Advance
 from tasks.rows import Rows
 from tasks.shards import ShardEntry
-from tasks.task import Task
+from tasks.task import MOST_COPIES, Task
 
 _COUNTS = ("words", "changed", "unchanged")
 _DICTIONARY = ("task", "parent", "method")
@@ -93,9 +94,10 @@ def copies_of(tasks: Sequence[Task], spec: str | None = None) -> dict[str, int]:
         name, separator, number = (part.strip() for part in item.rpartition("="))
         if separator and name not in copies:
             raise unknown("task", name, copies, hint="name in `copies` a task of `tasks`")
-        if not (number.isascii() and number.isdigit() and int(number) > 0):
+        if not (re.fullmatch("[0-9]{1,9}", number) and 1 <= int(number) <= MOST_COPIES):
             raise UserError(
-                f"`copies={item.strip()!r}`", expected="task=number, such as rte=40, or one number above 0"
+                f"`copies={item.strip()[:40]!r}`",
+                expected=f"task=number, such as rte=40, or one number from 1 to {MOST_COPIES:,}",
             )
         copies.update({name: int(number)} if separator else dict.fromkeys(copies, int(number)))
     return copies
@@ -133,8 +135,8 @@ def write_corpus(
     for task, part in rows.items():
         if len(part) == 0:
             raise UserError(f"task {task!r} has no rows to copy", hint="omit the task, or increase `limit`")
-        if job.copies[task] < 1:
-            raise UserError(f"{job.copies[task]} copies of task {task!r}", expected="1 or more")
+        if not 1 <= job.copies[task] <= MOST_COPIES:
+            raise UserError(f"{job.copies[task]} copies of task {task!r}", expected=f"1 to {MOST_COPIES:,}")
     if not rows:
         raise UserError("no tasks to copy", expected="1 or more")
     digests = {task: digest_rows(part) for task, part in rows.items()}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mtkd.selection import Selection
+from tasks.records import Layer, Record, Size, Width
 
 # The outputs that exist per layer, and their names in messages.
 BY_LAYER = {
@@ -25,7 +26,7 @@ NO_LAYERS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
-class OutputSpec:
+class OutputSpec(Record):
     """The outputs that a loss term needs of a model, or that a model or teacher offers.
 
     The fields named in BY_LAYER are sets of layers. Layers count from 1; layer 0 is the output of the
@@ -47,14 +48,14 @@ class OutputSpec:
     logits: bool = False
     pooled: bool = False
     sequence: bool = False
-    cls: frozenset[int] = NO_LAYERS
-    hidden: frozenset[int] = NO_LAYERS
-    query: frozenset[int] = NO_LAYERS
-    key: frozenset[int] = NO_LAYERS
-    value: frozenset[int] = NO_LAYERS
-    context: frozenset[int] = NO_LAYERS
-    scores: frozenset[int] = NO_LAYERS
-    selected: frozenset[int] = NO_LAYERS
+    cls: frozenset[Layer] = NO_LAYERS
+    hidden: frozenset[Layer] = NO_LAYERS
+    query: frozenset[Layer] = NO_LAYERS
+    key: frozenset[Layer] = NO_LAYERS
+    value: frozenset[Layer] = NO_LAYERS
+    context: frozenset[Layer] = NO_LAYERS
+    scores: frozenset[Layer] = NO_LAYERS
+    selected: frozenset[Layer] = NO_LAYERS
     selection: Selection | None = None
 
     def __or__(self, other: OutputSpec) -> OutputSpec:
@@ -178,7 +179,7 @@ class ModelOutput(EncoderOutput):
 
 
 @dataclass(frozen=True)
-class EncoderSpec:
+class EncoderSpec(Record):
     """The sizes of an encoder, which are known before any weight is loaded.
 
     Attributes:
@@ -195,14 +196,14 @@ class EncoderSpec:
     """
 
     family: str
-    layers: int
-    width: int
-    attention: int
-    heads: int
-    pooled: int
-    offers: OutputSpec
-    stride: int = 1
-    embedding: int | None = None
+    layers: Layer
+    width: Width
+    attention: Width
+    heads: Width
+    pooled: Width
+    offers: OutputSpec = OutputSpec()
+    stride: Size = 1
+    embedding: Width | None = None
     table: str = "transformer"
 
     def width_of(self, layer: int) -> int:

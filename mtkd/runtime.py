@@ -1,6 +1,6 @@
 """Run an exported model with ONNX Runtime. Nothing here imports torch or transformers.
 
-It needs onnxruntime, tokenizers, numpy and pyarrow; `mtkd[onnx]` installs the first one.
+It needs onnxruntime, tokenizers, numpy, pyarrow and pydantic; `mtkd[onnx]` installs the first one.
 
     from mtkd.runtime import OnnxModel
 
@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from mtkd.model_files import AGAIN, read_export, read_model_file
 from tasks.encoding import PADDED, Encoded, TokenArrays, pad_rows
 from tasks.errors import UserError, shorten, unknown
-from tasks.files import digest_file, plain_path, read_json
+from tasks.files import digest_file
 from tasks.loading import unlabelled_rows
 from tasks.model_tasks import mapped_logits
 from tasks.raw_table import RawTable
@@ -28,10 +29,7 @@ from tasks.tables import as_table
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
 
-EXPORT = "export.json"
-FORMAT = 1
 LOGITS = "logits_"  # an output is called logits_ and the name of a head
-_AGAIN = "export the model again"
 
 
 class OnnxModel:
@@ -57,15 +55,14 @@ class OnnxModel:
         self.record = read_export(place)
         for file, digest in self.record["files"].items():
             if not (place / file).is_file() or digest_file(place / file) != digest:
-                raise UserError(f"{place / file} is missing or damaged", hint=_AGAIN)
-        model = read_json(place / "model.json")
-        tasks = [Task.from_json(value) for value in model["tasks"]]
-        self.tasks = {task.head: task for task in tasks}
-        self._scores = model["scores"]
+                raise UserError(f"{place / file} is missing or damaged", hint=AGAIN)
+        model = read_model_file(place)
+        self.tasks = {task.head: task for task in model.tasks}
+        self._scores = model.scores
         tokeniser = Tokeniser(SavedTokeniser(place, self.record["tokeniser"]))  # type: ignore[arg-type]
         # "joined": a cross-encoder, "side-by-side": a bi-encoder, "separate": a BiLSTM or static student
         input_format = self.record["input_format"]
-        self.reader = Reader(tokeniser, input_format, model["max_length"], model["stride"])
+        self.reader = Reader(tokeniser, input_format, model.max_length, model.stride)
         self._sessions = {
             graph["texts"]: _session(place / graph["file"], threads) for graph in self.record["graphs"]
         }
@@ -142,27 +139,6 @@ class OnnxModel:
         layout = self.reader.layout(len(task.columns))
         threshold = recorded_threshold(self._scores, task)
         return list(task.type.records(task, encoded, logits, layout, threshold))
-
-
-def read_export(place: Path) -> dict[str, Any]:
-    """Read export.json.
-
-    Raises:
-        UserError: there is none, or another version of mtkd wrote it.
-    """
-    if not (place / EXPORT).is_file():
-        raise UserError(f"{place} is no export", expected="a directory that `mtkd export` wrote")
-    record: dict[str, Any] = read_json(place / EXPORT)
-    if record.get("format", FORMAT) != FORMAT:
-        raise UserError(f"{place} was exported by another version of mtkd", hint=_AGAIN)
-    if missing := {"files", "graphs", "input_format", "tokeniser"} - record.keys():
-        raise UserError(f"{place / EXPORT} is damaged: it lacks {', '.join(sorted(missing))}", hint=_AGAIN)
-    try:
-        for name in (*record["files"], *(graph["file"] for graph in record["graphs"])):
-            plain_path(name)
-    except ValueError as error:
-        raise UserError(f"{place / EXPORT} is damaged: {error}", hint=_AGAIN) from error
-    return record
 
 
 def graph_inputs(tokens: tuple[TokenArrays, ...], input_format: str) -> dict[str, np.ndarray]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from tasks.errors import UserError
+from tasks.records import Layer, Record, Size
 
 TokenRule = Literal["left", "att", "att-no-sep", "att-last-no-sep"]
 UnitRule = Literal["magnitude", "uniform", "random"]
 
 
 @dataclass(frozen=True)
-class Selection:
+class Selection(Record):
     """Which part of the hidden states is kept (Liu et al. 2021, section 4).
 
     Attributes:
@@ -25,11 +28,11 @@ class Selection:
         scored: (layer, layer whose attention ranks its tokens) pairs, for rules that use attention.
     """
 
-    tokens: int | None = None
+    tokens: Size | None = None
     by: TokenRule = "att-last-no-sep"
-    width: float = 1.0
+    width: Annotated[float, Field(gt=0, le=1)] = 1.0
     units: UnitRule = "magnitude"
-    scored: tuple[tuple[int, int], ...] = ()
+    scored: tuple[tuple[Layer, Layer], ...] = ()
 
     @property
     def ranked(self) -> bool:

@@ -27,7 +27,8 @@ from mtkd.losses.allowed_values import allowed_values
 from mtkd.losses.term_settings import Strict, TermSettings, is_zero
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.models.encoders.encoder_registry import settings_class, student_settings
-from tasks.errors import UserError, unknown
+from tasks.errors import UserError, brief, unknown
+from tasks.records import Depth, Seed
 from tasks.sampler import Mixing
 
 # The settings class of the student, chosen by `student.kind`.
@@ -124,7 +125,7 @@ class TrainSettings(Strict):
     patience: int | None = Field(None, gt=0)
     checkpoint_minutes: float = Field(10.0, gt=0)
     checkpoint_steps: int | None = Field(None, gt=0)
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
 
     @property
     def n_epochs(self) -> int:
@@ -301,10 +302,10 @@ class RefineSettings(Strict):
     summary: str
     source: str
     pooling: Literal["auto", "cls", "pooler", "mean"] = "auto"
-    layers: int | None = Field(None, gt=0)
+    layers: Depth | None = None
     max_length: int = Field(128, ge=8)
     stride: int = Field(128, ge=0)
-    head_hidden: int = Field(0, ge=0)
+    head_hidden: int = Field(0, ge=0, le=32_768)
     dropout: float = Field(0.1, ge=0, lt=1)
     pairs: Literal["auto", "cross-encoder", "bi-encoder"] = "auto"
     pair_head: Literal["linear", "san"] = "linear"
@@ -325,7 +326,7 @@ class FinetuneSettings(Strict):
     name: str
     summary: str
     source: str
-    learning_rates: list[float] = Field(min_length=1)
+    learning_rates: list[Annotated[float, Field(gt=0)]] = Field(min_length=1)
     epoch_counts: list[PositiveInt] = Field(default_factory=list)
     max_length: int | None = Field(None, ge=8)
     train: TrainSettings = TrainSettings()
@@ -381,7 +382,7 @@ def _explain(model: type[BaseModel], values: Mapping[str, Any], error: Validatio
         expected = str(first["ctx"].get("error", first["msg"]))
     else:
         expected = _expected(model, values, [name for name in where if not name.isdigit()]) or first["msg"]
-    return UserError(f"{key} = {first.get('input')!r} is not valid", expected=expected)
+    return UserError(f"{key} = {brief(first.get('input'))} is not valid", expected=expected)
 
 
 def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str]) -> str | None:

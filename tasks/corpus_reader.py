@@ -13,15 +13,16 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from tasks.errors import UserError, unknown
-from tasks.files import read_json, refuse_newer
+from tasks.records import Count, Name, Record, Share, Size, read_record
 from tasks.rows import ANSWERS, Rows, answered
 from tasks.shards import ShardEntry
 
@@ -49,10 +50,11 @@ QUESTION_SCHEMA = pa.schema(
     ]
 )
 _LONGEST = 2**31 - 1
+_NEVER_NULL = ("task", "parent", "copy", "text", "text_pair")
 
 
 @dataclass(frozen=True)
-class CorpusTask:
+class CorpusTask(Record):
     """One task of a corpus.
 
     Attributes:
@@ -67,20 +69,20 @@ class CorpusTask:
         unlabelled_digest: digest of these; "" if there are none.
     """
 
-    name: str
-    texts: int
-    copies: int
-    source_rows: int
-    rows: int
+    name: Name
+    texts: Annotated[int, Field(ge=1, le=2)]
+    copies: Size
+    source_rows: Count
+    rows: Count
     source_digest: str
-    words_changed: float
-    unchanged: float
-    unlabelled: int = 0
+    words_changed: Share
+    unchanged: Share
+    unlabelled: Count = 0
     unlabelled_digest: str = ""
 
 
 @dataclass(frozen=True)
-class CorpusManifest:
+class CorpusManifest(Record):
     """The manifest of a corpus.
 
     Attributes:
@@ -94,7 +96,7 @@ class CorpusManifest:
         kind: "copies" of task rows, or "questions", which are new rows of a `span` task (`QUESTION_SCHEMA`).
     """
 
-    format: int
+    format: Count
     method: str
     settings: Mapping[str, Any]
     version: str
@@ -103,7 +105,12 @@ class CorpusManifest:
     key: str
     tasks: tuple[CorpusTask, ...]
     shards: tuple[ShardEntry, ...]
-    kind: str = "copies"
+    kind: Annotated[str, Field(pattern=r"^(copies|questions)\z")] = "copies"
+
+    def __post_init__(self) -> None:
+        for task in self.tasks:
+            if task.rows != sum(shard.rows for shard in self.shards if shard.task == task.name):
+                raise ValueError(f"shards with the {task.rows} rows of {task.name}")
 
     @property
     def rows(self) -> int:
@@ -147,16 +154,8 @@ def read_corpus_manifest(directory: Path) -> CorpusManifest:
             if unfinished
             else "make one with `mtkd augment mask --out DIR`",
         )
-    raw = read_json(path)
-    refuse_newer(raw, CORPUS_FORMAT, f"{directory} is a corpus")
-    try:
-        tasks = tuple(CorpusTask(**task) for task in raw["tasks"])
-        shards = tuple(ShardEntry(**shard) for shard in raw["shards"])
-        return CorpusManifest(**{**raw, "tasks": tasks, "shards": shards})
-    except (TypeError, KeyError, ValueError) as error:
-        raise UserError(
-            f"{path} is not a corpus manifest: {error}", hint="make the corpus again with `overwrite=True`"
-        ) from error
+    hint = "make the corpus again with `overwrite=True`"
+    return read_record(path, CorpusManifest, newest=CORPUS_FORMAT, hint=hint)
 
 
 def corpus_rows(directory: Path, task: str, *, verify: bool = True) -> Rows:
@@ -208,9 +207,25 @@ def read_shard(directory: Path, shard: ShardEntry, columns: list[str] | None, *,
             table = file.read(columns=columns)
     except (OSError, pa.ArrowException) as error:
         raise _damaged(path, f"cannot be read: {error}") from error
+    _check_columns(path, table, columns)
     if table.num_rows != shard.rows:
         raise _damaged(path, f"has {table.num_rows} rows, not {shard.rows}")
     return table
+
+
+def _check_columns(path: Path, table: pa.Table, columns: list[str] | None) -> None:
+    """Check the types of a shard's columns, and that only some of them may be null."""
+    for name in columns or table.column_names:
+        index = QUESTION_SCHEMA.get_field_index(name)
+        if index < 0:
+            continue
+        if (
+            name not in table.column_names
+            or table.schema.field(name).type != QUESTION_SCHEMA.field(index).type
+        ):
+            raise _damaged(path, f"has no column {name!r} of {QUESTION_SCHEMA.field(index).type}")
+        if name in _NEVER_NULL and table[name].null_count:
+            raise _damaged(path, f"has rows without {name!r}")
 
 
 def _one_array(column: pa.ChunkedArray, entry: CorpusTask) -> pa.StringArray:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tasks.errors import UserError
-from tasks.files import is_plain_path, read_json, write_json
+from tasks.files import is_plain_path, write_json
+from tasks.records import read_record
 
 DIGESTS = "digests.json"
 _WITHOUT = (DIGESTS, "README.md")  # users may edit a card
@@ -49,8 +51,7 @@ def damaged_files(directory: Path, names: Iterable[str] | None = None) -> Sequen
     """The files that are missing or have changed; see `check_digests`."""
     if not (directory / DIGESTS).is_file():
         return []
-    record = read_json(directory / DIGESTS)
-    files = record.get("files") if isinstance(record, dict) else None
+    files = read_record(directory / DIGESTS, dict[str, Any]).get("files")
     if not isinstance(files, dict) or not all(map(is_plain_path, files)):
         return [DIGESTS]
     wanted = files if names is None else [name for name in names if name in files]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 _MOST_NAMES = 8
@@ -30,11 +31,16 @@ class UserError(Exception):
             lines.append(f"  expected: {self.expected}")
         if self.hint:
             lines.append(f"  hint: {self.hint}")
-        return lines
+        return [plain(line) for line in lines]
 
 
 class MtkdWarning(UserWarning):
     """Something about data, teacher or settings that the user should know before trusting a result."""
+
+
+def plain(text: str) -> str:
+    """A text in which control characters, which could command a terminal, are spelled out."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = None) -> UserError:
@@ -63,6 +69,15 @@ def a_type(value: object) -> str:
     """The type of a value with its article: "a list", "an int"."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def brief(value: object) -> str:
+    """A value as an error shows it, whatever it is: at most 100 characters."""
+    try:
+        shown = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, deep nesting
+        return f"{a_type(value)} that is too long to show"
+    return shown if len(shown) <= 100 else f"{shown[:90]}... ({len(shown):,} characters)"
 
 
 def counted(number: int, noun: str) -> str:

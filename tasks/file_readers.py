@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic_core import from_json
 
 from tasks.errors import UserError, unknown
 from tasks.raw_table import RawTable, UnreadableLine, check_header, is_text, make_table
@@ -110,11 +111,11 @@ def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterat
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
+            record = from_json(line)
+        except ValueError as error:
             other = "; for CSV, add `format=csv`" if number == 1 and path == STANDARD else ""
-            message = f"not JSON: {error.msg} at column {error.colno}{other}"
-            found.bad.append(UnreadableLine(number, message))
+            reason = str(error).replace(" at line 1 column", " at column")
+            found.bad.append(UnreadableLine(number, f"not JSON: {reason}{other}"))
             continue
         problem = _fields_problem(record, found.names, texts)
         if problem:
@@ -152,6 +153,7 @@ def read_parquet(paths: Sequence[Path], label: str) -> RawTable:
     """
     try:
         tables = [pq.read_table(path, partitioning=None) for path in paths]
+        check_header(label, tables[0].column_names)
         return RawTable(pa.concat_tables(tables).replace_schema_metadata(None), label)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"cannot read {label} as parquet: {error}") from error
@@ -162,6 +164,7 @@ def _parquet_batches(path: Path, texts: Sequence[str], size: int | None) -> Iter
     first = 0
     try:
         with pq.ParquetFile(path) as file:
+            check_header(path, file.schema_arrow.names)
             empty = file.schema_arrow.empty_table()
             batches = file.iter_batches(batch_size=size) if file.metadata.num_rows else []
             for table in map(pa.Table.from_batches, ([batch] for batch in batches)):

@@ -1,4 +1,4 @@
-"""Atomic writes, locks, digests and JSON files."""
+"""Atomic writes, locks and digests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pydantic_core import from_json
+
 from tasks.errors import UserError
 
 LOCK = ".mtkd.lock"  # in every directory that a command writes
+_UNUSABLE = (
+    *(errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT),
+    *(errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP),
+)
 
 
 @contextlib.contextmanager
@@ -35,7 +41,7 @@ def disk_errors(path: Path) -> Iterator[None]:
                 f"{what}: could not write {path}",
                 hint=f"{remedy} and run the same command again; finished parts are kept",
             ) from error
-        if number in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT):
+        if number in _UNUSABLE:
             raise UserError(
                 f"cannot write {path}: {os.strerror(number)}", hint="choose another path"
             ) from error
@@ -234,16 +240,16 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
+    """Read a JSON file; see `tasks.records` for one whose values are checked.
 
     Raises:
         UserError: the file does not exist or is not JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return from_json(path.read_bytes())
     except FileNotFoundError as error:
         raise UserError(f"no such file: {path}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {error}") from error
 
 

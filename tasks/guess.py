@@ -81,6 +81,7 @@ def guess_task(
         UserError: the table has no rows or one column, no column looks like texts or labels, there are
             more than 1,000 labels, or something that is given does not fit.
     """
+    table = table.select([field.name for field in table.schema if not pa.types.is_binary(field.type)])
     if not table.num_rows or not table.num_columns:
         raise UserError(f"{what} has no rows", expected="labelled rows")
     if table.num_columns == 1:
@@ -162,6 +163,8 @@ def _refuse_row_as_names(label: str, column: pa.ChunkedArray, what: str) -> None
 def _kind(column: pa.ChunkedArray, label: str, what: str) -> str:
     """The task type that a label column suggests."""
     if pa.types.is_struct(column.type):
+        if not {"text", "answer_start"} <= {field.name for field in column.type}:
+            raise UserError(f"the label column {label!r} of {what} holds {column.type}, which is no label")
         return "span"
     if _is_nested(column.type):
         return "multilabel"

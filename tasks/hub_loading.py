@@ -65,12 +65,15 @@ def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
 def find_file(name: str, file: str) -> Path | None:
     """A file of a model in its directory, the hub's cache or the hub; None if none of them has it."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
 
     if Path(name).is_dir():
         inside = Path(name) / file
         return inside if inside.is_file() else None
-    cached = try_to_load_from_cache(name, file)
+    try:
+        cached = try_to_load_from_cache(name, file)
+    except HFValidationError:  # no name that the hub allows
+        return None
     if cached is None:  # not known yet, in contrast to known not to exist
         try:
             _require_hub(file, name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic_core import from_json
 
-from tasks.errors import UserError, unknown
+from tasks.errors import UserError, brief, unknown
 from tasks.files import digest_bytes
+from tasks.raw_table import check_header
 from tasks.task import Task
+from tasks.text_lines import bounded, opened
 
 TEXT = Task("text", "text", ("text",), metrics=(), validation=(), test=())
 TEXTS_PER_CHUNK = 4096
@@ -57,9 +58,8 @@ class TextFiles:
         if not paths or not all(map(_readable, paths)):
             raise UserError(f"{path} contains no readable text files", expected=", ".join(_FORMATS))
         for file in paths:
-            names = _schema(file).names if file.suffix == ".parquet" else [column]
-            if column not in names:
-                raise unknown(f"text column of {file}", column, names, hint="pass `text_column=NAME`")
+            if file.suffix == ".parquet":
+                _check_column(file, column)
         return TextFiles(tuple(paths), column)
 
     @property
@@ -108,29 +108,35 @@ class TextFiles:
         return self._rows(path, title) if path.suffix == ".parquet" else self._lines(path, title)
 
     def _rows(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
-        with pq.ParquetFile(path) as file:
-            columns = [self.column, *([title] if title in file.schema_arrow.names else [])]
-            for batch in file.iter_batches(TEXTS_PER_CHUNK, columns=columns):
-                texts = batch[self.column].to_pylist()
-                names = batch[title].to_pylist() if len(columns) == 2 else [None] * len(texts)
-                yield from zip(texts, names, strict=True)
+        try:
+            with pq.ParquetFile(path) as file:
+                columns = [self.column, *([title] if title in file.schema_arrow.names else [])]
+                for batch in file.iter_batches(TEXTS_PER_CHUNK, columns=columns):
+                    texts = batch[self.column].to_pylist()
+                    names = batch[title].to_pylist() if len(columns) == 2 else [None] * len(texts)
+                    yield from zip(texts, names, strict=True)
+        except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: it is not UTF-8
+            raise UserError(f"cannot read {path} as parquet: {error}") from error
 
     def _lines(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
-        packed, objects = path.suffix == ".gz", ".jsonl" in path.suffixes
-        handle: Any
-        with gzip.open(path) if packed else open(path, "rb") as handle:
-            for number, raw in enumerate(handle, 1):
+        objects = ".jsonl" in path.suffixes
+        with opened(path) as handle:
+            for number, raw in enumerate(bounded(handle, str(path)), 1):
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-                    record = json.loads(line) if objects and line.strip() else {self.column: line}
-                    yield record[self.column], record.get(title)
                 except UnicodeDecodeError as error:
                     raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason})") from error
-                except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+                try:
+                    record = from_json(line) if objects and line.strip() else {self.column: line}
+                    found = record[self.column], record.get(title)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
                     raise UserError(
                         f"{path}, line {number}: not a JSON object with the key {self.column!r}",
                         hint="pass `text_column=NAME` if the text is under another key",
                     ) from error
+                if not isinstance(found[0], str | None):
+                    raise UserError(f"{path}, line {number}: {self.column} = {brief(found[0])} is not text")
+                yield found
 
 
 def _clean(value: Any) -> str:
@@ -141,8 +147,16 @@ def _readable(path: Path) -> bool:
     return path.is_file() and path.name.endswith(_FORMATS)
 
 
-def _schema(path: Path) -> pa.Schema:
+def _check_column(path: Path, column: str) -> None:
+    """Check that a parquet file has a column of text."""
     try:
-        return pq.read_schema(path)
-    except (pa.ArrowInvalid, OSError) as error:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} is not a parquet file: {error}") from error
+    check_header(path, schema.names)
+    if column not in schema.names:
+        raise unknown(f"text column of {path}", column, schema.names, hint="pass `text_column=NAME`")
+    kind = schema.field(column).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
+        raise UserError(f"{path}: column {column!r} holds {kind}, not text")

@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from tasks.errors import plain
+
 Advance = Callable[..., None]
 
 _quiet = False
@@ -27,7 +29,7 @@ def is_quiet() -> bool:
 def say(text: str) -> None:
     """Print a status line to standard error, unless quiet."""
     if not _quiet:
-        print(text, file=sys.stderr, flush=True)
+        print(plain(text), file=sys.stderr, flush=True)
 
 
 def _clock(seconds: float) -> str:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from tasks.files import digest_file, plain_path
+from tasks.records import Count, Record, Text
 
 
 @dataclass(frozen=True)
-class ShardEntry:
+class ShardEntry(Record):
     """One shard: its path inside the output, its task, number of rows, SHA-256 and size in bytes.
 
     Raises:
         ValueError: the path leads out of the output.
     """
 
-    file: str
-    task: str
-    rows: int
+    file: Annotated[str, Field(min_length=1, max_length=255)]
+    task: Text
+    rows: Count
     sha256: str
-    bytes: int
+    bytes: Count
 
     def __post_init__(self) -> None:
         plain_path(self.file)

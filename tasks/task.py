@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from tasks.records import Count, Name, Record, Text, check_record
 
 if TYPE_CHECKING:
     from tasks.task_types import TaskType
@@ -12,11 +16,29 @@ if TYPE_CHECKING:
 
 _SEQUENCES = ("columns", "labels", "metrics", "validation", "test", "groups", "unlabelled", "languages")
 
+MOST_COPIES = 100_000  # of a row
 UNLABELLED = "unlabelled"  # the split of rows without labels
+
+# A head is called like its task, so the methods of torch's modules cannot be names of tasks.
+RESERVED = frozenset(
+    word
+    for line in (
+        "T_destination add_module apply bfloat16 buffers call_super_init children clear compile cpu cuda",
+        "double dump_patches eval extra_repr float forward get_buffer get_extra_state get_parameter",
+        "get_submodule half ipu items keys load_state_dict modules mtia named_buffers named_children",
+        "named_modules named_parameters parameters pop register_backward_hook register_buffer",
+        "register_forward_hook register_forward_pre_hook register_full_backward_hook",
+        "register_full_backward_pre_hook register_load_state_dict_post_hook",
+        "register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook",
+        "register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule share_memory state_dict",
+        "to to_empty train training type update values xpu zero_grad",
+    )
+    for word in line.split()
+)
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(Record):
     """One task: its columns, labels, metrics and the origin of its rows.
 
     A single text stands for a tuple of one, as in `columns="text"`.
@@ -53,14 +75,16 @@ class Task:
         trained_on: the built-in task whose training rows are used if there are none of its own (mlqa: squad).
     """
 
-    name: str
-    kind: str
-    columns: tuple[str, ...]
+    __pydantic_config__: ClassVar[dict[str, Any]] = Record.__pydantic_config__ | {"extra": "ignore"}
+
+    name: Name
+    kind: Text
+    columns: tuple[Text, ...]
     labels: tuple[str, ...] = ()
-    label: str = "label"
+    label: Text = "label"
     range: tuple[float, float] | None = None
     group: str | None = None
-    positive: int = 0
+    positive: Count = 0
     metrics: tuple[str, ...] = ()
     train: str | None = "train"
     validation: tuple[str, ...] = ("validation",)
@@ -73,7 +97,7 @@ class Task:
     hub: tuple[str, str] | None = None
     submission: Mapping[str, str] = field(default_factory=dict)
     unanswerable: bool = False
-    copies: int = 10
+    copies: Annotated[int, Field(ge=0, le=MOST_COPIES)] = 10
     soft_labels: str | None = None
     soft_labels_kind: str | None = None
     languages: tuple[str, ...] = ()
@@ -127,9 +151,9 @@ class Task:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Task:
-        """The inverse of `to_json`."""
-        known = {item.name for item in fields(cls)}
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k in known
-        }
-        return cls(**values)
+        """The inverse of `to_json`.
+
+        Raises:
+            UserError: the values are not those of a task.
+        """
+        return check_record(value, cls, "the task")

@@ -32,17 +32,19 @@ from __future__ import annotations
 import dataclasses
 import glob
 import re
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tasks.errors import UserError, unknown
 from tasks.glue import TASKS
+from tasks.records import read_toml
 from tasks.soft_labels import KINDS, has_soft_labels
-from tasks.task import UNLABELLED, Task
+from tasks.task import MOST_COPIES, RESERVED, UNLABELLED, Task
 from tasks.task_types import check_metrics, is_kind, kinds, task_type
 
+_FARTHEST = 1e30  # end of a range
+_CHECKED = ("name", "head", "kind", "columns", "labels", "range", "group", "soft_labels", "soft_labels_kind")
 # The keys that only some task types have (`TaskType.fields`).
 _OF_TYPES = ("labels", "range", "group", "positive", "unanswerable", "languages")
 
@@ -56,7 +58,7 @@ def load_task(path: Path) -> Task:
     Raises:
         UserError: the file is missing or not TOML, a key is unknown, or a value is invalid.
     """
-    values = _read(path)
+    values = read_toml(path)
     for key in values:
         if key not in _FIELDS:
             raise unknown(f"key in {path}:", key, _FIELDS)
@@ -72,22 +74,14 @@ def load_task(path: Path) -> Task:
     return task
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read the task file {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from error
-
-
 def _parse(path: Path | str, key: str, value: Any) -> Any:
     try:
         return _FIELDS[key][0](value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         if key == "kind" and isinstance(value, str):
             raise unknown(f"task type in {path}:", value, kinds()) from error
-        raise UserError(f"{path}: {key} = {value!r} is not valid", expected=_expected(key)) from error
+        shown = repr(value)[:100]
+        raise UserError(f"{path}: {key} = {shown} is not valid", expected=_expected(key)) from error
 
 
 def _expected(key: str) -> str:
@@ -145,14 +139,27 @@ def _split_fields(path: Path, files: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def check_task(task: Task) -> Task:
-    """Validate a task that was made in Python, and return it.
+def check_task(task: Task, where: str = "mtkd.Task") -> Task:
+    """Validate a task that was made in Python or read from a model, and return it.
+
+    Args:
+        where: start of the message, such as the file.
 
     Raises:
         UserError: a field is invalid, or fields contradict each other.
     """
-    where = f"mtkd.Task {task.name!r}"
-    for key in ("name", "kind", "columns", "labels", "range", "group", "soft_labels", "soft_labels_kind"):
+    where = f"{where} {task.name!r}"
+    for key in (
+        "name",
+        "head",
+        "kind",
+        "columns",
+        "labels",
+        "range",
+        "group",
+        "soft_labels",
+        "soft_labels_kind",
+    ):
         value = getattr(task, key)
         if value not in (None, ()):
             _parse(where, key, list(value) if isinstance(value, tuple) else value)
@@ -207,7 +214,7 @@ def _text(value: Any) -> str:
 
 
 def _name(value: Any) -> str:
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", _text(value)):
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,99}", _text(value)) or value in RESERVED:
         raise ValueError
     return value
 
@@ -238,7 +245,9 @@ def _columns(value: Any) -> tuple[str, ...]:
 
 def _range(value: Any) -> tuple[float, float]:
     low, high = value
-    if isinstance(value, str) or not float(low) < float(high):
+    if not {type(low), type(high)} <= {int, float} or not -_FARTHEST <= low < high <= _FARTHEST:
+        raise ValueError
+    if not low < low + (high - low) / 100 < high - (high - low) / 100 < high:  # too narrow for floats
         raise ValueError
     return float(low), float(high)
 
@@ -256,7 +265,7 @@ def _map(value: Any) -> dict[str, str]:
 
 
 def _copies(value: Any) -> int:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value <= MOST_COPIES:
         raise ValueError
     return value
 
@@ -281,9 +290,13 @@ def _files(value: Any) -> dict[str, Any]:
 
 
 _NAMES = "a list of distinct strings"
+_A_NAME = "up to 100 letters, digits, _ and -, starting with a letter, and not a method of torch's modules"
 _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "extends": (_text, f"a built-in task: {', '.join(TASKS)}"),
-    "name": (_name, "letters, digits, _ and -, starting with a letter"),
+    "name": (
+        _name,
+        _A_NAME,
+    ),
     "kind": (_kind, "a task type"),
     "columns": (_columns, "a list of one or two column names"),
     "label": (_text, "a column name"),
@@ -297,7 +310,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "positive": (_text, "one of the labels"),
     "metrics": (_texts, _NAMES),
     "groups": (_texts, _NAMES),
-    "copies": (_copies, "0 or more"),
+    "copies": (_copies, f"0 to {MOST_COPIES:,}"),
     "unanswerable": (_flag, "true or false"),
     "languages": (_languages, "a list of ISO 639-1 codes, such as en"),
     "files": (_files, "a table of train, validation, test (or validation_x, test_x), unlabelled = file"),

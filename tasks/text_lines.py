@@ -9,6 +9,7 @@ import gzip
 import io
 import sys
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tasks.errors import MtkdWarning, UserError
 from tasks.raw_table import UnreadableLine
 
 STANDARD = Path("-")  # standard input, or output
+_LONGEST = 1 << 26  # characters of a line
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -26,7 +28,7 @@ def shown(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def opened(path: Path) -> Iterator[Any]:
     """The bytes of a file, unpacked if its name ends in .gz, or of standard input.
 
     Raises:
@@ -39,9 +41,19 @@ def _opened(path: Path) -> Iterator[Any]:
         else:
             with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as handle:
                 yield handle
-    except (OSError, EOFError) as error:  # gzip raises EOFError for a truncated file
+    except (OSError, EOFError, zlib.error) as error:  # gzip raises the last two for damaged files
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UserError(f"cannot read {shown(path)}: {reason}") from error
+
+
+def bounded(handle: Any, name: str) -> Iterator[Any]:
+    """The lines of an open file, of text or bytes; raises UserError for one of more than 64 MiB."""
+    number = 0
+    while line := handle.readline(_LONGEST):
+        number += 1
+        if len(line) == _LONGEST:
+            raise UserError(f"{name}, line {number}: longer than {_LONGEST:,} characters")
+        yield line
 
 
 def text_lines(path: Path, bad: list[UnreadableLine], newline: str, *, legacy: bool = False) -> Iterator[str]:
@@ -56,12 +68,12 @@ def text_lines(path: Path, bad: list[UnreadableLine], newline: str, *, legacy: b
     Raises:
         UserError: the file cannot be read.
     """
-    with _opened(path) as handle:
+    with opened(path) as handle:
         utf16 = _utf16(handle.peek(4096))
         text = io.TextIOWrapper(handle, utf16 or "utf-8", "replace" if utf16 else "surrogateescape", newline)
         encoding = utf16 or ("" if legacy else "utf-8")  # "": not known yet
         try:
-            for number, line in enumerate(text, start=1):
+            for number, line in enumerate(bounded(text, shown(path)), start=1):
                 if not utf16 and not line.isascii():
                     raw = line.encode(errors="surrogateescape")
                     if not encoding:

@@ -23,6 +23,7 @@ from tasks.errors import UserError
 from tasks.files import digest_bytes, disk_errors
 from tasks.hub_loading import load_named
 from tasks.ragged import RaggedArray, offsets_of
+from tasks.records import read_record
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -106,8 +107,15 @@ class Tokeniser:
         """
         from transformers import AutoTokenizer
 
+        if (file := Path(name_or_dir) / "tokenizer_config.json").is_file():
+            read_record(file, dict[str, Any])
         load = partial(AutoTokenizer.from_pretrained, trust_remote_code=False)
         hf: Any = load_named(load, name_or_dir, "tokeniser")
+        if len(hf) <= len(hf.all_special_tokens):  # transformers makes an empty one if files are missing
+            raise UserError(
+                f"the tokeniser of {name_or_dir!r} has no vocabulary",
+                expected="a tokenizer.json, or the vocabulary of a tokeniser of transformers",
+            )
         if not hf.is_fast:
             raise UserError(
                 f"the tokeniser of {name_or_dir!r} has no fast version ({type(hf).__name__})",

@@ -8,13 +8,30 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypedDict
 
 from augment.questions.prompt_formats import FORMATS, Format, check_vocabulary, published_format
+from mtkd.models.encoders.config_checks import refuse_code
+from mtkd.models.pretrained_weights import refuse_not_finite
 from tasks.digests import check_digests
-from tasks.errors import MtkdWarning, UserError, unknown
-from tasks.files import digest_bytes, read_json
-from tasks.hub_loading import load_named
+from tasks.errors import MtkdWarning, UserError, shorten, unknown
+from tasks.files import digest_bytes
+from tasks.hub_loading import find_file, load_named
+from tasks.records import (
+    Count,
+    Depth,
+    Record,
+    Share,
+    Size,
+    Units,
+    Vocabulary,
+    check_record,
+    check_value,
+    read_record,
+)
 
 RECORD = "questions.json"
 _FAMILIES = ("t5", "mt5")
@@ -22,8 +39,36 @@ _EXAMPLE = ("Ada wrote it in 1843.", "1843", 16)
 _UNKNOWN = "nothing tells which prompts {} was trained on; it gets {!r}. `format` chooses another of {}."
 
 
+@with_config(ConfigDict(extra="allow"))
+class _Sizes(TypedDict):
+    """What the configuration of every T5 says; transformers has defaults for what is missing."""
+
+    d_model: Units
+    d_kv: Units
+    d_ff: Size
+    num_layers: Depth
+    num_heads: Units
+    vocab_size: Vocabulary
+    relative_attention_num_buckets: Units
+    decoder_start_token_id: Count
+    eos_token_id: Count | list[Count]
+    pad_token_id: Count
+
+
+@with_config(ConfigDict(extra="allow"))
+class _Trained(_Sizes):
+    """What the configuration of a generator that mtkd trained says, too."""
+
+    num_decoder_layers: Depth
+    feed_forward_proj: str
+    layer_norm_epsilon: Share
+    relative_attention_max_distance: Size
+    scale_decoder_outputs: bool
+    tie_word_embeddings: bool
+
+
 @dataclass(frozen=True)
-class Reading:
+class Reading(Record):
     """The input format and the length limits of a generator.
 
     Attributes:
@@ -32,8 +77,8 @@ class Reading:
     """
 
     form: str = "context"
-    max_input: int = 512
-    max_output: int = 48
+    max_input: Annotated[int, Field(ge=8, le=10_000)] = 512
+    max_output: Annotated[int, Field(ge=2, le=10_000)] = 48
 
     @property
     def format(self) -> Format:
@@ -78,8 +123,13 @@ def load_generator(name: str, **changes: Any) -> Generator:
         warnings.warn(
             _UNKNOWN.format(name, form.prompt(*_EXAMPLE), ", ".join(FORMATS)), MtkdWarning, stacklevel=2
         )
-    load = _loader(AutoModelForSeq2SeqLM.from_pretrained, use_safetensors=True, dtype="float32")
-    return Generator(name, load_named(load, name, "generator"), tokenizer, reading)
+    options = {"use_safetensors": True, "dtype": "float32", "output_loading_info": True}
+    load = _loader(AutoModelForSeq2SeqLM.from_pretrained, **options)
+    model, loaded = load_named(load, name, "generator")
+    if lost := sorted(loaded["missing_keys"]):
+        raise UserError(f"the generator {name!r} lacks weights of {shorten(lost)}")
+    refuse_not_finite(model, name)
+    return Generator(name, model, tokenizer, reading)
 
 
 def load_shell(name: str) -> tuple[Any, Any]:
@@ -95,6 +145,10 @@ def load_shell(name: str) -> tuple[Any, Any]:
             expected="a model written by `mtkd augment questions train`, or a T5 saved by transformers",
             hint="run the training command again if it was interrupted; it resumes",
         )
+    if file := find_file(name, "config.json"):
+        values = read_record(file, dict[str, Any])
+        refuse_code(values, str(file))
+        check_value(values, _Trained if (place / RECORD).is_file() else _Sizes, str(file))
     config = load_named(_loader(AutoConfig.from_pretrained), name, "generator")
     if config.model_type not in _FAMILIES:
         raise UserError(f"{name!r} is a {config.model_type} model, not a T5", expected=", ".join(_FAMILIES))
@@ -106,12 +160,9 @@ def read_reading(name: str) -> Reading:
     path = Path(name) / RECORD
     if not path.is_file():
         return Reading(published_format(name) or "context")
-    try:
-        return Reading(**read_json(path)["reading"])
-    except (TypeError, KeyError) as error:
-        raise UserError(
-            f"{path} is not the record of a generator: {error}", hint="train the generator again"
-        ) from error
+    hint = "train the generator again"
+    recorded = read_record(path, dict[str, Any], hint=hint).get("reading")
+    return check_record(recorded, Reading, f"{path}, reading", hint=hint)
 
 
 def digest_generator(generator: Generator) -> str:

@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mtkd.evaluation.file_prediction import BLOCK, predict_file
-from mtkd.runtime import EXPORT, OnnxModel
+from mtkd.model_files import EXPORT
+from mtkd.runtime import OnnxModel
 from tasks.errors import UserError
 from tasks.hub_loading import did_you_mean_model
 from tasks.model_tasks import task_of_model

@@ -15,8 +15,8 @@ from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.teachers import pretrained_encoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
+from mtkd.training.run_record import read_run_record
 from tasks.errors import UserError
-from tasks.files import read_json
 from tasks.loading import unlabelled_rows
 from tasks.model_tasks import task_of_model
 from tasks.raw_table import RawTable
@@ -82,7 +82,7 @@ class Model:
     def record(self) -> dict[str, Any]:
         """The run's record (`run.json`): settings, digests, scores of every epoch; {} without a run."""
         file = self.path / "run.json" if self.path else None
-        return read_json(file) if file and file.is_file() else {}
+        return read_run_record(file) if file and file.is_file() else {}
 
     def to(self, device: str | torch.device) -> Model:
         """Move the model to a device ("cpu", "cuda", "mps"); returns the model itself."""

@@ -20,7 +20,7 @@ from mtkd.cli.options import (
     unlabelled_limit_option,
     unlabelled_option,
 )
-from tasks.errors import UserError
+from tasks.errors import UserError, plain
 
 
 @click.command()
@@ -113,7 +113,7 @@ def compare(
     loaded, inputs = plan_grid(grid, **given, tasks=tasks, seeds=_numbers(seeds), settings=parse_set(sets))
     if dry_run:
         for job in dict.fromkeys(job for run in plan(loaded, inputs) for job in run.jobs):
-            print(f"mtkd {shlex.join(job.command)}")
+            print(plain(f"mtkd {shlex.join(job.command)}"))
         return
     found = run_grid(loaded, inputs, say, given["jobs"])
 

@@ -52,7 +52,7 @@ def check(
 
 def _draw(report: DataReport, most: int) -> None:
     """Print the table of splits, then at most `most` lines of problems (0 = all)."""
-    from tasks.errors import counted
+    from tasks.errors import counted, plain
     from tasks.validation import summarise
 
     rows = [
@@ -69,7 +69,7 @@ def _draw(report: DataReport, most: int) -> None:
     table(("split", "rows", "labels", "words: mean/p95/max", "duplicate", "in train"), rows, report.source)
     lines = summarise(report.all_problems)
     for level, line in lines[: most or None]:
-        print(f"{level}: {as_options(line)}")
+        print(plain(f"{level}: {as_options(line)}"))
     if most and len(lines) > most:
         print(f"... and {len(lines) - most} more lines (--list 0 prints all, --json every row)")
     warnings = len(report.all_problems) - report.errors

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from mtkd.cli.options import quiet_option, say, table
-from tasks.files import read_json, write_json
+from mtkd.training.run_record import read_run_record
+from tasks.files import write_json
 
 # Step -> its name in demo.json.
 NAMES = {
@@ -80,13 +81,14 @@ def demo(out: Path, seed: int, overwrite: bool, tiny: bool) -> None:
 
 def _scores(out: Path, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
     """Task (or "average") -> the score of the best constant answer, the teacher, and each student."""
-    runs = {name: read_json(out / name / "run.json")["scores"] for name in ("teacher", "labels", "distilled")}
+    models = ("teacher", "labels", "distilled")
+    runs = {name: read_run_record(out / name / "run.json")["scores"] for name in models}
     found = {}
     for task in names:
         key = f"{task}/validation"
         found[task] = {"majority": runs["teacher"][key]["majority"]}
         found[task] |= {name: scores[key]["primary"] for name, scores in runs.items()}
-        tuned = read_json(out / "finetuned" / task / "run.json")["scores"]
+        tuned = read_run_record(out / "finetuned" / task / "run.json")["scores"]
         found[task]["finetuned"] = tuned[key]["primary"]
     columns = list(found[names[0]])
     average = {name: sum(scores[name] for scores in found.values()) / len(names) for name in columns}

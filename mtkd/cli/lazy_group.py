@@ -4,10 +4,40 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import click
 
-from tasks.errors import unknown
+from tasks.errors import UserError, brief, unknown
+
+
+class _CheckedContext(click.Context):
+    """Refuses values that no option can have, before the command runs."""
+
+    def invoke(self, *args: Any, **kwargs: Any) -> Any:
+        for param in self.command.params:
+            most = 2**53 if param.name == "seed" else 2**31 - 1
+            if expected := _refused(self.params.get(param.name or ""), most):
+                name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+                raise UserError(f"{name} {brief(self.params[param.name or ''])}", expected=expected)
+        return super().invoke(*args, **kwargs)
+
+
+def _refused(value: Any, most: int) -> str | None:
+    """What was expected in place of a value; None if an option can have it."""
+    if isinstance(value, list | tuple):
+        return next((found for part in value if (found := _refused(part, most))), None)
+    if isinstance(value, dict):
+        return _refused([*value, *value.values()], most)
+    if isinstance(value, int | float):
+        return None if abs(value) <= most else f"a number up to {most:,}"
+    if isinstance(value, str | Path):
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            return "text in UTF-8"
+    return None
 
 
 class LazyGroup(click.Group):
@@ -28,7 +58,10 @@ class LazyGroup(click.Group):
         if cmd_name not in self.lazy:
             return None
         module, _, attribute = self.lazy[cmd_name][0].partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        for each in (command, *getattr(command, "commands", {}).values()):
+            each.context_class = _CheckedContext
+        return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]):
         if args and args[0] not in self.lazy and not args[0].startswith("-"):

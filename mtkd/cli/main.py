@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -15,11 +16,12 @@ from mtkd import __version__
 from mtkd.cli.flags import as_options
 from mtkd.cli.lazy_group import LazyGroup
 from mtkd.training.interrupts import die_with_parent
-from tasks.errors import MtkdWarning, UserError
+from tasks.errors import MtkdWarning, UserError, plain
 
 _AGAIN = "  hint: run the same command again; with --out it resumes from its last checkpoint, if there is one"
 
-_OF_TRAINING = ("torch", "transformers", "pydantic", "safetensors")  # not needed to run exported models
+_NO_MEMORY = r"can't allocate memory|out of memory|not enough memory"  # torch has no class of errors for it
+_OF_TRAINING = ("torch", "transformers", "safetensors")  # not needed to run exported models
 
 
 @click.group(
@@ -99,9 +101,15 @@ def main() -> None:
             2,
         )
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno == errno.ENOSPC:
+            _fail([f"the disk is full: could not write {error.filename or 'the output'}"], 2)
+        if error.filename is None:
             raise
-        _fail([f"the disk is full: could not write {error.filename or 'the output'}"], 2)
+        _fail([f"cannot use {str(error.filename)[:200]}: {error.strerror}"], 2)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search(_NO_MEMORY, str(error)):
+            raise
+        _fail(["there is not enough memory for this", "  hint: use smaller sizes or batches"], 2)
 
 
 def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
@@ -124,7 +132,7 @@ def _see_help(error: click.ClickException) -> list[str]:
 
 
 def _fail(lines: list[str], code: int) -> None:
-    print("error: " + "\n".join(lines), file=sys.stderr)
+    print(plain("error: " + "\n".join(lines)), file=sys.stderr)
     sys.exit(code)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from tasks.errors import UserError
+from tasks.errors import UserError, plain
 from tasks.files import write_json
 from tasks.progress import say as say
 from tasks.progress import set_quiet
@@ -183,7 +183,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | No
         numeric = index and all(_numeric(row[index]) for row in rows)
         drawn.add_column(name, justify="right" if numeric else "left", no_wrap=bool(numeric), overflow="fold")
     for row in rows:
-        drawn.add_row(*row)
+        drawn.add_row(*map(plain, row))
     # Not to a terminal, or to a narrow one: lines as long as they are, rather than columns that vanish.
     console = Console(highlight=False, markup=False, width=160)
     with console.capture() as captured:
@@ -221,4 +221,4 @@ def warn(text: str) -> None:
     from rich.panel import Panel
     from rich.text import Text
 
-    Console(stderr=True).print(Panel(Text(text), title="WARNING", border_style="bold red"))
+    Console(stderr=True).print(Panel(Text(plain(text)), title="WARNING", border_style="bold red"))

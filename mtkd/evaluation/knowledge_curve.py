@@ -8,11 +8,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mtkd.losses.hidden_knowledge import HiddenKnowledge
 from mtkd.models.saved_model import read_saved
+from mtkd.settings import DistillSettings, validate
 from mtkd.store.sizing import amount
 from mtkd.training.run_directory import RUN_FILE
+from mtkd.training.run_record import read_run_record
 from tasks.errors import UserError
-from tasks.files import atomic_path, read_json
+from tasks.files import atomic_path
 
 _LOSS = "hidden_knowledge"
 
@@ -80,19 +83,21 @@ def gather(places: Iterable[Path]) -> list[Point]:
 
 
 def _points(file: Path) -> list[Point]:
-    record = read_json(file)
-    settings = record["identity"]["settings"]
+    record = read_run_record(file, "status", "identity.settings")
+    recorded = record["identity"]["settings"]
     if record["status"] != "finished" or not record.get("scores"):
         return []
-    terms = {name: term for name, term in settings.get("terms", {}).items() if term["loss"] == _LOSS}
-    if not terms:
+    if not any(term["loss"] == _LOSS for term in recorded.get("terms", {}).values()):
         return []
-    (name, term), layers = next(iter(terms.items())), read_saved(file.parent).config.shape.layers
-    trained = {t for stage in _stages(settings) for t in stage["terms"]} if settings["stages"] else terms
-    full = (layers + 1, settings["student"]["max_length"])
-    depth = (term["depth"] or full[0]) if name in trained and term["weight"] else 0
-    tokens, width = term["tokens"] or full[1], term["width"]
-    model = f"{settings['name']}, {layers} layers"
+    settings: DistillSettings = validate(DistillSettings, recorded)
+    name, term = next((name, term) for name, term in settings.terms.items() if term.loss == _LOSS)
+    assert isinstance(term, HiddenKnowledge.Settings)
+    layers = read_saved(file.parent).config.shape.layers
+    trained = {term for stage in settings.resolved_stages() for term in stage.terms}
+    full = (layers + 1, settings.student.max_length)
+    depth = (term.depth or full[0]) if name in trained else 0
+    tokens, width = term.tokens or full[1], term.width
+    model = f"{settings.name}, {layers} layers"
     return [
         Point(
             str(file.parent),
@@ -102,18 +107,13 @@ def _points(file: Path) -> list[Point]:
             tokens,
             width,
             full,
-            term["top"],
-            term["by"],
-            term["units"],
+            term.top,
+            term.by,
+            term.units,
             scores["primary"],
         )
         for scores in record["scores"].values()
     ]
-
-
-def _stages(settings: dict[str, Any]) -> list[dict[str, Any]]:
-    wanted = settings["run_stages"] or list(settings["stages"])
-    return [settings["stages"][name] for name in wanted]
 
 
 def curve(points: Sequence[Point], along: str) -> list[tuple[float, float, float, int]]:
@@ -189,7 +189,8 @@ def _joint(points: Sequence[Point], path: Path) -> Path:
         if uniform:
             level = 100 * statistics.fmean(p.score for p in uniform)
             axis.plot([1], [level], "r*", ms=9, label="all hidden states")
-        axis.set_xscale("log")
+        if any(p.share for p in kept):
+            axis.set_xscale("log")
         axis.set_xlabel("AHSK as a fraction of the full set")
         axis.set_ylabel("score")
         axis.legend(fontsize=7)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -14,6 +13,7 @@ from mtkd.losses.term_settings import Strict
 from mtkd.recipes import load_settings, recipe_command
 from mtkd.settings import validate
 from tasks.errors import UserError, unknown
+from tasks.records import Seed, Text, parse_toml, read_toml
 
 TEACHER = "teacher"  # the row of the models that the grid refines
 
@@ -64,7 +64,7 @@ class Refine(Strict):
     recipe: str = "refine"
     encoder: str | None = None
     tasks: str | None = None
-    seed: Annotated[int, Field(ge=0)] | Literal["each"] = 0
+    seed: Seed | Literal["each"] = 0
     set: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -86,7 +86,7 @@ class Cell(Strict):
     """
 
     recipe: str | None = None
-    tasks: list[str] = Field(default_factory=list)
+    tasks: list[Text] = Field(default_factory=list)
     set: dict[str, Any] = Field(default_factory=dict)
     first: Annotated[Step, _NAME_ALONE] | None = None
     corpus: bool = False
@@ -117,8 +117,8 @@ class Grid(Strict):
     title: str
     source: str = ""
     recipe: str
-    tasks: list[str] = Field(min_length=1)
-    seeds: list[int] = Field([0], min_length=1)
+    tasks: list[Text] = Field(min_length=1)
+    seeds: list[Seed] = Field([0], min_length=1)
     set: dict[str, Any] = Field(default_factory=dict)
     cells: dict[str, Cell] = Field(min_length=1)
     bench: Bench = Bench()
@@ -217,17 +217,13 @@ def load_grid(
         UserError: unknown grid, cell or key, invalid TOML, or a cell with invalid settings.
     """
     if name in grid_names():
-        text = (resources.files("mtkd.grids") / f"{name}.toml").read_text(encoding="utf-8")
+        values = parse_toml((resources.files("mtkd.grids") / f"{name}.toml").read_bytes(), name)
     elif Path(name).is_file():
-        text = Path(name).read_text(encoding="utf-8")
+        values = read_toml(Path(name))
     else:
         raise unknown(
             "grid", name, grid_names(), hint="or pass the path of a TOML file (see docs/compare.md)"
         )
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{name} is not valid TOML: {error}") from error
     grid: Grid = validate(Grid, values | dict(changes))
     for cell in without:
         if cell not in grid.cells:

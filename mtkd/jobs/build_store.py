@@ -27,6 +27,7 @@ from mtkd.store.store_manifest import (
 from mtkd.training.processes import make_accelerator
 from tasks.digests import damaged_files, write_digests
 from tasks.errors import UserError
+from tasks.records import check_record
 
 
 def build_store(
@@ -59,7 +60,7 @@ def repair_store(out: Path) -> tuple[StoreManifest, list[str]]:
     damaged = damaged_shards(out, manifest)
     if not damaged:
         return manifest, []
-    prepared = prepare_store(StoreRequest(**manifest.options))
+    prepared = prepare_store(check_record(dict(manifest.options), StoreRequest, f"{out / MANIFEST}, options"))
     if prepared.job.key != manifest.key:
         raise UserError(
             f"the store {out} cannot be repaired: {_difference(manifest, prepared)}",

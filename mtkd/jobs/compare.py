@@ -29,8 +29,9 @@ from mtkd.jobs.grid_plan import PlannedRun, plan
 from mtkd.jobs.grid_scheduler import run_jobs
 from mtkd.models.saved_model import read_saved
 from mtkd.training.run_directory import PREDICTIONS, RUN_FILE
+from mtkd.training.run_record import read_run_record
 from tasks.errors import UserError
-from tasks.files import locked, read_json, write_json, write_text
+from tasks.files import locked, write_json, write_text
 from tasks.task import Task
 
 
@@ -106,7 +107,7 @@ def _collect(row: Row, run: PlannedRun, results: _Results) -> None:
     """Add the scores, costs and predictions of a finished run."""
     by_task: dict[str, list[float]] = {}
     for job in run.scored:
-        record = read_json(job.out / RUN_FILE)
+        record = read_run_record(job.out / RUN_FILE)
         for scores in record["scores"].values():
             by_task.setdefault(scores["task"], []).append(scores["primary"])
         _collect_metrics(row, list(record["scores"].values()))
@@ -118,7 +119,7 @@ def _collect(row: Row, run: PlannedRun, results: _Results) -> None:
         row.kept = _kept(record["identity"]["settings"])
     for task, values in by_task.items():
         row.scores.setdefault(task, []).append(statistics.fmean(values))
-    records = [read_json(job.out / RUN_FILE) for job in run.trained]
+    records = [read_run_record(job.out / RUN_FILE) for job in run.trained]
     row.seconds.append(sum(total(record, "seconds") for record in records))
     row.steps.append(sum(total(record, "steps") for record in records))
     results.models.setdefault(run.cell, run.scored[0].out)

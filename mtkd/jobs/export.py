@@ -12,6 +12,7 @@ import mtkd
 from mtkd.evaluation.differences import Difference
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.export_transformers import as_transformers
+from mtkd.model_files import EXPORT, EXPORT_FORMAT
 from mtkd.models.exported import ExportedModel
 from mtkd.models.model_card import EXPORTED, model_card, usage
 from mtkd.models.multitask import MultiTaskModel
@@ -20,7 +21,7 @@ from mtkd.models.saved_model import MODEL_FILES, TOKENISER, digest_model, write_
 from mtkd.onnx_export.graphs import WEIGHTS, require_exporter, trace, write_graphs
 from mtkd.onnx_export.int8 import KEPT, lacks_vnni, quantise
 from mtkd.onnx_export.parity import check_parity
-from mtkd.runtime import EXPORT, FORMAT, OnnxModel, described_tokeniser
+from mtkd.runtime import OnnxModel, described_tokeniser
 from mtkd.storage.output_directory import OutputKind, check_directory, has_claim, open_directory
 from tasks.errors import UserError, shorten, unknown
 from tasks.files import digest_file, read_json, staged_directory, write_json
@@ -127,7 +128,7 @@ def export(
         write_description(place, part.encoder.config, tasks, part.info)
         _describe(place, part, tasks)
         record: dict[str, Any] = {
-            "format": FORMAT,
+            "format": EXPORT_FORMAT,
             "mtkd": mtkd.__version__,
             "source": source,
             "input_format": part.encoder.input_format,

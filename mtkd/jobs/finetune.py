@@ -27,7 +27,8 @@ from mtkd.training.run_directory import PREDICTIONS, RunDirectory
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator
 from tasks.errors import UserError
-from tasks.files import move_files, read_json, write_json
+from tasks.files import move_files, write_json
+from tasks.records import read_record
 
 
 def finetune(
@@ -158,8 +159,7 @@ class _Finetune(TrainingJob):
         assert self.rows is not None, "inputs come first"
         directory = self._directory(train)
         if (directory / "result.json").is_file():
-            earlier: dict[str, Any] = read_json(directory / "result.json")
-            return earlier
+            return read_record(directory / "result.json", dict[str, Any])
         model = self._fresh_copy()
         torch.manual_seed(train.seed)
         model.keep(self.tasks)

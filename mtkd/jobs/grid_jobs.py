@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.training.run_directory import RUN_FILE
-from tasks.files import digest_bytes, read_json
+from mtkd.training.run_record import read_run_record
+from tasks.errors import UserError
+from tasks.files import digest_bytes
+from tasks.records import read_record
 from tasks.task_names import resolve
 
 _COMMAND, _LOG = "command.json", "log.txt"
@@ -82,8 +85,8 @@ class Job:
         if self.steps_of is None:
             return list(self.words)
         record = self.steps_of.out / RUN_FILE
-        known = record.is_file() and read_json(record)["status"] == "finished"
-        steps = str(total(read_json(record), "steps")) if known else f"STEPS OF {self.steps_of.out}"
+        known = record.is_file() and read_run_record(record).get("status") == "finished"
+        steps = str(total(read_run_record(record), "steps")) if known else f"STEPS OF {self.steps_of.out}"
         return [*self.words, "--steps", steps]
 
     @property
@@ -92,7 +95,8 @@ class Job:
         record = self.out / RUN_FILE
         if not (record.is_file() and self.command_file.is_file()):
             return False
-        return read_json(self.command_file) == self.command and read_json(record)["status"] == "finished"
+        same = read_record(self.command_file, list[str]) == self.command
+        return same and read_run_record(record).get("status") == "finished"
 
     @property
     def command_file(self) -> Path:
@@ -107,8 +111,10 @@ class Job:
 
 def total(record: dict[str, Any], key: str) -> Any:
     """The sum of "steps" or "seconds" over the stages of a finished run."""
-    training = record["training"]
+    training = record.get("training", {})
     parts = [training] if key in training else training.values()
+    if not all(key in part for part in parts):
+        raise UserError(f"a {RUN_FILE} lacks the key {key!r} of its training", hint="train the run again")
     return sum(part[key] for part in parts)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from accelerate import Accelerator
@@ -34,6 +34,7 @@ from tasks.corpus_reader import read_corpus
 from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.loading import digest_rows
+from tasks.records import Count, Record, Size
 from tasks.rows import Rows
 from tasks.task import Task
 from tasks.unlabelled import UnlabelledRequest
@@ -42,7 +43,7 @@ _TIMED_BATCHES = 6
 
 
 @dataclass(frozen=True)
-class StoreRequest:
+class StoreRequest(Record):
     """The arguments of building a store.
 
     Attributes:
@@ -62,13 +63,13 @@ class StoreRequest:
     teacher: str
     sets: dict[str, Any] = field(default_factory=dict)
     corpus: str | None = None
-    limit: int | None = None
+    limit: Size | None = None
     unlabelled: dict[str, str | list[str]] = field(default_factory=dict)
-    unlabelled_limit: int | None = None
+    unlabelled_limit: Count | None = None
     dtype: Dtype = "fp16"
-    precision: str = "fp32"
-    batch: int = 32
-    budget: int | None = None
+    precision: Literal["fp32", "bf16"] = "fp32"
+    batch: Size = 32
+    budget: Count | None = None
 
     def options(self) -> dict[str, Any]:
         """The request as JSON values with absolute paths, so that a repair can run in any directory."""

@@ -19,7 +19,8 @@ from mtkd.settings import DistillSettings, Stage
 from mtkd.teachers.live import TeacherSource
 from mtkd.training.batches import BatchSource
 from mtkd.training.trainer import Evaluate, Trainer
-from tasks.files import read_json, write_json
+from tasks.files import write_json
+from tasks.records import read_record
 
 _RESULT = "result.json"
 
@@ -65,7 +66,8 @@ class StagedJob(TrainingJob):
         for stage, objective, inputs in self.stages:
             directory = stage_directory(self.request.out, stage)
             if stage.name and (directory / _RESULT).is_file():
-                student, record[stage.name] = MultiTaskModel.load(directory), read_json(directory / _RESULT)
+                student = MultiTaskModel.load(directory)
+                record[stage.name] = read_record(directory / _RESULT, dict[str, Any])
                 continue
             teacher = inputs.teacher() if inputs.teacher else None
             label = "distilling" if teacher else "training"

@@ -16,8 +16,8 @@ from mtkd.teachers.checkpoint import CheckpointRef, checkpoint_directory
 from mtkd.teachers.group import Member, TeacherGroup
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.training.run_directory import RUN_FILE
+from mtkd.training.run_record import read_run_record
 from tasks.errors import UserError, a_type, shorten, unknown
-from tasks.files import read_json
 from tasks.model_tasks import require_heads
 from tasks.task import Task
 
@@ -209,7 +209,7 @@ def pretrained_encoder(model: Path) -> str | None:
     base = read_saved(model).info.base
     record = model_directory(model).parent / RUN_FILE
     if base is None and record.is_file():
-        identity = read_json(record)["identity"]
+        identity = read_run_record(record)["identity"]
         before = identity.get("teacher") or identity.get("model")
         return encoder_of(before) if isinstance(before, str) else None
     return base

@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mtkd.runtime import EXPORT
+from mtkd.model_files import EXPORT
 from mtkd.store.store_manifest import MANIFEST
 from tasks.digests import DIGESTS, damaged_files
 from tasks.errors import UserError
-from tasks.files import digest_file, read_json
+from tasks.files import digest_file
 from tasks.progress import progress
+from tasks.records import read_record
 from tasks.shards import ShardEntry
 
 _DAMAGED = "is missing or damaged"
@@ -65,7 +66,7 @@ def _states(record: Path) -> Mapping[str, str | None]:
     """What is wrong with each file of a record; None for one that is intact."""
     place = record.parent
     try:
-        content = read_json(record)
+        content = read_record(record, dict[str, Any])
         if record.name == DIGESTS:
             damaged = damaged_files(place)
             return {file: _DAMAGED if file in damaged else None for file in content["files"]}

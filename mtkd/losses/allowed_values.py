@@ -39,7 +39,7 @@ def allowed_values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     if origin is dict:
         return f"table of {allowed_values(parts[1])}"
     bounds = [
-        f"{sign} {value:g}"
+        f"{sign} {value:,}" if isinstance(value, int) else f"{sign} {value:g}"
         for item in metadata
         for kind, sign in _BOUNDS.items()
         if (value := getattr(item, kind, None)) is not None

@@ -10,10 +10,12 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from mtkd.model_files import EXPORT
 from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.pretrained_config import locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.model_card import SAVED, model_card, usage
+from mtkd.models.pretrained_weights import refuse_not_finite
 from mtkd.models.saved_model import (
     HEADS,
     WEIGHTS,
@@ -24,7 +26,7 @@ from mtkd.models.saved_model import (
     write_description,
 )
 from mtkd.outputs import LOGITS, EncoderOutput, ModelOutput, OutputSpec
-from mtkd.runtime import EXPORT, recorded_threshold
+from mtkd.runtime import recorded_threshold
 from tasks.batching import ModelInputs
 from tasks.digests import check_digests, write_digests
 from tasks.errors import UserError
@@ -49,6 +51,11 @@ class MultiTaskModel(nn.Module):
         super().__init__()
         self.encoder, self.tokeniser, self.info = encoder, tokeniser, info
         self.tasks = {task.head: task for task in tasks}
+        if tokeniser.vocab_size > (known := len(encoder.embeddings.weight)):
+            raise UserError(
+                f"the tokeniser has {tokeniser.vocab_size:,} tokens, the encoder {known:,} embeddings",
+                hint="use the tokeniser that the encoder was trained with",
+            )
         self.read_at_most(info.max_length)
         self.heads = nn.ModuleDict({name: self._new_head(task) for name, task in self.tasks.items()})
 
@@ -180,6 +187,7 @@ class MultiTaskModel(nn.Module):
             model.heads.load_state_dict(load_file(place / HEADS))
         except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
             raise UserError(f"the weights in {place} are damaged: {str(error).splitlines()[0]}") from error
+        refuse_not_finite(model, str(place))
         return model.eval()
 
     @classmethod

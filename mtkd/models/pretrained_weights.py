@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from mtkd.storage.distributed import launched
 from tasks.errors import UserError, shorten
@@ -77,7 +77,15 @@ def load_pretrained(auto: Any, name: str, what: str, **options: Any) -> tuple[An
             return auto.from_pretrained(place, **fixed, **more)
 
     found: tuple[Any, dict[str, Any]] = load_named(load, name, what)
+    refuse_not_finite(found[0], name)
     return found[0], set(found[1]["missing_keys"])
+
+
+def refuse_not_finite(module: nn.Module, where: str) -> None:
+    """Check that all weights are finite numbers; raises UserError."""
+    for name, weight in module.named_parameters():
+        if not weight.isfinite().all():
+            raise UserError(f"the weights in {where} are damaged: {name} is not finite everywhere")
 
 
 def read_bin(file: Path) -> dict[str, Tensor]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from mtkd.model_files import EXPORT, FORMAT, ModelInfo, read_export, read_model_file
 from mtkd.models.encoders.encoder import AnyEncoder, EncoderConfig
 from mtkd.models.encoders.encoder_registry import config_from_json, encoder_from_config
-from mtkd.runtime import EXPORT, read_export
 from tasks.digests import check_digests
 from tasks.errors import UserError
-from tasks.files import digest_bytes, digest_file, read_json, write_json
+from tasks.files import digest_bytes, digest_file, write_json
 from tasks.hub_loading import DEFAULT_ENCODER, did_you_mean_model, from_hub, similar_model
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
 
-FORMAT = 2
 WEIGHTS, HEADS = "model.safetensors", "heads.safetensors"
 TOKENISER = "tokenizer.json"
 _TOKENISER_FILES = (TOKENISER, "tokenizer_config.json")
@@ -28,43 +27,19 @@ MODEL_FILES = (
 )
 
 
-@dataclass
-class ModelInfo:
-    """What is saved with a model besides its weights.
-
-    Attributes:
-        max_length: rows are truncated to this many tokens (each text of a row, if the encoder reads the texts
-            separately).
-        stride: the number of tokens that neighbouring windows of a long context share (`span` tasks).
-        head_hidden: the width of the heads' hidden layer; 0 = a single linear layer.
-        dropout: the dropout probability in the heads.
-        pair_head: "linear", or "san" if classification tasks with two texts have a `SANHead`.
-        base: the pretrained encoder that training started from; None = random weights.
-        scores: task -> recorded validation scores (see `mtkd.evaluation.scoring`).
-        data: the name of the data that it was trained on, such as "hub"; None = not known.
-    """
-
-    max_length: int = 128
-    head_hidden: int = 512
-    dropout: float = 0.1
-    base: str | None = None
-    scores: dict[str, dict] = field(default_factory=dict)
-    stride: int = 128
-    pair_head: str = "linear"
-    data: str | None = None
-
-
 @dataclass(frozen=True)
 class SavedModel:
     """The description of a saved model, without its weights.
 
     Attributes:
         encoder_json: the encoder's configuration as plain JSON values.
+        file: where it was read; None for a checkpoint of transformers.
     """
 
     encoder_json: dict[str, Any]
     tasks: list[Task]
     info: ModelInfo
+    file: Path | None = None
 
     def encoder(self) -> AnyEncoder:
         """Build the encoder with newly initialised weights."""
@@ -73,7 +48,7 @@ class SavedModel:
     @property
     def config(self) -> EncoderConfig:
         """The encoder's configuration."""
-        return config_from_json(self.encoder_json)
+        return config_from_json(self.encoder_json, f"{self.file}, encoder")
 
 
 def read_saved(directory: Path) -> SavedModel:
@@ -87,7 +62,11 @@ def read_saved(directory: Path) -> SavedModel:
 
 def write_description(place: Path, config: EncoderConfig, tasks: Iterable[Task], info: ModelInfo) -> None:
     """Write the description of a model, which `saved_in` reads."""
-    parts = {"format": FORMAT, "encoder": config.model_dump(), "tasks": [task.to_json() for task in tasks]}
+    parts = {
+        "format": FORMAT,
+        "encoder": config.model_dump(),
+        "tasks": [task.to_json() for task in tasks],
+    }
     write_json(place / "model.json", parts | vars(info))
 
 
@@ -98,17 +77,9 @@ def saved_in(place: Path) -> SavedModel:
         UserError: there is none, or another version of mtkd wrote it.
     """
     check_digests(place, ["model.json"])
-    parts = read_json(place / "model.json")
-    if not {"format", "encoder", "tasks"} <= parts.keys():
-        raise UserError(f"{place / 'model.json'} is damaged", hint="train or export the model again")
-    if (written := parts.pop("format")) != FORMAT:
-        newer = written > FORMAT
-        raise UserError(
-            f"{place} was written by {'a newer' if newer else 'an older'} version of mtkd",
-            hint="upgrade mtkd" if newer else "train the model again with this version",
-        )
-    encoder, tasks = parts.pop("encoder"), [Task.from_json(value) for value in parts.pop("tasks")]
-    return SavedModel(encoder, tasks, ModelInfo(**parts))
+    found = read_model_file(place)
+    info = ModelInfo(**{part.name: getattr(found, part.name) for part in fields(ModelInfo)})
+    return SavedModel(found.encoder, list(found.tasks), info, place / "model.json")
 
 
 def saved_tokeniser(place: Path) -> Tokeniser:

@@ -14,8 +14,8 @@ from mtkd.jobs.grid_jobs import total
 from mtkd.pipelines.pipeline_file import move_steps, naming_step
 from mtkd.pipelines.step import TRAINS, Step, execute, size_of
 from mtkd.training.run_directory import RUN_FILE
+from mtkd.training.run_record import read_run_record
 from mtkd.trial import trial_run
-from tasks.files import read_json
 from tasks.progress import is_quiet, say, set_quiet
 
 _TIMED = (*TRAINS, "evaluate")
@@ -58,7 +58,9 @@ def estimate_steps(steps: Sequence[Step], wanted: Collection[str]) -> dict[str, 
 
 
 def _try_out(step: Step, moved: Mapping[str, Step]) -> Estimate:
-    steps = total(read_json(Path(moved[step.steps_of].out, RUN_FILE)), "steps") if step.steps_of else None
+    steps = (
+        total(read_run_record(Path(moved[step.steps_of].out, RUN_FILE)), "steps") if step.steps_of else None
+    )
     started, unseen, quiet = time.monotonic(), io.StringIO(), is_quiet()
     with trial_run() as trial, contextlib.redirect_stdout(unseen), contextlib.redirect_stderr(unseen):
         execute(step.command, [*step.words(steps), "--quiet"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import resources
@@ -14,7 +13,8 @@ from typing import Any
 from mtkd.jobs.grid_plan import task_words
 from mtkd.pipelines.step import TRAINS, Step, find_command, parameters
 from mtkd.recipes import assign_setting
-from tasks.errors import UserError, unknown
+from tasks.errors import UserError, brief, unknown
+from tasks.records import Seed, Size, Text, check_value, parse_toml, read_toml
 from tasks.task_names import resolve
 
 # What a file may set once, for all steps whose commands have an option of this name.
@@ -30,7 +30,10 @@ _PRECISION = {
     "distill": ("train.precision", "teacher.precision"),
     "finetune": ("train.precision",),
 }
-_KEYS = ("title", "out", *COMMON, "steps")
+_TYPES: dict[str, Any] = {  # of what a file may set
+    **{"title": str, "out": Text, "data": Text | list[Text], "tasks": Text | list[Text], "seed": Seed},
+    **{"device": Text, "precision": Text, "limit": Size, "eval-limit": Size, "steps": dict[str, Any]},
+}
 _REFERENCE = re.compile(r"(?:^|(?<=[=,]))@([^,=]+)")  # @NAME, TASK=@NAME and @NAME,@NAME
 
 
@@ -50,14 +53,11 @@ def read_pipeline(file: str | Path) -> tuple[dict[str, Any], Path]:
         UserError: no such file, or it is not TOML.
     """
     path = Path(file)
-    try:
-        if path.is_file():
-            return tomllib.loads(path.read_text(encoding="utf-8")), path.parent
-        if str(file) in shipped():
-            text = (resources.files("mtkd.pipelines") / f"{file}.toml").read_text(encoding="utf-8")
-            return tomllib.loads(text), Path()
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is not valid TOML: {error}") from error
+    if path.is_file():
+        return read_toml(path), path.parent
+    if str(file) in shipped():
+        raw = (resources.files("mtkd.pipelines") / f"{file}.toml").read_bytes()
+        return parse_toml(raw, str(file)), Path()
     raise UserError(
         f"there is no pipeline {str(file)!r}",
         expected=f"a TOML file, or one of {', '.join(shipped())}",
@@ -79,8 +79,9 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
     for key, value in settings.items():
         assign_setting(values, key, value)
     for key in values:
-        if key not in _KEYS:
-            raise unknown("key of a pipeline", key, _KEYS, hint="options of one step belong to [steps.NAME]")
+        if key not in _TYPES:
+            raise unknown("key of a pipeline", key, _TYPES, hint="options of one step belong to [steps.NAME]")
+        check_value(values[key], _TYPES[key], f"the pipeline: {key}")
     out = str(values.get("out", f"runs/{name}"))
     tables = values.get("steps")
     if not tables or not isinstance(tables, dict):
@@ -120,6 +121,14 @@ def _expanded(name: str, table: Any, common: Mapping[str, Any], out: str) -> Ite
         raise UserError(f"{name!r} is not a valid name", expected="letters, digits, _ and -")
     if not isinstance(table, dict) or not isinstance(table.get("command"), str):
         raise UserError("it has no command", expected='a table with a command, such as command = "refine"')
+    for key, value in table.items():
+        parts = value if isinstance(value, list) else [value]
+        if key in ("out", "title", "json") and not isinstance(value, str | None):
+            raise UserError(f"{key} = {brief(value)}", expected="text")
+        if key != "set" and not all(isinstance(part, str | int | float | None) for part in parts):
+            raise UserError(
+                f"{key} = {brief(value)}", expected="text, a number, true, false, or a list of these"
+            )
     given = {key: value for key, value in table.items() if value is not None}
     own = {key: value for key, value in given.items() if key not in ("command", "title")}
     command = find_command(table["command"])

@@ -6,10 +6,12 @@ import contextlib
 import shlex
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
 
 from mtkd.jobs.grid_jobs import total
 from mtkd.pipelines.estimate import estimate_steps
@@ -18,9 +20,11 @@ from mtkd.pipelines.pipeline_file import load_steps, naming_step, read_pipeline
 from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
 from mtkd.storage.distributed import launched
 from mtkd.training.run_directory import RUN_FILE
+from mtkd.training.run_record import read_run_record
 from tasks.errors import UserError
-from tasks.files import locked, read_json, write_json
+from tasks.files import locked, write_json
 from tasks.progress import is_quiet, say
+from tasks.records import Record, read_record
 
 RECORD_FILE = "pipeline.json"  # in the output directory
 
@@ -95,15 +99,36 @@ def run_pipeline(
             return runner.run()
 
 
+class _StepRecord(TypedDict):
+    """What is recorded of a step; see `_Runner._state`."""
+
+    words: list[str]
+    out: str
+    inputs: dict[str, str]
+    after: dict[str, str | None]
+    finished: str | None
+    seconds: float | None
+    replaces: NotRequired[int | None]
+
+
+@dataclass(frozen=True)
+class _Recorded(Record):
+    """pipeline.json: the steps that have run, and the digests of the files that they read."""
+
+    steps: dict[str, _StepRecord] = field(default_factory=dict)
+    files: dict[str, tuple[int, int, str]] = field(default_factory=dict)
+
+
 class _Runner:
     """The steps of a pipeline, and the record of those that have run."""
 
     def __init__(self, steps: list[Step], out: Path, overwrite: bool):
         self.steps = {step.name: step for step in steps}
         self.file, self.overwrite = out / RECORD_FILE, overwrite
-        before = read_json(self.file) if self.file.is_file() else {}
-        self.records: dict[str, dict[str, Any]] = before.get("steps", {})
-        self.digests = Digests(before.get("files", {}))
+        hint = "run all steps again with `overwrite=True`"
+        before = read_record(self.file, _Recorded, hint=hint) if self.file.is_file() else _Recorded()
+        self.records: dict[str, Any] = dict(before.steps)
+        self.digests = Digests({path: list(known) for path, known in before.files.items()})
         self.inputs: dict[str, dict[str, str]] = {}
         outputs: dict[str, str] = {}
         for step in steps:
@@ -177,7 +202,7 @@ class _Runner:
         other = step.steps_of
         if other and other not in again and self.records.get(other, {}).get("finished"):
             run = Path(self.steps[other].out) / RUN_FILE
-            return step.words(total(read_json(run), "steps") if run.is_file() else None)
+            return step.words(total(read_run_record(run), "steps") if run.is_file() else None)
         return step.words()
 
     def _reason(self, step: Step, again: Collection[str] = ()) -> str | None:

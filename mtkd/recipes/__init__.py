@@ -9,7 +9,8 @@ from importlib import resources
 from typing import Any
 
 from mtkd.settings import COMMANDS, validate
-from tasks.errors import UserError, unknown
+from tasks.errors import UserError, brief, unknown
+from tasks.records import plain_toml
 
 
 def recipe_names(command: str = "distill") -> list[str]:
@@ -98,9 +99,11 @@ def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
                 f"--set {pair!r} is not of the form key=value", hint="for example `train.lr=1e-4`"
             )
         try:
-            found[key.strip()] = tomllib.loads(f"v = {text}")["v"]
+            found[key.strip()] = plain_toml(f"v = {text}")["v"]
         except tomllib.TOMLDecodeError:
             found[key.strip()] = None if text.strip() == "none" else text.strip()
+        except ValueError as error:  # thousands of digits or brackets
+            raise UserError(f"--set {brief(pair)} is not valid: {error}") from error
     return found
 
 

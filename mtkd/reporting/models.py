@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from mtkd.evaluation.differences import Splits
 from mtkd.reporting.runs import CONTROL, FINETUNED, ROLES, Run, read_run, run_directories
 from tasks.errors import UserError
-from tasks.files import read_json
+from tasks.records import read_record
 from tasks.task import Task
 
 GRID_FILE = "compare.json"
@@ -133,6 +135,18 @@ def _reference(models: list[ReportedModel], named: list[str], asked: Path | None
     )
 
 
+class _ComparedRow(TypedDict):
+    name: str
+    ms: dict[str, float]
+
+
+class _Compared(TypedDict):
+    title: str
+    reference: str
+    commands: dict[str, list[str]]
+    rows: list[_ComparedRow]
+
+
 @dataclass(frozen=True)
 class _Grid:
     """What a compare.json says; `ms`: row -> batch size -> milliseconds."""
@@ -145,15 +159,10 @@ class _Grid:
 
 
 def _read_grid(file: Path) -> _Grid:
-    grid = read_json(file)
-    try:
-        ms = {row["name"]: row["ms"] for row in grid["rows"]}
-        return _Grid(file.parent, grid["title"], grid["reference"], grid["commands"], ms)
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{file} was not written by this version of mtkd compare: {error} is missing",
-            hint="run mtkd compare again; finished runs are not repeated",
-        ) from error
+    hint = "run mtkd compare again; finished runs are not repeated"
+    grid = read_record(file, _Compared, hint=hint)
+    ms = {row["name"]: row["ms"] for row in grid["rows"]}
+    return _Grid(file.parent, grid["title"], grid["reference"], grid["commands"], ms)
 
 
 def _cells(grid: _Grid, runs: Iterable[Run], prefix: str) -> tuple[list[ReportedModel], set[Path]]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from mtkd.evaluation.differences import Splits
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.models.saved_model import read_saved
-from mtkd.training.run_directory import PREDICTIONS, RUN_FILE
+from mtkd.training.run_directory import PREDICTIONS
+from mtkd.training.run_record import RUN_FILE, read_run_record
 from tasks.errors import UserError
-from tasks.files import read_json
+from tasks.records import check_record
 from tasks.task import Task
 
 TEACHER, STUDENT, CONTROL, FINETUNED = "teacher", "student", "label-only student", "fine-tuned"
+_REQUIRED = ("status", "versions", "identity.command", "identity.settings.train.seed")
 ROLES = (TEACHER, STUDENT, CONTROL, FINETUNED)
 
 
@@ -98,7 +101,7 @@ def read_run(path: Path, name: str) -> Run:
     Raises:
         UserError: it is unfinished, or a file is missing or damaged.
     """
-    record = read_json(path / RUN_FILE)
+    record = read_run_record(path / RUN_FILE, *_REQUIRED)
     try:
         status = record["status"]
         if status != "finished":
@@ -109,7 +112,13 @@ def read_run(path: Path, name: str) -> Run:
         tasks = {task.name: task for task in read_saved(path).tasks}
         log, stages = _read_log(path, record["training"])
         run = Run(path, name, record, tasks, log, stages, dict(read_predictions(path / PREDICTIONS)))
-        _ = run.role, run.seed, run.by_task("primary"), record["versions"], record["parameters"]["total"]
+        _ = (
+            run.role,
+            run.seed,
+            [tasks[task] for task in run.by_task("primary")],
+            record["parameters"]["total"],
+        )
+        _ = run.role != FINETUNED or run.identity["model"]
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"the {RUN_FILE} in {path} cannot be read: {error} is missing or damaged",
@@ -129,7 +138,8 @@ def _read_log(path: Path, training: dict[str, Any]) -> tuple[list[dict[str, Any]
         file = place / "log.jsonl"
         try:
             lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-            log += [record | {"step": record["step"] + start} for record in map(json.loads, lines)]
-        except (ValueError, KeyError, TypeError) as error:
+            records = [check_record(from_json(line), dict[str, float], str(file)) for line in lines]
+            log += [record | {"step": int(record["step"]) + start} for record in records]
+        except (ValueError, KeyError) as error:
             raise UserError(f"the log {file} cannot be read: {error}") from error
     return log, stages

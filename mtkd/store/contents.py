@@ -7,7 +7,6 @@ kept activations differ between vectors, they are marked with one bit per activa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
-from mtkd.selection import Selection
+from tasks.records import Record, Size
 from tasks.task import Task
 
 Dtype = Literal["fp32", "fp16", "bf16", "int8"]
@@ -60,7 +59,7 @@ class Outputs:
 
 
 @dataclass(frozen=True)
-class Contents:
+class Contents(Record):
     """What a store keeps.
 
     Attributes:
@@ -73,7 +72,14 @@ class Contents:
     need: OutputSpec
     dtype: Dtype
     shape: EncoderSpec
-    max_length: int
+    max_length: Size
+
+    def __post_init__(self) -> None:
+        shape, need = self.shape, self.need
+        if need.query & need.key and shape.attention % max(1, shape.heads):
+            raise ValueError(f"an attention width that {shape.heads} heads divide")
+        if need.scores or (need.selected and need.selection is None):
+            raise ValueError("queries and keys in place of scores, and a selection of what is selected")
 
     @staticmethod
     def of(need: OutputSpec, dtype: Dtype, shape: EncoderSpec, max_length: int) -> Contents:
@@ -153,18 +159,6 @@ class Contents:
         absent = {f.name: f.default for f in fields(EncoderSpec)}
         shape = {k: v for k, v in vars(self.shape).items() if k != "offers" and v != absent[k]}
         return {"need": need, "dtype": self.dtype, "shape": shape, "max_length": self.max_length}
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Contents:
-        """Restore from the result of `to_json`."""
-        need: dict[str, Any] = {
-            k: frozenset(v) if isinstance(v, list) else v for k, v in value["need"].items()
-        }
-        if (selection := need["selection"]) is not None:
-            scored = tuple((layer, of) for layer, of in selection["scored"])
-            need["selection"] = Selection(**{**selection, "scored": scored})
-        shape = EncoderSpec(**value["shape"], offers=OutputSpec())
-        return Contents(OutputSpec(**need), value["dtype"], shape, value["max_length"])
 
 
 def pack_outputs(signal: ModelOutput, contents: Contents) -> dict[str, Tensor]:

@@ -11,11 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mtkd.storage.sharded_output import PlannedShard
+from tasks.digests import check_digests
+from tasks.errors import UserError
 from tasks.files import atomic_path
 from tasks.rows import Rows
 
 ROWS = "rows/{task}.parquet"
+_SCHEMA = pa.schema([("row", pa.int32()), ("uid", pa.string()), ("digest", pa.uint64())])
 _SAMPLE = 20_000
+_AGAIN = "build the store again with `overwrite=True`"
 
 
 def row_digests(rows: Rows) -> np.ndarray:
@@ -40,6 +44,24 @@ def table_bytes(rows: Rows) -> int:
     sink = pa.BufferOutputStream()
     pq.write_table(_table(rows.take(sample), np.arange(len(sample))), sink, compression="zstd")
     return int(sink.tell() * len(rows) / max(1, len(sample)))
+
+
+def read_rows(directory: Path, task: str, count: int) -> pa.Table:
+    """Read the index of a task's rows.
+
+    Raises:
+        UserError: the file is missing or damaged, or does not have each of `count` rows once.
+    """
+    path = directory / ROWS.format(task=task)
+    check_digests(path.parent, [path.name])
+    try:
+        table = pq.read_table(path, schema=_SCHEMA, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"{path} cannot be read: {error}", hint=_AGAIN) from error
+    nulls = any(column.null_count for column in table.columns)
+    if nulls or not np.array_equal(np.sort(table["row"].to_numpy()), np.arange(count)):
+        raise UserError(f"{path} does not list each of the {count} rows once", hint=_AGAIN)
+    return table
 
 
 def _table(rows: Rows, order: np.ndarray) -> pa.Table:

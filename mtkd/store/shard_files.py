@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mtkd.storage.safetensors_shards import read_header
 from mtkd.storage.sharded_output import PlannedShard
-from mtkd.store.contents import Field
+from mtkd.store.contents import Field, Outputs
 from mtkd.store.store_manifest import StoreManifest, damage_error
 from tasks.errors import UserError
 from tasks.sampler import BLOCK, blocks_of
@@ -82,6 +82,16 @@ class Shard:
             if counts in self.views
         }
 
+    def check(self, fields: Iterable[Field], rows: int) -> None:
+        """Check that it has these fields for so many rows; raises ValueError."""
+        for field in fields:
+            found = self.views[field.name]
+            entries = rows if field.per == "row" else int(self.offsets[field.per][-1])
+            stored = torch.empty(0, dtype=torch.int16 if field.dtype == torch.bfloat16 else field.dtype)
+            wanted = (entries, *field.shape), stored.numpy().dtype
+            if (found.shape, found.dtype) != wanted:
+                raise ValueError(f"{field.name} has {found.shape} {found.dtype}, not {wanted[0]} {wanted[1]}")
+
     def read_ahead(self) -> None:
         """Tell the operating system that the whole shard will be read soon."""
         self._map.madvise(mmap.MADV_WILLNEED)
@@ -101,6 +111,9 @@ class ShardReader:
             name: np.cumsum([0, *(shard.rows for shard in shards)]) for name, shards in self._shards.items()
         }
         self._open: OrderedDict[str, Shard] = OrderedDict()
+        self._fields = {
+            task.name: manifest.contents.fields(Outputs(task.n_outputs, task.per)) for task in manifest.tasks
+        }
         self._sizes = {shard.file: shard.bytes for shard in manifest.shards}
         self._checked: set[str] = set()
 
@@ -163,7 +176,8 @@ class ShardReader:
         self._checked.add(shard.file)
         try:
             opened = Shard(self._directory / shard.file)
-        except (OSError, ValueError, KeyError) as error:
+            opened.check(self._fields[shard.task], shard.rows)
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"shard {self._directory / shard.file} cannot be read: {error}") from error
         self._open[shard.file] = opened
         while len(self._open) > 2 and sum(self._sizes[name] for name in self._open) > _MAPPED_BYTES:

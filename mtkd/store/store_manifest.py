@@ -13,7 +13,8 @@ from mtkd.storage.output_directory import OutputKind, has_claim
 from mtkd.store.contents import Contents, Per
 from tasks.digests import damaged_files
 from tasks.errors import UserError, unknown
-from tasks.files import read_json, refuse_newer, write_json
+from tasks.files import write_json
+from tasks.records import Count, Name, Record, Width, read_record
 from tasks.shards import ShardEntry
 
 STORE_FORMAT = 1
@@ -21,7 +22,7 @@ MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
-class StoreTask:
+class StoreTask(Record):
     """The entry of one task in a store.
 
     Attributes:
@@ -31,15 +32,15 @@ class StoreTask:
         per: "row" or "token".
     """
 
-    name: str
-    rows: int
+    name: Name
+    rows: Count
     digest: str
-    n_outputs: int
+    n_outputs: Width
     per: Per = "row"
 
 
 @dataclass(frozen=True)
-class StoreTeacher:
+class StoreTeacher(Record):
     """The teacher that a store was built with.
 
     Attributes:
@@ -56,7 +57,7 @@ class StoreTeacher:
 
 
 @dataclass(frozen=True)
-class StoreManifest:
+class StoreManifest(Record):
     """The manifest of a store.
 
     Attributes:
@@ -67,7 +68,7 @@ class StoreManifest:
         key: digest of everything that affects the content of the shards.
     """
 
-    format: int
+    format: Count
     version: str
     command: str
     options: Mapping[str, Any]
@@ -77,6 +78,11 @@ class StoreManifest:
     key: str
     tasks: tuple[StoreTask, ...]
     shards: tuple[ShardEntry, ...]
+
+    def __post_init__(self) -> None:
+        for task in self.tasks:
+            if task.rows != sum(shard.rows for shard in self.shards_of(task.name)):
+                raise ValueError(f"shards with the {task.rows} rows of {task.name}")
 
     def task(self, name: str) -> StoreTask:
         """The entry of one task; UserError if the store has no such task."""
@@ -104,9 +110,8 @@ class StoreManifest:
 
 def _read_key(directory: Path) -> str | None:
     """The key of the finished store in a directory; None for the manifest of anything else."""
-    raw = read_json(directory / MANIFEST) if (directory / MANIFEST).is_file() else None
-    ours = isinstance(raw, dict) and {"format", "teacher", "contents", "shards"} <= raw.keys()
-    return raw.get("key") if ours else None  # type: ignore[union-attr]
+    raw = read_record(directory / MANIFEST, dict[str, Any]) if (directory / MANIFEST).is_file() else {}
+    return raw.get("key") if {"format", "teacher", "contents", "shards"} <= raw.keys() else None
 
 
 STORE_KIND = OutputKind(
@@ -134,23 +139,8 @@ def read_store_manifest(directory: Path) -> StoreManifest:
             if unfinished
             else "build one: mtkd store build --recipe R --data D --tasks T --teacher DIR --out DIR",
         )
-    raw = read_json(path)
-    refuse_newer(raw, STORE_FORMAT, f"{directory} is a knowledge store")
-    try:
-        return StoreManifest(
-            **{
-                **raw,
-                "teacher": StoreTeacher(**raw["teacher"]),
-                "contents": Contents.from_json(raw["contents"]),
-                "tasks": tuple(StoreTask(**task) for task in raw["tasks"]),
-                "shards": tuple(ShardEntry(**shard) for shard in raw["shards"]),
-            }
-        )
-    except (TypeError, KeyError, ValueError) as error:
-        raise UserError(
-            f"{path} is not the manifest of a store: {error}",
-            hint="build the store again with `overwrite=True`",
-        ) from error
+    hint = "build the store again with `overwrite=True`"
+    return read_record(path, StoreManifest, newest=STORE_FORMAT, hint=hint)
 
 
 def damaged_shards(directory: Path, manifest: StoreManifest) -> dict[str, str]:

@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
 from mtkd.outputs import ModelOutput, OutputSpec, Selected
 from mtkd.store.contents import OF_TOKENS, Field, Outputs, unit_bits
-from mtkd.store.row_index import ROWS, row_digests
+from mtkd.store.row_index import read_rows, row_digests
 from mtkd.store.shard_files import ShardReader
 from mtkd.store.store_manifest import StoreManifest
 from mtkd.teachers.hidden_selection import narrow, scores_of, static_units
 from tasks.batching import Batch
-from tasks.digests import check_digests
 from tasks.encoding import PADDED
 from tasks.errors import UserError
 from tasks.loading import digest_rows
@@ -146,9 +144,7 @@ def find_stored_rows(directory: Path, manifest: StoreManifest, rows: Rows) -> np
         UserError: the store does not have this task or some of these rows.
     """
     entry = manifest.task(rows.task)
-    file = directory / ROWS.format(task=rows.task)
-    check_digests(file.parent, [file.name])
-    table = pq.read_table(file)
+    table = read_rows(directory, rows.task, entry.rows)
     order = table["row"].to_numpy()
     if digest_rows(rows) == entry.digest:
         places = np.empty(len(order), np.int64)

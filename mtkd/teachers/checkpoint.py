@@ -25,8 +25,9 @@ from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.batching import ModelInputs
 from tasks.encoding import PADDED
 from tasks.errors import UserError, shorten
-from tasks.files import digest_bytes, digest_file, read_json
+from tasks.files import digest_bytes, digest_file
 from tasks.hub_loading import DEFAULT_ENCODER, load_named, similar_model
+from tasks.records import read_record
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
 
@@ -239,8 +240,8 @@ def _fetch(patterns: list[str], name: str, local_files_only: bool) -> Path:
 def _architecture(place: Path) -> str:
     """The class that a directory's config.json names; "" if it names none."""
     file = place / "config.json"
-    names = read_json(file).get("architectures") if file.is_file() else None
-    return str(names[0]) if names else ""
+    names = read_record(file, dict[str, Any]).get("architectures") if file.is_file() else None
+    return str(names[0]) if names and isinstance(names, list) else ""
 
 
 def _require_kind(name: str, kind: str, hf: Any, task: Task) -> None:

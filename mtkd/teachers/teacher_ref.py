@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mtkd.model_files import EXPORT
 from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate, pretrained_config
 from mtkd.models.init import InitSpec
@@ -19,7 +20,6 @@ from mtkd.models.saved_model import (
     saved_tokeniser,
     write_description,
 )
-from mtkd.runtime import EXPORT
 from mtkd.store.store_manifest import StoreManifest
 from tasks.digests import write_digests
 from tasks.errors import UserError

@@ -13,14 +13,15 @@ from torch import nn
 
 from mtkd.training.optimizers import optimizer_tensors, restore_optimizer
 from tasks.digests import damaged_files, write_digests
-from tasks.files import atomic_directory, read_json, write_json
+from tasks.files import atomic_directory, write_json
 from tasks.progress import say
+from tasks.records import Count, Record, read_record
 
 _KEEP = 2
 
 
 @dataclass
-class Position:
+class Position(Record):
     """The progress of a run: everything the loop needs besides weights and optimiser state.
 
     No random state is needed: order, dropout and masking are functions of the seed and the epoch or step.
@@ -39,12 +40,12 @@ class Position:
         logged: size of log.jsonl in bytes; `unlogged`: the values since its last record (`MetricLog`).
     """
 
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0
+    step: Count = 0
+    epoch: Count = 0
+    batch: Count = 0
     best: float | None = None
     best_digest: str | None = None
-    bad_epochs: int = 0
+    bad_epochs: Count = 0
     history: list[dict] = field(default_factory=list)
     stopped: bool = False
     seconds: float = 0.0
@@ -93,7 +94,7 @@ def restore_checkpoint(
     tied = {name: weights[saved] for name, saved in _saved_names(module).items() if saved in weights}
     module.load_state_dict(weights | tied)
     restore_optimizer(module, optimizer, load_file(newest / "optimizer.safetensors"))
-    return Position(**read_json(newest / "position.json"))
+    return read_record(newest / "position.json", Position)
 
 
 def _saved_names(module: nn.Module) -> dict[str, str]:

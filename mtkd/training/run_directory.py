@@ -23,10 +23,10 @@ from mtkd.storage.output_directory import (
     existing_identity,
     open_directory,
 )
+from mtkd.training.run_record import RUN_FILE, read_run_record
 from tasks.errors import UserError
 from tasks.files import read_json, write_json
 
-RUN_FILE = "run.json"
 PREDICTIONS = "predictions"  # what the model predicted for each validation row
 command_line: ContextVar[str | None] = ContextVar(
     "command_line", default=None
@@ -132,7 +132,7 @@ class RunDirectory:
     @property
     def record(self) -> dict[str, Any]:
         """The current content of run.json."""
-        return read_json(self.path / RUN_FILE)
+        return read_run_record(self.path / RUN_FILE)
 
     @property
     def scores(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from mtkd.teachers.live import TeacherSource
 from mtkd.training.batches import DrawnRows
 from tasks.batching import Collator
 from tasks.encoding import Encoded
+from tasks.errors import UserError
 from tasks.plain_text import TEXT, TextFiles
 from tasks.ragged import RaggedArray
 from tasks.reader import Reader
@@ -69,15 +70,24 @@ class TextBatches:
             yield drawn
 
     def _draws(self, passes: int, texts: int, batch: int) -> Iterator[DrawnRows]:
+        start = texts  # a pass that resumes may have nothing left
         while True:
+            empty = True
             for chunk in self._files.chunks(texts):
                 kept = chunk.filter(pa.array(~self._held_out(texts, len(chunk))))
                 pool = encode_texts(kept, self.collate.reader, self._pack)
                 for number, indices in enumerate(self._batches(pool, passes, texts)):
+                    empty = False
                     if number >= batch:
                         cursor = {"passes": passes, "texts": texts, "batch": number + 1}
                         yield DrawnRows(pool, indices, cursor)
                 texts, batch = texts + len(chunk), 0
+            if empty and not start:
+                raise UserError(
+                    f"there is nothing to train on in {', '.join(map(str, self._files.paths))}",
+                    expected="text of which the tokeniser keeps something",
+                )
+            start = 0
             passes, texts = passes + 1, 0
 
     def _batches(self, pool: Encoded, passes: int, texts: int) -> list[np.ndarray]:

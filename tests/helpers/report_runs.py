@@ -135,7 +135,8 @@ def write_run(
     settings = {"name": "some-recipe", "supervision": supervision, "train": {"seed": seed}}
     identity = {"command": command, "data": None, "eval_limit": None, "model": "m", "settings": settings}
     digest = digest_rows(load_rows(FilesSource(), task, "validation")) if task.files else "none"
-    scores = {"task": task.name, "split": "validation", "primary": primary, "majority": 0.5}
+    values = {"rows": ROWS, "metrics": {"accuracy": primary}, "loss": 0.5}
+    scores = {"task": task.name, "split": "validation", "primary": primary, "majority": 0.5, **values}
     record = {
         "status": "finished",
         "identity": identity,
@@ -145,7 +146,7 @@ def write_run(
         "rows": {task.name: {"train": 12345, "unlabelled": 0, "validation": ROWS}},
         "parameters": {"total": 2_000_000, "embeddings": 500_000, "without_embeddings": 1_500_000},
         "scores": {f"{task.name}/validation": scores},
-        "training": {"steps": 40},
+        "training": {"steps": 40, "seconds": 1.0},
     }
     (place / "run.json").write_text(json.dumps(record | facts))
     log = [{"step": step, "loss": 1 / step} for step in (1, 20, 40)]

@@ -144,7 +144,7 @@ def test_mistakes(tmp_path: Path, text: str, said: str) -> None:
 
 
 def test_no_such_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read the task file"):
+    with pytest.raises(UserError, match="no such file"):
         load_task(tmp_path / "none.toml")
 
 

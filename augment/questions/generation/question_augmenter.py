@@ -86,6 +86,9 @@ class Questions(Augmenter):
             yield Copies(_table(part, found), 0, 0, 0)
 
 
+_MOST = 100  # questions per paragraph, and beams
+
+
 def check_asking(asking: Asking, engine: str, precision: str) -> None:
     """Check that the settings can produce the requested questions and that the packages are installed.
 
@@ -95,6 +98,10 @@ def check_asking(asking: Asking, engine: str, precision: str) -> None:
     strategy, form = asking.strategy, asking.reading.format
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
+    if not (1 <= strategy.beams <= _MOST and 1 <= asking.count <= _MOST):
+        raise UserError(
+            f"`beams={strategy.beams}` `per_paragraph={asking.count}`", expected=f"1 to {_MOST} of each"
+        )
     if strategy.sample and strategy.beams > 1:
         raise UserError("`sample=True` with `beams`", expected="only one of the two")
     if strategy.sample and not (strategy.temperature > 0 and 0 < strategy.top_p <= 1):

@@ -9,6 +9,8 @@ from typing import Any
 
 from tasks.errors import UserError
 
+_LARGEST = {"vocab_size": 1_000_000, "d_model": 16_384, "layers": 200, "heads": 1000, "d_ff": 65_536}
+
 
 @dataclass(frozen=True)
 class NewModelShape:
@@ -21,7 +23,10 @@ class NewModelShape:
     d_ff: int = 1024
 
     def check(self) -> None:
-        """Raise UserError unless the width is a multiple of the number of heads."""
+        """Raise UserError unless the sizes can be built and the heads divide the width."""
+        for name, most in _LARGEST.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise UserError(f"`{name}={getattr(self, name)}`", expected=f"1 to {most:,}")
         if self.d_model % self.heads:
             raise UserError(
                 f"`d_model={self.d_model}` with `heads={self.heads}`",

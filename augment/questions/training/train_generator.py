@@ -31,7 +31,8 @@ from mtkd.training.processes import make_accelerator
 from mtkd.training.run_directory import RUN_PARTS
 from tasks.digests import write_digests
 from tasks.errors import UserError
-from tasks.files import digest_bytes, read_json, staged_directory, write_json
+from tasks.files import digest_bytes, staged_directory, write_json
+from tasks.records import read_record
 from tasks.sources import DataSource
 from tasks.task import Task
 
@@ -42,8 +43,8 @@ _EVERY = 50  # steps per logged loss
 
 def _read_key(directory: Path) -> str | None:
     """The key of the finished run in a directory."""
-    record = read_json(directory / RECORD) if (directory / RECORD).is_file() else None
-    return record.get("key") if isinstance(record, dict) and {"reading", "job"} <= record.keys() else None
+    record = read_record(directory / RECORD, dict[str, Any]) if (directory / RECORD).is_file() else {}
+    return record.get("key") if {"reading", "job"} <= record.keys() else None
 
 
 GENERATOR_KIND = OutputKind(
@@ -174,8 +175,7 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
     key = _key(job, digest, [*asked, *held_out[0]])
     with open_directory(place.out, GENERATOR_KIND, key, overwrite=place.overwrite):
         if (place.out / RECORD).is_file():
-            finished: dict[str, Any] = read_json(place.out / RECORD)
-            return finished
+            return read_record(place.out / RECORD, dict[str, Any])
         model, tokenizer = (
             (generator.model, generator.tokenizer) if generator else _start(job, asked, place.out / _WORK)
         )
@@ -264,7 +264,7 @@ class _Training(TrainingLoop[list[int]]):
         return self._job.rate * linear_rate(1.0, self.position.step, self.total, self._warm, self._warm)
 
     def dropout_seed(self, micro: int) -> int:
-        return self._job.seed * 1_000_003 + self.position.step
+        return (self._job.seed * 1_000_003 + self.position.step) % 2**63
 
     def step(self, rows: list[int]) -> float:
         loss, history = super().step(rows), self.position.history

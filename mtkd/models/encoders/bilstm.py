@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor, nn
 
 from mtkd.losses.term_settings import Strict
@@ -26,6 +26,7 @@ from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.reader import InputFormat
+from tasks.records import Units, Vocabulary
 
 POOLED = OutputSpec(pooled=True)
 Kind = Literal["bilstm-biattention", "bilstm"]
@@ -44,10 +45,10 @@ class BiLSTMSettings(Strict):
         output_size: the width of the vector that the task heads read.
     """
 
-    embedding_size: PositiveInt = 300
-    projection_size: PositiveInt = 256
-    hidden_size: PositiveInt = 256
-    output_size: PositiveInt = 768
+    embedding_size: Units = 300
+    projection_size: Units = 256
+    hidden_size: Units = 256
+    output_size: Units = 768
 
 
 class BiLSTMStudentSettings(StudentSettings):
@@ -82,7 +83,7 @@ class BiLSTMConfig(BiLSTMSettings, EncoderConfig):
     """
 
     kind: Kind = "bilstm-biattention"
-    vocab_size: PositiveInt
+    vocab_size: Vocabulary
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
     @property

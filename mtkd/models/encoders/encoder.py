@@ -52,11 +52,11 @@ class StudentSettings(Strict):
 
     kind: str
     vocabulary: Literal["wordpiece", "pruned", "word"] = "wordpiece"
-    vocabulary_size: int = Field(60_000, gt=10)
+    vocabulary_size: int = Field(60_000, gt=10, le=5_000_000)
     embeddings: str = "random"
     max_length: int = Field(128, ge=8)
     stride: int = Field(128, ge=0)
-    head_hidden: int = Field(512, ge=0)
+    head_hidden: int = Field(512, ge=0, le=32_768)
     init_heads: Literal["random", "teacher"] = "random"
     dropout: float = Field(0.1, ge=0, lt=1)
 

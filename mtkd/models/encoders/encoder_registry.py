@@ -12,8 +12,9 @@ from typing import Any
 
 from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
 from mtkd.models.init import InitContext, InitSpec
-from tasks.errors import unknown
+from tasks.errors import UserError, unknown
 from tasks.plugins import load_plugins
+from tasks.records import check_record
 
 # Loaded like entry points, so that the file of an encoder is imported only when its kind is used.
 ENCODERS = {
@@ -99,9 +100,19 @@ def build_student(settings: StudentSettings, context: InitContext) -> AnyEncoder
     return encoder_class(settings.kind).build(settings, context)
 
 
-def config_from_json(value: Mapping[str, Any]) -> EncoderConfig:
-    """Restore a configuration from its JSON form."""
-    return encoder_class(value["kind"]).Config.model_validate(value)
+def config_from_json(value: Mapping[str, Any], where: str) -> EncoderConfig:
+    """Restore a configuration from its JSON form.
+
+    Args:
+        where: the place that an error names.
+
+    Raises:
+        UserError: it has no kind of encoder that is known, or a value is not allowed.
+    """
+    kind = value.get("kind")
+    if not isinstance(kind, str):
+        raise UserError(f"{where} has no kind", expected=", ".join(ENCODERS))
+    return check_record(value, encoder_class(kind).Config, where)
 
 
 def encoder_from_config(config: EncoderConfig) -> AnyEncoder:

@@ -8,14 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from pydantic import field_validator
+
+from mtkd.model_files import read_model_file
+from mtkd.models.encoders.config_checks import build_configuration, refuse_code
 from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.mt_dnn import MT_DNN, convert_mt_dnn
 from mtkd.models.pretrained_weights import BIN, SAFETENSORS
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.errors import UserError
-from tasks.files import digest_file, read_json
+from tasks.files import digest_file
 from tasks.hub_loading import DEFAULT_ENCODER, embedded_encoder, find_file, load_named
 from tasks.reader import InputFormat
+from tasks.records import Units, check_record, read_record
 
 POOLING = "1_Pooling/config.json"  # of sentence-transformers
 # Sizes that some families store under another name without declaring it in their `attribute_map`.
@@ -46,16 +51,23 @@ class TransformerConfig(EncoderConfig):
     kind: Literal["transformer"] = "transformer"
     hf: dict[str, Any]
     pooling: Pooling = "cls"
-    head_size: int | None = None
-    embedding_rank: int | None = None
+    head_size: Units | None = None
+    embedding_rank: Units | None = None
     pairs: Pairs = "cross-encoder"
 
-    def build_hf(self) -> Any:
-        """Build the Hugging Face configuration object of the encoder's family."""
-        from transformers import AutoConfig
+    @field_validator("hf")
+    @classmethod
+    def _check_hf(cls, hf: dict[str, Any]) -> dict[str, Any]:
+        refuse_code(hf, "the configuration of the encoder")
+        return hf
 
-        settings = dict(self.hf)
-        return AutoConfig.for_model(settings.pop("model_type"), **settings)
+    def build_hf(self) -> Any:
+        """Build the Hugging Face configuration object of the encoder's family.
+
+        Raises:
+            UserError: there is no such family, or a value is not allowed.
+        """
+        return build_configuration(self.hf)
 
     @property
     def input_format(self) -> InputFormat:
@@ -100,14 +112,17 @@ def locate(name: str) -> str:
 def own_config(directory: str) -> TransformerConfig | None:
     """The configuration of an mtkd model that is a Transformer; None for anything else."""
     file = Path(directory) / "model.json"
-    encoder = read_json(file)["encoder"] if file.is_file() else {}
-    return TransformerConfig(**encoder) if encoder.get("kind") == "transformer" else None
+    encoder = read_model_file(file.parent).encoder if file.is_file() else {}
+    if encoder.get("kind") != "transformer":
+        return None
+    return check_record(encoder, TransformerConfig, f"{file}, encoder")
 
 
 def _declared_pooling(place: str) -> Pooling:
     """The pooling that a model of sentence-transformers declares, or else `cls`."""
     declared = find_file(place, POOLING)
-    return "mean" if declared and read_json(declared).get("pooling_mode_mean_tokens") else "cls"
+    means = declared and read_record(declared, dict[str, Any]).get("pooling_mode_mean_tokens")
+    return "mean" if means else "cls"
 
 
 def compares_sentences(name: str) -> bool:
@@ -164,6 +179,8 @@ def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerC
         own = own.model_copy(update={"pooling": pooling or own.pooling})
         pooler_option(own)
         return own
+    if file := find_file(place, "config.json"):
+        refuse_code(read_record(file, dict[str, Any]), str(file))
     found: Any = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), place, "encoder")
     config = config_of(found, pooling or _declared_pooling(place))
     pooler_option(config)

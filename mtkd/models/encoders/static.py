@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -26,6 +26,7 @@ from tasks.errors import UserError
 from tasks.progress import progress, say
 from tasks.ragged import RaggedArray
 from tasks.reader import InputFormat, Reader
+from tasks.records import Units, Vocabulary
 
 POOLED = OutputSpec(pooled=True)
 BATCH = 1024  # student tokens that go through the teacher at once
@@ -44,9 +45,9 @@ class StaticSettings(Strict):
         trainable: whether the token vectors are trained.
     """
 
-    width: PositiveInt = 256
-    hidden_size: PositiveInt = 512
-    output_size: PositiveInt = 256
+    width: Units = 256
+    hidden_size: Units = 512
+    output_size: Units = 256
     init: Literal["teacher", "random"] = "teacher"
     sif: PositiveFloat = 1e-3
     trainable: bool = True
@@ -73,10 +74,10 @@ class StaticConfig(EncoderConfig):
     """
 
     kind: Literal["static"] = "static"
-    vocab_size: PositiveInt
-    width: PositiveInt = 256
-    hidden_size: PositiveInt = 512
-    output_size: PositiveInt = 256
+    vocab_size: Vocabulary
+    width: Units = 256
+    hidden_size: Units = 512
+    output_size: Units = 256
     trainable: bool = True
     dropout: float = Field(default=0.1, ge=0, lt=1)
 

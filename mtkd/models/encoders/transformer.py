@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mtkd.models.capture import Capture, watch
+from mtkd.models.encoders.config_checks import configuration_errors
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.pretrained_config import (
     Pairs,
@@ -33,12 +34,13 @@ from mtkd.models.encoders.transformer_init import (
 )
 from mtkd.models.encoders.transformer_settings import TransformerStudentSettings
 from mtkd.models.init import InitContext, InitSpec, copy_layers, refuse_teacher_embeddings
-from mtkd.models.pretrained_weights import load_pretrained
+from mtkd.models.pretrained_weights import load_pretrained, refuse_not_finite
 from mtkd.models.pruning import FactorisedEmbedding, prune_into, resize_heads
 from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError, shorten
-from tasks.files import read_json, write_json
+from tasks.files import write_json
+from tasks.records import read_record
 
 
 class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig]):
@@ -58,7 +60,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
 
         if body is None:
             hf_config = config.build_hf()
-            body = AutoModel.from_config(hf_config, **pooler_option(config))
+            with configuration_errors():
+                body = AutoModel.from_config(hf_config, **pooler_option(config))
         if config.head_size:
             resize_heads(body, config.shape.layers, config.shape.heads, config.head_size)
         if config.embedding_rank:
@@ -168,14 +171,21 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             config = with_sizes(config, num_hidden_layers=layers)
         if config.head_size or config.embedding_rank:  # pruned, so transformers cannot load it
             encoder = cls(config)
-            weights = load_file(Path(locate(name)) / "model.safetensors")
-            encoder.body.load_state_dict(weights, strict=False)  # it may lack a pooler
-            return encoder
-        options = {"config": config.build_hf(), **pooler_option(config)}
-        body, missing = load_pretrained(AutoModel, locate(name), "encoder", **options)
+            try:
+                weights = load_file(Path(locate(name)) / "model.safetensors")
+                missing, _ = encoder.body.load_state_dict(weights, strict=False)
+            except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
+                raise UserError(
+                    f"the weights of {name!r} are damaged: {str(error).splitlines()[0]}"
+                ) from error
+            refuse_not_finite(encoder, name)
+        else:
+            options = {"config": config.build_hf(), **pooler_option(config)}
+            body, missing = load_pretrained(AutoModel, locate(name), "encoder", **options)
+            encoder = cls(config, body)
         if lost := sorted(key for key in missing if not key.startswith("pooler.")):
             raise UserError(f"the encoder {name!r} lacks weights of {shorten(lost)}")
-        return cls(config, body)
+        return encoder
 
     @property
     def positions(self) -> int:
@@ -256,7 +266,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         quieten()
         self.body.save_pretrained(path.parent)  # type: ignore[operator]
         config = path.parent / "config.json"
-        write_json(config, read_json(config) | {"id2label": {}, "label2id": {}})
+        write_json(config, read_record(config, dict[str, Any]) | {"id2label": {}, "label2id": {}})
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Load the weights that `save_weights` wrote."""

@@ -10,6 +10,7 @@ from mtkd.losses.term_settings import Strict
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.models.encoders.transformer_init import first_available
 from mtkd.models.init import InitSpec
+from tasks.records import Depth, Units
 
 
 class TransformerSettings(Strict):
@@ -42,11 +43,11 @@ class TransformerSettings(Strict):
             them ("auto").
     """
 
-    layers: int | None = Field(None, gt=0)
-    hidden_size: int | None = Field(None, gt=0)
-    heads: int | None = Field(None, gt=0)
-    intermediate_size: int | None = Field(None, gt=0)
-    embedding_size: int | None = Field(None, gt=0)
+    layers: Depth | None = None
+    hidden_size: Units | None = None
+    heads: Units | None = None
+    intermediate_size: Units | None = None
+    embedding_size: Units | None = None
     init: str | Annotated[list[str], Field(min_length=1)] = "encoder"
     take: Literal["first", "last", "uniform", "skip", "importance"] | list[int] = "first"
     prune: bool = False

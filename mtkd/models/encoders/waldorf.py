@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,6 +19,7 @@ from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings
 from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from tasks.batching import ModelInputs, Tokens
+from tasks.records import Depth, Units, Vocabulary
 
 STRIDE = 4  # tokens per state of a block, after two poolings by 2
 SEGMENTS = 2
@@ -42,15 +43,15 @@ class WaldorfSettings(Strict):
         positions: the maximum sequence length.
     """
 
-    embedding_size: PositiveInt = 128
+    embedding_size: Units = 128
     kernel_size: Literal[1, 3, 5, 7] = 3
-    layers: PositiveInt = 8
-    hidden_size: PositiveInt = 512
-    heads: PositiveInt = 16
-    head_size: PositiveInt = 32
-    intermediate_size: PositiveInt = 1024
-    output_size: PositiveInt = 256
-    positions: PositiveInt = 512
+    layers: Depth = 8
+    hidden_size: Units = 512
+    heads: Units = 16
+    head_size: Units = 32
+    intermediate_size: Units = 1024
+    output_size: Units = 256
+    positions: Units = 512
 
 
 class WaldorfStudentSettings(StudentSettings):
@@ -70,7 +71,7 @@ class WaldorfConfig(WaldorfSettings, EncoderConfig):
 
     gives_sequence: ClassVar[bool] = True
     kind: Literal["waldorf"] = "waldorf"
-    vocab_size: PositiveInt
+    vocab_size: Vocabulary
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
     @property

@@ -22,7 +22,6 @@ from mtkd.losses.logits import logits_mse, soft_label_kl
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from tasks.errors import UserError
-from tasks.files import read_json
 from tasks.heads import PADDED
 
 SMALL = {"train.epochs": 1, "train.batch_size": 16, "max_length": 48, "stride": 8, "train.warmup": 0.0}
@@ -57,7 +56,7 @@ def test_losses_on_spans_take_no_part_of_padding() -> None:
 
 
 def test_a_teacher_of_spans_and_classes_is_scored_on_both(span_teacher: Path) -> None:
-    scores = read_json(span_teacher / "run.json")["scores"]
+    scores = json.loads((span_teacher / "run.json").read_text())["scores"]
     assert set(scores) == {"squad_v2/validation", "rte/validation"}
     spans = scores["squad_v2/validation"]
     assert set(spans["metrics"]) == {"exact_match", "f1"} and spans["rows"] == 32

@@ -52,7 +52,7 @@ def test_runs_of_a_grid_are_its_cells(task: Task, tmp_path: Path) -> None:
     assert {name.split()[0] for name in page.named("topics")} == expected and "A <grid>" not in page.text
     del content["reference"]
     (grid / "compare.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match="'reference' is missing"):
+    with pytest.raises(UserError, match="lacks the key 'reference'"):
         library.report_html([tmp_path], tmp_path / "old.html")
 
 
@@ -68,7 +68,7 @@ def test_wrong_requests_are_refused_before_anything_is_written(
     ]
     for name, change, said in (
         ("running", {"status": "running"}, "is running, not finished"),
-        ("damaged", {"identity": {}}, "cannot be read"),
+        ("damaged", {"identity": {}}, "lacks the key"),
     ):
         write_run(tmp_path / name, task, None, **change)
         cases.append(([tmp_path / name], f"{name} {said}" if name == "running" else said))

@@ -445,7 +445,7 @@ def test_directories_that_cannot_take_a_store(
     newer = json.loads((store / "manifest.json").read_text()) | {"format": 99}
     (tmp_path / "newer").mkdir()
     (tmp_path / "newer" / "manifest.json").write_text(json.dumps(newer))
-    with pytest.raises(UserError, match="knowledge store of format 99"):
+    with pytest.raises(UserError, match="is of format 99"):
         read_store_manifest(tmp_path / "newer")
     monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=10))
     with pytest.raises(UserError, match=r"the store needs [\d,]+ bytes, but .* has only 10 free"):

@@ -9,7 +9,6 @@ import pytest
 
 from mtkd.training.run_directory import RunDirectory
 from tasks.errors import UserError
-from tasks.files import read_json
 
 SETTINGS = {"settings": {"train": {"lr": 1e-4, "seed": 0}}, "limit": None}
 OTHER = {"settings": {"train": {"lr": 1e-4, "seed": 1}}, "limit": None}
@@ -61,7 +60,7 @@ def test_another_run_is_refused_or_overwritten_but_not_the_files_beside_it(tmp_p
     assert not run.resuming and (path / "model/model.json").is_file()
     with run.open():
         assert sorted(file.name for file in path.iterdir()) == [".mtkd.json", ".mtkd.lock", "run.json"]
-        assert read_json(path / "run.json")["identity"] == OTHER
+        assert json.loads((path / "run.json").read_text())["identity"] == OTHER
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

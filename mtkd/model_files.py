@@ -1,0 +1,146 @@
+"""The descriptions beside a model's weights: model.json of a saved model, export.json of an exported one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from tasks.errors import UserError
+from tasks.files import plain_path
+from tasks.reader import InputFormat
+from tasks.records import Count, Fraction, Record, Size, Text, Width, check_record, read_record
+from tasks.task import Task
+from tasks.task_file import check_task
+
+EXPORT = "export.json"
+FORMAT, EXPORT_FORMAT = 2, 1
+AGAIN = "export the model again"
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class SavedScores(TypedDict):
+    """The recorded scores of a task on one split; see `mtkd.evaluation.scoring.TaskScores`."""
+
+    task: str
+    split: str
+    rows: Count
+    metrics: dict[str, _Number]
+    primary: _Number
+    majority: Annotated[float, Field(allow_inf_nan=True)]  # of plain text there is none
+    loss: _Number
+    details: NotRequired[dict[str, _Number]]
+    threshold: NotRequired[Any]
+
+
+@dataclass
+class ModelInfo(Record):
+    """What is saved with a model besides its weights.
+
+    Attributes:
+        max_length: rows are truncated to this many tokens (each text of a row, if the encoder reads the texts
+            separately).
+        stride: the number of tokens that neighbouring windows of a long context share (`span` tasks).
+        head_hidden: the width of the heads' hidden layer; 0 = a single linear layer.
+        dropout: the dropout probability in the heads.
+        pair_head: "linear", or "san" if classification tasks with two texts have a `SANHead`.
+        base: the pretrained encoder that training started from; None = random weights.
+        scores: task -> recorded validation scores (see `mtkd.evaluation.scoring`).
+        data: the name of the data that it was trained on, such as "hub"; None = not known.
+    """
+
+    max_length: Size = 128
+    head_hidden: Width = 512
+    dropout: Fraction = 0.1
+    base: str | None = None
+    scores: dict[str, SavedScores] = field(default_factory=dict)
+    stride: Count = 128
+    pair_head: Literal["linear", "san"] = "linear"
+    data: str | None = None
+
+
+@dataclass(kw_only=True)
+class ModelFile(ModelInfo):
+    """model.json: the description of a saved model.
+
+    Attributes:
+        encoder: the encoder's configuration, which `mtkd.models.encoders` checks.
+    """
+
+    format: Count
+    encoder: dict[str, Any]
+    tasks: tuple[Task, ...]
+
+
+@dataclass(frozen=True)
+class _Graph(Record):
+    """A graph of an export, and how many texts it reads separately; None = all of a row together."""
+
+    file: Text
+    texts: Literal[1, 2] | None
+
+
+@dataclass(frozen=True)
+class _Tokeniser(Record):
+    pad: str
+    unk: str
+    mask: str
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Export(Record):
+    format: Literal[1]
+    input_format: InputFormat
+    tokeniser: _Tokeniser
+    graphs: tuple[_Graph, ...]
+    files: dict[Text, str]
+    mtkd: Any = None
+    source: Any = None
+    parameters: dict[str, Count] = field(default_factory=dict)
+    int8: dict[str, Any] | None = None
+    difference: _Number = 0.0
+    scores: dict[str, Any] = field(default_factory=dict)
+
+
+def read_export(place: Path) -> dict[str, Any]:
+    """Read export.json.
+
+    Raises:
+        UserError: there is none, or another version of mtkd wrote it.
+    """
+    if not (place / EXPORT).is_file():
+        raise UserError(f"{place} is no export", expected="a directory that `mtkd export` wrote")
+    record = read_record(place / EXPORT, dict[str, Any], hint=AGAIN)
+    if record.get("format", EXPORT_FORMAT) != EXPORT_FORMAT:
+        raise UserError(f"{place} was exported by another version of mtkd", hint=AGAIN)
+    found = check_record(record, _Export, str(place / EXPORT), hint=AGAIN)
+    try:
+        for name in (*found.files, *(graph.file for graph in found.graphs)):
+            plain_path(name)
+    except ValueError as error:
+        raise UserError(f"{place / EXPORT} is damaged: {error}", hint=AGAIN) from error
+    return record
+
+
+def read_model_file(place: Path) -> ModelFile:
+    """Read the model.json of a directory.
+
+    Raises:
+        UserError: there is none, it is damaged, or another version of mtkd wrote it.
+    """
+    file, hint = place / "model.json", "train or export the model again"
+    written = read_record(file, dict[str, Any], hint=hint).get("format")
+    if type(written) is int and written != FORMAT:
+        newer = written > FORMAT
+        raise UserError(
+            f"{place} was written by {'a newer' if newer else 'an older'} version of mtkd",
+            hint="upgrade mtkd" if newer else "train the model again with this version",
+        )
+    found = read_record(file, ModelFile, hint=hint)
+    for task in found.tasks:
+        check_task(task, f"{file}, task")
+    return found

@@ -1,0 +1,89 @@
+"""Checks of configurations of transformers: they run no code, and their sizes can be built."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tasks.errors import UserError, brief
+
+# Keys of a configuration that would load code, or weights of another form than plain tensors.
+_CODE = ("auto_map", "custom_pipelines", "quantization_config", "compression_config", "adapter_config")
+_ATTENTION = ("eager", "sdpa")  # other implementations may be kernels of the hub
+_DEEPEST, _LARGEST = 8, 10**9  # tables and lists inside each other; numbers
+# How a model of transformers returns its outputs, which mtkd decides, and the dtype of its weights.
+_OF_OUTPUTS = (
+    *("return_dict", "use_return_dict", "output_hidden_states", "output_attentions", "torchscript"),
+    *("chunk_size_feed_forward", "dtype", "torch_dtype", "attn_implementation", "_attn_implementation"),
+)
+_SIZES = {
+    "num_hidden_layers": 1000,
+    "num_attention_heads": 1000,
+    "hidden_size": 32_768,
+    "intermediate_size": 131_072,
+    "vocab_size": 5_000_000,
+    "max_position_embeddings": 10_000_000,
+    "type_vocab_size": 1000,
+}
+
+
+def build_configuration(values: Mapping[str, Any]) -> Any:
+    """The configuration object of an encoder's family.
+
+    Args:
+        values: with `model_type`; checked by `refuse_code`.
+
+    Raises:
+        UserError: there is no such family, or a value is not allowed.
+    """
+    from transformers import MODEL_MAPPING, AutoConfig
+
+    settings = {key: value for key, value in values.items() if key not in _OF_OUTPUTS}
+    with configuration_errors():
+        hf = AutoConfig.for_model(settings.pop("model_type"), **settings)
+        if type(hf) not in MODEL_MAPPING:
+            raise ValueError(f"{hf.model_type} is not an encoder")
+        for name, most in _SIZES.items():
+            if not 1 <= (size := getattr(hf, name, 1)) <= most:
+                raise ValueError(f"{name} = {brief(size)}, not 1 to {most:,}")
+    return hf
+
+
+def refuse_code(values: Any, where: str, depth: int = 0) -> None:
+    """Check that a configuration of transformers names no code, kernels or quantised weights.
+
+    Raises:
+        UserError: it does, or a number is not finite or huge.
+    """
+    if isinstance(values, Mapping) and depth < _DEEPEST:
+        for key, value in values.items():
+            attention = str(key).endswith("attn_implementation") or key == "experts_implementation"
+            if (key in _CODE and value) or (attention and value not in (None, *_ATTENTION)):
+                raise UserError(
+                    f"{where}: {key} = {brief(value)} is not allowed",
+                    expected=" or ".join(_ATTENTION) if attention else "no such key",
+                    hint="mtkd runs no code of models and reads no quantised weights",
+                )
+            refuse_code(value, f"{where}, {key}" if isinstance(value, Mapping) else where, depth + 1)
+    elif isinstance(values, list) and depth < _DEEPEST:
+        for value in values:
+            refuse_code(value, where, depth + 1)
+    elif isinstance(values, Mapping | list) or (
+        isinstance(values, int | float) and not abs(values) <= _LARGEST
+    ):
+        raise UserError(f"{where}: {brief(values)} is not allowed", expected=f"numbers up to {_LARGEST:,}")
+
+
+@contextlib.contextmanager
+def configuration_errors() -> Iterator[None]:
+    """Turns the exceptions of transformers and torch for an unusable configuration into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = str(error).strip() or type(error).__name__
+        raise UserError(
+            f"the configuration of the encoder cannot be used: {' '.join(reason.split())[:200]}"
+        ) from error

@@ -1,0 +1,101 @@
+"""What run.json holds, and reading it back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import ConfigDict, Field, with_config
+from typing_extensions import TypedDict
+
+from mtkd.model_files import SavedScores
+from tasks.errors import UserError
+from tasks.records import Count, Seed, Size, read_record
+
+RUN_FILE = "run.json"
+_MORE = with_config(ConfigDict(extra="allow", allow_inf_nan=False))
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+@_MORE
+class _Train(TypedDict, total=False):
+    seed: Seed
+
+
+@_MORE
+class _Stage(TypedDict, total=False):
+    terms: list[str]
+    train: dict[str, Any]
+
+
+@_MORE
+class _Term(TypedDict, total=False):
+    loss: str
+
+
+@_MORE
+class _Settings(TypedDict, total=False):
+    name: str
+    train: _Train
+    supervision: str
+    terms: dict[str, _Term]
+    stages: dict[str, _Stage]
+    run_stages: list[str]
+    student: dict[str, Any]
+
+
+@_MORE
+class _Identity(TypedDict, total=False):
+    command: str
+    settings: _Settings
+    data: str | list[str] | None
+    teacher: str | dict[str, Any] | list[Any] | None
+    model: str | dict[str, Any] | None
+    limit: Size | None
+    eval_limit: Size | None
+
+
+@_MORE
+class _Training(TypedDict, total=False):
+    steps: Count
+    seconds: _Number
+
+
+class _Rows(TypedDict):
+    train: Count
+    unlabelled: Count
+    validation: Count
+
+
+@_MORE
+class _Record(TypedDict, total=False):
+    status: Literal["running", "finished"]
+    identity: _Identity
+    versions: dict[str, str]
+    data: dict[str, str] | str | None
+    parameters: dict[str, Count]
+    scores: dict[str, SavedScores]
+    training: dict[str, _Training] | _Training
+    rows: dict[str, _Rows]
+    warnings: list[str]
+    command_line: str | None
+
+
+def read_run_record(file: Path, *required: str) -> dict[str, Any]:
+    """Read a run.json.
+
+    Args:
+        required: dotted keys that it must have.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    hint = "train the run again with this version, or leave it out"
+    record = cast(dict[str, Any], read_record(file, cast(Any, _Record), hint=hint))
+    for key in required:
+        part: Any = record
+        for name in key.split("."):
+            part = part.get(name) if isinstance(part, dict) else None
+        if part is None:
+            raise UserError(f"{file} lacks the key {key!r}", hint=hint)
+    return record
