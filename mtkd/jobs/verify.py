@@ -13,7 +13,7 @@ from tasks.digests import DIGESTS, damaged_files
 from tasks.errors import UserError
 from tasks.files import digest_file
 from tasks.progress import progress
-from tasks.records import read_record
+from tasks.records import check_record, read_record
 from tasks.shards import ShardEntry
 
 _DAMAGED = "is missing or damaged"
@@ -71,7 +71,7 @@ def _states(record: Path) -> Mapping[str, str | None]:
             damaged = damaged_files(place)
             return {file: _DAMAGED if file in damaged else None for file in content["files"]}
         if record.name == MANIFEST:
-            shards = [ShardEntry(**entry) for entry in content["shards"]]
+            shards = [check_record(entry, ShardEntry, str(record)) for entry in content["shards"]]
             return {shard.file: shard.damage(place, digest=True) for shard in shards}
         wanted: dict[str, str] = content["files"]
         return {file: _export_state(place / file, digest) for file, digest in wanted.items()}

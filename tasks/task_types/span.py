@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 N_BEST = 20  # spans in the record of a row
 _NO_TOKEN = -100
+_STRINGS = (pa.string(), pa.large_string(), pa.string_view())
 
 
 class Span(TaskType):
@@ -53,8 +54,10 @@ class Span(TaskType):
         return ParsedLabels(answered(column), problems, None if problems else column.cast(ANSWERS))
 
     def check_label_column(self, task: Task, column: pa.DataType) -> str | None:
-        parts = {field.name for field in column} if pa.types.is_struct(column) else set()
-        return None if {"text", "answer_start"} <= parts else "a struct of lists: text, answer_start"
+        parts = {field.name: field.type for field in column} if pa.types.is_struct(column) else {}
+        texts, starts = (_entries(parts.get(name)) for name in ("text", "answer_start"))
+        fits = texts in (*_STRINGS, pa.null()) and (pa.types.is_integer(starts) or starts == pa.null())
+        return None if fits else "a struct of lists: text (texts), answer_start (integers)"
 
     def label_text(self, column: pa.ChunkedArray) -> pa.ChunkedArray | None:
         """None: the same question about the same context is a duplicate, whatever its answers."""
@@ -155,6 +158,12 @@ class Span(TaskType):
             }
 
 
+def _entries(column: pa.DataType | None) -> pa.DataType:
+    """The type of a list column's entries; that of a struct, which nothing accepts, for another column."""
+    is_list = column is not None and (pa.types.is_list(column) or pa.types.is_large_list(column))
+    return column.value_type if is_list else pa.struct([])
+
+
 def _answer_problems(task: Task, split: str, table: RawTable) -> Iterator[RowProblem]:
     contexts = table.table[task.columns[-1]].to_pylist()
     answers = table.table[task.label].to_pylist()
@@ -173,11 +182,9 @@ def _id_problems(table: RawTable) -> Iterator[RowProblem]:
     if "id" not in table.table.column_names:
         return
     first: dict[str, int] = {}
-    for row, name in enumerate(table.table["id"].to_pylist()):
+    for row, name in enumerate(map(repr, table.table["id"].to_pylist())):
         if first.setdefault(name, row) != row:
-            yield RowProblem(
-                row, "id", f"id {name!r} is also at {table.location(first[name])}", "repeated id"
-            )
+            yield RowProblem(row, "id", f"id {name} is also at {table.location(first[name])}", "repeated id")
 
 
 def _answer_problem(context: str, answer: dict | None) -> str | None:

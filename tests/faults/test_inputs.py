@@ -1,0 +1,64 @@
+"""Wrong input of every kind gets one error and exit code 2: no traceback, no hang, nothing written.
+
+The ordinary suite runs a sample. `MTKD_FAULTS=1 pytest tests/faults` runs all cases, which takes
+about two hours of one core; MTKD_FAULTS=7 runs every seventh of them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import wrong_inputs
+
+EVERY = int(os.environ.get("MTKD_FAULTS", "0"))
+SAMPLE = (
+    *("cli mask --copies", "cli mask --seed", "cli check --max-length", "grid seeds", "grid cells.a "),
+    *("task file (check) name", "task file (check) range", "task file (check) files", "task file NULs"),
+    *("grid deep", "pipeline seed", "pipeline digits", "data check", "init ", "span.jsonl", "encoder config", "out mask"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> wrong_inputs.Lab:
+    return wrong_inputs.Lab(tmp_path_factory.mktemp("lab"))
+
+
+def check(
+    lab: wrong_inputs.Lab, case: wrong_inputs.Case, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = case.words(lab, place)
+    (place / "work").mkdir(exist_ok=True)
+    monkeypatch.chdir(place / "work")
+    answer, printed = wrong_inputs.run(words)
+    allowed = ("refused",) if case.refused else ("refused", "accepted")
+    assert answer in allowed, f"{answer}\n{printed}"
+    if answer == "refused":
+        assert "\x1b" not in printed.partition("error: ")[2], printed
+        assert not list(place.glob("out/**/*.safetensors")), "something was written"
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_sample(lab: wrong_inputs.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("tasks.progress._quiet", False)
+    found = [case for case in wrong_inputs.cases() if case.name.startswith(name)]
+    assert found, name
+    for number, case in enumerate(found[:: max(1, len(found) // 4)]):
+        (tmp_path / str(number)).mkdir()
+        check(lab, case, tmp_path / str(number), monkeypatch)
+
+
+@pytest.mark.skipif(not EVERY, reason="takes hours: set MTKD_FAULTS")
+def test_all(lab: wrong_inputs.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [*wrong_inputs.cases(), *wrong_inputs.json_cases(), *wrong_inputs.value_cases(lab)][::EVERY]
+    wrong = []
+    for number, case in enumerate(cases):
+        place = tmp_path / str(number)
+        place.mkdir()
+        try:
+            check(lab, case, place, monkeypatch)
+        except AssertionError as error:
+            wrong.append(f"{case.name}: {str(error).splitlines()[0]}")
+        wrong_inputs.remove(place)
+    assert not wrong, "\n".join(wrong)
