@@ -160,8 +160,9 @@ class Span(TaskType):
 
 def _entries(column: pa.DataType | None) -> pa.DataType:
     """The type of a list column's entries; that of a struct, which nothing accepts, for another column."""
-    is_list = column is not None and (pa.types.is_list(column) or pa.types.is_large_list(column))
-    return column.value_type if is_list else pa.struct([])
+    if column is None or not (pa.types.is_list(column) or pa.types.is_large_list(column)):
+        return pa.struct([])
+    return column.value_type
 
 
 def _answer_problems(task: Task, split: str, table: RawTable) -> Iterator[RowProblem]:

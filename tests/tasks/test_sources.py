@@ -368,7 +368,7 @@ HEAD = "one,two,label\n"
         ("train.jsonl", ROW + ROW.replace("1}", '1, "x": 2}'), "train.jsonl:2: the field 'x' is not in the"),
         ("train.jsonl", ROW.replace('"a"', "3"), "train.jsonl:1: the field 'one' is 3, not text"),
         ("train.jsonl", ROW.replace('"a"', "null"), "column 'one': null instead of text"),
-        ("train.jsonl", ROW.replace('"a"', '"\\ud800"'), "train.jsonl:1: the field 'one'"),
+        ("train.jsonl", ROW.replace('"a"', '"\\ud800"'), "train.jsonl:1: not JSON"),
         ("train.jsonl", "[1]\n", "train.jsonl:1: not a JSON object"),
         ("train.jsonl", ROW.replace("1}", "[1]}"), "column 'label' holds list"),
         (
