@@ -30,7 +30,7 @@ from mtkd.jobs.grid_scheduler import run_jobs
 from mtkd.models.saved_model import read_saved
 from mtkd.training.run_directory import PREDICTIONS, RUN_FILE
 from tasks.errors import UserError
-from tasks.files import locked, read_json, write_json, write_text
+from tasks.files import locked, read_json, remove_leftovers, write_json, write_text
 from tasks.task import Task
 
 
@@ -64,6 +64,9 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
     """
     planned = plan(grid, inputs)
     with locked(inputs.out):
+        for folder in {job.out.parent for run in planned for job in run.jobs}:
+            if folder.is_dir():
+                remove_leftovers(folder)
         return _run(grid, inputs, planned, say, jobs)
 
 
