@@ -181,6 +181,7 @@ def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
     """
     import filelock
 
+    created = not out.exists()
     with disk_errors(out):
         _make_directory(out)
         lock = filelock.FileLock(out / LOCK, mode=0o666 & ~_UMASK)
@@ -194,6 +195,11 @@ def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
     try:
         remove_leftovers(out)
         yield
+    except BaseException:
+        if created and [entry.name for entry in out.iterdir()] == [LOCK]:  # nothing has been written
+            (out / LOCK).unlink()
+            out.rmdir()
+        raise
     finally:
         lock.release()
 

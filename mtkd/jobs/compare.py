@@ -31,7 +31,7 @@ from mtkd.models.saved_model import read_saved
 from mtkd.training.run_directory import PREDICTIONS, RUN_FILE
 from mtkd.training.run_record import read_run_record
 from tasks.errors import UserError
-from tasks.files import locked, write_json, write_text
+from tasks.files import locked, remove_leftovers, write_json, write_text
 from tasks.task import Task
 
 
@@ -65,6 +65,9 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
     """
     planned = plan(grid, inputs)
     with locked(inputs.out):
+        for folder in {job.out.parent for run in planned for job in run.jobs}:
+            if folder.is_dir():
+                remove_leftovers(folder)
         return _run(grid, inputs, planned, say, jobs)
 
 

@@ -141,7 +141,6 @@ def open_directory(
         ranks.wait()
         yield
         return
-    created = not path.exists()
     check_directory(path, kind, identity, overwrite=overwrite, difference=difference)  # before any change
     with locked(path):
         try:
@@ -160,7 +159,8 @@ def open_directory(
                 _remove_folders(path, [f for f in folders if _matches(kind.work, str(f.relative_to(path)))])
                 (path / CLAIM).unlink(missing_ok=True)
         except BaseException:
-            _remove_unused(path, created)
+            if path.is_dir() and {entry.name for entry in path.iterdir()} <= {CLAIM, LOCK}:
+                (path / CLAIM).unlink(missing_ok=True)  # nothing has been written
             raise
 
 
@@ -213,14 +213,6 @@ def _remove_folders(path: Path, folders: Iterable[Path]) -> None:
             if [entry.name for entry in folder.iterdir()] == [LOCK]:
                 (folder / LOCK).unlink()
             folder.rmdir()
-
-
-def _remove_unused(path: Path, created: bool) -> None:
-    """Remove a directory in which nothing has been written."""
-    if created and path.is_dir() and {entry.name for entry in path.iterdir()} <= {CLAIM, LOCK}:
-        for name in (CLAIM, LOCK):
-            (path / name).unlink(missing_ok=True)
-        path.rmdir()
 
 
 def _visible_files(path: Path) -> list[Path]:
