@@ -19,7 +19,7 @@ from tasks.errors import UserError
 LOCK = ".mtkd.lock"  # in every directory that a command writes
 _UNUSABLE = (
     *(errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.ENOENT),
-    *(errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP),
+    *(errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP),
 )
 
 
