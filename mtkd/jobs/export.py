@@ -33,8 +33,8 @@ from tasks.task_names import TaskSpec, resolve
 
 def _read_source(place: Path) -> Any:
     """What the export in a directory was made from; None if there is none."""
-    record = read_record(place / EXPORT, dict[str, Any]) if (place / EXPORT).is_file() else {}
-    return record.get("source") if {"mtkd", "graphs"} <= record.keys() else None
+    record = read_record(place / EXPORT, object) if (place / EXPORT).is_file() else None
+    return record.get("source") if isinstance(record, dict) and {"mtkd", "graphs"} <= record.keys() else None
 
 
 EXPORTS = OutputKind(

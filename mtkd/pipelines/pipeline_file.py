@@ -122,12 +122,13 @@ def _expanded(name: str, table: Any, common: Mapping[str, Any], out: str) -> Ite
     if not isinstance(table, dict) or not isinstance(table.get("command"), str):
         raise UserError("it has no command", expected='a table with a command, such as command = "refine"')
     for key, value in table.items():
-        parts = value if isinstance(value, list) else [value]
+        values = list(value.values()) if isinstance(value, dict) else [value]
+        parts = [part for one in values for part in (one if isinstance(one, list) else [one])]
         if key in ("out", "title", "json") and not isinstance(value, str | None):
             raise UserError(f"{key} = {brief(value)}", expected="text")
         if key != "set" and not all(isinstance(part, str | int | float | None) for part in parts):
             raise UserError(
-                f"{key} = {brief(value)}", expected="text, a number, true, false, or a list of these"
+                f"{key} = {brief(value)}", expected="text, a number, true, false, or a list or table of these"
             )
     given = {key: value for key, value in table.items() if value is not None}
     own = {key: value for key, value in given.items() if key not in ("command", "title")}

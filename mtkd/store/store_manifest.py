@@ -111,8 +111,9 @@ class StoreManifest(Record):
 def _read_key(directory: Path) -> str | None:
     """The key of the finished store in a directory; None for the manifest of anything else."""
     file = directory / MANIFEST
-    raw = read_record(file, dict[str, Any]) if file.is_file() else {}
-    return raw.get("key") if {"format", "teacher", "contents", "shards"} <= raw.keys() else None
+    raw = read_record(file, object) if file.is_file() else None
+    ours = isinstance(raw, dict) and {"format", "teacher", "contents", "shards"} <= raw.keys()
+    return raw.get("key") if ours else None  # type: ignore[attr-defined]
 
 
 STORE_KIND = OutputKind(

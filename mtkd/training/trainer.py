@@ -101,15 +101,20 @@ class Trainer(TrainingLoop[StepBatches]):
         self.notify("on_train_begin")
         self.train_module.train()
         started = time.monotonic()
-        with self.batches_from(self.position, min(self.total, 1 + STEPS)) as steps:
-            for rows in steps:
-                self.step(rows)
-                if not self.position.step:
-                    started = time.monotonic()
-                self.position.step += 1
+        wanted = min(self.total, 1 + STEPS)
+        while self.position.step < wanted:
+            with self.batches_from(self.position, wanted - self.position.step) as steps:
+                for rows in steps:
+                    self.step(rows)
+                    if not self.position.step:
+                        started = time.monotonic()  # the first step is slower than others
+                    self.position.step += 1
+            self.position.epoch += 1
         left = self.total - self.position.step
         trial.skipped += left * (time.monotonic() - started) / max(1, self.position.step - 1)
-        before, started = trial.skipped, time.monotonic()
+        before = trial.skipped
+        self.after_epoch({})  # the first time, modules may be imported
+        trial.skipped, started = before, time.monotonic()
         self.after_epoch({})
         seconds = time.monotonic() - started + trial.skipped - before
         epochs = math.ceil(self.total / self.steps_per_epoch)

@@ -43,8 +43,8 @@ _EVERY = 50  # steps per logged loss
 
 def _read_key(directory: Path) -> str | None:
     """The key of the finished run in a directory."""
-    record = read_record(directory / RECORD, dict[str, Any]) if (directory / RECORD).is_file() else {}
-    return record.get("key") if {"reading", "job"} <= record.keys() else None
+    record = read_record(directory / RECORD, object) if (directory / RECORD).is_file() else None
+    return record.get("key") if isinstance(record, dict) and {"reading", "job"} <= record.keys() else None
 
 
 GENERATOR_KIND = OutputKind(

@@ -299,6 +299,7 @@ def test_the_main_job(
     assert record["rows"]["sst2"] == {"train": 96, "unlabelled": 64, "validation": 16}
     assert record["status"] == "finished" and record["versions"]["torch"] and record["data"]
     assert {p.name for p in student.iterdir()} == {
+        ".mtkd.lock",
         "run.json",
         "log.jsonl",
         "tensorboard",
@@ -355,7 +356,7 @@ def test_a_glue_submission_is_complete(mtkd: Callable, tiny_teacher: Path, tmp_p
     answered = mtkd("predict", "--model", tiny_teacher, "--data", "pocket", "--glue-submission", folder)
     assert answered.code == 0, answered.err
     names = "CoLA SST-2 MRPC STS-B QQP MNLI-m MNLI-mm QNLI RTE WNLI AX"
-    assert {p.stem for p in folder.iterdir()} == set(names.split())
+    assert {p.stem for p in folder.glob("[!.]*")} == set(names.split())
     assert "CONSTANT" in answered.out and "files are incomplete" in answered.err
     rte = (folder / "RTE.tsv").read_text().splitlines()
     assert rte[0] == "index\tprediction" and len(rte) == 101

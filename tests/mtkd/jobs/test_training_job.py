@@ -136,9 +136,8 @@ def test_fine_tuning_a_model_leaves_it_as_it_was(tiny_teacher: Path, tmp_path: P
     assert_same(given.model(), named.model())
     assert_same(model, MultiTaskModel.load(tiny_teacher))
     assert json.loads((tmp_path / "given" / "run.json").read_text())["tried"] == named.record["tried"]
-    assert sorted(path.name for path in (tmp_path / "given").iterdir()) == sorted(
-        ["log.jsonl", "model", "predictions", "run.json", "tensorboard"]
-    )
+    left = sorted(path.name for path in (tmp_path / "given").iterdir())
+    assert left == [".mtkd.lock", "log.jsonl", "model", "predictions", "run.json", "tensorboard"]
 
 
 @pytest.mark.parametrize("metric", ["loss", "score"])
@@ -161,6 +160,7 @@ def test_fine_tuning_tries_every_rate_with_every_number_of_epochs(
     assert run.record["training"]["epochs"] == int(next(key for key in tried if tried[key] == best)[-8])
     assert run.model().info.max_length == 12 and MultiTaskModel.load(tiny_teacher).info.max_length != 12
     assert sorted(path.name for path in run.path.iterdir()) == [
+        ".mtkd.lock",
         "log.jsonl",
         "model",
         "predictions",

@@ -120,16 +120,13 @@ def test_a_damaged_export_is_refused(exported: tuple[Path, Any], tiny_teacher: P
         OnnxModel(tmp_path / "x")
     for damage in ('{"format": 1}', "{}"):
         (tmp_path / "x" / "export.json").write_text(damage)
-        with pytest.raises(UserError, match=r"export\.json is damaged"):
+        with pytest.raises(UserError, match=r"export\.json lacks the key"):
             mtkd.load(tmp_path / "x").predict("rte", PAIRS)
     (tmp_path / "x" / "export.json").unlink()
     with pytest.raises(UserError, match=r"lacks model\.json or export\.json"):
         mtkd.load(tmp_path / "x")
     with pytest.raises(UserError, match="1 or more"):
         OnnxModel(exported[0]).predict("rte", PAIRS, batch=0)
-    (tmp_path / "repository" / ".git").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"holds hidden files, which would be lost: \.git"):
-        mtkd.export(tiny_teacher, out=tmp_path / "repository")
     with pytest.raises(UserError, match="has no effect without"):
         mtkd.export(tiny_teacher, out=tmp_path / "z", limit=5)
     with pytest.raises(UserError, match="is no export"):

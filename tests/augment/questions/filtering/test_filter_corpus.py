@@ -125,7 +125,8 @@ def write_corpus(place: Path, rows: list[QuestionRow], *, shard: int = 64, kind:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+    files = [file for file in directory.rglob("*") if file.is_file() and not file.name.startswith(".")]
+    return {str(file.relative_to(directory)): file.read_bytes() for file in files}
 
 
 def rows_of(directory: Path) -> list[QuestionRow]:
@@ -375,7 +376,7 @@ def test_invalid_usage_is_one_error_and_writes_nothing(
     words = ("augment", "questions", "filter", "--corpus", corpus, "--teacher", "t", "--out", tmp_path / "c")
     answered = mtkd(*words, *options)
     assert answered.code == 2 and part in answered.err and "Traceback" not in answered.err
-    assert not list((tmp_path / "c").glob("*"))
+    assert not list((tmp_path / "c").glob("[!.]*"))
 
 
 def test_if_no_question_is_kept_the_error_lists_the_reasons(corpus, tmp_path):
