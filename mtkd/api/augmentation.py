@@ -72,18 +72,8 @@ def mask(
 
     method = Masking(p=p, seed=seed, mask_token=mask_token)
     more, made_by = UnlabelledRequest(unlabelled or {}, unlabelled_limit), Workers(workers, engine, address)
-    return _write(
-        method,
-        _copies(tasks, copies),
-        data,
-        tasks,
-        out,
-        made_by,
-        limit,
-        more,
-        overwrite,
-        command,
-    )
+    numbers = _copies(tasks, copies)
+    return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
 
 
 def replace(
@@ -204,18 +194,8 @@ def run(
 
     method = build_augmenter(name, settings or {})
     more, made_by = UnlabelledRequest(unlabelled or {}, unlabelled_limit), Workers(workers, engine, address)
-    return _write(
-        method,
-        _copies(tasks, copies),
-        data,
-        tasks,
-        out,
-        made_by,
-        limit,
-        more,
-        overwrite,
-        command,
-    )
+    numbers = _copies(tasks, copies)
+    return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
 
 
 def _trained(tasks: TaskSpec) -> list[Task]:

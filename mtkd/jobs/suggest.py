@@ -129,15 +129,8 @@ def suggest(
     found = resolve(tasks, known) if tasks is not None else known or [TASKS["sst2"]]
     names = tasks if tasks is not None else known or None
     model.keep(found)
-    pruned = _pruned(model.tokeniser, found, data, unlabelled)
-    models, recipes = {teacher: model}, {}
-    for name, recipe, sets in _shapes(ref.config.shape, model.encoder.embeddings.weight.shape[1]):
-        models[name] = _build(recipe, sets, ref, model.tokeniser, found)
-        recipes[name] = (recipe, sets)
-        if pruned and recipe in ("static", "mkd-lstm"):
-            short = f"{name}, {pruned.vocab_size:,} tokens"
-            models[short] = _build(recipe, sets, ref, pruned, found)
-            recipes[short] = (recipe, {**sets, "student.vocabulary": "pruned"})
+    recipes, built = _students(ref, model, found, _pruned(model.tokeniser, found, data, unlabelled))
+    models = {teacher: model, **built}
     head = common_head(models, None)
     runs = {
         name: batch_runner(one.to(settings.device).eval(), head, settings) for name, one in models.items()
@@ -178,6 +171,21 @@ def suggest(
         None if reached else nearest.name,
         None if ref.saved else shlex.join(refine),
     )
+
+
+def _students(
+    ref: TeacherRef, teacher: MultiTaskModel, tasks: list[Task], pruned: Tokeniser | None
+) -> tuple[dict[str, tuple[str, dict[str, Any]]], dict[str, MultiTaskModel]]:
+    """Name -> recipe and settings of each student, and name -> the student with random weights."""
+    recipes: dict[str, tuple[str, dict[str, Any]]] = {}
+    models: dict[str, MultiTaskModel] = {}
+    for name, recipe, sets in _shapes(ref.config.shape, teacher.encoder.embeddings.weight.shape[1]):
+        recipes[name], models[name] = (recipe, sets), _build(recipe, sets, ref, teacher.tokeniser, tasks)
+        if pruned and recipe in ("static", "mkd-lstm"):
+            short = f"{name}, {pruned.vocab_size:,} tokens"
+            recipes[short] = (recipe, {**sets, "student.vocabulary": "pruned"})
+            models[short] = _build(recipe, sets, ref, pruned, tasks)
+    return recipes, models
 
 
 def _shapes(teacher: EncoderSpec, embedding_size: int) -> Iterator[tuple[str, str, dict[str, Any]]]:

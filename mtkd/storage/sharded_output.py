@@ -168,7 +168,7 @@ class ShardedOutput:
     ) -> dict[str, ShardEntry]:
         running: dict[Any, PlannedShard] = {}
         written: dict[str, ShardEntry] = {}
-        directory = self.directory.resolve()  # workers may run elsewhere
+        output = replace(self, directory=self.directory.resolve(), shards=())  # workers may run elsewhere
 
         def collect() -> None:
             for handle in pool.finished(running):
@@ -180,7 +180,6 @@ class ShardedOutput:
             for shard in shards:
                 if len(running) > pool.size:  # send the rows only when a worker is nearly free
                     collect()
-                output = replace(self, directory=directory, shards=())
                 running[pool.submit(_make_shard, output, shard, make, inputs(shard))] = shard
             while running:
                 collect()

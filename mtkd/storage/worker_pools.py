@@ -116,9 +116,12 @@ class RayPool(WorkerPool):
                 hint="start one with `ray start --head`, or leave `address` out",
             ) from error
         self.size = size or int(ray.cluster_resources().get("CPU", 1))
+        self._remote: dict[Callable[..., Any], Any] = {}  # a function is sent to the cluster once
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return self._ray.remote(function).options(max_retries=_RETRIES).remote(*arguments)
+        if function not in self._remote:
+            self._remote[function] = self._ray.remote(max_retries=_RETRIES)(function)
+        return self._remote[function].remote(*arguments)
 
     def finished(self, running: Collection[Any]) -> list[Any]:
         return list(self._ray.wait(list(running))[0])
