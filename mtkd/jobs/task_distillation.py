@@ -168,7 +168,7 @@ class TaskDistillation(StagedJob):
         def open_teacher() -> TeacherSource:
             opened = self._cached_logits(stage) if cached else source
             assert opened is not None
-            if (min_confidence := stage.train.min_confidence) is not None:
+            if (min_confidence := stage.train.min_confidence) is not None and not current_trial():
                 self._drop_unsure(stage, batches, min_confidence, opened)
             for teacher in teachers if not cached else ():
                 teacher.model.to(self.accelerator.device)

@@ -62,7 +62,9 @@ def _try_out(step: Step, moved: Mapping[str, Step]) -> Estimate:
         total(read_run_record(Path(moved[step.steps_of].out, RUN_FILE)), "steps") if step.steps_of else None
     )
     started, unseen, quiet = time.monotonic(), io.StringIO(), is_quiet()
-    with trial_run() as trial, contextlib.redirect_stdout(unseen), contextlib.redirect_stderr(unseen):
-        execute(step.command, [*step.words(steps), "--quiet"])
-    set_quiet(quiet)
+    try:
+        with trial_run() as trial, contextlib.redirect_stdout(unseen), contextlib.redirect_stderr(unseen):
+            execute(step.command, [*step.words(steps), "--quiet"])
+    finally:
+        set_quiet(quiet)
     return Estimate(time.monotonic() - started + trial.skipped, size_of(Path(step.out)) or 0)

@@ -20,6 +20,7 @@ from mtkd.jobs.teachers import by_task, describe_teachers, find_teachers, parse_
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.teachers.group import TeacherGroup
+from mtkd.trial import trial_run
 from tasks.encoding import Encoded
 from tasks.errors import MtkdWarning, UserError
 from tasks.loading import load_rows
@@ -233,6 +234,8 @@ def test_outputs_in_another_order_are_refused_and_evaluated_with_a_warning(
     printed = " ".join(failed.err.split())
     assert failed.code == 2 and "--teacher-labels sst2=positive,negative" in printed, failed.err
     assert not (tmp_path / "run").exists()
+    with trial_run():  # an estimate predicts too few rows to judge the order
+        assert mtkd(*words[:-1], tmp_path / "trial").code == 0
     order = ("--teacher-labels", "sst2=positive,negative")
     done = mtkd(*words, *order)
     assert done.code == 0, done.err
