@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mtkd.models.dropout import attention, faster
 from mtkd.outputs import BY_LAYER, OutputSpec
 
 ATTENTION = "mtkd_sdpa"
@@ -110,11 +111,15 @@ def _attention(
     else:
         factor = query.shape[-1] ** -0.5 if scaling is None else scaling
         layer = capture.attention(query, key, value, factor, position_bias)
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    dropped = given.get("dropout", 0.0)
+    if position_bias is None and query.shape == key.shape and faster(query, dropped):
+        context = attention(query, key, value, attention_mask, scaling, dropped).transpose(1, 2)
+    else:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    context, _ = sdpa_attention_forward(
-        module, query, key, value, attention_mask, scaling=scaling, position_bias=position_bias, **given
-    )
+        context, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, position_bias=position_bias, **given
+        )
     if capture is not None:
         capture.context(layer, context)
     return context, None

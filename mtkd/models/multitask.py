@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mtkd.model_files import EXPORT
+from mtkd.models.dropout import use_dropout
 from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.pretrained_config import locate
 from mtkd.models.encoders.transformer import TransformerEncoder
@@ -50,6 +51,7 @@ class MultiTaskModel(nn.Module):
     def __init__(self, encoder: AnyEncoder, tasks: Iterable[Task], tokeniser: Tokeniser, info: ModelInfo):
         super().__init__()
         self.encoder, self.tokeniser, self.info = encoder, tokeniser, info
+        use_dropout(encoder)
         self.tasks = {task.head: task for task in tasks}
         if tokeniser.vocab_size > (known := len(encoder.embeddings.weight)):
             raise UserError(
@@ -75,9 +77,12 @@ class MultiTaskModel(nn.Module):
 
     def _new_head(self, task: Task) -> nn.Module:
         if self.info.pair_head == "san" and task.kind == "classify" and len(task.columns) == 2:
-            return SANHead(self.encoder.width, task.type.n_outputs(task), self.info.dropout)
-        width = self.encoder.head_width(len(task.columns))
-        return task.type.build_head(task, width, self.info.head_hidden, self.info.dropout)
+            head: nn.Module = SANHead(self.encoder.width, task.type.n_outputs(task), self.info.dropout)
+        else:
+            width = self.encoder.head_width(len(task.columns))
+            head = task.type.build_head(task, width, self.info.head_hidden, self.info.dropout)
+        use_dropout(head)
+        return head
 
     @property
     def reader(self) -> Reader:

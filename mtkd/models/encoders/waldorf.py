@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mtkd.losses.term_settings import Strict
+from mtkd.models.dropout import attention, faster
 from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings
 from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
@@ -261,9 +262,12 @@ class _Block(nn.Module):
         scores = query @ key.mT * query.shape[-1] ** -0.5 if scored else None
         dropped = self.dropped if self.training else 0.0
         keys = mask[:, None, None]
-        context = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=keys, dropout_p=dropped
-        )
+        if faster(query, dropped):
+            context = attention(query, key, value, keys, None, dropped)
+        else:
+            context = functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=keys, dropout_p=dropped
+            )
         attended = self.dropout(self.output(context.transpose(1, 2).flatten(2)))
         states = self.attention_norm(states + attended)
         wider = functional.gelu(self.inner(states))

@@ -146,7 +146,7 @@ def test_a_teacher_is_needed_unless_vectors_are_random(context: InitContext) -> 
 
 def test_the_recipe_beats_constant_answers(tiny_teacher: Path, tmp_path: Path) -> None:
     sets = {"student.static.width": 16, "student.head_hidden": 0, "terms.logits.weight": 0}
-    sets |= {"train.epochs": 6, "train.batch_size": 32, "train.lr": 5e-3}
+    sets |= {"train.epochs": 10, "train.batch_size": 32, "train.lr": 1e-2}
     settings = load_settings("static", "distill", sets, "sst2")
     run = distill(Request("pocket", "sst2", tmp_path / "run", 2000, 400), settings, str(tiny_teacher))
     scores = run.record["scores"]["sst2/validation"]
