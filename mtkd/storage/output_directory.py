@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -86,13 +87,14 @@ def check_directory(
     """
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file", hint="name a directory with `out`")
-    files = [file.relative_to(path).as_posix() for file in _visible_files(path)]
     existing = existing_identity(path, kind)
     known = existing is not None or _read_claim(path, kind) is not None
-    tolerant = kind.tolerant and not overwrite
-    foreign = [file for file in files if not (known and (tolerant or kind.owns(file)))]
+    may_be_there = known and kind.tolerant and not overwrite
+    files = () if may_be_there else _visible_files(path)
+    # no more than needed: `path` may be a whole disk
+    foreign = list(islice((file for file in files if not (known and kind.owns(file))), _NAMED + 1))
     if foreign:
-        more = f" and {len(foreign) - _NAMED} more" if len(foreign) > _NAMED else ""
+        more = ", ..." if len(foreign) > _NAMED else ""
         article = "an" if kind.name[0] in "aeiou" else "a"
         raise UserError(
             f"{path} holds files that do not belong to {article} {kind.name}: "
@@ -195,8 +197,7 @@ def _matches(patterns: Iterable[str], file: str) -> bool:
 
 def _owned(path: Path, kind: OutputKind) -> list[str]:
     """The files that mtkd wrote, the marker first."""
-    files = [file.relative_to(path).as_posix() for file in _visible_files(path)]
-    return sorted(filter(kind.owns, files), key=lambda file: file != kind.marker)
+    return sorted(filter(kind.owns, _visible_files(path)), key=lambda file: (file != kind.marker, file))
 
 
 def _remove_files(path: Path, files: Iterable[str]) -> None:
@@ -215,15 +216,15 @@ def _remove_folders(path: Path, folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def _visible_files(path: Path) -> list[Path]:
-    """All files in sorted order, except hidden files and the contents of hidden folders."""
-    entries = sorted(path.rglob("*")) if path.is_dir() else []
-    hidden = (any(part.startswith(".") for part in entry.relative_to(path).parts) for entry in entries)
-    return [entry for entry, skip in zip(entries, hidden, strict=True) if not skip and not _is_folder(entry)]
-
-
-def _is_folder(entry: Path) -> bool:
-    return entry.is_dir() and not entry.is_symlink()
+def _visible_files(path: Path) -> Iterator[str]:
+    """The relative paths of all files, except hidden files and the contents of hidden folders."""
+    for folder, folders, files in os.walk(path):
+        place = Path(folder)
+        links = [name for name in folders if (place / name).is_symlink()]
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files + links):
+            if not name.startswith("."):
+                yield (place / name).relative_to(path).as_posix()
 
 
 def _remove_leftovers(path: Path) -> None:
