@@ -958,7 +958,9 @@ def model_cases() -> Iterator[Case]:
                 replace(file, json.dumps(values))
                 return _evaluate(at / "teacher", at / "out")
 
-            yield Case(f"{place} config {key}", config, refused=not harmless)
+            # the weights of BERT fit RoBERTa: only the digests, which this copy lacks, tell them apart
+            fits = harmless or (place, key) == ("model", "model_type")
+            yield Case(f"{place} config {key}", config, refused=not fits)
 
 
 def text_cases() -> Iterator[Case]:
