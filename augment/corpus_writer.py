@@ -20,9 +20,10 @@ from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, ignore, tot
 from mtkd.storage.worker_pools import Workers
 from tasks.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
 from tasks.errors import UserError, unknown
-from tasks.files import digest_bytes, write_json, write_text
+from tasks.files import digest_bytes, write_text
 from tasks.loading import digest_rows
 from tasks.progress import Advance
+from tasks.records import write_record
 from tasks.rows import Rows
 from tasks.shards import ShardEntry
 from tasks.task import MOST_COPIES, Task
@@ -156,7 +157,7 @@ def write_corpus(
         if ranks.first and (missing or not (out / MANIFEST).is_file()):
             manifest = _describe(job, rows, output, made)
             write_text(out / "README.md", dataset_card(manifest, job.method.about))
-            write_json(out / MANIFEST, manifest.to_json())
+            write_record(out / MANIFEST, manifest.to_json())
         ranks.wait()
     return WrittenCorpus(read_corpus_manifest(out), len(missing), len(output.shards) - len(missing))
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.errors import UserError
-from tasks.files import is_plain_path, write_json
-from tasks.records import read_record
+from tasks.files import is_plain_path
+from tasks.records import read_record, write_record
 
 DIGESTS = "digests.json"
 _WITHOUT = (DIGESTS, "README.md")  # users may edit a card
@@ -27,11 +27,16 @@ def quick_digest(path: Path) -> str:
         return hashlib.file_digest(handle, xxhash.xxh3_128).hexdigest()
 
 
-def write_digests(directory: Path) -> None:
-    """Write `digests.json`, with the digest of every file in a directory that users do not edit."""
-    files = sorted(file for file in directory.rglob("*") if file.is_file() and file.name not in _WITHOUT)
+def write_digests(directory: Path, *patterns: str) -> None:
+    """Write `digests.json`, with the digest of every file in a directory that users do not edit.
+
+    Args:
+        patterns: only of files that match one of them, such as "predictions/*/*.parquet".
+    """
+    found_files = {file for pattern in patterns or ("**/*",) for file in directory.glob(pattern)}
+    files = sorted(file for file in found_files if file.is_file() and file.name not in _WITHOUT)
     found = {file.relative_to(directory).as_posix(): quick_digest(file) for file in files}
-    write_json(directory / DIGESTS, {"algorithm": "xxh3_128", "files": found})
+    write_record(directory / DIGESTS, {"algorithm": "xxh3_128", "files": found})
 
 
 def check_digests(directory: Path, names: Iterable[str] | None = None) -> None:

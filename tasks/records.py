@@ -13,14 +13,17 @@ A record is a dataclass that inherits from `Record`, and whose annotations say w
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tasks.errors import UserError, brief
+from tasks.files import write_json
 
 MOST = 2**53  # integers that any JSON reader keeps exactly
 Count = Annotated[int, Field(ge=0, le=MOST)]
@@ -38,6 +41,11 @@ Text = Annotated[str, Field(min_length=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 Read = TypeVar("Read")
+
+
+CHECK = "check"  # the key of a record's own digest
+# How long something took differs from run to run, and has no part in the digest.
+_TIMES = frozenset({"seconds", "speed"})
 
 
 class Record:
@@ -71,7 +79,49 @@ def read_record(path: Path, kind: type[Read], *, newest: int | None = None, hint
                 expected=f"formats up to {newest}",
                 hint="upgrade mtkd, or make it again with this version",
             )
-    return _checked(raw, kind, str(path), hint)
+    return _checked(_without_check(raw, path), kind, str(path), hint)
+
+
+def write_record(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically with a digest of its values, which `read_record` checks."""
+    others = {key: value for key, value in values.items() if key != CHECK}
+    write_json(path, {**others, CHECK: _digest(others)})
+
+
+def has_check(path: Path) -> bool:
+    """Whether a file was written by `write_record`."""
+    return f'"{CHECK}"'.encode() in path.read_bytes()
+
+
+def _digest(values: Any) -> str:
+    text = json.dumps(timeless(json.loads(json.dumps(values))), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def timeless(value: Any) -> Any:
+    """JSON values without those that say how long something took."""
+    if isinstance(value, dict):
+        return {key: timeless(part) for key, part in value.items() if key not in _TIMES}
+    return [timeless(part) for part in value] if isinstance(value, list) else value
+
+
+def _without_check(raw: bytes, path: Path) -> bytes:
+    """A JSON file without the digest of its values, if it has one; raises UserError if they have changed."""
+    if f'"{CHECK}"'.encode() not in raw:
+        return raw
+    try:
+        values = json.loads(raw)
+    except (ValueError, RecursionError):
+        return raw  # the error is that of the caller
+    if not (isinstance(values, dict) and CHECK in values):
+        return raw
+    recorded = values.pop(CHECK)
+    if recorded != _digest(values):
+        raise UserError(
+            f"{path} has changed since it was written",
+            hint=f"restore it from a copy; if you changed it on purpose, remove the key {CHECK!r} from it",
+        )
+    return json.dumps(values).encode()
 
 
 def check_record(value: Any, kind: type[Read], where: str, *, hint: str | None = None) -> Read:

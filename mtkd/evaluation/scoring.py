@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tasks.digests import check_digests
 from tasks.encoding import Encoded
 from tasks.reader import Reader
 from tasks.row_predictions import RowPredictions
@@ -155,6 +156,8 @@ def read_predictions(directory: Path) -> dict[str, dict[str, RowPredictions]]:
         UserError: a file is damaged.
     """
     found: dict[str, dict[str, RowPredictions]] = {}
-    for path in sorted(directory.glob("*/*.parquet")):
+    paths = sorted(directory.glob("*/*.parquet"))
+    check_digests(directory.parent, [path.relative_to(directory.parent).as_posix() for path in paths])
+    for path in paths:
         found.setdefault(path.parent.name, {})[path.stem] = RowPredictions.read(path)
     return found

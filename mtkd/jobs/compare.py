@@ -31,7 +31,8 @@ from mtkd.models.saved_model import read_saved
 from mtkd.training.run_directory import PREDICTIONS, RUN_FILE
 from mtkd.training.run_record import read_run_record
 from tasks.errors import UserError
-from tasks.files import locked, remove_leftovers, write_json, write_text
+from tasks.files import locked, remove_leftovers, write_text
+from tasks.records import write_record
 from tasks.task import Task
 
 
@@ -100,7 +101,7 @@ def _run(
     notes += within_constant(rows)
     tasks = list(dict.fromkeys(task for row in rows.values() for task in row.scores))
     table = Table(grid, tasks, list(rows.values()), commands, notes)
-    write_json(inputs.out / "compare.json", table.to_json())
+    write_record(inputs.out / "compare.json", table.to_json())
     write_text(inputs.out / "compare.md", table.markdown())
     draw(table, inputs.out / "compare.png")
     return table

@@ -17,16 +17,16 @@ from mtkd.models.exported import ExportedModel
 from mtkd.models.model_card import EXPORTED, model_card, usage
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
-from mtkd.models.saved_model import MODEL_FILES, TOKENISER, digest_model, write_description
+from mtkd.models.saved_model import MODEL_FILES, digest_model, write_description
 from mtkd.onnx_export.graphs import WEIGHTS, require_exporter, trace, write_graphs
 from mtkd.onnx_export.int8 import KEPT, lacks_vnni, quantise
 from mtkd.onnx_export.parity import check_parity
 from mtkd.runtime import OnnxModel, described_tokeniser
 from mtkd.storage.output_directory import OutputKind, check_directory, has_claim, open_directory
 from tasks.errors import UserError, shorten, unknown
-from tasks.files import digest_file, staged_directory, write_json
+from tasks.files import digest_file, staged_directory
 from tasks.progress import say
-from tasks.records import read_record
+from tasks.records import read_record, write_record
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 
@@ -147,7 +147,7 @@ def export(
             scores = _differences(part, place, data, tasks, limit)
         size = _size(place, record["files"])
         found = Export(out, [task.name for task in tasks], difference, size, int8, kept, scores)
-        write_json(place / EXPORT, record | {key: found.to_json()[key] for key in ("difference", "scores")})
+        write_record(place / EXPORT, record | {key: found.to_json()[key] for key in ("difference", "scores")})
     return found
 
 
@@ -239,8 +239,9 @@ def _write(place: Path, graphs: Mapping[int | None, Any], record: dict[str, Any]
     """Write graphs and the record of their files."""
     record["graphs"] = write_graphs(graphs, place)
     names = [graph["file"] for graph in record["graphs"]]
-    record["files"] = {name: digest_file(place / name) for name in (*names, WEIGHTS, TOKENISER, "model.json")}
-    write_json(place / EXPORT, record)
+    names += [WEIGHTS, "model.json", *(file.name for file in place.glob("tokenizer*.json"))]
+    record["files"] = {name: digest_file(place / name) for name in names}
+    write_record(place / EXPORT, record)
 
 
 def _size(place: Path, files: Iterable[str]) -> int:

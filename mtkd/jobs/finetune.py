@@ -27,8 +27,8 @@ from mtkd.training.run_directory import PREDICTIONS, RunDirectory
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator
 from tasks.errors import UserError
-from tasks.files import move_files, write_json
-from tasks.records import read_record
+from tasks.files import move_files
+from tasks.records import read_record, write_record
 
 
 def finetune(
@@ -185,6 +185,6 @@ class _Finetune(TrainingJob):
             model.info.scores = result["scores"]
             model.save(directory / "model")
             write_predictions(directory / PREDICTIONS, scores)
-            write_json(directory / "result.json", result)
+            write_record(directory / "result.json", result)
         self.accelerator.wait_for_everyone()
         return result

@@ -19,8 +19,7 @@ from mtkd.settings import DistillSettings, Stage
 from mtkd.teachers.live import TeacherSource
 from mtkd.training.batches import BatchSource
 from mtkd.training.trainer import Evaluate, Trainer
-from tasks.files import write_json
-from tasks.records import read_record
+from tasks.records import read_record, write_record
 
 _RESULT = "result.json"
 
@@ -86,7 +85,7 @@ class StagedJob(TrainingJob):
             record[stage.name] = vars(trainer.fit())
             if stage.name and self.accelerator.is_main_process:
                 student.save(directory / "model")
-                write_json(directory / _RESULT, record[stage.name])
+                write_record(directory / _RESULT, record[stage.name])
                 shutil.rmtree(directory / "checkpoints", ignore_errors=True)
             self.accelerator.wait_for_everyone()
         return Trained(student, self.scores(student), record.get("", record), self.facts)

@@ -15,6 +15,7 @@ from mtkd.evaluation.scoring import read_predictions
 from mtkd.models.saved_model import read_saved
 from mtkd.training.run_directory import PREDICTIONS
 from mtkd.training.run_record import RUN_FILE, read_run_record
+from tasks.digests import check_digests
 from tasks.errors import UserError
 from tasks.records import check_record
 from tasks.task import Task
@@ -136,6 +137,7 @@ def _read_log(path: Path, training: dict[str, Any]) -> tuple[list[dict[str, Any]
         start = log[-1]["step"] if log else 0
         stages += [(start, place.name)] if names else []
         file = place / "log.jsonl"
+        check_digests(path, [file.relative_to(path).as_posix()])
         try:
             lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
             records = [check_record(from_json(line), dict[str, float], str(file)) for line in lines]

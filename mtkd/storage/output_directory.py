@@ -25,8 +25,8 @@ from typing import Any
 
 from mtkd.storage.distributed import ALONE, ProcessGroup
 from tasks.errors import UserError
-from tasks.files import LOCK, locked, remove_leftovers, write_json
-from tasks.records import read_record
+from tasks.files import LOCK, locked, remove_leftovers
+from tasks.records import read_record, write_record
 
 CLAIM = ".mtkd.json"
 _FORMAT = 1  # of the claim
@@ -180,7 +180,7 @@ def has_claim(path: Path) -> bool:
 
 def _write_claim(path: Path, kind: OutputKind, identity: Any) -> None:
     """Record which output is being written; `identity`: None = it is being removed."""
-    write_json(path / CLAIM, {"format": _FORMAT, "output": kind.name, "identity": identity})
+    write_record(path / CLAIM, {"format": _FORMAT, "output": kind.name, "identity": identity})
 
 
 def _read_claim(path: Path, kind: OutputKind) -> dict[str, Any] | None:

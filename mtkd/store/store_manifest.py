@@ -13,8 +13,7 @@ from mtkd.storage.output_directory import OutputKind, has_claim
 from mtkd.store.contents import Contents, Per
 from tasks.digests import damaged_files
 from tasks.errors import UserError, unknown
-from tasks.files import write_json
-from tasks.records import Count, Name, Record, Width, read_record
+from tasks.records import Count, Name, Record, Width, read_record, write_record
 from tasks.shards import ShardEntry
 
 STORE_FORMAT = 1
@@ -105,7 +104,7 @@ class StoreManifest(Record):
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values |= {"teacher": vars(self.teacher), "contents": self.contents.to_json()}
         values |= {"tasks": [vars(t) for t in self.tasks], "shards": [vars(s) for s in self.shards]}
-        write_json(directory / MANIFEST, values | {"options": dict(self.options)})
+        write_record(directory / MANIFEST, values | {"options": dict(self.options)})
 
 
 def _read_key(directory: Path) -> str | None:

@@ -24,9 +24,9 @@ from mtkd.storage.output_directory import (
     open_directory,
 )
 from mtkd.training.run_record import RUN_FILE, read_run_record
+from tasks.digests import write_digests
 from tasks.errors import UserError
-from tasks.files import write_json
-from tasks.records import read_record
+from tasks.records import has_check, read_record, write_record
 
 PREDICTIONS = "predictions"  # what the model predicted for each validation row
 command_line: ContextVar[str | None] = ContextVar(
@@ -54,14 +54,17 @@ def _read_identity(directory: Path) -> Any:
 
 
 def _read_record(directory: Path) -> dict[str, Any]:
+    file = directory / RUN_FILE
     try:
-        return read_record(directory / RUN_FILE, dict[str, Any])
+        return read_record(file, dict[str, Any])
     except UserError:
+        if file.is_file() and has_check(file):  # ours, and damaged
+            raise
         return {}
 
 
 RUN_PARTS = (  # of a run, of a stage, and of a learning rate of finetune
-    r"log\.jsonl|result\.json",
+    r"log\.jsonl|result\.json|digests\.json",
     r"tensorboard/events\.out\.tfevents\.[^/]+",
     rf"model/{MODEL_FILES}",
     rf"{PREDICTIONS}/[^/]+/[^/]+\.parquet",
@@ -191,15 +194,16 @@ class RunDirectory:
                     "versions": {"mtkd": __version__, "python": platform.python_version(), **versions},
                     "machine": f"{platform.system()} {platform.machine()}, Python {sys.version.split()[0]}",
                 }
-                write_json(self.path / RUN_FILE, record | facts)
+                write_record(self.path / RUN_FILE, record | facts)
             yield
 
     def note(self, **facts: Any) -> None:
         """Add values to run.json."""
-        write_json(self.path / RUN_FILE, {**self.record, **facts})
+        write_record(self.path / RUN_FILE, {**self.record, **facts})
 
     def finish(self, **facts: Any) -> None:
         """Mark the run as complete and add final values; its checkpoints are removed at the end of `open`."""
+        write_digests(self.path, "log.jsonl", "stages/*/log.jsonl", f"{PREDICTIONS}/*/*.parquet")
         self.note(status="finished", **facts)
 
     def clean_up(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tasks.errors import UserError
 from tasks.files import write_json
-from tasks.records import Count, Name, Record, Share, parse_toml, read_record, read_toml
+from tasks.records import Count, Name, Record, Share, parse_toml, read_record, read_toml, write_record
 
 
 @dataclass(frozen=True)
@@ -90,3 +90,16 @@ def test_what_is_not_toml(tmp_path: Path) -> None:
             parse_toml(raw, "x")
     with pytest.raises(UserError, match="no such file"):
         read_toml(tmp_path / "none.toml")
+
+
+def test_a_changed_value_is_noticed_and_times_may_differ(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    write_record(file, GOOD | {"more": {"seconds": 1.5, "où": [1e-7, None]}})
+    assert read_record(file, Whole).more == {"seconds": 1.5, "où": [1e-7, None]}
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("1.5", "2.5").replace("  ", ""), encoding="utf-8")
+    assert read_record(file, Whole).more["seconds"] == 2.5
+    for one, other in (("1e-07", "2e-07"), ('"rows": 3', '"rows": 2'), ("où", "ou"), ("rte", "rta")):
+        file.write_text(text.replace(one, other), encoding="utf-8")
+        with pytest.raises(UserError, match=r"a\.json has changed since it was written"):
+            read_record(file, Whole)

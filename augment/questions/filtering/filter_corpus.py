@@ -37,6 +37,7 @@ from tasks.corpus_reader import (
 from tasks.errors import UserError
 from tasks.files import digest_bytes, write_json, write_text
 from tasks.progress import Advance
+from tasks.records import write_record
 from tasks.shards import ShardEntry
 
 _COUNTS = b"mtkd.filter"  # key in the parquet metadata
@@ -248,7 +249,7 @@ def _finish(
     write_text(out / "README.md", filter_card(manifest, total, _ABOUT, labels=job.settings.labels))
     report = {"all": total.to_json(), "tasks": {name: part.to_json() for name, part in by_task.items()}}
     write_json(out / REPORT, report)
-    write_json(out / MANIFEST, manifest.to_json())
+    write_record(out / MANIFEST, manifest.to_json())
 
 
 def _task(task: CorpusTask, tally: Tally) -> CorpusTask:

@@ -31,8 +31,8 @@ from mtkd.training.processes import make_accelerator
 from mtkd.training.run_directory import RUN_PARTS
 from tasks.digests import write_digests
 from tasks.errors import UserError
-from tasks.files import digest_bytes, staged_directory, write_json
-from tasks.records import read_record
+from tasks.files import digest_bytes, staged_directory
+from tasks.records import read_record, write_record
 from tasks.sources import DataSource
 from tasks.task import Task
 
@@ -280,4 +280,4 @@ def _finish(out: Path, model: Any, tokenizer: Any, report: GeneratorReport) -> N
         model.save_pretrained(place)
         tokenizer.save_pretrained(place)
         write_digests(place)
-        write_json(place / RECORD, report.to_json())
+        write_record(place / RECORD, report.to_json())

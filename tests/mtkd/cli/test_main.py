@@ -14,6 +14,7 @@ import pytest
 
 from mtkd.recipes import load_settings, recipe_names
 from mtkd.settings import COMMANDS
+from tasks.records import write_record
 
 TINY = ("--limit", "32", "--eval-limit", "16", "--epochs", "1", "--batch", "16", "--quiet")
 SMALL = (
@@ -300,6 +301,7 @@ def test_the_main_job(
     assert record["status"] == "finished" and record["versions"]["torch"] and record["data"]
     assert {p.name for p in student.iterdir()} == {
         ".mtkd.lock",
+        "digests.json",
         "run.json",
         "log.jsonl",
         "tensorboard",
@@ -433,10 +435,10 @@ def test_changed_data_are_noticed_on_resuming(mtkd: Callable, tiny_encoder: Path
     )
     assert mtkd(*words).code == 0
     record = json.loads((out / "run.json").read_text())
-    (out / "run.json").write_text(json.dumps({**record, "status": "running"}))
+    write_record(out / "run.json", {**record, "status": "running"})
     (data / "rte" / "train.jsonl").write_text("\n".join(lines[:-2]), encoding="utf-8")
     refused(mtkd(*words), "the data has changed")
-    (out / "run.json").write_text(json.dumps(record))
+    write_record(out / "run.json", record)
     refused(mtkd(*words), "the data has changed")
     assert mtkd(*words, "--overwrite").code == 0
     shutil.rmtree(data)

@@ -137,7 +137,15 @@ def test_fine_tuning_a_model_leaves_it_as_it_was(tiny_teacher: Path, tmp_path: P
     assert_same(model, MultiTaskModel.load(tiny_teacher))
     assert json.loads((tmp_path / "given" / "run.json").read_text())["tried"] == named.record["tried"]
     left = sorted(path.name for path in (tmp_path / "given").iterdir())
-    assert left == [".mtkd.lock", "log.jsonl", "model", "predictions", "run.json", "tensorboard"]
+    assert left == [
+        ".mtkd.lock",
+        "digests.json",
+        "log.jsonl",
+        "model",
+        "predictions",
+        "run.json",
+        "tensorboard",
+    ]
 
 
 @pytest.mark.parametrize("metric", ["loss", "score"])
@@ -161,6 +169,7 @@ def test_fine_tuning_tries_every_rate_with_every_number_of_epochs(
     assert run.model().info.max_length == 12 and MultiTaskModel.load(tiny_teacher).info.max_length != 12
     assert sorted(path.name for path in run.path.iterdir()) == [
         ".mtkd.lock",
+        "digests.json",
         "log.jsonl",
         "model",
         "predictions",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from flips import files, silent
 
 import mtkd as library
 from tasks.errors import UserError
@@ -40,6 +41,14 @@ def test_what_is_damaged_is_named(place: Path, mtkd: Callable) -> None:
         assert found.code == 2 and str(file) in found.out, found.err
     (place / "run" / "model" / "digests.json").write_text("{}")
     assert str(place / "run" / "model" / "digests.json") in library.verify(place).damaged
+
+
+def test_flipped_bits_are_found(place: Path) -> None:
+    shutil.rmtree(place / "export")
+    assert {"run.json", "log.jsonl", "manifest.json", "model.safetensors"} < {
+        file.name for file in files(place)
+    }
+    assert not list(silent(place, 3 * len(files(place)), seed=0))
 
 
 def test_where_nothing_has_digests(tmp_path: Path) -> None:

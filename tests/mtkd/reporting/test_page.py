@@ -149,6 +149,7 @@ def test_real_runs_of_every_type_of_task(
     monkeypatch.setattr("mtkd.evaluation.inference_bench._peak_apart", lambda *given: 1)
     other = tmp_path / "other"
     shutil.copytree(span_teacher, other)
+    (other / "digests.json").unlink()
     file = other / "predictions" / "squad_v2" / "validation.parquet"
     rows = RowPredictions.read(file)
     changed = np.array([*rows.predictions[:-1], "another <answer>"], dtype=object)

@@ -41,6 +41,7 @@ from tasks.batching import Collator
 from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.loading import load_rows
+from tasks.records import write_record
 from tasks.sampler import TaskSampler, blocks_of
 from tasks.sources import open_data
 from tasks.task_names import resolve
@@ -317,7 +318,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(
     (tmp_path / "victim").write_text("work of years")
     manifest = json.loads((store / "manifest.json").read_text())
     manifest["shards"][0]["file"] = file
-    (store / "manifest.json").write_text(json.dumps(manifest))
+    write_record(store / "manifest.json", manifest)
     before = files_of(store)
     for words in (["store", "build", "--repair", "--out", store], words_of(store, tiny_teacher)):
         refused = mtkd(*words)
@@ -525,7 +526,7 @@ def test_initialising_from_the_teacher_needs_its_weights(
     moved = tmp_path / "moved"
     shutil.copytree(store, moved)
     manifest["teacher"]["name"] = str(tmp_path / "gone")
-    (moved / "manifest.json").write_text(json.dumps(manifest))
+    write_record(moved / "manifest.json", manifest)
     with pytest.raises(UserError, match=r"the store's teacher, .*gone, which does not exist"):
         student(tmp_path / "other", settings, None, moved)
 

@@ -1,0 +1,24 @@
+"""No flipped bit stays unnoticed in what mtkd has written: 10,000 flips, with `MTKD_FAULTS=1`.
+
+The ordinary suite flips a few, in tests/mtkd/jobs/test_verify.py.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from flips import silent
+from wrong_inputs import Lab
+
+ITEMS = ("teacher", "student", "knowledge", "corpus", "store", "export", "generator", "compared")
+FLIPS = 10_000
+
+
+@pytest.mark.skipif(not os.environ.get("MTKD_FAULTS"), reason="takes minutes: set MTKD_FAULTS")
+@pytest.mark.parametrize("item", ITEMS)
+def test_many(item: str, tmp_path: Path) -> None:
+    place = getattr(Lab(tmp_path), item)
+    found = list(silent(place, FLIPS // len(ITEMS), seed=0))
+    assert not found, "\n".join(found)

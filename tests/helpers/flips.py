@@ -1,0 +1,57 @@
+"""Flip single bits of what mtkd has written, and see whether `mtkd verify` finds them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from mtkd.jobs.verify import verify
+from tasks.errors import UserError
+from tasks.records import CHECK, timeless
+
+# Nobody reads these back: pages, pictures, logs of commands, locks, events (which have checksums of their own).
+# Or whoever reads them notices: cached vectors hold their digest, the words of a command are compared.
+_LEFT_OUT = re.compile(r".*\.(md|png|log\.txt|command\.json|lock)|.*tfevents.*|.*features/.*")
+
+
+def files(place: Path) -> list[Path]:
+    """The files below a directory that mtkd reads back."""
+    found = [file for file in sorted(place.rglob("*")) if file.is_file() and file.stat().st_size]
+    logs = [file.parent / "log.jsonl" for file in found if file.name == "questions.json"]  # not read either
+    return [file for file in found if not _LEFT_OUT.fullmatch(str(file)) and file not in logs]
+
+
+def silent(place: Path, count: int, seed: int) -> Iterator[str]:
+    """Flip `count` random bits, equally often in each file of a directory; yield those that go unnoticed."""
+    random, named = np.random.default_rng(seed), files(place)
+    for number in range(count):
+        file = named[number % len(named)]
+        whole = file.read_bytes()
+        position, bit = int(random.integers(len(whole))), int(random.integers(8))
+        changed = bytearray(whole)
+        changed[position] ^= 1 << bit
+        file.unlink()  # other links to it keep their content
+        file.write_bytes(changed)
+        try:
+            noticed = bool(verify(place).damaged)
+        except UserError:
+            noticed = True
+        file.write_bytes(whole)
+        if not noticed and not (file.suffix == ".json" and same(whole, bytes(changed))):
+            yield f"{file.relative_to(place)}: bit {bit} of byte {position}"
+
+
+def same(one: bytes, other: bytes) -> bool:
+    """Whether two JSON files say the same, but for times, and for the name of the key of their digest."""
+    try:
+        values, changed = (timeless(json.loads(raw)) for raw in (one, other))
+    except ValueError:
+        return False
+    if not isinstance(values, dict) or not isinstance(changed, dict):
+        return False
+    values.pop(CHECK, None)
+    return {key: changed[key] for key in changed if key in values} == values
