@@ -27,6 +27,7 @@ from tasks.rows import Rows
 from tasks.shards import ShardEntry
 from tasks.task import MOST_COPIES, Task
 
+ANSWERS = "answers.jsonl"  # those of an endpoint, until the corpus is finished
 _COUNTS = ("words", "changed", "unchanged")
 _DICTIONARY = ("task", "parent", "method")
 
@@ -43,7 +44,11 @@ def _read_key(directory: Path) -> str | None:
 
 
 CORPUS_KIND = OutputKind(
-    "corpus", MANIFEST, (MANIFEST, "README.md", "filter.json", r"data/[^/]+-\d{5,}\.parquet"), _read_key
+    "corpus",
+    MANIFEST,
+    (MANIFEST, "README.md", "filter.json", ANSWERS, r"data/[^/]+-\d{5,}\.parquet"),
+    _read_key,
+    work=(ANSWERS,),
 )
 
 
@@ -141,7 +146,8 @@ def write_corpus(
         raise UserError("no tasks to copy", expected="1 or more")
     digests = {task: digest_rows(part) for task, part in rows.items()}
     key = _key(job, digests)
-    output = ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.method.schema, _COUNTS, _DICTIONARY))
+    counts = (*_COUNTS, *job.method.counted)
+    output = ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.method.schema, counts, _DICTIONARY))
 
     def inputs(shard: PlannedShard) -> tuple[Augmenter, Rows, int]:
         part = _plain_strings(rows[shard.task].take(np.asarray(shard.rows)))
@@ -194,7 +200,7 @@ def _make_copies(inputs: tuple[Augmenter, Rows, int], advance: Advance) -> Itera
     method, rows, count = inputs
     for copies in method.make(rows, count):
         advance(copies.table.num_rows)
-        yield TableChunk(copies.table, {name: getattr(copies, name) for name in _COUNTS})
+        yield TableChunk(copies.table, {name: getattr(copies, name) for name in _COUNTS} | {**copies.counts})
 
 
 def _describe(
@@ -202,11 +208,12 @@ def _describe(
 ) -> CorpusManifest:
     """Build the manifest of the finished shards from their footers."""
     entries = output.entries(made)
-    tasks = []
+    tasks, counts = [], dict.fromkeys(job.method.counted, 0)
     for task, part in rows.items():
         files = [output.directory / entry.file for entry in entries if entry.task == task]
         footers = [footer for file in files if (footer := output.format.read_footer(file))]
         words, changed, unchanged = (sum(footer.counts[name] for footer in footers) for name in _COUNTS)
+        counts = {name: sum((footer.counts[name] for footer in footers), n) for name, n in counts.items()}
         count = sum(entry.rows for entry in entries if entry.task == task)
         unlabelled = job.unlabelled.get(task, 0)
         first = len(part) - unlabelled
@@ -234,4 +241,5 @@ def _describe(
         tasks=tuple(tasks),
         shards=entries,
         kind=job.method.kind,
+        counts=counts,
     )
