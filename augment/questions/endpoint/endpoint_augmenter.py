@@ -107,7 +107,7 @@ class Asked:
         return {key: value for key, value in (fields | dict(self.extra)).items() if value is not None}
 
 
-class _Row:
+class _Streak:
     """Counts how often something happens in a row."""
 
     def __init__(self, most: int):
@@ -150,8 +150,8 @@ class EndpointQuestions(Augmenter):
     words: str = "any"
     counts: str = ""
     first: dict[str, Completion] = field(default_factory=dict)
-    failures: _Row = field(default_factory=lambda: _Row(_MOST_FAILURES))
-    without: _Row = field(default_factory=lambda: _Row(_MOST_WITHOUT))
+    failures: _Streak = field(default_factory=lambda: _Streak(_MOST_FAILURES))
+    without: _Streak = field(default_factory=lambda: _Streak(_MOST_WITHOUT))
 
     name = "questions"
     kind = "questions"
