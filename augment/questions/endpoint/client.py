@@ -68,6 +68,10 @@ class Completion:
 class RequestFailed(Exception):
     """A request was refused, or failed as often as it may be tried; others may still succeed."""
 
+    def __init__(self, reason: str, *, refused: bool = False):
+        super().__init__(reason)
+        self.refused = refused
+
 
 class _TryAgain(Exception):
     def __init__(self, reason: str, *, wait: float | None = None, busy: bool = False):
@@ -169,7 +173,7 @@ class Client:
             raise self.stop_with(reason, hint="is the server running, and is this its address?") from error
         except httpx2.TimeoutException as error:
             raise _TryAgain(f"no answer in {self.timeout:g} s") from error
-        except httpx2.TransportError as error:
+        except httpx2.HTTPError as error:
             raise _TryAgain(f"the connection broke ({type(error).__name__})") from error
         if status == 200:
             return _completion(raw)
@@ -180,7 +184,7 @@ class Client:
                 raise self.stop_with(reason, hint=f"run the same command again in {wait:,.0f} s, as it asks")
             raise _TryAgain(reason, wait=wait, busy=status in _BUSY)
         if status in _OF_ONE_REQUEST:
-            raise RequestFailed(reason)
+            raise RequestFailed(reason, refused=True)
         raise self.stop_with(reason, hint=self._hint(status, headers))
 
     def _exchange(self, body: dict[str, Any]) -> tuple[int, httpx2.Headers, bytes]:
@@ -194,17 +198,19 @@ class Client:
                     raise _TryAgain(f"its answer is longer than {_MOST_BYTES:,} bytes")
                 if time.monotonic() > deadline:
                     raise httpx2.ReadTimeout("too slow")
-            content = bytes(raw)
-            if self.address.key:  # a server may repeat it
-                content = content.replace(self.address.key.encode(), b"***")
-            return response.status_code, response.headers, content
+            text = self._without_key(raw.decode(errors="surrogateescape"))
+            return response.status_code, response.headers, text.encode(errors="surrogateescape")
+
+    def _without_key(self, text: str) -> str:
+        """What a server sent, which may repeat the key."""
+        return text.replace(self.address.key, "***") if self.address.key else text
 
     def _hint(self, status: int, headers: httpx2.Headers) -> str:
         if status in (401, 403):
             sent = "a wrong key was sent" if self.address.key else "no key was sent"
             return f"{sent}; name the environment variable that holds the API key with `api_key_env`"
         if "location" in headers:
-            return f"redirects are not followed; it names {headers['location'][:_MOST_SHOWN]}"
+            return f"redirects are not followed; it names {self._without_key(headers['location'])}"
         return "compare `model` and `endpoint_model` with what the server offers"
 
 

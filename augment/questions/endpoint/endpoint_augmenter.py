@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
 import threading
 from collections import Counter
@@ -255,12 +253,22 @@ class EndpointQuestions(Augmenter):
                     yield name, paragraph.text, answer
 
     def try_first(self, paragraphs: Iterable[Paragraph]) -> None:
-        """Send the first request, before anything is written; UserError if the endpoint cannot be used."""
-        for name, text, answer in itertools.islice(self.missing(paragraphs), 1):
-            with contextlib.suppress(RequestFailed):
-                self.log.answers[name] = self.first[name] = self.client.complete(
-                    self.asked.body(name, text, answer)
-                )
+        """Send requests until one is answered, before anything is written.
+
+        Raises:
+            UserError: the endpoint cannot be used. If it answered before, the requests may be at fault.
+        """
+        new = not self.log.answers
+        for number, (name, text, answer) in enumerate(self.missing(paragraphs), 1):
+            try:
+                found = self.client.complete(self.asked.body(name, text, answer))
+                self.log.answers[name] = self.first[name] = found
+                return
+            except RequestFailed as error:
+                if not new:
+                    return
+                if not error.refused or number == _MOST_FAILURES:
+                    raise self.client.stop_with(f"no request is answered: {error}") from error
 
     def estimate(self, paragraphs: Iterable[Paragraph], prices: Prices) -> Estimate:
         """What it will cost to ask about some paragraphs."""

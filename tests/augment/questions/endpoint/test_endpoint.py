@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import re
 import shutil
@@ -24,6 +26,8 @@ from augment.questions.endpoint.address import Address
 from augment.questions.endpoint.client import Client, RequestFailed
 from augment.questions.endpoint.estimate import Estimate, Prices
 from augment.questions.endpoint.question_text import DEFAULT_TEMPLATE, find_question, read_template
+from augment.questions.generation.config import GenerationConfig
+from mtkd.cli.augment_questions import generate as command
 from tasks.corpus_reader import MANIFEST, QUESTION_SCHEMA, corpus_rows, read_corpus
 from tasks.errors import UserError
 
@@ -301,11 +305,31 @@ def test_a_busy_server_is_asked_until_it_answers(endpoint: FakeEndpoint, text: P
 
 def test_a_server_that_does_not_answer(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
     release = threading.Event()
-    endpoint.reply = lambda prompt: (release.wait(5) and said("Why?")) or said("Why?")
-    with pytest.raises(UserError, match=r"5 requests in a row failed, the last with no answer in 0\.1 s"):
-        generate(endpoint, text, tmp_path / "c", timeout=0.1, retries=1)
+
+    def stuck(prompt: str) -> Reply:
+        if len(endpoint.bodies) > answered:
+            release.wait(5)
+        return said("Why?")
+
+    endpoint.reply, answered = stuck, 0
+    with pytest.raises(UserError, match=r"no request is answered: no answer in 0\.25 s"):
+        generate(endpoint, text, tmp_path / "c", timeout=0.25, retries=1)
+    assert len(endpoint.bodies) == 2 and not (tmp_path / "c").exists()
+    answered = 3
+    for _ in range(2):  # the second time it resumes
+        with pytest.raises(
+            UserError, match=r"5 requests in a row failed, the last with no answer in 0\.25 s"
+        ):
+            generate(endpoint, text, tmp_path / "c", timeout=0.25, retries=1)
     release.set()
     assert not (tmp_path / "c" / MANIFEST).exists()
+
+
+def test_a_server_that_refuses_every_request(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
+    endpoint.reply = lambda prompt: Reply(400, "unsupported: 'max_tokens'")
+    with pytest.raises(UserError, match=r"no request is answered: status 400: unsupported: 'max_tokens'"):
+        generate(endpoint, text, tmp_path / "c")
+    assert len(endpoint.bodies) == 5 and not (tmp_path / "c").exists()
 
 
 def test_a_server_that_answers_without_questions(endpoint: FakeEndpoint, tmp_path: Path) -> None:
@@ -436,6 +460,12 @@ def test_options_are_checked_before_anything_is_sent(
     with pytest.raises(UserError, match=complaint):
         generate(endpoint, text, tmp_path / "c", **options)
     assert not endpoint.bodies and not (tmp_path / "c").exists()
+
+
+def test_every_option_of_the_command_is_a_keyword() -> None:
+    options = {option.name for option in command.params} - {"json_file", "quiet", "dry_run", "format"}
+    keywords = set(inspect.signature(mtkd.augment.generate_questions).parameters)
+    assert options <= keywords | {field.name for field in dataclasses.fields(GenerationConfig)}
 
 
 def test_options_of_endpoints_are_refused_with_rules(text: Path, tmp_path: Path) -> None:
