@@ -14,7 +14,7 @@ import pyarrow as pa
 from augment.augmenter import Augmenter
 from augment.dataset_card import dataset_card
 from mtkd.storage.distributed import ALONE, ProcessGroup
-from mtkd.storage.output_directory import OutputKind, open_directory
+from mtkd.storage.output_directory import OutputKind, check_directory, open_directory
 from mtkd.storage.parquet_shards import ParquetFormat, TableChunk, read_parquet_footer
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, ignore, total_size
 from mtkd.storage.worker_pools import Workers
@@ -111,6 +111,12 @@ def copies_of(tasks: Sequence[Task], spec: str | None = None) -> dict[str, int]:
 def total_copies(job: CorpusJob, rows: Mapping[str, Rows]) -> int:
     """Total number of copies that the job makes."""
     return sum(job.copies[task] * len(part) for task, part in rows.items())
+
+
+def check_output(job: CorpusJob, rows: Mapping[str, Rows], out: Path, *, overwrite: bool = False) -> None:
+    """Raise UserError if `write_corpus` could not write to `out`, before anything is made or written."""
+    key = _key(job, {task: digest_rows(part) for task, part in rows.items()})
+    check_directory(out, CORPUS_KIND, key, overwrite=overwrite)
 
 
 def write_corpus(

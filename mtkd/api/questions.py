@@ -172,6 +172,7 @@ def _prepared(
     **options: Any,
 ) -> Iterator[PreparedGeneration]:
     """Prepare generation as `generate_questions` describes it; leaving the block stops requests."""
+    from augment.corpus_writer import check_output
     from augment.questions.generation.config import GenerationConfig, prepare_generation
     from augment.questions.generation.paragraphs import Words
     from augment.questions.rules.rule_augmenter import RULES
@@ -196,6 +197,8 @@ def _prepared(
             config, name, found, __version__, command, out=Path(out), overwrite=overwrite
         )
         stack.callback(ready.close)
+        if ready.estimate:  # before anything is paid for
+            check_output(ready.job, ready.rows, Path(out), overwrite=overwrite)
         yield ready
 
 

@@ -148,7 +148,12 @@ def test_an_interrupted_corpus_asks_only_for_what_is_missing(
     endpoint.reply = answer
     for place in (out, killed):
         endpoint.bodies.clear()
-        plan = mtkd.augment.estimate_questions(text, place, model=endpoint.url, endpoint_model="tiny")
+        with pytest.raises(UserError, match="another corpus"):
+            generate(endpoint, text, place, shard=5, max_output=9)
+        assert not endpoint.bodies, "nothing is paid for in vain"
+        plan = mtkd.augment.estimate_questions(
+            text, place, model=endpoint.url, endpoint_model="tiny", shard=5
+        )
         assert plan.estimate and (plan.estimate.requests, plan.estimate.answered) == (5, 7)
         assert generate(endpoint, text, place, command="same", shard=5).kept == 1
         assert sorted(map(town_in, endpoint.prompts)) == sorted(set(TOWNS) - set(answered))
