@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -21,12 +21,14 @@ class Copies:
         table: the copies, in the augmenter's schema.
         words: number of words in all copies, of which `changed` were replaced or dropped.
         unchanged: number of copies in which no word was replaced or dropped.
+        counts: the augmenter's own counts.
     """
 
     table: pa.Table
     words: int
     changed: int
     unchanged: int
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 class Augmenter(Protocol):
@@ -49,6 +51,11 @@ class Augmenter(Protocol):
     def schema(self) -> pa.Schema:
         """The columns of its output: `SCHEMA` or `QUESTION_SCHEMA` from `tasks.corpus_reader`."""
         return SCHEMA
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """Names of further counts of its `Copies`, whose sums the manifest has."""
+        return ()
 
     @property
     def shard_copies(self) -> int:

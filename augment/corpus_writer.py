@@ -14,7 +14,7 @@ import pyarrow as pa
 from augment.augmenter import Augmenter
 from augment.dataset_card import dataset_card
 from mtkd.storage.distributed import ALONE, ProcessGroup
-from mtkd.storage.output_directory import OutputKind, open_directory
+from mtkd.storage.output_directory import OutputKind, check_directory, open_directory
 from mtkd.storage.parquet_shards import ParquetFormat, TableChunk, read_parquet_footer
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, ignore, total_size
 from mtkd.storage.worker_pools import Workers
@@ -28,6 +28,7 @@ from tasks.rows import Rows
 from tasks.shards import ShardEntry
 from tasks.task import MOST_COPIES, Task
 
+ANSWERS = "answers.jsonl"  # those of an endpoint, until the corpus is finished
 _COUNTS = ("words", "changed", "unchanged")
 _DICTIONARY = ("task", "parent", "method")
 
@@ -44,7 +45,11 @@ def _read_key(directory: Path) -> str | None:
 
 
 CORPUS_KIND = OutputKind(
-    "corpus", MANIFEST, (MANIFEST, "README.md", "filter.json", r"data/[^/]+-\d{5,}\.parquet"), _read_key
+    "corpus",
+    MANIFEST,
+    (MANIFEST, "README.md", "filter.json", ANSWERS, r"data/[^/]+-\d{5,}\.parquet"),
+    _read_key,
+    work=(ANSWERS,),
 )
 
 
@@ -109,6 +114,12 @@ def total_copies(job: CorpusJob, rows: Mapping[str, Rows]) -> int:
     return sum(job.copies[task] * len(part) for task, part in rows.items())
 
 
+def check_output(job: CorpusJob, rows: Mapping[str, Rows], out: Path, *, overwrite: bool = False) -> None:
+    """Raise UserError if `write_corpus` could not write to `out`, before anything is made or written."""
+    key = _key(job, {task: digest_rows(part) for task, part in rows.items()})
+    check_directory(out, CORPUS_KIND, key, overwrite=overwrite)
+
+
 def write_corpus(
     job: CorpusJob,
     rows: Mapping[str, Rows],
@@ -142,7 +153,8 @@ def write_corpus(
         raise UserError("no tasks to copy", expected="1 or more")
     digests = {task: digest_rows(part) for task, part in rows.items()}
     key = _key(job, digests)
-    output = ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.method.schema, _COUNTS, _DICTIONARY))
+    counts = (*_COUNTS, *job.method.counted)
+    output = ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.method.schema, counts, _DICTIONARY))
 
     def inputs(shard: PlannedShard) -> tuple[Augmenter, Rows, int]:
         part = _plain_strings(rows[shard.task].take(np.asarray(shard.rows)))
@@ -195,7 +207,7 @@ def _make_copies(inputs: tuple[Augmenter, Rows, int], advance: Advance) -> Itera
     method, rows, count = inputs
     for copies in method.make(rows, count):
         advance(copies.table.num_rows)
-        yield TableChunk(copies.table, {name: getattr(copies, name) for name in _COUNTS})
+        yield TableChunk(copies.table, {name: getattr(copies, name) for name in _COUNTS} | {**copies.counts})
 
 
 def _describe(
@@ -203,11 +215,12 @@ def _describe(
 ) -> CorpusManifest:
     """Build the manifest of the finished shards from their footers."""
     entries = output.entries(made)
-    tasks = []
+    tasks, counts = [], dict.fromkeys(job.method.counted, 0)
     for task, part in rows.items():
         files = [output.directory / entry.file for entry in entries if entry.task == task]
         footers = [footer for file in files if (footer := output.format.read_footer(file))]
         words, changed, unchanged = (sum(footer.counts[name] for footer in footers) for name in _COUNTS)
+        counts = {name: sum((footer.counts[name] for footer in footers), n) for name, n in counts.items()}
         count = sum(entry.rows for entry in entries if entry.task == task)
         unlabelled = job.unlabelled.get(task, 0)
         first = len(part) - unlabelled
@@ -235,4 +248,5 @@ def _describe(
         tasks=tuple(tasks),
         shards=entries,
         kind=job.method.kind,
+        counts=counts,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -94,6 +94,7 @@ class CorpusManifest(Record):
         key: digest of everything that determines the content of the shards.
         tasks, shards: the content, in the order in which it was made.
         kind: "copies" of task rows, or "questions", which are new rows of a `span` task (`QUESTION_SCHEMA`).
+        counts: what the method counted, such as tokens that were paid for.
     """
 
     format: Count
@@ -106,6 +107,7 @@ class CorpusManifest(Record):
     tasks: tuple[CorpusTask, ...]
     shards: tuple[ShardEntry, ...]
     kind: Annotated[str, Field(pattern=r"^(copies|questions)\z")] = "copies"
+    counts: Mapping[str, Count] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for task in self.tasks:
@@ -126,7 +128,7 @@ class CorpusManifest(Record):
 
     def to_json(self) -> dict[str, Any]:
         """The manifest as plain JSON values."""
-        return {**dataclasses.asdict(self), "settings": dict(self.settings)}
+        return {**dataclasses.asdict(self), "settings": dict(self.settings), "counts": dict(self.counts)}
 
 
 def read_corpus(directory: Path) -> CorpusManifest:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd import __version__
+from mtkd.api.questions import estimate_questions as estimate_questions
 from mtkd.api.questions import filter_questions as filter_questions
 from mtkd.api.questions import generate_questions as generate_questions
 from mtkd.api.questions import train_questions as train_questions

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd import __version__
+from tasks.errors import UserError
 from tasks.sources import open_data
 from tasks.task_names import TaskSpec, resolve
 
@@ -104,7 +106,8 @@ def generate_questions(
 
     Args:
         text: paragraphs: a file or directory of text, parquet or JSONL, or "hub:NAME".
-        model: a trained generator, by directory or hub name; "rules" asks by rules of English grammar.
+        model: a trained generator, by directory or hub name; "rules" asks by rules of English grammar; the
+            URL of an OpenAI-compatible endpoint ("http://localhost:8000/v1") asks its `endpoint_model`.
         task: the span task that the questions are for.
         words: "LEAST:MOST" words of a paragraph; longer ones are cut.
         options: the other options of `mtkd augment questions generate`, under the same names with underscores
@@ -114,41 +117,89 @@ def generate_questions(
         The corpus that was written, and what it was made from.
 
     Raises:
-        UserError: the generator, the paragraphs or the options cannot be used.
+        UserError: the generator, the paragraphs or the options cannot be used, or the endpoint fails; what it
+            has answered is kept then.
     """
     from augment.corpus_writer import total_copies, write_corpus
-    from augment.questions.generation.config import GenerationConfig, prepare_generation
-    from augment.questions.generation.paragraphs import Words
-    from augment.questions.rules.rule_augmenter import RULES
-    from augment.questions.training.prompts import span_task
     from mtkd.storage.distributed import launched
     from mtkd.storage.worker_pools import Workers
-    from tasks.progress import progress
+    from tasks.progress import progress, say
 
-    name = span_task(resolve(task)).name
-    options["form"] = options.pop("format", None)
-    config = GenerationConfig(str(text), str(model), words=Words.parse(words) if words else None, **options)
-    ranks = launched()
-    with contextlib.ExitStack() as stack:
-        found: Any = None
-        if config.model != RULES:  # rules need no torch
-            from mtkd.device import find_device, keep_memory
-
-            stack.enter_context(keep_memory())
-            found = find_device(device)
-        ready = prepare_generation(config, name, found, __version__, command)
+    ranks = launched()  # first: it decides which device is this process's
+    given: Any = {"model": model, "task": task, "words": words, "overwrite": overwrite, "device": device}
+    with _prepared(text, out, command=command, **given, **options) as ready:
+        if ready.estimate:
+            say(f"to send: {ready.estimate.sentence()}")
+            ready.try_first()
         total = total_copies(ready.job, ready.rows)
         with progress("questions", total, unit="questions", show=ranks.first) as advance:
             written = write_corpus(
                 ready.job,
                 ready.rows,
                 Path(out),
-                workers=Workers(config.workers),
+                workers=Workers(options.get("workers", 1)),
                 overwrite=overwrite,
                 advance=advance,
                 ranks=ranks,
             )
     return written, ready
+
+
+def estimate_questions(text: str | Path, out: str | Path, **options: Any) -> PreparedGeneration:
+    """What `generate_questions` would do with the same arguments; nothing is sent or written.
+
+    Returns:
+        The `counts` of paragraphs, and for an endpoint the `estimate` of its requests, tokens and cost.
+
+    Raises:
+        UserError: the generator, the paragraphs or the options cannot be used.
+    """
+    with _prepared(text, out, **options) as ready:
+        return ready
+
+
+@contextlib.contextmanager
+def _prepared(
+    text: str | Path,
+    out: str | Path,
+    *,
+    model: str | Path = "rules",
+    task: TaskSpec = "squad",
+    words: str | None = None,
+    overwrite: bool = False,
+    device: str | None = None,
+    command: str = "",
+    **options: Any,
+) -> Iterator[PreparedGeneration]:
+    """Prepare generation as `generate_questions` describes it; leaving the block stops requests."""
+    from augment.corpus_writer import check_output
+    from augment.questions.generation.config import GenerationConfig, prepare_generation
+    from augment.questions.generation.paragraphs import Words
+    from augment.questions.rules.rule_augmenter import RULES
+    from augment.questions.training.prompts import span_task
+    from mtkd.storage.distributed import launched
+
+    name = span_task(resolve(task)).name
+    options["form"] = options.pop("format", None)
+    config = GenerationConfig(str(text), str(model), words=Words.parse(words) if words else None, **options)
+    with contextlib.ExitStack() as stack:
+        found: Any = None
+        if config.asks_endpoint and launched().count > 1:
+            raise UserError(
+                "an endpoint is asked by one process", hint="`concurrency=N` sends several requests at a time"
+            )
+        if config.model != RULES and not config.asks_endpoint:  # the others need no torch
+            from mtkd.device import find_device, keep_memory
+
+            stack.enter_context(keep_memory())
+            found = find_device(device)
+        ready = prepare_generation(
+            config, name, found, __version__, command, out=Path(out), overwrite=overwrite
+        )
+        stack.callback(ready.close)
+        if ready.estimate:  # before anything is paid for
+            check_output(ready.job, ready.rows, Path(out), overwrite=overwrite)
+        yield ready
 
 
 def filter_questions(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from mtkd.cli.options import (
     show,
     table,
 )
+from tasks.errors import UserError
 
 if TYPE_CHECKING:
     from tasks.corpus_reader import CorpusManifest
@@ -31,6 +33,14 @@ _FORMAT_HELP = (
     "sentence: the answer, then only its sentence of the context"
 )
 _ABOVE_0 = click.IntRange(min=1)
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+def _json_value(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
+    try:
+        return None if value is None else json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{param.opts[0]} {value!r} is not JSON: {error}") from error
 
 
 @click.command()
@@ -97,8 +107,8 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
 @click.option(
     "--model",
     default="rules",
-    metavar="rules|DIR|NAME",
-    help="a trained generator, or rules of English grammar",
+    metavar="rules|DIR|NAME|URL",
+    help="rules of English grammar, a trained T5, or an OpenAI-compatible endpoint (http://HOST:PORT/v1)",
 )
 @click.option(
     "--text", required=True, metavar="FILE|DIR|hub:NAME[/CONFIG]", help="paragraphs: text, parquet or JSONL"
@@ -116,14 +126,16 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
 @click.option("--temperature", default=1.0, help="with --sample")
 @click.option(
     "--format",
-    help="prompts of the T5: context, answer, sentence (see train), lmqg, lmqg-mt5, valhalla or flan  "
+    help="prompts of a T5: context, answer, sentence (see train), lmqg, lmqg-mt5, valhalla or flan  "
     "[default: as trained, or by the generator's name on the hub]",
 )
 @click.option(
     "--max-input", type=click.IntRange(min=8), help="longest prompt in tokens  [default: as trained]"
 )
 @click.option(
-    "--max-output", type=click.IntRange(min=2), help="longest question in tokens  [default: as trained]"
+    "--max-output",
+    type=click.IntRange(min=2),
+    help="longest question in tokens  [default: as trained; 128 for an endpoint]",
 )
 @click.option(
     "--spacy",
@@ -137,25 +149,70 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
 @click.option("--shard", default=1000, type=_ABOVE_0, help="questions per file")
 @click.option("--limit", type=_ABOVE_0, metavar="N", help="at most N paragraphs (a seeded sample)")
 @seed_option
+@click.option("--endpoint-model", metavar="NAME", help="the model that an endpoint is asked for")
+@click.option(
+    "--api-key-env",
+    metavar="VARIABLE",
+    help="environment variable with an endpoint's API key; '' = send none  [default: OPENAI_API_KEY, if set]",
+)
+@click.option(
+    "--prompt-template",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="what an endpoint is asked, with {context}, and {answer} if an answer is chosen first",
+)
+@click.option(
+    "--extra-body",
+    metavar="JSON",
+    callback=_json_value,
+    help="""more fields of each request, such as '{"top_k": 20}'; null removes one""",
+)
+@click.option("--concurrency", default=8, type=_ABOVE_0, help="requests to an endpoint at a time")
+@click.option("--requests-per-minute", type=_POSITIVE, metavar="N", help="at most so many to an endpoint")
+@click.option(
+    "--timeout", default=60.0, type=_POSITIVE, metavar="SECONDS", help="for one answer of an endpoint"
+)
+@click.option(
+    "--retries", default=5, type=click.IntRange(min=0), help="of a request to an endpoint that fails"
+)
+@click.option("--price-in", type=click.FloatRange(min=0), help="of a million input tokens of an endpoint")
+@click.option("--price-out", type=click.FloatRange(min=0), help="of a million output tokens")
+@click.option("--dry-run", is_flag=True, help="only count paragraphs, and estimate what an endpoint costs")
 @overwrite_option
 @report_options
-def generate(out: Path, json_file: str | None, **given: Any) -> None:
+def generate(out: Path, json_file: str | None, dry_run: bool, **given: Any) -> None:
     """Write questions about paragraphs, for a teacher to answer.
 
-    After an interruption the same command resumes, and the corpus is byte-identical. With
-    `accelerate launch -m mtkd.cli.main augment questions generate ...` the work is sharded across processes.
+    After an interruption the same command resumes, and the corpus is byte-identical (an endpoint is asked
+    only for what is missing). With `accelerate launch -m mtkd.cli.main augment questions generate ...` the
+    work is sharded across processes.
     """
     from mtkd.api import augmentation
     from mtkd.storage.distributed import launched
 
+    if dry_run:
+        planned = augmentation.estimate_questions(out=out, **given)
+        estimate = planned.estimate.to_json() if planned.estimate else None
+
+        def draw_plan() -> None:
+            print(planned.counts.sentence())
+            if planned.estimate:
+                print(planned.estimate.sentence())
+
+        show({"paragraphs": planned.counts.to_json(), "estimate": estimate}, json_file, draw_plan)
+        return
     written, ready = augmentation.generate_questions(out=out, command=command_line(), **given)
     if not launched().first:
         return
+    from augment.questions.endpoint.estimate import spent
+
     manifest = written.manifest
 
     def draw() -> None:
         _draw_questions(manifest, out)
         say(ready.counts.sentence())
+        if manifest.counts:
+            say(spent(manifest.counts, ready.prices))
         say_written(manifest.rows, "questions", out, written.kept)
 
     counts = {"paragraphs": ready.counts.to_json()}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from augment.augmenter import Augmenter
-from augment.corpus_writer import CorpusJob
+from augment.corpus_writer import ANSWERS, CorpusJob
+from augment.questions.endpoint.estimate import Estimate, Prices
 from augment.questions.generation.paragraphs import (
     Counts,
     Paragraph,
@@ -23,11 +25,16 @@ from augment.questions.generation.paragraphs import (
 )
 from augment.questions.rules.ask import ask, is_english
 from augment.questions.rules.rule_augmenter import RULES, RuleQuestions, load_entities
-from tasks.corpus_reader import CorpusManifest
+from tasks.corpus_reader import MANIFEST, CorpusManifest
 from tasks.errors import UserError
 from tasks.rows import Rows
 
-_OF_T5 = "beams sample top_p temperature form max_input max_output engine precision batch seed"
+_OF_T5 = "beams form max_input engine precision batch"
+_OF_MODELS = "sample top_p temperature max_output seed"
+_OF_ENDPOINTS = (
+    "endpoint_model api_key_env prompt_template extra_body concurrency requests_per_minute timeout retries "
+    "price_in price_out"
+)
 
 
 @dataclass(frozen=True)
@@ -56,32 +63,77 @@ class GenerationConfig:
     shard: int = 1000
     limit: int | None = None
     seed: int = 0
+    endpoint_model: str | None = None
+    api_key_env: str | None = None
+    prompt_template: str | None = None
+    extra_body: dict[str, Any] | None = None
+    concurrency: int = 8
+    requests_per_minute: float | None = None
+    timeout: float = 60.0
+    retries: int = 5
+    price_in: float | None = None
+    price_out: float | None = None
+
+    @property
+    def asks_endpoint(self) -> bool:
+        """Whether the model is the address of an endpoint."""
+        return "://" in self.model
+
+    @property
+    def prices(self) -> Prices:
+        """What the tokens of an endpoint cost."""
+        return Prices(self.price_in, self.price_out)
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True)
 class PreparedGeneration:
-    """The job and the rows for `augment.corpus_writer.write_corpus`, and the paragraph counts."""
+    """The job and the rows for `augment.corpus_writer.write_corpus`.
+
+    Attributes:
+        counts: of the paragraphs; `estimate`: of the requests to an endpoint; None = none will be sent.
+        prices: of an endpoint's tokens.
+        try_first: sends an endpoint its first request; UserError if it cannot be used.
+        close: to be called at the end; ends the requests.
+    """
 
     job: CorpusJob
     rows: Mapping[str, Rows]
     counts: Counts
+    estimate: Estimate | None = None
+    prices: Prices = Prices()  # noqa: RUF009 (it is frozen)
+    try_first: Callable[[], None] = _nothing
+    close: Callable[[], None] = _nothing
 
 
 def prepare_generation(
-    config: GenerationConfig, task: str, device: Any, version: str, command: str
+    config: GenerationConfig,
+    task: str,
+    device: Any,
+    version: str,
+    command: str,
+    *,
+    out: Path = Path(),
+    overwrite: bool = False,
 ) -> PreparedGeneration:
     """Validate the options and load the generator; nothing is written.
 
     Args:
-        device: of the T5; not used by rules.
+        device: of the T5; not used by rules and endpoints.
+        out, overwrite: where the corpus will be written, and whether another one is removed from there;
+            answers of an endpoint are kept there until it is finished.
 
     Raises:
         UserError: the text, the model or an option cannot be used, or no paragraph is left.
     """
     stream = open_paragraphs(config.text, config.text_column, config.title_column, config.split)
     method: Augmenter
+    estimate, first, close = None, _nothing, _nothing
     if config.model == RULES:
-        _check_rules(config)
+        _refuse(config, f"{_OF_T5} {_OF_MODELS} {_OF_ENDPOINTS}", "`model=rules`")
         entities = load_entities(config.spacy) if config.spacy else None
         paragraphs, counts = _english(*_sampled(*select_paragraphs(stream, config.words), config.limit))
         method = RuleQuestions(config.spacy, str(config.words or "any"), counts.sentence())
@@ -90,6 +142,19 @@ def prepare_generation(
                 f"the rules find nothing to ask in the {len(paragraphs)} paragraphs of {config.text}",
                 expected="text in whole English sentences, with names, dates, numbers or places",
             )
+    elif config.asks_endpoint:
+        from augment.questions.endpoint.answer_log import AnswerLog
+        from augment.questions.endpoint.endpoint_method import endpoint_questions, read_options
+
+        _refuse(config, f"{_OF_T5} workers", "an endpoint")
+        asked, client = read_options(config)
+        close = client.close
+        paragraphs, counts = _sampled(*select_paragraphs(stream, config.words), config.limit)
+        log = AnswerLog(out / ANSWERS, ignore=overwrite)
+        method = endpoint_questions(config, asked, client, paragraphs, counts, log)
+        if overwrite or not (out / MANIFEST).is_file():
+            estimate = method.estimate(paragraphs, config.prices)
+            first = functools.partial(method.try_first, paragraphs)
     else:
         if config.workers > 1:
             raise UserError(
@@ -97,6 +162,7 @@ def prepare_generation(
                 expected="`workers` only with `model=rules`",
                 hint="start several processes with accelerate launch",
             )
+        _refuse(config, _OF_ENDPOINTS, "a T5")
         from augment.questions.generation.t5_method import T5Method
 
         t5 = T5Method.load(config)
@@ -105,17 +171,19 @@ def prepare_generation(
     if not paragraphs:
         raise UserError(f"no paragraph of {config.text} can be used: {counts.sentence()}")
     job = CorpusJob(method, {task: config.per_paragraph}, config.text, version, command, config.shard)
-    return PreparedGeneration(job, {task: as_rows(task, paragraphs)}, counts)
+    return PreparedGeneration(
+        job, {task: as_rows(task, paragraphs)}, counts, estimate, config.prices, first, close
+    )
 
 
-def _check_rules(config: GenerationConfig) -> None:
-    """Refuse options that only a T5 has."""
-    for name in _OF_T5.split():
+def _refuse(config: GenerationConfig, options: str, model: str) -> None:
+    """Refuse options that this kind of model does not have."""
+    for name in options.split():
         value = getattr(config, name)
         if value != getattr(GenerationConfig, name):
             raise UserError(
-                f"`{'format' if name == 'form' else name}={value}` with `model=rules`, which does not use it",
-                hint="omit it, or name a trained generator as `model`",
+                f"`{'format' if name == 'form' else name}={value}` with {model}, which does not use it",
+                hint="omit it, or choose another `model`: rules, a trained generator, or an endpoint's URL",
             )
 
 

@@ -1,0 +1,1 @@
+"""Questions written by a language model behind an OpenAI-compatible endpoint."""

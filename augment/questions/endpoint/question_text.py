@@ -1,0 +1,83 @@
+"""The question in a language model's answer, and the template of what it is asked."""
+
+from __future__ import annotations
+
+import re
+import string
+from pathlib import Path
+
+from tasks.errors import UserError
+
+DEFAULT_TEMPLATE = """\
+Text:
+{context}
+
+Write one question about this text. Its answer must be exactly this phrase of the text: {answer}
+Somebody who knows only the text must be able to answer it. The question must not contain the answer.
+Reply with the question alone, in the language of the text."""
+_PLACEHOLDERS = ("context", "answer")
+_LONGEST_TEMPLATE = 100_000
+_END = re.compile(r"[?？؟](?=\s|$)")
+_QUOTES = " \t\"'“”‘’«»„*_`"
+_LABEL = re.compile(
+    r"""[-*•>#]+\s                                  # a list, a heading
+    |\(?\d{1,2}[.)](?=\s)                           # a number
+    |(?:question|q)\s*\d*\s*[:.)]                   # Question 1:
+    |[^?:]*\bquestion\b[^?:]*:                      # Here is a question about the text:
+    |(?:sure|certainly|okay|of\ course)\b[,.!:]+""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def find_question(answer: str) -> str | None:
+    """The first question in an answer, without labels, numbers and quotation marks; None if there is none."""
+    for line in answer.splitlines():
+        text = " ".join(re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", line).split())
+        while label := _LABEL.match(text := text.strip(_QUOTES)):
+            text = text[label.end() :]
+        end = _END.search(text)
+        question = text[: end.end() if end else max(map(text.rfind, "?？؟")) + 1]
+        if sum(map(str.isalpha, question)) > 2:
+            return question
+    return None
+
+
+def read_template(file: str | None) -> str:
+    """The template in a file, or the default one.
+
+    Raises:
+        UserError: the file cannot be read, or has no {context}, or placeholders other than {context} and
+            {answer}.
+    """
+    if file is None:
+        return DEFAULT_TEMPLATE
+    try:
+        with open(Path(file), encoding="utf-8") as handle:
+            template = handle.read(_LONGEST_TEMPLATE + 1).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise UserError(f"cannot read the prompt template {file}: {reason}") from error
+    expected = f"at most {_LONGEST_TEMPLATE:,} characters with {{context}}, and {{answer}} or not"
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise UserError(
+            f"the prompt template {file}: {str(error).lower()}",
+            expected=expected,
+            hint="write other braces twice: {{ }}",
+        ) from error
+    found = {
+        name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
+        for _, name, form, conversion in parts
+        if name is not None
+    }
+    if wrong := sorted(found - set(_PLACEHOLDERS)):
+        raise UserError(
+            f"the prompt template {file} has the placeholder {{{wrong[0][:50]}}}",
+            expected=expected,
+            hint="write other braces twice: {{ }}",
+        )
+    if "context" not in found or len(template) > _LONGEST_TEMPLATE:
+        problem = "has no {context}" if "context" not in found else "is too long"
+        raise UserError(f"the prompt template {file} {problem}", expected=expected)
+    return template

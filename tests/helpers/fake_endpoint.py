@@ -1,0 +1,81 @@
+"""A local server that speaks as much of the API of OpenAI as question generation needs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+
+class Reply(NamedTuple):
+    """What the server answers: a status, a body (text, or JSON values), and headers."""
+
+    status: int = 200
+    body: Any = ""
+    headers: dict[str, str] = {}  # noqa: RUF012 (it is not changed)
+
+
+def said(text: str | None, read: int = 50, written: int = 10) -> Reply:
+    """A chat completion."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    return Reply(200, {"id": "1", "object": "chat.completion", "choices": [choice], "usage": usage})
+
+
+class FakeEndpoint:
+    """Answers with `reply(prompt)`, and keeps the requests: paths, headers and bodies."""
+
+    def __init__(self, port: int):
+        self.url = f"http://127.0.0.1:{port}/v1"
+        self.reply: Callable[[str], Reply] = lambda prompt: said("Who wrote it?")
+        self.paths: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.bodies: list[dict[str, Any]] = []
+
+    @property
+    def prompts(self) -> list[str]:
+        """The prompts of all requests."""
+        return [body["messages"][0]["content"] for body in self.bodies]
+
+
+@contextlib.contextmanager
+def serve() -> Iterator[FakeEndpoint]:
+    """Run a server in threads until the block ends."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            endpoint.paths.append(self.path)
+            endpoint.headers.append(dict(self.headers))
+            endpoint.bodies.append(body)
+            reply = endpoint.reply(body["messages"][0]["content"])
+            raw = reply.body if isinstance(reply.body, bytes) else str(reply.body).encode()
+            if isinstance(reply.body, dict):
+                raw = json.dumps(reply.body).encode()
+            with contextlib.suppress(OSError):  # the client has left
+                self.send_response(reply.status)
+                for name, value in {"Content-Length": str(len(raw)), **reply.headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(raw)
+
+        def log_message(self, *given: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.handle_error = lambda request, client_address: None  # the client has left
+    endpoint = FakeEndpoint(server.server_address[1])
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield endpoint
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
