@@ -13,7 +13,7 @@ from mtkd.jobs.verify import verify
 from tasks.errors import UserError
 from tasks.records import CHECK, timeless
 
-# Nobody reads these back: pages, pictures, logs of commands, locks, events (which have checksums of their own).
+# Nobody reads these back: pages, pictures, logs of commands, locks, events (they have their own checksums).
 # Or whoever reads them notices: cached vectors hold their digest, the words of a command are compared.
 _LEFT_OUT = re.compile(r".*\.(md|png|log\.txt|command\.json|lock)|.*tfevents.*|.*features/.*")
 
