@@ -91,7 +91,8 @@ def staged(text: str, page: Path) -> str:
 def stage() -> None:
     """Write `build/docs`."""
     shutil.rmtree(STAGED, ignore_errors=True)
-    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]:
+    pages = [ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md")]
+    for page in [*pages, *sorted(DOCS.rglob("*.md"))]:
         place(page).parent.mkdir(parents=True, exist_ok=True)
         place(page).write_text(staged(page.read_text(encoding="utf-8"), page), encoding="utf-8")
 

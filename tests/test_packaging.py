@@ -16,7 +16,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 PACKAGES = ("mtkd", "augment", "tasks")
 FOLDERS = ("tests", "docs", "examples", "requirements", "scripts")
-FILES = ("README.md", "LICENSE", "CHANGELOG.md", "Makefile", "MANIFEST.in", "pyproject.toml")
+FILES = ("README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "Makefile", "MANIFEST.in", "pyproject.toml")
 # Runs in a process of its own, in a copy: the back end changes global state and writes beside the sources.
 BUILD = "import setuptools.build_meta as b; b.build_wheel('dist'); b.build_sdist('dist')"
 
