@@ -21,7 +21,13 @@ from tasks.records import check_record
 from tasks.task import Task
 
 TEACHER, STUDENT, CONTROL, FINETUNED = "teacher", "student", "label-only student", "fine-tuned"
-_REQUIRED = ("status", "versions", "identity.command", "identity.settings.train.seed")
+_REQUIRED = (
+    "status",
+    "versions",
+    "identity.command",
+    "identity.settings.name",
+    "identity.settings.train.seed",
+)
 ROLES = (TEACHER, STUDENT, CONTROL, FINETUNED)
 
 

@@ -50,7 +50,8 @@ def _read_identity(directory: Path) -> Any:
     """The identity of the run in a directory; None if there is no run, or one that is not of mtkd."""
     record = _read_record(directory)
     ours = isinstance(record.get("versions"), dict) and "mtkd" in record["versions"]
-    return record.get("identity") if ours else None
+    identity = record.get("identity")
+    return identity if ours and isinstance(identity, dict) else None
 
 
 def _read_record(directory: Path) -> dict[str, Any]:
