@@ -54,7 +54,7 @@ def open_writer(out: Path, suffix: str) -> Iterator[Write]:
             yield part
             sys.stdout.buffer.flush()
         return
-    with atomic_path(out) as temporary:
+    with atomic_path(out, alone=True) as temporary:
         opened = gzip.open if out.suffix.lower() == ".gz" else open
         with opened(temporary, "wb") as handle, write(handle) as part:
             yield part

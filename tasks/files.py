@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -70,10 +71,14 @@ def is_temporary(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, *, alone: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path` and rename it to `path` if the block succeeds.
 
     Even if the process is killed, readers see either the old file or the complete new one.
+
+    Args:
+        alone: True where no directory is locked, so that nobody else removes what killed processes left: the
+            temporary file is locked itself, and those for `path` that no process holds are removed.
 
     Raises:
         UserError: the disk is full or the path cannot be written.
@@ -83,14 +88,37 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path = path.resolve()  # replace the target of a link, not the link
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if alone:
+            _remove_unheld(path)
         temporary = _temporary(path)
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         try:
+            _hold(handle)
             yield temporary
             _finish(temporary)
             os.replace(temporary, path)
         finally:
+            os.close(handle)
             temporary.unlink(missing_ok=True)
+
+
+def _hold(handle: int) -> bool:
+    """Lock an open file until it is closed, or until the process is killed; False if another one holds it."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):  # without such locks nothing counts as left over
+        return False
+    return True
+
+
+def _remove_unheld(path: Path) -> None:
+    """Remove the temporary files for a path that no process holds."""
+    for left in filter(is_temporary, path.parent.glob(f".{glob.escape(path.name)}.*")):
+        with contextlib.suppress(OSError), open(left, "rb") as file:
+            if _hold(file.fileno()):
+                left.unlink()
 
 
 @contextlib.contextmanager

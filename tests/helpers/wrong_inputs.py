@@ -356,6 +356,7 @@ def json_cases() -> Iterator[Case]:
                     lambda lab, at, i=item, f=file, w=words, r=raw: w(
                         lab, damage(lab, at, i, f, lambda _: r), at / "out"
                     ),
+                    refused=name != "surrogate",  # it is JSON, and some records may have further keys
                 )
     # the values depend on the file, which only the lab has: `value_cases`
 

@@ -45,6 +45,22 @@ def test_a_file_is_the_old_one_until_it_is_whole(tmp_path: Path) -> None:
     assert path.read_text() == "first" and names(path.parent) == {"file.txt"}
 
 
+def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(tmp_path: Path) -> None:
+    left = tmp_path / ".rows.jsonl.0123456789abcdef.tmp"
+    left.write_text("half")
+    others = [tmp_path / ".rows.jsonl.bak", tmp_path / ".rows.0123456789abcdef.tmp"]
+    for file in others:
+        file.touch()
+    with atomic_path(tmp_path / "rows.jsonl", alone=True) as first:
+        assert not left.exists()
+        with atomic_path(tmp_path / "rows.jsonl", alone=True) as second:  # another process
+            assert first.exists() and first != second
+            second.write_text("second")
+        first.write_text("first")
+    assert (tmp_path / "rows.jsonl").read_text() == "first"
+    assert names(tmp_path) == {"rows.jsonl", *(file.name for file in others)}
+
+
 def test_a_link_stays_a_link_and_a_directory_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "real.txt").write_text("old")
     (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
