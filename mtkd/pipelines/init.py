@@ -24,6 +24,7 @@ from tasks.loading import require_valid
 from tasks.schema import fit_columns
 from tasks.task import UNLABELLED, Task
 from tasks.task_file import check_task
+from tasks.task_types.labels import label_texts
 from tasks.unlabelled import checked_batches
 
 PIPELINE = "pipeline.toml"
@@ -107,6 +108,10 @@ def init_pipeline(
         notes.append(f"{counted(rows, 'training row')} without a label: text for the student")
         texts.append(Part.of(train.filter(gone).drop_columns([guess.label])))
         parts["train"] = Part.of(train := train.filter(pc.invert(gone)))
+    if task.kind == "classify" and guess.label not in parts["train"].class_names:
+        trained = set(label_texts(train[guess.label]).to_pylist())
+        for unseen in [text for text in guess.labels if text not in trained][:3]:
+            notes.append(f"the label {unseen!r} is in validation rows, but in no training row: a typo?")
     if "validation" not in parts:
         held = _held_out(train, guess, validation_fraction)
         rows = pc.sum(held).as_py()

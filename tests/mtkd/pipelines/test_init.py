@@ -227,3 +227,13 @@ def test_mistakes_are_one_error_and_nothing_is_written(
 def test_data_that_is_not_there(name: str, tmp_path: Path, mtkd: Callable) -> None:
     answered = mtkd("init", name, "--out", tmp_path / "job")
     assert answered.code == 2 and name in answered.err and not (tmp_path / "job").exists()
+
+
+def test_a_label_of_validation_rows_alone_is_named(tmp_path: Path) -> None:
+    rows = [{"text": f"row {n}", "label": "good" if n % 2 else "bad"} for n in range(20)]
+    write(tmp_path / "train.jsonl", rows)
+    write(tmp_path / "validation.jsonl", [*rows[:4], {"text": "odd", "label": "godo"}])
+    made = mtkd.init_pipeline(
+        [str(tmp_path / "train.jsonl"), str(tmp_path / "validation.jsonl")], out=tmp_path / "out"
+    )
+    assert made.notes == ("the label 'godo' is in validation rows, but in no training row: a typo?",)
