@@ -103,7 +103,7 @@ def evaluate(
         for name, gaps in found.differences.items():
             rows = [(task, *gap.columns()) for task, gap in gaps.items()]
             headings = ("task", "score", "reference", "difference", "95% interval", "")
-            table(headings, rows, f"Compared with {name}")
+            table(headings, rows, f"Compared with {name}, in points (100 x the score)")
         for name, classes in found.reports.items() if report else ():
             _draw_classes(name, classes)
 
