@@ -22,6 +22,7 @@ from tasks.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusT
 from tasks.errors import UserError, unknown
 from tasks.files import digest_bytes, write_text
 from tasks.loading import digest_rows
+from tasks.mapped import release_pages
 from tasks.progress import Advance
 from tasks.records import write_record
 from tasks.rows import Rows
@@ -158,6 +159,7 @@ def write_corpus(
 
     def inputs(shard: PlannedShard) -> tuple[Augmenter, Rows, int]:
         part = _plain_strings(rows[shard.task].take(np.asarray(shard.rows)))
+        release_pages()
         return (job.method.part(part) if workers.apart else job.method), part, shard.per_row
 
     with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks):

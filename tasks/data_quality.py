@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tasks.errors import shorten
 from tasks.hub_loading import embedded_encoder
-from tasks.raw_table import RawTable
+from tasks.split_statistics import SplitStatistics
 from tasks.task import Task
 from tasks.validation import Problem
 
@@ -23,9 +23,7 @@ LARGEST_SHARE = 0.9  # share of the rows in one class
 FEWEST_ROWS = 5  # training rows of a class
 FOREIGN_SHARE = 0.2  # share of letters outside the Latin script
 UNKNOWN_SHARE = 0.05  # share of tokens outside the vocabulary
-_SAMPLE = 1000  # rows of a split to tokenize
 _CHARACTERS = 24  # per token; text beyond this is cut off anyway, so it is not tokenized
-_SHOWN = 60  # characters of an example
 
 
 def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> list[Problem]:
@@ -53,38 +51,28 @@ def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> 
     return found
 
 
-def leakage(task: Task, raw: RawTable, seen: pa.Array) -> list[Problem]:
-    """A warning for rows that are also in the training split, with an example.
-
-    Args:
-        seen: (n,) bool, True for rows that are also training rows.
-    """
-    rows = np.flatnonzero(seen.to_numpy(zero_copy_only=False))
-    if not len(rows):
+def leakage(found: SplitStatistics) -> list[Problem]:
+    """A warning for rows that are also in the training split, with an example."""
+    if not found.seen:
         return []
-    row = int(rows[0])
-    texts = " | ".join(str(raw.table[name][row].as_py())[:_SHOWN] for name in task.columns)
     message = (
-        f"{len(rows):,} rows ({len(rows) / len(seen):.1%}) are also training rows, which inflates scores on "
-        f"this split; the first is {raw.location(row)}: {texts!r}"
+        f"{found.seen:,} rows ({found.seen / found.rows:.1%}) are also training rows, which inflates scores "
+        f"on this split; the first is {found.first_seen}"
     )
-    return [Problem(raw.path, None, message, "warning")]
+    return [Problem(found.path, None, message, "warning")]
 
 
-def token_problems(task: Task, raw: RawTable, max_length: int) -> list[Problem]:
+def token_problems(task: Task, split: SplitStatistics, max_length: int) -> list[Problem]:
     """Warnings for rows that will be truncated, and for text outside the default vocabulary.
 
-    At most 1,000 rows, drawn at random, are tokenized with the default tokenizer. Rows of `span` tasks are
-    split into windows and never truncated.
+    The rows of the sample are tokenized with the default tokenizer. Rows of `span` tasks are split into
+    windows and never truncated.
 
     Args:
         max_length: tokens kept per row, special tokens included.
     """
-    count = raw.table.num_rows
-    chosen = np.random.default_rng(0).choice(count, min(count, _SAMPLE), replace=False)
-    rows = pa.array(np.sort(chosen))
-    columns = [raw.table[name].combine_chunks().take(rows).fill_null("") for name in task.columns]
-    columns = [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * max_length) for column in columns]
+    texts = [column.combine_chunks().fill_null("") for column in split.sample.columns]
+    columns = [pc.utf8_slice_codeunits(column, 0, _CHARACTERS * max_length) for column in texts]
     tokenizer = _default_tokenizer()
     ids = [
         np.array(text.ids, dtype=np.int64)
@@ -96,7 +84,8 @@ def token_problems(task: Task, raw: RawTable, max_length: int) -> list[Problem]:
     found = []
     lengths = np.array([len(text) for text in ids]).reshape(len(columns), -1).sum(axis=0) + len(columns) + 1
     if not task.type.predicts_spans and (lengths > max_length).any():
-        of = "" if len(rows) == count else f" ({len(rows):,} were sampled)"
+        sampled = split.sample.num_rows
+        of = "" if sampled == split.rows else f" ({sampled:,} were sampled)"
         found.append(
             f"{np.mean(lengths > max_length):.1%} of the rows{of} have more than {max_length} tokens and "
             "will be cut to that length by the default tokenizer; a larger max_length keeps more"
@@ -109,7 +98,7 @@ def token_problems(task: Task, raw: RawTable, max_length: int) -> list[Problem]:
             f"{foreign:.0%} of the letters are not Latin and {unknown:.0%} of the tokens are unknown to the "
             "default vocabulary, which is English: choose an encoder that was trained on this language"
         )
-    return [Problem(raw.path, None, message, "warning") for message in found]
+    return [Problem(split.path, None, message, "warning") for message in found]
 
 
 def _count(columns: Sequence[pa.Array], pattern: str) -> int:

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.data_quality import imbalance, leakage, token_problems
 from tasks.errors import UserError, shorten
-from tasks.overlap import count_overlap, overlap_warnings
+from tasks.overlap import overlap_warnings
 from tasks.raw_table import Level, RawTable
-from tasks.rows import ANSWERS, Rows, row_keys
+from tasks.row_hashes import RowHashes, hash_rows
+from tasks.rows import ANSWERS, Rows
 from tasks.sources import DataSource
+from tasks.split_statistics import Lengths, SplitStatistics
 from tasks.task import UNLABELLED, Task
+from tasks.task_types.labels import ParsedLabels, RowProblem
 from tasks.unlabelled import UnlabelledRequest, append_unlabelled
 from tasks.validation import Problem, find_problems
-
-_STEP = 65_536  # rows processed at once
-_WORD = r"[^\s\pZ\x0b\x1c-\x1f\x{85}]+"  # white space as Python defines it; RE2's \s matches less
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Lengths of one text column in words, which are separated by white space."""
-
-    column: str
-    mean: float
-    median: float
-    p95: float
-    max: int
 
 
 @dataclass(frozen=True)
@@ -134,19 +122,18 @@ def report_on(
             )
             continue
         problems += _missing_splits(task, source, present)
-        train: pa.Array | None = None
+        train: np.ndarray | None = None
         for split in task.splits:
             try:
-                raw = source.raw_table(task, split)
+                report, distinct = _report(task, split, source.batches(task, split), train, max_length)
             except UserError as error:
                 if split in present or split in task.test:
                     level: Level = "error" if split in present else "warning"
                     problems.append(Problem(f"{task.name}/{split}", None, str(error), level))
                 continue
-            keys = row_keys([raw.table[name] for name in task.columns])
-            splits.append(_report(task, split, raw, keys, train, max_length))
+            splits.append(report)
             if split == task.train:
-                train = keys
+                train = distinct
         try:
             if batches := unlabelled.open(source, task):
                 rows = append_unlabelled(task, _no_rows(task), batches, unlabelled.limit)[0]
@@ -197,33 +184,74 @@ def _unused(task: Task, raw: RawTable) -> list[Problem]:
 
 
 def _report(
-    task: Task, split: str, raw: RawTable, keys: pa.Array, train: pa.Array | None, max_length: int
-) -> SplitReport:
-    labels_as_text = task.type.label_text(raw.table[task.label])
-    with_label = keys
-    if labels_as_text is not None:
-        index = raw.table.schema.get_field_index(task.label)
-        comparable = raw.table.set_column(index, task.label, labels_as_text)
-        with_label = row_keys([comparable[name] for name in (*task.columns, task.label)])
-    problems, labels = find_problems(task, split, raw)
-    balance = tuple(Count(*found) for found in task.type.balance(task, labels)) if labels else ()
-    seen = None if train is None else pc.is_in(keys, value_set=train)
+    task: Task, split: str, tables: Iterator[RawTable], train: np.ndarray | None, max_length: int
+) -> tuple[SplitReport, np.ndarray]:
+    """The report on a split, and the sorted hashes of its texts.
+
+    Args:
+        train: those of the training split, if it has been read.
+    """
+    found, with_label, balance = SplitStatistics(task, train), RowHashes(), _Balance(task)
+    problems: list[Problem] = []
+    unused: list[Problem] = []
+    labels_differ = False
+    for raw in tables:
+        unused = unused or _unused(task, raw)
+        found.add(raw)
+        if (texts := task.type.label_text(raw.table[task.label])) is not None:
+            labels_differ = True
+            with_label.add(hash_rows([*(raw.table[name] for name in task.columns), texts]))
+        more, labels = find_problems(task, split, raw)
+        problems += more
+        if labels is not None:
+            balance.add(labels)
+    counts, distinct = balance.counts(), found.distinct()
     suspicious = [
-        *imbalance(task, split, raw.path, {count.label: count.rows for count in balance}),
-        *([] if seen is None else leakage(task, raw, seen)),
-        *token_problems(task, raw, max_length),
+        *imbalance(task, split, found.path, {count.label: count.rows for count in counts}),
+        *leakage(found),
+        *token_problems(task, found, max_length),
     ]
-    return SplitReport(
+    report = SplitReport(
         task=task.name,
         split=split,
-        path=raw.path,
-        rows=raw.table.num_rows,
-        balance=balance,
-        lengths=tuple(_lengths(name, raw.table[name]) for name in task.columns),
-        duplicates=len(with_label) - len(with_label.unique()),
-        overlap=None if seen is None else pc.sum(seen).as_py() or 0,
-        problems=(*problems, *_unused(task, raw), *suspicious),
+        path=found.path,
+        rows=found.rows,
+        balance=counts,
+        lengths=found.lengths(),
+        duplicates=found.rows - len(with_label.distinct() if labels_differ else distinct),
+        overlap=None if train is None else found.seen,
+        problems=(*problems, *unused, *suspicious),
     )
+    return report, distinct
+
+
+class _Balance:
+    """Rows per label. The intervals of scores without a range are known only after the last row."""
+
+    def __init__(self, task: Task):
+        self._task, self._later = task, "range" in task.type.fields and task.range is None
+        self._rows: dict[str, int] = {}
+        self._scores, self._problems = [np.zeros(0)], list[RowProblem]()
+
+    def add(self, labels: ParsedLabels) -> None:
+        """Add the labels of some rows."""
+        if self._later:
+            start = sum(map(len, self._scores))
+            self._scores.append(labels.values)
+            self._problems += [replace(problem, row=start + problem.row) for problem in labels.problems]
+        else:
+            self._count(labels)
+
+    def counts(self) -> tuple[Count, ...]:
+        """The counts of all rows."""
+        if self._later and len(self._scores) > 1:
+            self._count(ParsedLabels(np.concatenate(self._scores), self._problems))
+        order = sorted(self._rows, key="unlabelled".__eq__)  # the last
+        return tuple(Count(label, self._rows[label]) for label in order)
+
+    def _count(self, labels: ParsedLabels) -> None:
+        for label, rows in self._task.type.balance(self._task, labels):
+            self._rows[label] = self._rows.get(label, 0) + rows
 
 
 def _no_rows(task: Task) -> Rows:
@@ -234,38 +262,23 @@ def _no_rows(task: Task) -> Rows:
 
 
 def _unlabelled_report(
-    task: Task, rows: Rows, leaks: Sequence[str], train: pa.Array | None, max_length: int
+    task: Task, rows: Rows, leaks: Sequence[str], train: np.ndarray | None, max_length: int
 ) -> SplitReport:
     path = f"{task.name}/{UNLABELLED}"
-    table = pa.table(dict(zip(task.columns, rows.texts, strict=True)))
-    hashes = np.zeros(len(rows), np.int64)
-    for start in range(0, len(rows), _STEP):
-        keys = row_keys([column.slice(start, _STEP) for column in rows.texts]).to_pylist()
-        hashes[start : start + len(keys)] = list(map(hash, keys))
+    found = SplitStatistics(task, train)
+    for part in rows.parts():
+        found.add(RawTable(pa.table(dict(zip(task.columns, part.texts, strict=True))), path))
     return SplitReport(
         task=task.name,
         split=UNLABELLED,
         path=path,
         rows=len(rows),
         balance=(Count("unlabelled", len(rows)),),
-        lengths=tuple(_lengths(name, table[name]) for name in task.columns),
-        duplicates=len(rows) - len(np.unique(hashes)),
-        overlap=None if train is None else count_overlap(rows, train),
+        lengths=found.lengths(),
+        duplicates=len(rows) - len(found.distinct()),
+        overlap=None if train is None else found.seen,
         problems=(
             *(Problem(path, None, leak, "warning") for leak in leaks),
-            *token_problems(task, RawTable(table, path), max_length),
+            *token_problems(task, found, max_length),
         ),
     )
-
-
-def _lengths(name: str, column: pa.ChunkedArray) -> Lengths:
-    parts = []
-    for start in range(0, len(column), _STEP):
-        texts = column.slice(start, _STEP).combine_chunks().drop_null().dictionary_encode()
-        sizes = pc.count_substring_regex(texts.dictionary, _WORD)
-        parts.append(sizes.take(texts.indices).to_numpy(zero_copy_only=False))
-    words = np.concatenate(parts) if parts else np.zeros(0)
-    if len(words) == 0:
-        return Lengths(name, 0.0, 0.0, 0.0, 0)
-    median, p95 = np.percentile(words, [50, 95])
-    return Lengths(name, float(words.mean()), float(median), float(p95), int(words.max()))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tasks.file_readers import READERS, read_file, read_parquet
+from tasks.file_readers import READERS
 from tasks.glue_release import find_release, read_release
 from tasks.missing_data import similar_split
-from tasks.raw_table import RawTable
-from tasks.sources import Batches, DataSource, known_as, read_all_batches
+from tasks.sources import Batches, DataSource, Read, at_once, known_as, read_all_batches, read_files
 from tasks.task import UNLABELLED, Task
 
 _SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".tsv")
@@ -33,7 +31,7 @@ class DirectorySource(DataSource):
     def __init__(self, root: Path):
         self.name, self.root = str(root), root
 
-    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+    def _locate(self, task: Task, split: str) -> Read | None:
         for name in known_as(task):
             for parent in (self.root / "glue" / name, self.root / name):
                 if read := _locate_file(parent, split, task):
@@ -41,7 +39,7 @@ class DirectorySource(DataSource):
         for name in known_as(task):
             for parent in (self.root, self.root / "glue"):
                 if path := find_release(parent, name, split):
-                    return partial(read_release, path, name, split)
+                    return at_once(partial(read_release, path, name, split))
         if (place := task.on_hub(split)) and split in task.splits:
             dataset, configuration, there = place
             return _locate_file(self.root / dataset.rpartition("/")[2] / configuration, there, task)
@@ -83,8 +81,9 @@ def _split_files(parent: Path, split: str) -> list[Path]:
     return []
 
 
-def _locate_file(parent: Path, split: str, task: Task) -> Callable[[], RawTable] | None:
+def _locate_file(parent: Path, split: str, task: Task) -> Read | None:
     paths = _split_files(parent, split)
-    if paths and paths[0].stem == split:
-        return partial(read_file, paths[0], task.columns)
-    return partial(read_parquet, paths, str(parent / f"{split}-*.parquet")) if paths else None
+    if not paths:
+        return None
+    label = None if paths[0].stem == split else str(parent / f"{split}-*.parquet")
+    return read_files(paths, task.columns, label)

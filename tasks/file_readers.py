@@ -159,11 +159,16 @@ def read_parquet(paths: Sequence[Path], label: str) -> RawTable:
         raise UserError(f"cannot read {label} as parquet: {error}") from error
 
 
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """A parquet file for `iter_batches`; by default, pyarrow would keep all that it has read so far."""
+    return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 16)
+
+
 def _parquet_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
     """Read a parquet file, `size` rows at a time."""
     first = 0
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             check_header(path, file.schema_arrow.names)
             empty = file.schema_arrow.empty_table()
             batches = file.iter_batches(batch_size=size) if file.metadata.num_rows else []

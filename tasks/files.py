@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -276,13 +277,23 @@ def digest_bytes(*parts: bytes | str) -> str:
     return digest_parts(parts)
 
 
-def digest_parts(parts: Iterable[bytes | str]) -> str:
+@dataclass(frozen=True)
+class LongPart:
+    """A part of `digest_parts` of `size` bytes that is produced in blocks."""
+
+    size: int
+    blocks: Iterable[bytes]
+
+
+def digest_parts(parts: Iterable[bytes | str | LongPart]) -> str:
     """`digest_bytes` of parts that are produced one after the other."""
     state = hashlib.sha256()
     for part in parts:
         raw = part.encode() if isinstance(part, str) else part
-        state.update(len(raw).to_bytes(8, "little"))
-        state.update(raw)
+        long = raw if isinstance(raw, LongPart) else LongPart(len(raw), [raw])
+        state.update(long.size.to_bytes(8, "little"))
+        for block in long.blocks:
+            state.update(block)
     return state.hexdigest()
 
 

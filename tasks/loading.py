@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.errors import UserError, counted
-from tasks.files import digest_parts
+from tasks.files import LongPart, digest_parts
+from tasks.mapped import release_pages
 from tasks.raw_table import RawTable
-from tasks.rows import Rows
+from tasks.rows import STEP, Rows, concat
 from tasks.schema import fit_columns
 from tasks.sources import DataSource
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
-from tasks.validation import find_problems, summarise
+from tasks.validation import Problem, find_problems, summarise
 
 _SHOWN = 8
-_DIGEST_ROWS = 65536
 
 
 def load_rows(source: DataSource, task: Task, split: str, limit: int | None = None, seed: int = 0) -> Rows:
-    """Read and validate one split.
+    """Read and validate one split, some rows at a time.
+
+    The texts of more than `tasks.rows.MAPPED_ROWS` rows are memory-mapped.
 
     Args:
         limit: maximum number of rows, a random subset in file order drawn with `seed`; `rank` tasks keep
@@ -35,7 +39,9 @@ def load_rows(source: DataSource, task: Task, split: str, limit: int | None = No
     Raises:
         UserError: the split is missing or empty, or a row is invalid.
     """
-    return sample_rows(_rows(task, split, *_validated(source, task, split)), limit, seed)
+    tables = source.batches(task, split)
+    parts = _valid_parts(task, split, tables, f"{task.name}/{split}", source.check_hint(task))
+    return sample_rows(concat(parts), limit, seed)
 
 
 def sample_rows(rows: Rows, limit: int | None, seed: int = 0) -> Rows:
@@ -55,12 +61,9 @@ def validated_table(source: DataSource, task: Task, split: str) -> RawTable:
     Raises:
         UserError: the split is missing or empty, or a row is invalid.
     """
-    return _validated(source, task, split)[0]
-
-
-def _validated(source: DataSource, task: Task, split: str) -> tuple[RawTable, ParsedLabels]:
     raw = source.raw_table(task, split)
-    return raw, require_valid(task, split, raw, f"{task.name}/{split}", source.check_hint(task))
+    require_valid(task, split, raw, f"{task.name}/{split}", source.check_hint(task))
+    return raw
 
 
 def unlabelled_rows(task: Task, table: RawTable) -> Rows:
@@ -71,29 +74,48 @@ def unlabelled_rows(task: Task, table: RawTable) -> Rows:
     """
     unlabelled = replace(task, test=("in",), label="__no_label__")
     table = replace(table, table=fit_columns(unlabelled, "in", table))
-    return _rows(unlabelled, "in", table, require_valid(unlabelled, "in", table, table.path))
+    return concat(_valid_parts(unlabelled, "in", iter([table]), table.path))
 
 
-def require_valid(task: Task, split: str, raw: RawTable, what: str, hint: str | None = None) -> ParsedLabels:
-    """The labels of the rows; raises UserError if any row is invalid."""
-    problems, labels = find_problems(task, split, raw)
-    errors = [problem for problem in problems if problem.level == "error"]
-    if errors:
-        shown = "\n".join(f"  {line}" for _, line in summarise(errors)[:_SHOWN])
-        raise UserError(
-            f"{counted(len(errors), 'problem')} in {what}:\n{shown}",
-            hint=hint,
-        )
-    assert labels is not None, "an empty split is an error"
-    return labels
+def require_valid(task: Task, split: str, raw: RawTable, what: str, hint: str | None = None) -> None:
+    """Raise UserError if any row is invalid."""
+    list(_valid_parts(task, split, iter([raw]), what, hint))
 
 
-def _rows(task: Task, split: str, raw: RawTable, labels: ParsedLabels) -> Rows:
+def _valid_parts(
+    task: Task, split: str, tables: Iterator[RawTable], what: str, hint: str | None = None
+) -> Iterator[Rows]:
+    """The rows of some tables; raises UserError if any row is invalid, with the problems of all tables."""
+    start = 0
+    groups: dict[Any, int] = {}
+    for raw in tables:
+        problems, labels = find_problems(task, split, raw)
+        if any(problem.level == "error" for problem in problems):
+            more = (problem for table in tables for problem in find_problems(task, split, table)[0])
+            raise _invalid(itertools.chain(problems, more), what, hint)
+        assert labels is not None, "an empty split is an error"
+        yield _rows(task, split, raw, labels, start, groups)
+        start += raw.table.num_rows
+
+
+def _invalid(problems: Iterable[Problem], what: str, hint: str | None) -> UserError:
+    count = itertools.count()
+    errors = (problem for problem in problems if problem.level == "error" and next(count) >= 0)
+    shown = "\n".join(f"  {line}" for _, line in summarise(errors)[:_SHOWN])
+    return UserError(f"{counted(next(count), 'problem')} in {what}:\n{shown}", hint=hint)
+
+
+def _rows(
+    task: Task, split: str, raw: RawTable, labels: ParsedLabels, start: int, known: dict[Any, int]
+) -> Rows:
+    """The rows of a table, of which `start` come before it; `known` has the number of each group so far."""
     table = raw.table
-    numbers = pa.array(np.arange(table.num_rows)).cast(pa.string())
+    numbers = pa.array(np.arange(start, start + table.num_rows)).cast(pa.string())
     groups = None
     if task.group is not None:
-        groups = table[task.group].combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+        coded = table[task.group].combine_chunks().dictionary_encode()
+        ids = [known.setdefault(value, len(known)) for value in coded.dictionary.to_pylist()]
+        groups = np.array(ids, np.int64)[coded.indices.to_numpy()]
     return Rows(
         task.name,
         split,
@@ -125,15 +147,19 @@ def digest_rows(rows: Rows) -> str:
     return digest_parts(_content(rows))
 
 
-def _content(rows: Rows) -> Iterator[bytes | str]:
+def _content(rows: Rows) -> Iterator[bytes | str | LongPart]:
     yield from (rows.task, rows.split)
-    yield np.where(np.isnan(rows.labels), np.nan, rows.labels).astype("<f8").tobytes()
+    starts = range(0, len(rows), STEP)
+    blocks = (rows.labels[start : start + STEP] for start in starts)
+    same = (np.where(np.isnan(some), np.nan, some).astype("<f8").tobytes() for some in blocks)
+    yield LongPart(rows.labels.size * 8, same)
     for column in (rows.uids, *rows.texts):
         yield b"column"
-        for start in range(0, len(column), _DIGEST_ROWS):
-            chunk = column.slice(start, _DIGEST_ROWS)
+        for start in starts:
+            chunk = column.slice(start, STEP)
             yield pc.binary_length(chunk).to_numpy(zero_copy_only=False).astype("<i8").tobytes()
             yield "".join(chunk.to_pylist())
+            release_pages()
     if rows.groups is not None:
         yield rows.groups.astype("<i8").tobytes()
     if rows.answers is not None:

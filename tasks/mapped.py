@@ -1,12 +1,15 @@
 """Columns in memory-mapped temporary files, so that their size is limited by the disk and not by memory.
 
 The files have no names: they disappear with the last array that uses them, also if the process is killed.
-They are in the directory for temporary files (`TMPDIR`).
+They are in the directory for temporary files (`TMPDIR`). Loops over all rows call `release_pages`, so that
+the pages they have read do not stay in the memory of the process until the system needs it.
 """
 
 from __future__ import annotations
 
+import mmap
 import tempfile
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.files import disk_errors
+
+_STEP = 1 << 20  # values copied at once
+_MAPS: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 class MappedArray:
@@ -46,7 +52,9 @@ class MappedArray:
             self._file.flush()
             if not np.prod(shape):
                 return np.zeros(shape, self._dtype)
-            return np.asarray(np.memmap(self._file, self._dtype, "r", shape=shape))
+            pages = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+            _MAPS.add(pages)
+            return np.frombuffer(pages, self._dtype).reshape(shape)
 
 
 class MappedTexts:
@@ -68,11 +76,17 @@ class MappedTexts:
         self._offsets.add(ends[1:] + (self._end - begin))
         self._end += end - begin
 
-    def finish(self) -> pa.LargeStringArray:
-        """All texts, as a memory-mapped array."""
+    def finish(self, *, narrow: bool = False) -> pa.StringArray | pa.LargeStringArray:
+        """All texts, as a memory-mapped array.
+
+        Args:
+            narrow: a plain string array if the texts have less than 2 GiB.
+        """
         offsets, values = self._offsets.finish(), self._bytes.finish()
-        buffers = pa.py_buffer(offsets), pa.py_buffer(values)
-        return pa.LargeStringArray.from_buffers(len(offsets) - 1, *buffers)
+        kind = pa.StringArray if narrow and self._end < 1 << 31 else pa.LargeStringArray
+        if kind is pa.StringArray:
+            offsets = mapped((offsets[i : i + _STEP] for i in range(0, len(offsets), _STEP)), np.int32)
+        return kind.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(values))
 
 
 def mapped(parts: Iterable[np.ndarray], dtype: Any) -> np.ndarray:
@@ -82,3 +96,9 @@ def mapped(parts: Iterable[np.ndarray], dtype: Any) -> np.ndarray:
         array = array or MappedArray(dtype, part.shape[1:])
         array.add(part)
     return np.zeros(0, dtype) if array is None else array.finish()
+
+
+def release_pages() -> None:
+    """Drop the pages of all arrays from the memory of this process; they are read again when needed."""
+    for pages in list(_MAPS):
+        pages.madvise(mmap.MADV_DONTNEED)

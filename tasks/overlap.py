@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-import pyarrow.compute as pc
+from collections import Counter
+
+import numpy as np
 
 from tasks.errors import UserError
-from tasks.rows import Rows, row_keys
+from tasks.row_hashes import RowHashes, contained, hash_rows
+from tasks.rows import Rows
 from tasks.sources import DataSource
 from tasks.task import Task
-
-_STEP = 65_536  # rows compared at once
-
-
-def count_overlap(rows: Rows, others: pa.Array) -> int:
-    """How many rows have the same texts as one of some others.
-
-    Args:
-        others: the keys of the other rows (`tasks.rows.row_keys`).
-    """
-    found = 0
-    for start in range(0, len(rows), _STEP):
-        keys = row_keys([column.slice(start, _STEP) for column in rows.texts])
-        found += pc.sum(pc.is_in(keys, value_set=others)).as_py() or 0
-    return found
 
 
 def overlap_warnings(source: DataSource, task: Task, rows: Rows, own_split: str | None) -> list[str]:
@@ -32,16 +19,24 @@ def overlap_warnings(source: DataSource, task: Task, rows: Rows, own_split: str 
     Args:
         own_split: the split that the rows come from, which is not compared.
     """
-    found = []
+    others: dict[str, np.ndarray] = {}
     for split in source.splits(task):
         if split in (task.train, own_split):
             continue
+        hashes = RowHashes()
         try:
-            table = source.table(task, split)
+            for raw in source.batches(task, split):
+                hashes.add(hash_rows([raw.table[name] for name in task.columns]))
         except UserError:  # a split that this run does not read may be invalid
             continue
-        count = count_overlap(rows, row_keys([table[name] for name in task.columns]))
-        if count:
+        others[split] = hashes.distinct()
+    counts = Counter[str]()
+    for part in rows.parts() if others else ():
+        own = hash_rows(part.texts)
+        counts.update({split: int(contained(own, hashes).sum()) for split, hashes in others.items()})
+    found = []
+    for split in others:
+        if count := counts[split]:
             found.append(
                 f"{count:,} of the {len(rows):,} rows without labels of {task.name} are also in the split "
                 f"{split}, so scores on it may be too high"

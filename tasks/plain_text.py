@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from pydantic_core import from_json
 
 from tasks.errors import UserError, brief, unknown
+from tasks.file_readers import open_parquet
 from tasks.files import digest_bytes
 from tasks.raw_table import check_header
 from tasks.task import Task
@@ -109,7 +110,7 @@ class TextFiles:
 
     def _rows(self, path: Path, title: str | None) -> Iterator[tuple[Any, Any]]:
         try:
-            with pq.ParquetFile(path) as file:
+            with open_parquet(path) as file:
                 columns = [self.column, *([title] if title in file.schema_arrow.names else [])]
                 for batch in file.iter_batches(TEXTS_PER_CHUNK, columns=columns):
                     texts = batch[self.column].to_pylist()

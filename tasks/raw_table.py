@@ -7,8 +7,8 @@ so that all of them can be reported at once.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,17 @@ class RawTable:
         if self.lines is None:
             return f"{self.path}, row {self.first + row}"
         return f"{self.path}:{self.lines[row]}"
+
+    def parts(self, size: int) -> Iterator[RawTable]:
+        """The table in parts of up to `size` rows, without copying; the first has all bad lines."""
+        for start in range(0, max(1, self.table.num_rows), size):
+            yield replace(
+                self,
+                table=self.table.slice(start, size),
+                lines=None if self.lines is None else self.lines[start : start + size],
+                bad_lines=() if start else self.bad_lines,
+                first=self.first + start,
+            )
 
 
 def read_text(path: Path) -> tuple[str, list[UnreadableLine]]:

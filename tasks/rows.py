@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.mapped import MappedTexts, mapped, release_pages
+
+MAPPED_ROWS = 200_000  # more rows than these are kept in temporary files
+STEP = 65_536  # rows processed at once
 ANSWERS = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])
 
 
@@ -91,6 +96,15 @@ class Rows:
             soft=None if self.soft is None else self.soft[start:stop],
         )
 
+    def parts(self) -> Iterator[Rows]:
+        """The rows in parts of up to `STEP`, for loops that read each row once.
+
+        Those of memory-mapped columns leave the memory again when the next part is read.
+        """
+        for start in range(0, len(self), STEP):
+            yield self.slice(start, min(start + STEP, len(self)))
+            release_pages()
+
     def take(self, indices: np.ndarray) -> Rows:
         """The rows at `indices`, in that order."""
         where = pa.array(indices)
@@ -118,26 +132,60 @@ def row_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
     return pc.binary_join_element_wise(*parts, pa.scalar(":", pa.large_string()))
 
 
-def concat(parts: list[Rows]) -> Rows:
+def concat(parts: Iterable[Rows]) -> Rows:
     """Concatenate rows of one task, with the split name of the first part.
 
     Groups, answers and soft labels are kept only if all parts have them. Concatenate `span` rows before
-    cutting windows.
+    cutting windows. Uids, texts and labels of more than `MAPPED_ROWS` rows are memory-mapped.
     """
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
+    rest = iter(parts)
+    some: list[Rows] = []
+    for part in rest:
+        some.append(part)
+        if len(some) > 1 and sum(map(len, some)) > MAPPED_ROWS:
+            return _concat_mapped(itertools.chain(some, rest))
+    if len(some) == 1:
+        return some[0]
+    return _joined(
+        some,
+        pa.concat_arrays([part.uids for part in some]),
+        [pa.concat_arrays(list(columns)) for columns in zip(*(part.texts for part in some), strict=True)],
+        _concat_labels([part.labels for part in some]),
+    )
+
+
+def _concat_mapped(parts: Iterator[Rows]) -> Rows:
+    """Concatenate rows in temporary files; of the parts, only what is not text is kept in memory."""
+    kept: list[Rows] = []
+    columns: list[MappedTexts] = []
+    none = pa.array([], pa.string())
+
+    def labels() -> Iterator[np.ndarray]:
+        for part in parts:
+            columns.extend(MappedTexts() for _ in range(0 if columns else 1 + len(part.texts)))
+            for column, values in zip(columns, (part.uids, *part.texts), strict=True):
+                column.add(values)
+            shape = kept[0].labels.shape if kept else (0, *part.labels.shape[1:])
+            kept.append(replace(part, uids=none, texts=(), labels=np.zeros(shape)))
+            yield _widened(part.labels, kept[0].labels)
+            release_pages()
+
+    found = mapped(labels(), np.float64)
+    uids, *texts = (column.finish(narrow=True) for column in columns)
+    return _joined(kept, uids, texts, found)
+
+
+def _joined(parts: list[Rows], uids: pa.Array, texts: Sequence[pa.Array], labels: np.ndarray) -> Rows:
+    """The rows of some parts, given the columns that all rows have."""
     groups = [part.groups for part in parts if part.groups is not None]
     answers = [part.answers for part in parts if part.answers is not None]
     soft = [part.soft for part in parts if part.soft is not None]
     return Rows(
-        first.task,
-        first.split,
-        pa.concat_arrays([part.uids for part in parts]),
-        tuple(
-            pa.concat_arrays(list(columns)) for columns in zip(*(part.texts for part in parts), strict=True)
-        ),
-        _concat_labels([part.labels for part in parts]),
+        parts[0].task,
+        parts[0].split,
+        uids,
+        tuple(texts),
+        labels,
         np.concatenate(groups) if len(groups) == len(parts) else None,
         pa.concat_arrays(answers) if len(answers) == len(parts) else None,
         soft=np.concatenate(soft) if len(soft) == len(parts) else None,
@@ -153,11 +201,11 @@ def has_label(labels: np.ndarray) -> np.ndarray:
 def _concat_labels(parts: list[np.ndarray]) -> np.ndarray:
     """Concatenate labels; the single NaN of a corpus row is repeated to the width of the task's labels."""
     widest = max(parts, key=np.ndim)
-    shaped = [
-        part if part.ndim == widest.ndim else np.repeat(part[:, None], widest.shape[1], axis=1)
-        for part in parts
-    ]
-    return np.concatenate(shaped)
+    return np.concatenate([_widened(part, widest) for part in parts])
+
+
+def _widened(labels: np.ndarray, like: np.ndarray) -> np.ndarray:
+    return labels if labels.ndim == like.ndim else np.repeat(labels[:, None], like.shape[1], axis=1)
 
 
 def answered(answers: pa.StructArray) -> np.ndarray:

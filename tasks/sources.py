@@ -12,8 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks import file_readers
 from tasks.errors import UserError, a_type, did_you_mean
-from tasks.file_readers import read_batches, read_file
+from tasks.file_readers import read_batches, read_file, read_parquet
 from tasks.glue import TASKS
 from tasks.missing_data import missing_file
 from tasks.raw_table import RawTable
@@ -21,6 +22,7 @@ from tasks.schema import fit_columns
 from tasks.task import UNLABELLED, Task
 
 Batches = Callable[[], Iterator[RawTable]]  # reads rows, some at a time
+Read = Callable[[bool], Iterator[RawTable]]  # the same; with True, all rows in one table
 
 
 class DataSource(ABC):
@@ -37,7 +39,7 @@ class DataSource(ABC):
     root: Path | None = None
 
     @abstractmethod
-    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+    def _locate(self, task: Task, split: str) -> Read | None:
         """A function that reads one split of a task without its own files; None if the split is missing."""
 
     def splits(self, task: Task) -> list[str]:
@@ -52,11 +54,25 @@ class DataSource(ABC):
         Raises:
             UserError: the split or a column is missing, or a text column does not hold text.
         """
+        (raw,) = self.batches(task, split, whole=True)
+        return raw
+
+    def batches(self, task: Task, split: str, *, whole: bool = False) -> Iterator[RawTable]:
+        """The rows of `raw_table`, some at a time, so that a split may be larger than memory.
+
+        Args:
+            whole: all rows in one table, as always if their soft labels are of an unknown kind, which all
+                values together decide.
+
+        Raises:
+            UserError: as for `raw_table`, when the iterator gets there.
+        """
         read = self._find(task, split)
         if read is None:
             raise self.missing(task, split)
-        raw = read()
-        return replace(raw, table=fit_columns(task, split, raw))
+        unknown = task.soft_labels is not None and task.soft_labels_kind is None and split == task.train
+        for raw in read(whole or unknown):
+            yield replace(raw, table=fit_columns(task, split, raw))
 
     def table(self, task: Task, split: str) -> pa.Table:
         """The rows of `raw_table` as an Arrow table."""
@@ -72,7 +88,7 @@ class DataSource(ABC):
             paths = matching_files(task.unlabelled, self.root)
             return partial(read_all_batches, paths, task) if paths else None
         read = self._locate(task, UNLABELLED)
-        return None if read is None else lambda: iter([read()])
+        return None if read is None else partial(read, False)
 
     def missing(self, task: Task, split: str) -> UserError:
         """The error for a split that this source does not have."""
@@ -94,7 +110,7 @@ class DataSource(ABC):
         """The directories in which a task's own relative files are looked up."""
         return [self.root] if self.root else []
 
-    def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+    def _find(self, task: Task, split: str) -> Read | None:
         if not task.files:
             found = self._locate(task, split)
             if found is None and task.trained_on and split == task.train:
@@ -104,7 +120,7 @@ class DataSource(ABC):
             return None
         path = (self.root or Path()) / task.files[split]
         usable = path.is_file() and (self.root is not None or Path(task.files[split]).is_absolute())
-        return partial(read_file, path, task.columns) if usable else None
+        return read_files([path], task.columns) if usable else None
 
     def _search_hint(self, task: Task, split: str) -> str:
         if task.files:
@@ -117,21 +133,24 @@ class PocketSource(DataSource):
 
     name = "pocket"
 
-    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
-        from tasks.pocket import POCKET_SPLITS, generate
+    def _locate(self, task: Task, split: str) -> Read | None:
+        from tasks.pocket import POCKET_SPLITS
 
-        for name in known_as(task):
-            if split in POCKET_SPLITS.get(name, ()):
-                return lambda: RawTable(generate(name, split), f"pocket:{name}/{split}")
-        return None
+        name = next((name for name in known_as(task) if split in POCKET_SPLITS.get(name, ())), None)
+        return None if name is None else self._generated(name, split)
 
     def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
-        from tasks.pocket import generate, has_unlabelled
+        from tasks.pocket import has_unlabelled
 
         name = next(filter(has_unlabelled, known_as(task)), None) if named else None
         if name is None:
             return super().unlabelled(task)
-        return lambda: iter([RawTable(generate(name, UNLABELLED), f"pocket:{name}/{UNLABELLED}")])
+        return partial(self._generated(name, UNLABELLED), False)
+
+    def _generated(self, name: str, split: str) -> Read:
+        from tasks.pocket import generate
+
+        return at_once(lambda: RawTable(generate(name, split), f"pocket:{name}/{split}"))
 
 
 class HubSource(DataSource):
@@ -139,13 +158,13 @@ class HubSource(DataSource):
 
     name = "hub"
 
-    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+    def _locate(self, task: Task, split: str) -> Read | None:
         place = task.on_hub(split)
         if place is None or split not in task.splits:
             return None
         from tasks.hub_data import fetch
 
-        return lambda: RawTable(fetch(*place), f"hub:{'/'.join(place)}")
+        return at_once(lambda: RawTable(fetch(*place), f"hub:{'/'.join(place)}"))
 
 
 class FilesSource(DataSource):
@@ -153,10 +172,10 @@ class FilesSource(DataSource):
 
     name = "the task files"
 
-    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+    def _locate(self, task: Task, split: str) -> Read | None:
         return None
 
-    def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+    def _find(self, task: Task, split: str) -> Read | None:
         if not task.files:
             raise UserError(
                 f"the task {task.name!r} names no files of its own, so it needs data",
@@ -233,6 +252,32 @@ def read_all_batches(paths: Sequence[Path], task: Task) -> Iterator[RawTable]:
     """The rows of some files, some at a time."""
     for path in paths:
         yield from read_batches(path, task.columns)
+
+
+def read_files(paths: Sequence[Path], texts: Sequence[str], label: str | None = None) -> Read:
+    """A function that reads a file, or parquet shards as if they were one file with the path `label`."""
+
+    def read(whole: bool) -> Iterator[RawTable]:
+        if whole:
+            yield read_file(paths[0], texts) if label is None else read_parquet(paths, label)
+            return
+        first = 0
+        for path in paths:
+            for raw in read_batches(path, texts):
+                yield replace(raw, path=label or raw.path, first=first)
+                first += raw.table.num_rows
+
+    return read
+
+
+def at_once(read: Callable[[], RawTable]) -> Read:
+    """A function that gives parts of a table, which is read as a whole."""
+
+    def parts(whole: bool) -> Iterator[RawTable]:
+        raw = read()
+        yield from [raw] if whole else raw.parts(file_readers.BATCH)
+
+    return parts
 
 
 def known_as(task: Task) -> list[str]:

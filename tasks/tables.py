@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 from tasks.errors import UserError, a_type, shorten
 from tasks.missing_data import similar_split
 from tasks.raw_table import RawTable
-from tasks.sources import Batches, DataSource
+from tasks.sources import Batches, DataSource, Read, at_once
 from tasks.task import UNLABELLED, Task
 
 _TABLES = "a pandas or polars DataFrame, a datasets.Dataset, a pyarrow.Table, a mapping of columns,"
@@ -104,18 +105,18 @@ class TableSource(DataSource):
                 split: as_table(rows, what=f"{task}/{split}") for split, rows in splits.items()
             }
 
-    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+    def _locate(self, task: Task, split: str) -> Read | None:
         found = self._tables.get(task.name, {}).get(split)
-        return None if found is None else lambda: RawTable(found, f"{self.name}:{task.name}/{split}")
+        return None if found is None else at_once(lambda: RawTable(found, f"{self.name}:{task.name}/{split}"))
 
-    def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+    def _find(self, task: Task, split: str) -> Read | None:
         """Rows in memory take precedence over a task's own files."""
         return self._locate(task, split)
 
     def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
         """Rows in memory take precedence over a task's own files."""
         read = self._locate(task, UNLABELLED)
-        return super().unlabelled(task) if read is None else lambda: iter([read()])
+        return super().unlabelled(task) if read is None else partial(read, False)
 
     def check_hint(self, task: Task) -> str:
         """How to list all problems of a task's data."""
@@ -159,10 +160,10 @@ class CombinedSource(DataSource):
     def _folders(self) -> list[Path]:
         return [folder for source in self._sources for folder in source._folders()]
 
-    def _locate(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+    def _locate(self, task: Task, split: str) -> Read | None:
         return next((read for source in self._sources if (read := source._find(task, split))), None)
 
-    def _find(self, task: Task, split: str) -> Callable[[], RawTable] | None:
+    def _find(self, task: Task, split: str) -> Read | None:
         return self._locate(task, split)
 
     def unlabelled(self, task: Task, named: bool = False) -> Batches | None:

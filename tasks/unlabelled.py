@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,10 @@ class UnlabelledRequest:
                 raise _no_file(task, task.unlabelled or [UNLABELLED], source)
             return found
         if isinstance(given, str) and given in task.splits:
-            return lambda: iter([source.raw_table(task, given)])
+            return partial(source.batches, task, given)
         if not _names_files(given):
             table = as_table(given, task.columns, f"the rows without labels of {task.name}")
-            return lambda: iter([RawTable(table, f"unlabelled:{task.name}")])
+            return lambda: RawTable(table, f"unlabelled:{task.name}").parts(_STEP)
         patterns = [given] if isinstance(given, str | Path) else list(given)
         paths: list[Path] = []
         for pattern in map(str, patterns):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -47,20 +48,23 @@ def summarise(problems: Iterable[Problem]) -> list[tuple[Level, str]]:
     More than three problems of the same kind in one column of one file become one line with their number,
     followed by the first three. Lines are in the order of their first problem.
     """
+    counts: Counter[tuple[str, ...]] = Counter()
     groups: dict[tuple[str, ...], list[Problem]] = {}
     for problem in problems:
         kind = problem.kind or problem.message
         key = (problem.level, problem.path or problem.place, problem.column or "", kind)
-        groups.setdefault(key, []).append(problem)
+        counts[key] += 1
+        if counts[key] <= _EXAMPLES:
+            groups.setdefault(key, []).append(problem)
     lines: list[tuple[Level, str]] = []
-    for (_, path, column, kind), found in groups.items():
-        level = found[0].level
-        if len(found) <= _EXAMPLES:
+    for group, found in groups.items():
+        level, (_, path, column, kind) = found[0].level, group
+        if counts[group] <= _EXAMPLES:
             lines += [(level, str(problem)) for problem in found]
             continue
         where = f"{path}: column {column!r}" if column else path
-        lines.append((level, f"{where}: {kind}: {len(found):,} rows, the first are:"))
-        lines += [(level, f"  {problem}") for problem in found[:_EXAMPLES]]
+        lines.append((level, f"{where}: {kind}: {counts[group]:,} rows, the first are:"))
+        lines += [(level, f"  {problem}") for problem in found]
     return lines
 
 

@@ -231,13 +231,6 @@ def _write(
     from mtkd.storage.distributed import launched
     from tasks.progress import progress
 
-    source = open_data(data)
-    rows = {
-        task.name: load_rows(source, task, task.train, limit, 0) for task in _trained(tasks) if task.train
-    }
-    ready = method.prepare(rows)
-    job = CorpusJob(ready, copies, source.name, __version__, command, ready.shard_copies)
-    ranks = launched()
     source, ranks, trained = open_data(data), launched(), _trained(tasks)
     if ranks.count > 1 and workers.engine == "ray":
         raise UserError("Ray starts its own processes", hint="leave out `accelerate launch`, or `engine=ray`")
@@ -251,7 +244,8 @@ def _write(
             new = rows[task.name].slice(len(train), len(rows[task.name]))
             for text in overlap_warnings(source, task, new, more.split_of(task)):
                 warn_caller(text)
-    job = CorpusJob(method.prepare(rows), copies, source.name, __version__, command, unlabelled=added)
+    ready = method.prepare(rows)
+    job = CorpusJob(ready, copies, source.name, __version__, command, ready.shard_copies, added)
     with progress("copying", total_copies(job, rows), unit="copies", show=ranks.first) as advance:
         return write_corpus(
             job, rows, Path(out), workers=workers, overwrite=overwrite, advance=advance, ranks=ranks

@@ -206,9 +206,9 @@ class CountingSource(PocketSource):
     def __init__(self) -> None:
         self.read: list[str] = []
 
-    def raw_table(self, task, split):  # type: ignore[no-untyped-def]
+    def batches(self, task, split, *, whole=False):  # type: ignore[no-untyped-def]
         self.read.append(f"{task.name}/{split}")
-        return super().raw_table(task, split)
+        return super().batches(task, split, whole=whole)
 
 
 def test_rows_that_a_corpus_was_made_from_are_read_once(mtkd, tmp_path: Path) -> None:
