@@ -188,7 +188,8 @@ def bench_build(data: str, home: Path, rows: int, rounds: int) -> None:
             with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
                 for shard in job.shards:
                     encoded = job.data[shard.task].take(np.asarray(shard.rows))
-                    for batch in length_sorted_batches(encoded, collate, job.batch_size):
+                    for numbers in length_sorted_batches(encoded, collate.reader, job.batch_size):
+                        batch = collate(encoded, numbers)
                         job.teacher(batch.inputs, shard.task)
             plain.append(rows * len(job.tasks) / (time.perf_counter() - started))
         bare = bare or plain

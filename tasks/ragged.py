@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.mapped import MappedArray
+from tasks.mapped import MappedArray, release_pages
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,7 @@ class RaggedArray:
             values.add(part.values)
             offsets.add(part.offsets[1:] + end)
             end += len(part.values)
+            release_pages()
         return RaggedArray(values.finish(), offsets.finish())
 
     @staticmethod

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tasks.mapped import mapped, release_pages
 from tasks.rows import row_keys
 
-_RUN = 1 << 22  # hashes sorted at once, in memory
+_RUN = 1 << 20  # hashes sorted at once, in memory
 _PARTS = 64  # ranges of values that are merged one after the other
 _QUERIES = 4096  # hashes looked up at once
 
@@ -25,7 +25,7 @@ def hash_rows(columns: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray:
 
 
 class RowHashes:
-    """The hashes of rows that are added part by part; more than 4 million are kept in temporary files."""
+    """The hashes of rows that are added part by part; more than a million are kept in temporary files."""
 
     def __init__(self) -> None:
         self._waiting: list[np.ndarray] = []

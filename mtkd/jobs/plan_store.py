@@ -272,9 +272,10 @@ def _estimate(job: StoreJob, accelerator: Accelerator) -> float:
     source = OnlineTeacher(job.teacher, job.contents.need, job.precision)
     total = 0.0
     for name, rows in job.data.items():
-        cut = list(length_sorted_batches(rows, Collator(job.teacher.reader), job.batch_size))
-        share = max(1, _TIMED_BATCHES // len(job.data))
-        picked = [cut[int((n + 0.5) * len(cut) / share)] for n in range(min(share, len(cut)))]
+        collate = Collator(job.teacher.reader)
+        cut = length_sorted_batches(rows, collate.reader, job.batch_size)
+        share = min(len(cut), max(1, _TIMED_BATCHES // len(job.data)))
+        picked = [collate(rows, cut[int((n + 0.5) * len(cut) / share)]) for n in range(share)]
         pack_outputs(
             source.signal(job.tasks[name], picked[0].to(accelerator.device)), job.contents
         )  # warms up

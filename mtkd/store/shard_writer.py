@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,9 @@ from tasks.batching import Batch, Collator
 from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.files import digest_bytes
+from tasks.mapped import release_pages
 from tasks.progress import progress
+from tasks.reader import Reader
 from tasks.shards import ShardEntry
 from tasks.task import Task
 
@@ -99,6 +101,7 @@ def shard_tensors(
     """The teacher's outputs for the rows of a shard: field -> entries in the order of the shard."""
     task = job.tasks[shard.task]
     rows = job.data[shard.task].take(np.asarray(shard.rows))
+    release_pages()
     fields = job.contents.fields(Outputs.of(task))
     counts = _counts(job, rows)
     offsets = {
@@ -109,7 +112,9 @@ def shard_tensors(
     for name, per in (("tokens", "token"), ("kept", "kept")):
         if name in tensors:
             tensors[name] = counts[per].to(torch.int32)
-    for batch in length_sorted_batches(rows, Collator(job.teacher.reader), job.batch_size):
+    collate = Collator(job.teacher.reader)
+    for numbers in length_sorted_batches(rows, collate.reader, job.batch_size):
+        batch = collate(rows, numbers)
         found = pack_outputs(source.signal(task, batch.to(device)), job.contents)
         indices = torch.from_numpy(batch.indices)
         for field in fields:
@@ -148,11 +153,10 @@ def check_scores(job: StoreJob, device: torch.device) -> None:
             )
 
 
-def length_sorted_batches(rows: Encoded, collate: Collator, size: int) -> Iterator[Batch]:
-    """Yield batches of all rows, longest first, to minimise padding."""
-    order = np.argsort(-collate.reader.lengths(rows.texts), kind="stable")
-    for start in range(0, len(order), size):
-        yield collate(rows, order[start : start + size])
+def length_sorted_batches(rows: Encoded, reader: Reader, size: int) -> list[np.ndarray]:
+    """The row numbers of batches of all rows, longest first, to minimise padding."""
+    order = np.argsort(-reader.lengths(rows.texts), kind="stable")
+    return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def _counts(job: StoreJob, rows: Encoded) -> dict[str, Tensor]:

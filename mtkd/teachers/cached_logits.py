@@ -21,6 +21,7 @@ from tasks.digests import DIGESTS, damaged_files, write_digests
 from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.files import locked, remove_leftovers
+from tasks.mapped import release_pages
 from tasks.progress import Advance, progress
 from tasks.task import Task
 
@@ -97,7 +98,7 @@ def cache_logits(
         PlannedShard(
             f"{folder.name}/{start - folder.start:09d}.safetensors",
             name,
-            np.arange(start, min(start + _SHARD_ROWS, folder.stop)),
+            range(start, min(start + _SHARD_ROWS, folder.stop)),
         )
         for name in data
         for folder in folders[name]
@@ -108,6 +109,7 @@ def cache_logits(
 
     def make(shard: PlannedShard, advance: Advance) -> dict[str, Tensor]:
         rows = data[shard.task].take(np.asarray(shard.rows))
+        release_pages()
         kind = accelerator.device.type
         with torch.autocast(kind, torch.bfloat16, enabled=precision == "bf16"):
             logits = predict_logits(teacher, tasks[shard.task], rows, batch_size=batch_size, advance=advance)
