@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from augment.counter_rng import below
 from augment.tagging import Tagger
-from tasks.files import digest_bytes
-from tasks.rows import Rows
+from tasks.files import LongPart, digest_parts
+from tasks.mapped import MappedArray, MappedTexts, mapped, release_pages
+from tasks.row_hashes import hash_rows
+from tasks.rows import STEP, Rows
 
 # A clitic ('s, 're), letters and digits with single marks inside, or other marks.
 _WORD = re.compile(r"(\s*)(['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-'’.,&/]\w+)*|[^\w\s]+)", re.IGNORECASE)
@@ -86,16 +88,24 @@ class TaggedTexts:
         """SHA-256 of the words, their tags, counts and positions."""
         known = self.vocabulary
         pairs = "\n".join(f"{tag}\t{word}" for tag, word in zip(known.tags, known.words, strict=True))
-        arrays = (known.counts, self.bounds, self.ids.astype("<i8"), self.spaced)
-        return digest_bytes(pairs, *(array.tobytes() for array in arrays))
+        arrays = ((known.counts, "<i8"), (self.bounds, "<i8"), (self.ids, "<i8"), (self.spaced, "?"))
+        return digest_parts([pairs, *(_bytes(array, np.dtype(dtype)) for array, dtype in arrays)])
+
+    @cached_property
+    def _hashes(self) -> tuple[np.ndarray, np.ndarray]:
+        """The sorted hashes of the texts, and which text each belongs to."""
+        hashes = np.concatenate([np.zeros(0, np.int64), *_hashes([self.texts])])
+        order = np.argsort(hashes)
+        return hashes[order], order
 
     def find(self, column: pa.StringArray) -> np.ndarray:
         """The indices of the given texts in `texts`; ValueError if one is not there."""
-        where = pc.index_in(column.cast(self.texts.type), value_set=self.texts)
-        numbers = where.fill_null(-1).to_numpy(zero_copy_only=False)
-        if (numbers < 0).any():
+        hashes, order = self._hashes
+        places = np.searchsorted(hashes, hash_rows([column]))
+        numbers = order[np.minimum(places, len(order) - 1)] if len(order) else places
+        if len(column) and not self.texts.take(pa.array(numbers)).equals(column.cast(self.texts.type)):
             raise ValueError("a text that was not tagged")
-        return numbers.astype(np.int64)
+        return numbers
 
     def part(self, rows: Rows) -> TaggedTexts:
         """Keep only the texts of these rows; the vocabulary is unchanged."""
@@ -118,26 +128,74 @@ def tag_rows(rows: Rows, tagger: Tagger, advance: Callable[[int], None] = lambda
     Args:
         advance: called with the number of texts just tagged, counting duplicates.
     """
-    counted = pc.value_counts(pa.concat_arrays(list(rows.texts)))
-    texts, occurrences = counted.field(0), counted.field(1).to_numpy()
+    texts, occurrences = _distinct(rows.texts)
     pairs: dict[tuple[str, str], int] = {}
-    lengths: list[int] = []
-    ids: list[int] = []
-    spaced: list[bool] = []
+    found = MappedArray(np.int64), MappedArray(np.int32), MappedArray(np.bool_)
+    waiting: tuple[list[int], ...] = ([], [], [])
+
+    def spool() -> None:
+        for array, values in zip(found, waiting, strict=True):
+            array.add(np.array(values))
+            values.clear()
+        release_pages()
+
+    lengths, ids, spaced = waiting
     for number, (pieces, tags) in enumerate(_tagged(texts, tagger)):
         lengths.append(len(pieces))
         for place, ((space, word), tag) in enumerate(zip(pieces, tags, strict=True)):
             ids.append(pairs.setdefault((tag, word), len(pairs)))
             spaced.append(place > 0 and space != "")
         advance(int(occurrences[number]))
+        if len(lengths) == STEP:
+            spool()
+    spool()
+    sizes, numbers, after_space = (array.finish() for array in found)
     order = sorted(pairs)
-    rank = np.empty(len(order), np.int64)
+    rank = np.empty(len(order), np.int32)
     rank[[pairs[pair] for pair in order]] = np.arange(len(order))
-    numbers = rank[np.array(ids, np.int64)].astype(np.int32)
-    weights = np.repeat(occurrences, lengths)
-    counts = np.bincount(numbers, weights, minlength=len(order)).astype(np.int64)
-    bounds = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return TaggedTexts(texts, bounds, numbers, np.array(spaced, bool), Vocabulary.make(order, counts))
+    bounds = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    counts = np.zeros(len(order), np.int64)
+
+    def ranked() -> Iterator[np.ndarray]:
+        for start in range(0, len(sizes), STEP):
+            stop = min(start + STEP, len(sizes))
+            words = rank[numbers[bounds[start] : bounds[stop]]]
+            weights = np.repeat(occurrences[start:stop], sizes[start:stop])
+            np.add(counts, np.bincount(words, weights, minlength=len(counts)).astype(np.int64), out=counts)
+            yield words
+            release_pages()
+
+    of_texts = mapped(ranked(), np.int32)
+    return TaggedTexts(texts, bounds, of_texts, after_space, Vocabulary.make(order, counts))
+
+
+def _bytes(array: np.ndarray, dtype: np.dtype) -> LongPart:
+    """The bytes of an array, block by block."""
+    blocks = (array[i : i + STEP].astype(dtype).tobytes() for i in range(0, len(array), STEP))
+    return LongPart(len(array) * dtype.itemsize, blocks)
+
+
+def _hashes(columns: Sequence[pa.Array]) -> Iterator[np.ndarray]:
+    """The hashes of all texts of some columns, one column after the other."""
+    for column in columns:
+        for start in range(0, len(column), STEP):
+            yield hash_rows([column.slice(start, STEP)])
+            release_pages()
+
+
+def _distinct(columns: Sequence[pa.Array]) -> tuple[pa.Array, np.ndarray]:
+    """The distinct texts of some columns, by first occurrence, and how often each occurs."""
+    _, first, counts = np.unique(mapped(_hashes(columns), np.int64), return_index=True, return_counts=True)
+    order = np.argsort(first)
+    first, texts, end = first[order], MappedTexts(), 0
+    for column in columns:
+        for start in range(0, len(column), STEP):
+            block = column.slice(start, STEP)
+            new = first[slice(*np.searchsorted(first, [end, end + len(block)]))]
+            texts.add(block.take(pa.array(new - end)))
+            end += len(block)
+            release_pages()
+    return texts.finish(narrow=True), counts[order]
 
 
 def _tagged(texts: pa.StringArray, tagger: Tagger) -> Iterator[tuple[list[tuple[str, str]], list[str]]]:

@@ -9,8 +9,11 @@ import torch
 
 from tasks.encoding import Encoded, TokenArrays, pad_rows
 from tasks.errors import UserError
+from tasks.mapped import release_pages
 from tasks.ragged import RaggedArray
 from tasks.reader import Reader
+
+_RELEASE = 16  # batches after which the pages of memory-mapped rows leave the memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,9 +128,13 @@ class Collator:
         self.reader, self._pad_to = reader, pad_to
         self._same = teacher is not None and reader.reads_like(teacher)
         self._teacher = None if self._same else teacher
+        self._made = 0
 
     def __call__(self, encoded: Encoded, indices: np.ndarray) -> Batch:
         """Collate the rows at `indices` (B,), with B at least 1."""
+        self._made += 1
+        if self._made % _RELEASE == 0:
+            release_pages()
         inputs = self._inputs(self.reader, encoded.texts, indices)
         teacher = inputs if self._same else None
         if self._teacher:
