@@ -13,7 +13,7 @@ from tasks.mapped import release_pages
 from tasks.ragged import RaggedArray
 from tasks.reader import Reader
 
-_RELEASE = 16  # batches after which the pages of memory-mapped rows leave the memory
+_RELEASE = 512  # rows after which the pages of memory-mapped arrays leave the memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,12 +128,13 @@ class Collator:
         self.reader, self._pad_to = reader, pad_to
         self._same = teacher is not None and reader.reads_like(teacher)
         self._teacher = None if self._same else teacher
-        self._made = 0
+        self._rows = 0
 
     def __call__(self, encoded: Encoded, indices: np.ndarray) -> Batch:
         """Collate the rows at `indices` (B,), with B at least 1."""
-        self._made += 1
-        if self._made % _RELEASE == 0:
+        self._rows += len(indices)
+        if self._rows >= _RELEASE:
+            self._rows = 0
             release_pages()
         inputs = self._inputs(self.reader, encoded.texts, indices)
         teacher = inputs if self._same else None
