@@ -45,7 +45,7 @@ Read = TypeVar("Read")
 
 CHECK = "check"  # the key of a record's own digest
 # How long something took differs from run to run, and has no part in the digest.
-_TIMES = frozenset({"seconds", "speed"})
+_TIMES = frozenset({"seconds", "ms", "speed", "gpu_ms", "gpu_speed"})
 
 
 class Record:
