@@ -97,12 +97,13 @@ class Rows:
         )
 
     def parts(self) -> Iterator[Rows]:
-        """The rows in parts of up to `STEP`, for loops that read each row once.
+        """The rows in parts of up to `STEP`, without `windows`, for loops that read each row once.
 
         Those of memory-mapped columns leave the memory again when the next part is read.
         """
+        plain = replace(self, windows=None)
         for start in range(0, len(self), STEP):
-            yield self.slice(start, min(start + STEP, len(self)))
+            yield plain.slice(start, min(start + STEP, len(self)))
             release_pages()
 
     def take(self, indices: np.ndarray) -> Rows:
