@@ -46,6 +46,13 @@ def _betas(value: tuple[float, float] | None, info: ValidationInfo) -> tuple[flo
     return value
 
 
+def _batch_tokens(value: int | None, info: ValidationInfo) -> int | None:
+    """integer > 0 (not with epochs = "auto" without `steps`), or none"""
+    if value is not None and info.data.get("epochs") == "auto" and info.data.get("steps") is None:
+        raise ValueError('an integer > 0 together with `epochs` or `steps`, instead of epochs = "auto"')
+    return value
+
+
 def _warmup(value: float) -> float:
     """a fraction from 0 to below 1, or a whole number of steps"""
     if value < 0 or (value >= 1 and value != int(value)):
@@ -61,6 +68,9 @@ class TrainSettings(Strict):
             at least 3 and at most 20.
         steps: the total number of optimiser steps, instead of `epochs`; None = use `epochs`.
         batch_size: rows per optimiser step, over all processes.
+        batch_tokens: instead of `batch_size`, as many rows per optimiser step, over all processes, as fit
+            into this many tokens of the trained model, padding included (rows x tokens of the longest row); a
+            longer row is a step of its own. Not with epochs = "auto", unless `steps` is set.
         micro_batch: rows that go through the model at once on each process; None = all rows of the process.
         eval_batch_size: rows that go through the model at once during evaluation.
         optimizer: the optimiser, as in torch.optim; weight decay is decoupled from the gradient in `adamw`,
@@ -102,6 +112,7 @@ class TrainSettings(Strict):
     epochs: Annotated[int, Field(gt=0)] | Literal["auto"] = 3
     steps: int | None = Field(None, gt=0)
     batch_size: int = Field(32, gt=0)
+    batch_tokens: Annotated[int | None, Field(gt=0), AfterValidator(_batch_tokens)] = None
     micro_batch: int | None = Field(None, gt=0)
     eval_batch_size: int = Field(64, gt=0)
     optimizer: Literal["adam", "adamw", "adadelta"] = "adamw"

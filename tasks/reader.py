@@ -76,9 +76,14 @@ class Reader:
 
     def lengths(self, texts: tuple[RaggedArray, ...]) -> np.ndarray:
         """(n,) tokens per row after truncation, special tokens included; rows are bucketed by this length."""
+        return self.sequence_lengths(texts).sum(1)
+
+    def sequence_lengths(self, texts: tuple[RaggedArray, ...]) -> np.ndarray:
+        """(n, k) tokens of the sequences of each row: one, or one per text if texts are read separately."""
         kept = self.kept(tuple(text.lengths for text in texts))
-        specials = 0 if self.input_format == "separate" else self.layout(len(texts)).n_specials
-        return np.sum(kept, axis=0) + specials
+        if self.input_format == "separate":
+            return np.stack(kept, 1)
+        return np.sum(kept, axis=0)[:, None] + self.layout(len(texts)).n_specials
 
     def kept(self, lengths: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         """For each text, the (n,) number of tokens kept after truncation, given its (n,) length."""

@@ -37,7 +37,7 @@ from mtkd.teachers.cached_logits import cache_logits
 from mtkd.teachers.group import AveragedLogits, TeacherByTask
 from mtkd.teachers.live import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
 from mtkd.teachers.teacher_ref import TeacherRef
-from mtkd.training.batches import TaskBatches
+from mtkd.training.batches import BatchSource, TaskBatches
 from mtkd.training.importance import measure_importance
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.trainer import Evaluate
@@ -106,9 +106,10 @@ class TaskDistillation(StagedJob):
             weigh_classes(objective, stage.train, self.rows.data)
             check_fraction(stage.train, self.rows.data)
             stage = replace(stage, train=stage.train.with_epochs(n_train))
+            inputs = self._stage_inputs(stage, objective)
             if not objective.student_need.logits:
-                self.warnings += _meant_for_text(stage.train, n_train)
-            self.stages.append((stage, objective, self._stage_inputs(stage, objective)))
+                self.warnings += _meant_for_text(stage.train, n_train, inputs.batches)
+            self.stages.append((stage, objective, inputs))
         self.warnings += self._teacher_warnings()
         return student
 
@@ -263,13 +264,14 @@ class TaskDistillation(StagedJob):
         return run / f"logits-{(teacher_ref.digest or '')[:16]}"
 
 
-def _meant_for_text(train: TrainSettings, n_train: int) -> list[str]:
+def _meant_for_text(train: TrainSettings, n_train: int, batches: BatchSource) -> list[str]:
     """A warning if a stage without task heads has the number of steps of a recipe for plain text."""
-    epochs = (train.steps or 0) * train.batch_size / n_train
+    size = train.batch_size if train.batch_tokens is None else n_train / batches.total(1)
+    epochs = (train.steps or 0) * size / n_train
     if epochs <= _MANY_EPOCHS:
         return []
     return [
-        f"{train.steps:,} steps of {train.batch_size} rows are about {epochs:,.0f} epochs over the "
+        f"{train.steps:,} steps of {size:.0f} rows are about {epochs:,.0f} epochs over the "
         f"{n_train:,} training rows: so many are meant for plain text (`text=FILE`). "
         "Set `steps=N` or `epochs=N`."
     ]

@@ -68,6 +68,11 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
             f"`train.lr={overrides['train.lr']}` has no effect: fine-tuning tries all learning_rates",
             hint=f"use `learning_rates=[{overrides['train.lr']}]`",
         )
+    if overrides.get("train.batch_size") and overrides.get("train.batch_tokens"):
+        raise UserError(
+            f"`train.batch_tokens={overrides['train.batch_tokens']}` is instead of `train.batch_size`",
+            hint="set one of them",
+        )
     values = _read(name)
     values.pop("command")
     for key, value in values.get("per_task", {}).get(task, {}).items():

@@ -15,8 +15,8 @@ from mtkd.storage.safetensors_shards import read_header
 from mtkd.storage.sharded_output import PlannedShard
 from mtkd.store.contents import Field, Outputs
 from mtkd.store.store_manifest import StoreManifest, damage_error
+from tasks.batch_stream import BLOCK, blocks_of
 from tasks.errors import UserError
-from tasks.sampler import BLOCK, blocks_of
 from tasks.shards import ShardEntry
 
 _TARGET_BYTES = 64 << 20  # approximate maximum size of a shard

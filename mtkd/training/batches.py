@@ -56,8 +56,8 @@ class BatchSource(Protocol):
     tasks: Mapping[str, Task]
     collate: Collator
 
-    def __len__(self) -> int:
-        """Batches per epoch."""
+    def total(self, epochs: int) -> int:
+        """Batches of the first `epochs` epochs."""
         ...
 
     def epoch(self, number: int, start: int, cursor: Mapping[str, Any]) -> Iterator[DrawnRows]:
@@ -105,7 +105,7 @@ class TaskBatches:
         settings, lengths, groups, labelled = self._settings, {}, {}, {}
         for name, rows in self._data.items():
             kept = self._kept.get(name, slice(None))
-            lengths[name] = self.collate.reader.lengths(rows.texts)[kept]
+            lengths[name] = self.collate.reader.sequence_lengths(rows.texts)[kept]
             if rows.groups is not None:
                 groups[name] = rows.groups[kept]
             if settings.unlabelled_fraction is not None:
@@ -119,14 +119,15 @@ class TaskBatches:
             bucket=settings.bucket,
             groups=groups,
             steps_per_epoch=settings.steps_per_epoch,
+            batch_tokens=settings.batch_tokens,
             labelled=labelled,
             unlabelled_fraction=settings.unlabelled_fraction,
             blocks=self._blocks,
         )
 
-    def __len__(self) -> int:
-        """Batches per epoch."""
-        return len(self._sampler)
+    def total(self, epochs: int) -> int:
+        """Batches of the first `epochs` epochs."""
+        return self._sampler.total(epochs)
 
     def epoch(self, number: int, start: int, cursor: Mapping[str, Any]) -> Iterator[DrawnRows]:
         """The draws of an epoch, starting at batch `start`; the cursor is not used."""

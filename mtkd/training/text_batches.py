@@ -16,6 +16,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import TrainSettings
 from mtkd.teachers.live import TeacherSource
 from mtkd.training.batches import DrawnRows
+from tasks.batch_stream import cut_by_tokens
 from tasks.batching import Collator
 from tasks.encoding import Encoded
 from tasks.errors import UserError
@@ -56,16 +57,16 @@ class TextBatches:
         self._stream: Iterator[DrawnRows] | None = None
         self._cursor: Mapping[str, Any] = {}
 
-    def __len__(self) -> int:
-        """Steps between two evaluations on the held-out texts."""
+    def total(self, epochs: int) -> int:
+        """Batches of the first `epochs` epochs, after each of which the held-out texts are evaluated."""
         steps = self._settings.steps or EPOCH_STEPS
-        return min(self._settings.steps_per_epoch or EPOCH_STEPS, steps)
+        return epochs * min(self._settings.steps_per_epoch or EPOCH_STEPS, steps)
 
     def epoch(self, number: int, start: int, cursor: Mapping[str, Any]) -> Iterator[DrawnRows]:
         """The next draws of the stream, starting at the cursor."""
         if self._stream is None or self._cursor != cursor:
             self._stream = self._draws(**(cursor or _START))
-        for drawn in islice(self._stream, len(self) - start):
+        for drawn in islice(self._stream, self.total(1) - start):
             self._cursor = drawn.cursor
             yield drawn
 
@@ -94,10 +95,13 @@ class TextBatches:
         """The rows of each batch: rows of similar length, batches in random order."""
         random = np.random.default_rng((self._settings.seed, _STREAM, passes, texts))
         order = random.permutation(len(pool))
+        lengths = self.collate.reader.sequence_lengths(pool.texts)
         if self._settings.bucket:
-            order = order[np.argsort(self.collate.reader.lengths(pool.texts)[order], kind="stable")]
-        size = self._settings.batch_size
+            order = order[np.argsort(lengths.sum(1)[order], kind="stable")]
+        size, tokens = self._settings.batch_size, self._settings.batch_tokens
         batches = [order[i : i + size] for i in range(0, len(order), size)]
+        if tokens is not None:
+            batches = [order[part] for part in cut_by_tokens(lengths[order], tokens)]
         return [batches[i] for i in random.permutation(len(batches))]
 
     def _held_out(self, first: int, count: int) -> np.ndarray:

@@ -70,8 +70,8 @@ class Trainer(TrainingLoop[StepBatches]):
         self.batches = MicroBatches(batch_source, objective, settings.micro_batch, rank, world)
         train_module = TrainStep(model, objective, settings.precision == "bf16").to(accelerator.device)
         optimizer = build_optimizer(train_module, settings)
-        self.steps_per_epoch = len(batch_source)
-        total = settings.steps or settings.n_epochs * self.steps_per_epoch
+        total = settings.steps or batch_source.total(settings.n_epochs)
+        self.n_epochs = math.ceil(total / batch_source.total(1)) if settings.steps else settings.n_epochs
         super().__init__(
             accelerator, train_module, optimizer, settings, total, directory, callbacks=callbacks, label=label
         )
@@ -117,10 +117,9 @@ class Trainer(TrainingLoop[StepBatches]):
         trial.skipped, started = before, time.monotonic()
         self.after_epoch({})
         seconds = time.monotonic() - started + trial.skipped - before
-        epochs = math.ceil(self.total / self.steps_per_epoch)
-        trial.skipped += (epochs - 1) * seconds
+        trial.skipped += (self.n_epochs - 1) * seconds
         self.notify("on_end")
-        return TrainingResult(self.total, epochs, None, [], 0.0)
+        return TrainingResult(self.total, self.n_epochs, None, [], 0.0)
 
     @property
     def _best_file(self) -> Path:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from tasks.batch_stream import blocks_of, cut_by_tokens
 from tasks.errors import UserError
 from tasks.sampler import BatchIndices, Mixing, TaskSampler, shard_indices
 
@@ -145,6 +146,7 @@ def test_shares_part_a_draw(world: int) -> None:
     [
         ({"mixing": "squared"}, "unknown mixing 'squared'.*sqrt"),
         ({"batch_size": 0}, "batch size 0"),
+        ({"batch_tokens": 0}, "batch_tokens 0"),
         ({"seed": -1}, "seed -1"),
         ({"steps_per_epoch": 5}, "steps_per_epoch = 5"),
         ({"lengths": {"a": np.array([], np.int64)}}, "'a' has no rows"),
@@ -188,3 +190,72 @@ def test_groups_without_labels_stay_together_in_a_mixed_pass() -> None:
         assert set(counts.tolist()) == {3}
     rows = np.concatenate([draw.indices for draw in made.epoch(0)])
     assert len(rows) == 24 and (~labelled[rows]).sum() == 12
+
+
+def padded(draw: BatchIndices, lengths: dict[str, np.ndarray]) -> int:
+    """The tokens of a batch, each sequence padded to its longest."""
+    rows = lengths[draw.task].reshape(len(lengths[draw.task]), -1)[draw.indices]
+    return len(rows) * sum(max(column) for column in rows.T.tolist())
+
+
+@pytest.mark.parametrize("bucket", [True, False])
+@pytest.mark.parametrize("mixing", ["all", "uniform"])
+def test_batches_fill_a_budget_of_tokens(mixing: Mixing, bucket: bool) -> None:
+    random = np.random.default_rng(0)
+    lengths = make_lengths() | {"pairs": random.integers(1, 40, (300, 2))}
+    lengths["small"][5] = 600
+    made = TaskSampler(lengths, 1, batch_tokens=400, mixing=mixing, bucket=bucket, seed=3)
+    epochs = [made.epoch(number) for number in range(3)]
+    again = TaskSampler(lengths, 1, batch_tokens=400, mixing=mixing, bucket=bucket, seed=3)
+    assert same(again.epoch(2), epochs[2]) and not same(*epochs[:2])
+    assert made.total(3) == sum(map(len, epochs)) and made.total(1) == len(made) == len(epochs[0])
+    draws = [draw for epoch in epochs for draw in epoch]
+    for draw in draws:
+        assert padded(draw, lengths) <= 400 or (draw.task, draw.indices.tolist()) == ("small", [5])
+    if mixing == "all":
+        everything = {task: Counter(range(len(values))) for task, values in lengths.items()}
+        assert all(seen(epoch) == everything for epoch in epochs)
+    else:
+        passes = seen(draws)["small"]
+        counts = [passes[row] for row in range(33)]
+        assert max(counts) - min(counts) <= 1, "a pass that is split over epochs misses no row"
+    tokens = [padded(draw, lengths) for draw in draws]
+    assert np.mean(tokens) > 330, "most batches are nearly full"
+
+
+def test_runs_of_a_token_budget_are_the_longest_possible() -> None:
+    random = np.random.default_rng(1)
+    widths, rows = random.integers(1, 30, (200, 2)), random.integers(1, 4, 200)
+    wanted: list[list[int]] = [[]]
+    for unit in range(200):
+        longer = [*wanted[-1], unit]
+        if wanted[-1] and rows[longer].sum() * widths[longer].max(0).sum() > 250:
+            wanted.append([unit])
+        else:
+            wanted[-1] = longer
+    assert [list(range(200))[part] for part in cut_by_tokens(widths, 250, rows)] == wanted
+    assert cut_by_tokens(widths, 10**40) == [slice(0, 200)]
+
+
+def test_groups_fill_a_budget_of_tokens() -> None:
+    groups = np.random.default_rng(0).permutation(np.repeat(np.arange(60), 3))
+    lengths = {"rank": np.random.default_rng(1).integers(3, 30, 180)}
+    draws = TaskSampler(lengths, 1, batch_tokens=300, groups={"rank": groups}).epoch(0)
+    assert seen(draws)["rank"] == Counter(range(180)) and max(padded(d, lengths) for d in draws) <= 300
+    assert all(count == 3 for draw in draws for count in Counter(groups[draw.indices].tolist()).values())
+
+
+def test_mixtures_and_blocks_fill_a_budget_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = {"a": np.random.default_rng(1).integers(3, 60, 500)}
+    labelled = {"a": np.arange(500) < 100}
+    made = TaskSampler(lengths, 1, batch_tokens=200, labelled=labelled, unlabelled_fraction=0.5)
+    epochs = [made.epoch(number) for number in range(4)]
+    drawn = seen([draw for epoch in epochs for draw in epoch])["a"]
+    assert drawn == Counter({row: 4 if row < 100 else 1 for row in range(500)})
+    assert made.total(4) == sum(map(len, epochs))
+    monkeypatch.setattr("tasks.batch_stream.BLOCK", 64)
+    by_block = TaskSampler(lengths, 1, batch_tokens=200, blocks=True).epoch(1)
+    block_of = {int(row): n for n, block in enumerate(blocks_of("a", 500)) for row in block}
+    assert seen(by_block)["a"] == Counter(range(500))
+    assert max(padded(draw, lengths) for draw in by_block) <= 200
+    assert all(len({block_of[row] for row in draw.indices.tolist()}) <= 2 for draw in by_block)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -235,7 +236,7 @@ def test_a_pass_over_text_sees_every_piece_once(corpus: Path, tiny_encoder: Path
     batches = -(-len(pieces) // 8)
     train = settings_of("minilmv2-6x384", {**RELATIONS, "train.steps": batches}).train
     batch_source = TextBatches(files, Collator(reader), train, held_out=2)
-    assert len(batch_source) == batches and len(batch_source.held_out()) >= 2
+    assert batch_source.total(2) == 2 * batches and len(batch_source.held_out()) >= 2
     seen, real = [], []
     for draw in batch_source.epoch(0, 0, {}):
         tokens = batch_source.collate(draw.rows, draw.indices).inputs.joined
@@ -243,6 +244,14 @@ def test_a_pass_over_text_sees_every_piece_once(corpus: Path, tiny_encoder: Path
         seen += [tuple(ids[mask][1:-1].tolist()) for ids, mask in zip(tokens.ids, tokens.mask, strict=True)]
     assert sorted(seen) == sorted(tuple(pieces.row(i).tolist()) for i in range(len(pieces)))
     assert sum(real) / len(real) > 0.9, "batches hold texts of about one length"
+    budget = TextBatches(files, Collator(reader), train.model_copy(update={"batch_tokens": 100}), held_out=2)
+    padded, rows = [], 0
+    for draw in budget._draws(0, 0, 0):
+        if draw.cursor["passes"]:
+            break
+        padded.append(budget.collate(draw.rows, draw.indices).inputs.joined.ids.numel())
+        rows += len(draw.indices)
+    assert rows == len(pieces) and 70 < np.mean(padded) < max(padded) <= 100
 
 
 def test_packed_texts_fill_every_sequence_and_lose_no_token(corpus: Path, tiny_encoder: Path) -> None:

@@ -37,12 +37,13 @@ from mtkd.store.store_manifest import damaged_shards, read_store_manifest
 from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.teachers.live import OnlineTeacher
 from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
+from tasks.batch_stream import blocks_of
 from tasks.batching import Collator
 from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.loading import load_rows
 from tasks.records import write_record
-from tasks.sampler import TaskSampler, blocks_of
+from tasks.sampler import TaskSampler
 from tasks.sources import open_data
 from tasks.task_names import resolve
 
@@ -115,7 +116,7 @@ class Terms(Callback):
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small shards, so that there are several of them."""
-    monkeypatch.setattr("tasks.sampler.BLOCK", 16)
+    monkeypatch.setattr("tasks.batch_stream.BLOCK", 16)
     monkeypatch.setattr("mtkd.store.shard_files.BLOCK", 16)
 
 

@@ -135,6 +135,18 @@ def test_epochs_by_rows(rows: int, epochs: int) -> None:
     assert mtkd.TrainSettings(epochs=2).with_epochs(rows).epochs == 2
 
 
+def test_a_token_budget_is_instead_of_a_batch_size() -> None:
+    given: dict[str, Any] = {"train.batch_tokens": 4096}
+    for more, message in (
+        ({"train.epochs": "auto"}, "an integer > 0 together with `epochs` or `steps`"),
+        ({"train.batch_size": 8}, r"`train\.batch_tokens=4096` is instead of `train\.batch_size`"),
+    ):
+        with pytest.raises(mtkd.UserError, match=message):
+            load_settings("mkd-lstm", "distill", given | more)
+    changes = {"train.epochs": "auto", "train.steps": 9}
+    assert load_settings("mkd-lstm", "distill", given | changes).train.with_epochs(100).steps == 9
+
+
 def test_stages_that_are_merged_need_a_number_of_epochs() -> None:
     settings = load_settings("tinybert-4", "distill", {"train.epochs": "auto", "one_stage": True})
     with pytest.raises(mtkd.UserError, match=r"train\.epochs=auto"):

@@ -22,6 +22,7 @@ from mtkd.jobs.distill import distill
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
+from mtkd.training.interrupts import Interrupted
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator
 from tasks.encoding import Encoded
@@ -39,7 +40,10 @@ def weights_of(out: Path) -> dict[str, torch.Tensor]:
 
 def student_after(out: Path, teacher: Path, **changes: object) -> dict[str, torch.Tensor]:
     """The weights of a small distilled student."""
-    settings = load_settings("mkd-lstm", "distill", {**SMALL, **changes})
+    given = {**SMALL, **changes}
+    if "train.batch_tokens" in changes:
+        del given["train.batch_size"]
+    settings = load_settings("mkd-lstm", "distill", given)
     distill(Request("pocket", TASKS, out, 40, 16), settings, str(teacher))
     return weights_of(out)
 
@@ -182,6 +186,29 @@ def test_a_signal_leaves_a_checkpoint_from_which_the_run_resumes(
     assert resumed.code == 0
     assert ("step-000000007 is damaged" in resumed.err) == (number == signal.SIGTERM)
     assert_same(straight, weights_of(out))
+
+
+def test_batches_of_a_token_budget_resume_and_take_micro_batches(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"train.batch_tokens": 200, "student.dropout": 0.0, "train.mixing": "sqrt"}
+    alone = student_after(tmp_path / "alone", tiny_teacher, **changes)
+    log = [json.loads(line) for line in (tmp_path / "alone" / "log.jsonl").read_text().splitlines()]
+    steps = max(record["step"] for record in log)
+    assert steps == json.loads((tmp_path / "alone" / "run.json").read_text())["training"]["steps"] > 16
+    step = Trainer.step
+
+    def interrupted(self: Trainer, *given: Any) -> Any:
+        assert self.total == steps
+        if self.position.step == steps - 3:
+            signal.raise_signal(signal.SIGTERM)
+        return step(self, *given)
+
+    changes["train.micro_batch"] = 3
+    with monkeypatch.context() as patched, pytest.raises(Interrupted):
+        patched.setattr(Trainer, "step", interrupted)
+        student_after(tmp_path / "parts", tiny_teacher, **changes)
+    assert_same(alone, student_after(tmp_path / "parts", tiny_teacher, **changes), atol=2e-5)
 
 
 def test_damaged_weights_of_the_best_epoch_are_not_kept(
