@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mtkd.selection import Selection
+from tasks.batching import to_device
 from tasks.records import Layer, Record, Size, Width
 
 # The outputs that exist per layer, and their names in messages.
@@ -152,7 +153,7 @@ class Selected:
 
     def to(self, device: torch.device | str) -> Selected:
         """A copy on another device."""
-        return Selected(*(part.to(device) for part in vars(self).values()))
+        return Selected(*(to_device(part, device) for part in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -169,12 +170,14 @@ class ModelOutput(EncoderOutput):
 
     def to(self, device: torch.device | str) -> ModelOutput:
         """A copy on another device."""
+
+        def move(part: Any) -> Any:
+            return to_device(part, device) if isinstance(part, Tensor) else part and part.to(device)
+
         moved: dict[str, Any] = {}
         for name, value in vars(self).items():
-            if isinstance(value, Mapping):
-                moved[name] = {layer: part.to(device) for layer, part in value.items()}
-            else:
-                moved[name] = None if value is None else value.to(device)
+            by_layer = isinstance(value, Mapping)
+            moved[name] = {layer: move(part) for layer, part in value.items()} if by_layer else move(value)
         return ModelOutput(**moved)
 
 

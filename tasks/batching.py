@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,14 @@ from tasks.ragged import RaggedArray
 from tasks.reader import Reader
 
 _RELEASE = 512  # rows after which the pages of memory-mapped arrays leave the memory
+
+
+def to_device(tensor: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """Move to a device; to a GPU from page-locked memory, so that the CPU does not wait for the GPU."""
+    if torch.device(device).type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    pinned = tensor if tensor.is_pinned() else tensor.contiguous().pin_memory()
+    return pinned.to(device, non_blocking=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +59,9 @@ class Tokens:
         before = self.ends.cumsum(1) == 0
         return inside & before, inside & ~before
 
-    def to(self, device: torch.device | str) -> Tokens:
-        """Move to a device."""
-        optional = (None if x is None else x.to(device) for x in (self.ends, self.second))
-        return Tokens(self.ids.to(device), self.mask.to(device), self.token_type_ids.to(device), *optional)
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Tokens:
+        """Apply a function to every tensor."""
+        return Tokens(*(None if part is None else change(part) for part in vars(self).values()))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +74,16 @@ class ModelInputs:
     joined: Tokens | None = None
     texts: tuple[Tokens, ...] | None = None
 
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> ModelInputs:
+        """Apply a function to every tensor."""
+        return ModelInputs(
+            None if self.joined is None else self.joined.map(change),
+            None if self.texts is None else tuple(tokens.map(change) for tokens in self.texts),
+        )
+
     def to(self, device: torch.device | str) -> ModelInputs:
         """Move to a device."""
-        return ModelInputs(
-            None if self.joined is None else self.joined.to(device),
-            None if self.texts is None else tuple(tokens.to(device) for tokens in self.texts),
-        )
+        return self.map(lambda tensor: to_device(tensor, device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +113,17 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Move the batch to a device; shared inputs stay shared."""
-        inputs = self.inputs.to(device)
-        teacher = inputs if self.teacher is self.inputs else self.teacher and self.teacher.to(device)
-        groups = None if self.groups is None else self.groups.to(device)
-        return Batch(self.task, self.indices, self.labels.to(device), groups, inputs, teacher)
+        return self._map(lambda tensor: to_device(tensor, device))
+
+    def pin_memory(self) -> Batch:
+        """Move the batch to page-locked memory, from which it is copied to a GPU in the background."""
+        return self._map(torch.Tensor.pin_memory)
+
+    def _map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        inputs = self.inputs.map(change)
+        teacher = inputs if self.teacher is self.inputs else self.teacher and self.teacher.map(change)
+        groups = None if self.groups is None else change(self.groups)
+        return Batch(self.task, self.indices, change(self.labels), groups, inputs, teacher)
 
 
 class Collator:

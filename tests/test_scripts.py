@@ -5,20 +5,44 @@ from __future__ import annotations
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch.utils.flop_counter import FlopCounterMode
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+
+
+def run_script(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, Any]:
+    """Run a script in this process; returns its names."""
+    monkeypatch.setattr(sys, "argv", list(words))
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPTS / words[0]), run_name="__main__")
+    assert ended.value.code == 0
+    return runpy.run_path(str(SCRIPTS / words[0]))
 
 
 def test_bench_training_compares_the_loop_with_bare_steps(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["bench_training.py", "--data", "pocket", "--rows", "4", "--rounds", "1"]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(SCRIPTS / words[0]), run_name="__main__")
-    assert ended.value.code == 0
+    run_script(monkeypatch, "bench_training.py", "--data", "pocket", "--rows", "4", "--rounds", "1")
     printed = capsys.readouterr().out
     assert "16 rows" in printed
     assert printed.count("ratio: median") == 2
+
+
+def test_bench_gpu_runs_on_a_cpu_and_counts_the_operations(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = ("--rounds", "1", "--student", "1x32", "--teacher", "2x32", "--length", "16")
+    script = run_script(
+        monkeypatch, "bench_gpu.py", "--device", "cpu", "--rows", "8", *small, "--peak-tflops", "100"
+    )
+    printed = capsys.readouterr().out
+    assert printed.count(" rows/s, ") == printed.count("% of 100") == 4
+    tokeniser = script["Tokeniser"].load(script["locate"](script["DEFAULT_ENCODER"]))
+    model = script["make_model"]("2x64", 16, tokeniser).eval()
+    batch = script["make_batch"](4, 16, tokeniser.vocab_size)
+    with FlopCounterMode(display=False) as counter:
+        model(batch.inputs, "sst2")
+    assert counter.get_total_flops() == pytest.approx(script["forward_flops"](model, 4, 16), rel=0.1)

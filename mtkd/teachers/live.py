@@ -12,7 +12,7 @@ import torch
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from mtkd.teachers.hidden_selection import select
-from tasks.batching import Batch
+from tasks.batching import Batch, to_device
 from tasks.task import Task
 
 
@@ -87,4 +87,4 @@ class CachedLogits:
         rows = torch.from_numpy(self.logits[task.name][batch.indices])
         if task.type.predicts_spans and batch.inputs.joined is not None:
             rows = rows[..., : batch.inputs.joined.ids.shape[1]]
-        return ModelOutput(logits=rows.to(batch.labels.device))
+        return ModelOutput(logits=to_device(rows, batch.labels.device))

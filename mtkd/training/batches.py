@@ -172,6 +172,7 @@ class MicroBatches:
         objective: counts the items of each loss term.
         micro_batch: rows per micro-batch; None = the whole shard of a process.
         rank, world: index of this process, and number of processes.
+        pin: put batches into page-locked memory, from which they are copied to a GPU in the background.
     """
 
     def __init__(
@@ -181,8 +182,9 @@ class MicroBatches:
         micro_batch: int | None = None,
         rank: int = 0,
         world: int = 1,
+        pin: bool = False,
     ):
-        self.source, self._objective = source, objective
+        self.source, self._objective, self._pin = source, objective, pin
         self._micro, self._rank, self._world = micro_batch, rank, world
 
     @contextlib.contextmanager
@@ -211,6 +213,8 @@ class MicroBatches:
             for batch, weight in zip(batches, weights, strict=True)
         )
         num_items = [sum(counts) for counts in zip(*batch_items, strict=True)]
+        if self._pin:
+            batches = tuple(batch.pin_memory() for batch in batches)
         return StepBatches(task, batches, weights, batch_items, num_items, drawn)
 
     def _shards(self, drawn: DrawnRows) -> list[tuple[np.ndarray, float]]:

@@ -27,9 +27,16 @@ def make_accelerator(device: str | None = None) -> Accelerator:
         device: "cpu", "cuda", "cuda:1" or "mps"; None = a GPU per process if available.
 
     Raises:
-        UserError: the device does not exist, several processes would share it, or this process has already
-            used another device.
+        UserError: the device does not exist, several processes would share it, this process has already
+            used another device, or accelerate was told to shard the model.
     """
+    for way in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
+        if os.environ.get(f"ACCELERATE_USE_{way}", "false").lower() == "true":
+            raise UserError(
+                f"accelerate was started with {way}, which shards the model over processes",
+                expected="data parallelism (DDP), in which each process holds the whole model",
+                hint="start it with `accelerate launch --multi_gpu`",
+            )
     wanted = None if device is None else find_device(device)
     if wanted is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(

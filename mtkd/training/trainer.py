@@ -67,7 +67,8 @@ class Trainer(TrainingLoop[StepBatches]):
     ):
         self.tasks, self.teacher, self.evaluate = batch_source.tasks, teacher, evaluate
         rank, world = accelerator.process_index, accelerator.num_processes
-        self.batches = MicroBatches(batch_source, objective, settings.micro_batch, rank, world)
+        pin = accelerator.device.type == "cuda"
+        self.batches = MicroBatches(batch_source, objective, settings.micro_batch, rank, world, pin)
         train_module = TrainStep(model, objective, settings.precision == "bf16").to(accelerator.device)
         optimizer = build_optimizer(train_module, settings)
         total = settings.steps or batch_source.total(settings.n_epochs)

@@ -127,6 +127,38 @@ def test_a_teacher_that_reads_alike_shares_the_inputs(minilm: Tokeniser) -> None
     assert torch.equal(other.teacher.joined.ids, batch.inputs.joined.ids)
 
 
+def test_a_batch_goes_to_a_gpu_from_page_locked_memory(
+    minilm: Tokeniser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned: list[torch.Tensor] = []
+    copied: list[tuple[bool, bool]] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor.clone())
+        return pinned[-1]
+
+    def to(tensor: torch.Tensor, device: str, non_blocking: bool = False) -> torch.Tensor:
+        copied.append((tensor.is_pinned(), non_blocking))
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: any(tensor is one for one in pinned))
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    reader = Reader(minilm, "joined", 32)
+    batch = Collator(reader, reader)(Encoded.encode(make_rows(2), minilm), np.arange(4))
+    assert batch.inputs.joined
+    parts = [batch.labels, batch.groups, *vars(batch.inputs.joined).values()]
+    n_tensors = sum(part is not None for part in parts)
+    ready = batch.pin_memory()
+    assert len(pinned) == n_tensors >= 6 and ready.teacher is ready.inputs
+    ready.to("cuda:0")
+    assert len(pinned) == n_tensors, "nothing is pinned twice"
+    assert batch.to("cuda:0").labels.isnan().equal(batch.labels.isnan())
+    assert copied == [(True, True)] * 2 * n_tensors
+    batch.to("cpu")
+    assert copied[2 * n_tensors :] == [(False, False)] * n_tensors
+
+
 def test_a_teacher_with_its_own_pieces(minilm: Tokeniser, roberta: Tokeniser) -> None:
     rows = make_rows(2)
     student, teacher = Reader(minilm, "separate", 32), Reader(roberta, "joined", 64)

@@ -1,0 +1,35 @@
+"""What the training loop does for several processes and for GPUs, tried without them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mtkd.training.batches import DrawnRows, MicroBatches
+from mtkd.training.processes import make_accelerator
+from tasks.errors import UserError
+
+
+@pytest.mark.parametrize("way", ["FSDP", "DEEPSPEED"])
+def test_sharded_models_are_refused(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"ACCELERATE_USE_{way}", "true")
+    with pytest.raises(UserError, match=rf"(?s)accelerate was started with {way}.*data parallelism"):
+        make_accelerator("cpu")
+
+
+@pytest.mark.parametrize("pin", [True, False])
+def test_the_thread_that_prepares_batches_pins_them(pin: bool) -> None:
+    def collate(rows: Any, indices: np.ndarray) -> Any:
+        return SimpleNamespace(indices=indices, pin_memory=lambda: ("pinned", indices.tolist()))
+
+    source: Any = SimpleNamespace(tasks={"t": None}, collate=collate)
+    objective: Any = SimpleNamespace(terms={}, num_items=lambda task, batch: [])
+    drawn = DrawnRows(SimpleNamespace(task="t", groups=None), np.arange(5))  # type: ignore[arg-type]
+    batches: Any = MicroBatches(source, objective, 2, pin=pin).step(drawn).batches
+    if pin:
+        assert batches == (("pinned", [0, 3]), ("pinned", [1, 4]), ("pinned", [2]))
+    else:
+        assert [batch.indices.tolist() for batch in batches] == [[0, 3], [1, 4], [2]]
