@@ -38,14 +38,17 @@ def make_accelerator(device: str | None = None) -> Accelerator:
                 hint="start it with `accelerate launch --multi_gpu`",
             )
     wanted = None if device is None else find_device(device)
-    if wanted is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if wanted is not None and several:
         raise UserError(
             f"`device={device}` cannot be used with several processes, since each uses its own device",
             hint="leave `device` out, or choose the GPUs with CUDA_VISIBLE_DEVICES",
         )
+    # Accelerate does not find out by itself that several processes run on a CPU.
+    cpu = several and not torch.accelerator.is_available() if wanted is None else wanted.type == "cpu"
     with _environment(wanted):
         accelerator = Accelerator(
-            cpu=wanted is not None and wanted.type == "cpu",
+            cpu=cpu,
             mixed_precision="no",
             kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
         )

@@ -77,7 +77,7 @@ class Processes:
         if count > 1:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-            shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "ACCELERATE_USE_CPU": "true"}
+            shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
             environments = [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(count)]
         kill = {"at": kill_at, "before": before} if kill_at else None
         return self.wait(*[self.start(*words, env=env, kill=kill, **more) for env in environments])
