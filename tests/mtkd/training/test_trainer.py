@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,17 @@ def weights_of(out: Path) -> dict[str, torch.Tensor]:
     return MultiTaskModel.load(out).state_dict()
 
 
-def student_after(out: Path, teacher: Path, **changes: object) -> dict[str, torch.Tensor]:
-    """The weights of a small distilled student."""
+def small(changes: Mapping[str, object]) -> dict[str, Any]:
+    """The settings of the small student with some changes."""
     given = {**SMALL, **changes}
     if "train.batch_tokens" in changes:
         del given["train.batch_size"]
-    settings = load_settings("mkd-lstm", "distill", given)
+    return given
+
+
+def student_after(out: Path, teacher: Path, **changes: object) -> dict[str, torch.Tensor]:
+    """The weights of a small distilled student."""
+    settings = load_settings("mkd-lstm", "distill", small(changes))
     distill(Request("pocket", TASKS, out, 40, 16), settings, str(teacher))
     return weights_of(out)
 
@@ -66,7 +71,7 @@ def without_dropout(tiny_teacher: Path, build_once: Callable[..., Path]) -> dict
 
 def command(out: Path, teacher: Path, **changes: object) -> list[str]:
     """The same as a command line."""
-    sets = [word for key, value in {**SMALL, **changes}.items() for word in ("--set", f"{key}={value}")]
+    sets = [word for key, value in small(changes).items() for word in ("--set", f"{key}={value}")]
     words = ["distill", "mkd-lstm", "--data", "pocket", "--tasks", TASKS, "--teacher", str(teacher)]
     return [*words, "--limit", "40", "--eval-limit", "16", "--out", str(out), *sets]
 
@@ -226,11 +231,11 @@ def test_damaged_weights_of_the_best_epoch_are_not_kept(
 
 
 @pytest.mark.slow(reason="two processes that talk to each other")
-@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("epochs, size", [(1, {"train.batch_size": 15}), (2, {"train.batch_tokens": 250})])
 def test_two_processes_give_what_one_gives(
-    tiny_teacher: Path, tmp_path: Path, epochs: int, processes: Any
+    tiny_teacher: Path, tmp_path: Path, epochs: int, size: dict[str, int], processes: Any
 ) -> None:
-    changes = {"student.dropout": 0.0, "train.batch_size": 15, "train.epochs": epochs}
+    changes = {"student.dropout": 0.0, "train.epochs": epochs, **size}
     alone = student_after(tmp_path / "alone", tiny_teacher, **changes)
     out = tmp_path / "both"
     done = processes.run(*command(out, tiny_teacher, **changes), count=2)
