@@ -160,8 +160,9 @@ def test_the_interval_covers_the_seeds_too() -> None:
 
 
 def test_verdicts_and_the_mean_over_tasks() -> None:
-    labels = RNG.integers(0, 2, 400)
-    weak = np.where(RNG.random(400) < 0.6, labels, 1 - labels)
+    rng = np.random.default_rng(5)
+    labels = rng.integers(0, 2, 400)
+    weak = np.where(rng.random(400) < 0.6, labels, 1 - labels)
     accuracy = task("classify", "accuracy", labels=PAIR)
     tie = difference(accuracy, rows(labels, weak), rows(labels, weak))
     assert (tie.low, tie.high, tie.verdict) == (0, 0, "tied")
