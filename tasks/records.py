@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -113,9 +114,9 @@ def _without_check(raw: bytes, path: Path) -> bytes:
         values = json.loads(raw)
     except (ValueError, RecursionError):
         return raw  # the error is that of the caller
-    if not (isinstance(values, dict) and CHECK in values):
-        return raw
-    recorded = values.pop(CHECK)
+    recorded = values.pop(CHECK, None) if isinstance(values, dict) else None
+    if not (isinstance(recorded, str) and re.fullmatch("[0-9a-f]{16}", recorded)):
+        return raw  # a key of the same name in somebody else's file
     if recorded != _digest(values):
         raise UserError(
             f"{path} has changed since it was written",

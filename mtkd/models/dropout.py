@@ -1,4 +1,4 @@
-"""Dropout that draws only the dropped positions: a number per value would cost a CPU a fifth of a step."""
+"""Dropout that draws only the dropped positions, and attention with it: faster on a CPU than torch's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+_LEAST = 1e-12  # no tensor has so many values that a smaller probability drops one
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -32,7 +33,7 @@ def dropout(values: Tensor, p: float) -> Tensor:
         values: any shape.
         p: the probability that a value becomes 0, from 0 to 1.
     """
-    if p == 0 or values.numel() == 0:
+    if p < _LEAST or values.numel() == 0:
         return values
     if values.device.type != "cpu" or p == 1:
         return nn.functional.dropout(values, p)
@@ -78,7 +79,7 @@ def attention(
         query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
         scores = query @ key.transpose(-1, -2)
         if mask is not None and mask.dtype == torch.bool:
-            mask = torch.zeros(mask.shape).masked_fill_(~mask, torch.finfo(scores.dtype).min)
+            mask = scores.new_zeros(mask.shape).masked_fill_(~mask, torch.finfo(scores.dtype).min)
         if mask is not None:
             scores = scores + mask.to(scores.dtype)
         return dropout(scores.softmax(-1), p) @ value

@@ -92,6 +92,11 @@ def test_what_is_not_toml(tmp_path: Path) -> None:
         read_toml(tmp_path / "none.toml")
 
 
+def test_a_key_of_the_same_name_in_another_file_is_no_digest(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"check": True})
+    assert read_record(tmp_path / "a.json", dict[str, Any]) == {"check": True}
+
+
 def test_a_changed_value_is_noticed_and_times_may_differ(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     write_record(file, GOOD | {"more": {"seconds": 1.5, "où": [1e-7, None]}})

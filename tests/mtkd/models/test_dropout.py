@@ -63,6 +63,7 @@ def test_ends_of_the_range() -> None:
     assert dropout(values, 0.0) is values and dropout(values[:0], 0.5).shape == (0,)
     assert torch.equal(dropout(values, 1.0), torch.zeros(50))
     assert torch.equal(dropout(values, NEVER), values)
+    assert torch.equal(dropout(values, 1e-300), values)
 
 
 def test_modules_are_replaced_and_do_nothing_in_evaluation() -> None:
@@ -97,6 +98,9 @@ def test_attention_without_drops_is_that_of_torch(number: int, scaling: float | 
         theirs = torch.autograd.grad((expected * weights).sum(), (query, key, value), retain_graph=True)
         for one, other in zip(ours, theirs, strict=True):
             assert torch.allclose(one, other, atol=1e-5)
+    if mask is None or mask.dtype == torch.bool:
+        exact = attention(query.double(), key.double(), value.double(), mask, scaling, 0.0)
+        assert torch.allclose(exact.float(), expected, atol=1e-6)
     with torch.autocast("cpu", torch.bfloat16):
         reduced = attention(query, key, value, mask, scaling, 0.0)
     assert reduced.dtype == torch.bfloat16 and torch.allclose(reduced.float(), expected, atol=0.05)
