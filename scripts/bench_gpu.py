@@ -37,7 +37,8 @@ from tasks.hub_loading import DEFAULT_ENCODER
 from tasks.task_names import resolve
 from tasks.tokeniser import Tokeniser
 
-# Dense TFLOP/s by the manufacturer's data sheet, for the first name that the device's name contains.
+# Dense TFLOP/s for the first name that the device's name contains. They were not looked up: --peak-tflops
+# replaces them.
 PEAKS = {
     "H200": {"bf16": 989.5, "fp32": 67.0},
     "H100 PCIe": {"bf16": 756.0, "fp32": 51.0},
