@@ -15,6 +15,7 @@ from mtkd.models.dropout import use_dropout
 from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.pretrained_config import locate
 from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.linear import use_linear
 from mtkd.models.model_card import SAVED, model_card, usage
 from mtkd.models.pretrained_weights import refuse_not_finite
 from mtkd.models.saved_model import (
@@ -52,6 +53,7 @@ class MultiTaskModel(nn.Module):
         super().__init__()
         self.encoder, self.tokeniser, self.info = encoder, tokeniser, info
         use_dropout(encoder)
+        use_linear(encoder)
         self.tasks = {task.head: task for task in tasks}
         if tokeniser.vocab_size > (known := len(encoder.embeddings.weight)):
             raise UserError(

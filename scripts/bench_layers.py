@@ -1,4 +1,6 @@
-"""Benchmark mtkd's dropout, and attention with it, against torch's: forward and backward pass on a CPU.
+"""Benchmark mtkd's dropout, attention with it, and linear layers against torch's on a CPU.
+
+Timed are the forward and the backward pass, of linear layers also the forward pass alone.
 
 Both run in turn; printed are their median times and the median of their ratios with its quartiles.
 """
@@ -11,21 +13,25 @@ from collections.abc import Callable
 import click
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from mtkd.models.dropout import attention, dropout
+from mtkd.models.linear import Linear
 
 P = 0.1
 HIDDEN = ((32, 40, 384), (16, 128, 312))  # B, L, d
 ATTENTION = ((32, 12, 40, 32), (16, 12, 128, 26))  # B, heads, L, d
+LINEAR = ((768, 768), (768, 3072), (3072, 768), (384, 1536), (312, 1200))  # inputs, outputs
+ROWS = 1360  # of a linear layer's input: 16 texts of 85 tokens
 
 
 def seconds(run: Callable[[], Tensor], inputs: tuple[Tensor, ...]) -> float:
-    """The time of a forward and backward pass."""
+    """The time of a forward pass, and of a backward pass to the inputs if there are any."""
     started = time.perf_counter()
     made = run()
-    torch.autograd.grad(made, inputs, torch.ones_like(made))
+    if inputs:
+        torch.autograd.grad(made, inputs, torch.ones_like(made), allow_unused=True)
     return time.perf_counter() - started
 
 
@@ -70,6 +76,18 @@ def main(rounds: int, threads: int) -> None:
                     lambda a=parts, p=p: attention(a[0], a[1], a[2], None, None, p),  # type: ignore[misc]
                     lambda a=parts, p=p: functional.scaled_dot_product_attention(*a, dropout_p=p),  # type: ignore[misc]
                     parts,
+                    rounds,
+                )
+    for width, outputs in LINEAR:
+        layer, ours = nn.Linear(width, outputs), Linear(width, outputs)
+        values = torch.randn(ROWS, width, requires_grad=True)
+        for what, inputs in (("forward", ()), ("forward and backward", (values, ours.weight, layer.weight))):
+            with torch.set_grad_enabled(bool(inputs)):
+                report(
+                    f"linear {(ROWS, width)} to {outputs}, {what}",
+                    lambda v=values, m=ours: m(v),  # type: ignore[misc]
+                    lambda v=values, m=layer: m(v),  # type: ignore[misc]
+                    inputs,
                     rounds,
                 )
 

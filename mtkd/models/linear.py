@@ -1,0 +1,80 @@
+"""Linear layers in fp32 through oneDNN in place of MKL, torch's default, which is slow on AMD processors."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_LEAST = 1 << 22  # multiplications; in fewer, the time of the call counts more
+
+
+class Linear(nn.Linear):
+    """`torch.nn.Linear` with the same result up to rounding, through oneDNN where that is faster."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(..., in_features) -> (..., out_features)."""
+        if not _worthwhile(input, self.weight):
+            return super().forward(input)
+        if torch.is_grad_enabled():
+            return _Multiplied.apply(input, self.weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
+        return _multiply(input, self.weight, self.bias)
+
+
+def use_linear(module: nn.Module) -> None:
+    """Turn every `torch.nn.Linear` inside a module into `Linear`; the weights stay the same tensors."""
+    if has_slow_mkl():
+        for child in module.modules():
+            if type(child) is nn.Linear:
+                child.__class__ = Linear
+
+
+@cache
+def has_slow_mkl() -> bool:
+    """True on an AMD processor, where MKL leaves out its best code, if torch has oneDNN to replace it."""
+    processor = Path("/proc/cpuinfo")
+    return (
+        hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and torch.backends.mkldnn.is_available()
+        and processor.exists()
+        and "AuthenticAMD" in processor.read_text(errors="replace")
+    )
+
+
+def _worthwhile(values: Tensor, weight: Tensor) -> bool:
+    return (
+        values.device.type == "cpu"
+        and values.dtype == weight.dtype == torch.float32
+        and values.numel() * len(weight) >= _LEAST
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+    )
+
+
+def _multiply(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(values, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+class _Multiplied(torch.autograd.Function):
+    """values @ weight.T + bias. oneDNN is no faster for the gradient of the weights."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(values, weight)
+        return _multiply(values, weight, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        values, weight = ctx.saved_tensors
+        to_values, to_weight, to_bias = ctx.needs_input_grad
+        rows = gradient.flatten(0, -2)
+        return (
+            _multiply(gradient, weight.t()) if to_values else None,
+            rows.t() @ values.flatten(0, -2) if to_weight else None,
+            rows.sum(0) if to_bias else None,
+        )
