@@ -40,7 +40,7 @@ def _json_value(ctx: click.Context, param: click.Parameter, value: str | None) -
     try:
         return None if value is None else json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{param.opts[0]} {value!r} is not JSON: {error}") from error
+        raise UserError(f"{param.opts[0]} {str(value)[:60]!r} is not JSON: {error}") from error
 
 
 @click.command()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from flips import silent
-from wrong_inputs import Lab
+from wrong_inputs.lab import Lab
 
 ITEMS = ("teacher", "student", "knowledge", "corpus", "store", "export", "generator", "compared")
 FLIPS = 10_000

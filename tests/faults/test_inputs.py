@@ -7,31 +7,34 @@ about two hours of one core; MTKD_FAULTS=7 runs every seventh of them.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import wrong_inputs
+from wrong_inputs.json_files import json_cases, value_cases
+from wrong_inputs.lab import Case, Lab, remove, run
 
 EVERY = int(os.environ.get("MTKD_FAULTS", "0"))
 SAMPLE = (
     *("cli mask --copies", "cli mask --seed", "cli check --max-length", "task file (check) name"),
     *("task file (check) range", "task file (check) files", "task file NULs", "pipeline digits"),
-    *("data check", "init ", "span.jsonl", "encoder config", "out mask"),
+    *("data check", "init ", "span.jsonl", "encoder config", "out mask", "endpoint"),
 )  # fmt: skip
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> wrong_inputs.Lab:
-    return wrong_inputs.Lab(tmp_path_factory.mktemp("lab"))
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    lab = Lab(tmp_path_factory.mktemp("lab"))
+    with lab.running:
+        yield lab
 
 
-def check(
-    lab: wrong_inputs.Lab, case: wrong_inputs.Case, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def check(lab: Lab, case: Case, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = case.words(lab, place)
     (place / "work").mkdir(exist_ok=True)
     monkeypatch.chdir(place / "work")
-    answer, printed = wrong_inputs.run(words)
+    answer, printed = run(words)
     allowed = ("refused",) if case.refused else ("refused", "accepted")
     assert answer in allowed, f"{answer}\n{printed}"
     if answer == "refused":
@@ -40,7 +43,7 @@ def check(
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_sample(lab: wrong_inputs.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_sample(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr("tasks.progress._quiet", False)
     found = [case for case in wrong_inputs.cases() if case.name.startswith(name)]
     assert found, name
@@ -50,8 +53,8 @@ def test_a_sample(lab: wrong_inputs.Lab, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.skipif(not EVERY, reason="takes hours: set MTKD_FAULTS")
-def test_all(lab: wrong_inputs.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [*wrong_inputs.cases(), *wrong_inputs.json_cases(), *wrong_inputs.value_cases(lab)][::EVERY]
+def test_all(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [*wrong_inputs.cases(), *json_cases(), *value_cases(lab)][::EVERY]
     wrong = []
     for number, case in enumerate(cases):
         place = tmp_path / str(number)
@@ -60,5 +63,5 @@ def test_all(lab: wrong_inputs.Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             check(lab, case, place, monkeypatch)
         except AssertionError as error:
             wrong.append(f"{case.name}: {str(error).splitlines()[0]}")
-        wrong_inputs.remove(place)
+        remove(place)
     assert not wrong, "\n".join(wrong)

@@ -181,7 +181,9 @@ class Client:
         if status in _MAY_PASS or status >= 500:
             wait = _seconds(headers.get("retry-after"))
             if wait is not None and wait > _LONGEST_WAIT:
-                raise self.stop_with(reason, hint=f"run the same command again in {wait:,.0f} s, as it asks")
+                raise self.stop_with(
+                    reason, hint=f"run the same command again in {min(wait, 1e9):,.0f} s, as it asks"
+                )
             raise _TryAgain(reason, wait=wait, busy=status in _BUSY)
         if status in _OF_ONE_REQUEST:
             raise RequestFailed(reason, refused=True)

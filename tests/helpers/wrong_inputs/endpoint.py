@@ -1,0 +1,69 @@
+# ruff: noqa: E501
+"""Endpoints that fail, and options that do not fit one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fake_endpoint import Reply, said
+
+from wrong_inputs.commands import generate
+from wrong_inputs.json_files import DEEP
+from wrong_inputs.lab import Case, Lab
+
+REPLIES = {
+    "ok": said("Where was Anna born?"), "no text": said(None), "empty": said(""), "no question": said("I cannot."),
+    "escape": said("\x1b[31mWhere was Anna born?"), "surrogate": Reply(200, b'{"choices": [{"message": {"content": "\\ud800?"}}]}'),
+    "long": said("Why " + "x" * 10**6 + "?"), "nothing": Reply(), "HTML": Reply(200, "<html>"), "list": Reply(200, "[]"),
+    "deep": Reply(200, "[" * DEEP), "no choices": Reply(200, {"choices": []}), "choices": Reply(200, {"choices": "x"}),
+    "usage": Reply(200, said("Where was Anna born?").body | {"usage": {"prompt_tokens": "x", "completion_tokens": -1}}),
+    "NULs": Reply(200, b"\x00" * 99), "latin-1": Reply(200, b'{"choices": "\xe9"}'), "moved": Reply(301, "", {"Location": "http://127.0.0.1:1/"}),
+    "unauthorised": Reply(401, "\x1b[31mno"), "missing": Reply(404), "too many": Reply(429, "", {"Retry-After": "x"}),
+    "wait": Reply(429, "", {"Retry-After": "1e300"}), "broken": Reply(500, b"\xff"), "length": Reply(200, "x", {"Content-Length": "9999"}),
+}  # fmt: skip
+# Questions, or answers without one, of which there are too few here to end the job.
+KEPT = ("ok", "escape", "surrogate", "long", "usage", "no text", "empty", "no question")
+OPTIONS: dict[str, list[Any]] = {
+    "no model": ["--endpoint-model", ""], "body": ["--extra-body", "[]"], "body deep": ["--extra-body", "[" * DEEP],
+    "body nan": ["--extra-body", '{"temperature": NaN}'], "template": ["--prompt-template", "{"],
+    "price": ["--price-in", "nan"], "concurrency": ["--concurrency", 0], "rate": ["--requests-per-minute", "0"],
+    "timeout": ["--timeout", "nan"], "retries": ["--retries", "-1"], "key": ["--api-key-env", "="],
+}  # fmt: skip
+URLS = (
+    "http://",
+    "http://[",
+    "http://127.0.0.1:1/v1",
+    "http://127.0.0.1:99999/v1",
+    "http://a b/v1",
+    "https://x.invalid/v1",
+)
+
+
+def _url(lab: Lab, reply: str) -> str:
+    """The address of the lab's server where it gives a reply: the first part of the path."""
+    endpoint = lab.endpoint
+    endpoint.reply = lambda prompt: REPLIES[endpoint.paths[-1].split("/")[1].replace("_", " ")]
+    return endpoint.url.replace("/v1", f"/{reply.replace(' ', '_')}/v1")
+
+
+def endpoint_cases() -> Iterator[Case]:
+    few = ("--endpoint-model", "m", "--retries", 0, "--timeout", 5, "--words", "5:10")
+    for name in REPLIES:
+
+        def ask(lab: Lab, at: Path, n=name) -> list[Any]:
+            return generate(_url(lab, n), lab.texts, at / "out", *few)
+
+        yield Case(
+            f"endpoint answers {name}",
+            ask,
+            refused=name not in KEPT,
+        )
+    for name, more in OPTIONS.items():
+        yield Case(
+            f"endpoint option {name}",
+            lambda lab, at, m=more: generate(_url(lab, "ok"), lab.texts, at / "out", *few, *m),
+        )
+    for url in URLS:
+        yield Case(f"endpoint at {url}", lambda lab, at, u=url: generate(u, lab.texts, at / "out", *few))

@@ -1,0 +1,146 @@
+# ruff: noqa: E501
+"""Wrong values and content of the JSON files that commands read."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.records import CHECK
+from wrong_inputs.commands import Command, distill, evaluate, generate, hsk, predict, refine
+from wrong_inputs.lab import POCKET, Case, Lab, replace
+
+BIG, DEEP = 10**30, 100_000
+
+
+DIGITS = "9" * 5000
+
+
+SURROGATE = "\\ud800"  # as JSON writes it
+
+
+# What stands in place of each value of a JSON file.
+WRONG: dict[str, Any] = {
+    "null": None, "list": [], "table": {}, "text": "x", "empty": "", "-1": -1, "0": 0, "1e300": 1e300,
+    "big": BIG, "nan": float("nan"), "true": True, "dots": "..", "dotted": "a.b", "long": "x" * 5000,
+    "nested": [[{}]],
+}  # fmt: skip
+
+
+MISSING = object()
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value of a JSON file; of a list, only those of its first two entries."""
+    yield path
+    inner = (
+        value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    )
+    for key, part in inner:
+        yield from leaves(part, (*path, key))
+
+
+def changed(value: Any, path: tuple[Any, ...], wrong: Any) -> Any:
+    """The value of a JSON file with a part replaced, or left out (`MISSING`)."""
+    if not path:
+        return None if wrong is MISSING else wrong
+    value = copy.deepcopy(value)
+    part = value
+    for key in path[:-1]:
+        part = part[key]
+    if wrong is MISSING:
+        del part[path[-1]]
+    else:
+        part[path[-1]] = wrong
+    return value
+
+
+RAW = {  # contents of a JSON file that are no JSON, or hardly
+    "nothing": "", "not JSON": "{", "latin-1": b'{"a": "\xe9"}', "NULs": b"\x00" * 64, "deep": "[" * DEEP,
+    "digits": f'{{"format": {DIGITS}}}', "surrogate": f'{{"format": "{SURROGATE}"}}', "bool": "true",
+}  # fmt: skip
+
+
+JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
+    ("teacher", "model/model.json", {
+        "evaluate": lambda lab, place, out: evaluate(place, out),
+        "distill": lambda lab, place, out: distill(place, out),
+    }),
+    ("teacher", "run.json", {
+        "report": lambda lab, place, out: ["report", "html", place, "--out", out.with_suffix(".html")],
+        "distill": lambda lab, place, out: distill(place, out),
+        "out": lambda lab, place, out: refine(lab.encoder, place),
+    }),
+    ("teacher", "model/tokenizer_config.json", {"evaluate": lambda lab, place, out: evaluate(place, out)}),
+    ("student", "model/model.json", {"evaluate": lambda lab, place, out: evaluate(place, out)}),
+    ("student", "run.json", {
+        "report": lambda lab, place, out: ["report", "html", lab.teacher, place, "--out", out.with_suffix(".html")],
+    }),
+    ("knowledge", "run.json", {"report": lambda lab, place, out: ["report", "knowledge", place, "--out", out]}),
+    ("encoder", "config.json", {"refine": lambda lab, place, out: refine(place, out)}),
+    ("encoder", "tokenizer_config.json", {"refine": lambda lab, place, out: refine(place, out)}),
+    ("corpus", "manifest.json", {
+        "distill": lambda lab, place, out: distill(lab.teacher, out, "--corpus", place, "--limit", 32),
+        "out": lambda lab, place, out: [
+            "augment", "mask", *POCKET, "--limit", 32, "--copies", 2, "--out", place
+        ],
+    }),
+    ("store", "manifest.json", {
+        "distill": lambda lab, place, out: hsk(lab, out, "--store", place),
+        "info": lambda lab, place, out: ["store", "info", place],
+        "verify": lambda lab, place, out: ["store", "verify", place],
+        "repair": lambda lab, place, out: ["store", "build", "--repair", "--out", place],
+    }),
+    ("export", "export.json", {"predict": lambda lab, place, out: predict(place, out)}),
+    ("export", "model.json", {"predict": lambda lab, place, out: predict(place, out)}),
+    ("generator", "questions.json", {
+        "generate": lambda lab, place, out: generate(place, lab.texts, out),
+    }),
+    ("generator", "config.json", {"generate": lambda lab, place, out: generate(place, lab.texts, out)}),
+    ("pipeline", "out/pipeline.json", {
+        "run": lambda lab, place, out: ["run", place / "job.toml", "--dry-run"],
+    }),
+]  # fmt: skip
+
+
+def json_cases() -> Iterator[Case]:
+    """Every value of every JSON file that commands read, replaced by each wrong one."""
+
+    def damage(lab: Lab, at: Path, item: str, file: str, content: Callable[[Path], str | bytes]) -> Path:
+        place = lab.copy(item, at)
+        replace(place / file, content(place / file))
+        return place
+
+    for item, file, commands in JSON_FILES:
+        for command, words in commands.items():
+            for name, raw in RAW.items():
+                yield Case(
+                    f"{item}/{file} ({command}) {name}",
+                    lambda lab, at, i=item, f=file, w=words, r=raw: w(
+                        lab, damage(lab, at, i, f, lambda _: r), at / "out"
+                    ),
+                    refused=name != "surrogate",  # it is JSON, and some records may have further keys
+                )
+
+
+def value_cases(lab: Lab, only: str = "") -> Iterator[Case]:
+    for item, file, commands in JSON_FILES:
+        if only not in f"{item}/{file}":
+            continue
+        value = json.loads((getattr(lab, item) / file).read_text())
+        value.pop(CHECK, None)
+        for path in leaves(value):
+            for kind, wrong in (*WRONG.items(), ("missing", MISSING)):
+                for command, words in commands.items():
+                    name = f"{item}/{file} ({command}) {'.'.join(map(str, path))} = {kind}"
+                    text = json.dumps(changed(value, path, wrong))
+
+                    def make(lab: Lab, at: Path, i=item, f=file, w=words, t=text) -> list[Any]:
+                        place = lab.copy(i, at)
+                        replace(place / f, t)
+                        return w(lab, place, at / "out")
+
+                    yield Case(name, make, refused=False)

@@ -1,0 +1,236 @@
+# ruff: noqa: E501
+"""Tiny inputs of every kind, and how a command is run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fake_endpoint import FakeEndpoint, serve
+
+from tasks.records import CHECK, has_check
+
+SECONDS = 40
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command with something wrong.
+
+    Attributes:
+        name: what is wrong.
+        words: lab, empty directory -> the words of the command, after what they name was damaged.
+        refused: False if the command may also accept the input.
+    """
+
+    name: str
+    words: Callable[[Lab, Path], list[Any]]
+    refused: bool = True
+
+
+@dataclass
+class Lab:
+    """Tiny inputs of every kind, each made once, when a case needs it."""
+
+    root: Path
+    make: dict[str, Callable[[Lab, Path], None]] = field(default_factory=lambda: dict(MAKERS))
+    running: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @functools.cached_property
+    def endpoint(self) -> FakeEndpoint:
+        """A server, until `running` is closed."""
+        return self.running.enter_context(serve())
+
+    def __getattr__(self, name: str) -> Path:
+        if name not in self.make:
+            raise AttributeError(name)
+        place = self.root / name
+        if not (self.root / f"{name}.finished").exists():
+            shutil.rmtree(place, ignore_errors=True)
+            self.make[name](self, place)
+            (self.root / f"{name}.finished").touch()
+        return place
+
+    def copy(self, name: str, to: Path) -> Path:
+        """A copy of an input whose files may be replaced, but not written into; without digests of them."""
+        left_out = shutil.ignore_patterns("digests.json")
+        shutil.copytree(getattr(self, name), to / name, copy_function=os.link, ignore=left_out)
+        for file in (to / name).rglob("*.json"):
+            if has_check(file):
+                replace(
+                    file, json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != CHECK})
+                )
+        return to / name
+
+
+def run(words: list[Any]) -> tuple[str, str]:
+    """Run a command in this process.
+
+    Returns:
+        "refused" (exit code 2 with one error), "accepted" (0), "hang", or "code N" or the traceback's last
+        line; and what the command printed.
+    """
+    from mtkd.cli.main import main
+
+    def late(*_: Any) -> None:
+        raise TimeoutError("no answer")
+
+    printed = io.StringIO()
+    before, argv, handler = Path.cwd(), sys.argv, signal.signal(signal.SIGALRM, late)
+    sys.argv = ["mtkd", *map(str, words)]
+    signal.alarm(SECONDS)
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            main()
+        answer = "accepted"
+    except SystemExit as left:
+        text = printed.getvalue()
+        whole = left.code == 2 and "error: " in text and "Traceback" not in text
+        answer = "refused" if whole else "accepted" if not left.code else f"code {left.code}"
+    except TimeoutError:
+        answer = "hang"
+    except BaseException as error:
+        where = traceback.extract_tb(error.__traceback__)
+        ours = [f for f in where if "/site-packages/" not in f.filename and "helpers" not in f.filename]
+        last = ours[-1]
+        line = f"{type(error).__name__}: {error}".splitlines()[0][:150]
+        answer = f"traceback {line} @ {'/'.join(last.filename.split('/')[-3:])}:{last.lineno} {last.name}"
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+        sys.argv = argv
+        os.chdir(before)
+    return answer, printed.getvalue()
+
+
+def do(*words: Any) -> None:
+    answer, printed = run([*words, "--quiet"])
+    assert answer == "accepted", (answer, printed)
+
+
+TINY = ("--limit", 32, "--eval-limit", 16, "--epochs", 1, "--batch", 16)
+
+
+BILSTM = [f"--set=student.bilstm.{part}_size=8" for part in ("hidden", "output", "projection", "embedding")]
+
+
+POCKET = ("--data", "pocket", "--tasks", "rte")
+
+
+HSK = [
+    f"--set={setting}"
+    for setting in (
+        "student.max_length=24", "student.transformer.layers=2", "student.transformer.hidden_size=12",
+        "student.transformer.heads=2", "student.transformer.intermediate_size=16", "terms.hidden.depth=2",
+        "terms.hidden.tokens=4", "terms.hidden.width=0.5",
+    )
+]  # fmt: skip
+
+
+MLM = (
+    "--set=student.transformer.hidden_size=16",
+    "--set=student.transformer.heads=2",
+    "--set=terms.relation.splits=2",
+    "--set=student.transformer.layers=2",
+)
+
+
+T5 = ("--vocab-size", 150, "--d-model", 16, "--layers", 1, "--heads", 2, "--d-ff", 32)
+
+
+def _encoder(lab: Lab, place: Path) -> None:
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    from mtkd.models.encoders.pretrained_config import locate
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
+    BertModel(BertConfig(vocab_size=30522, max_position_embeddings=128, **sizes)).save_pretrained(place)
+    AutoTokenizer.from_pretrained(locate("minilm")).save_pretrained(place)
+
+
+def _rows(lab: Lab, place: Path) -> None:
+    place.mkdir()
+    rows = [{"text": f"row {n} is {'good' if n % 2 else 'bad'}", "label": "ab"[n % 2]} for n in range(40)]
+    for split in ("train", "validation"):
+        (place / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = 'name = "topics"\nkind = "classify"\ncolumns = ["text"]\nlabels = ["a", "b"]\n'
+    files = 'train = "train.jsonl"\nvalidation = "validation.jsonl"\n'
+    (place / "topics.toml").write_text(f"{task}[files]\n{files}")
+
+
+def _grid(lab: Lab, place: Path) -> None:
+    place.mkdir()
+    (place / "grid.toml").write_text(
+        'title = "t"\nrecipe = "mkd-lstm"\ntasks = ["rte"]\nseeds = [0]\n[set]\n"train.epochs" = 1\n[cells.a]\n'
+    )
+
+
+def _pipeline(lab: Lab, place: Path) -> None:
+    place.mkdir()
+    (place / "job.toml").write_text(
+        f'data = "pocket"\ntasks = "rte"\nlimit = 32\nout = "out"\n[steps.teacher]\ncommand = "refine"\n'
+        f'encoder = "{lab.encoder}"\nepochs = 1\n'
+    )
+    do("run", place / "job.toml")
+
+
+MAKERS: dict[str, Callable[[Lab, Path], None]] = {
+    "encoder": _encoder,
+    "rows": _rows,
+    "grid": _grid,
+    "pipeline": _pipeline,
+    "teacher": lambda lab, out: do(
+        "refine", "--data", "pocket", "--tasks", "sst2,rte,stsb", "--encoder", lab.encoder, "--out", out,
+        *TINY, "--set", "max_length=32",
+    ),
+    "student": lambda lab, out: do(
+        "distill", "mkd-lstm", *POCKET, "--teacher", lab.teacher, "--out", out, *TINY, *BILSTM
+    ),
+    "knowledge": lambda lab, out: do(
+        "distill", "hsk-tinybert-4", *POCKET, "--teacher", lab.teacher, "--out", out, *TINY, *HSK
+    ),
+    "corpus": lambda lab, out: do("augment", "mask", *POCKET, "--limit", 32, "--copies", 2, "--out", out),
+    "store": lambda lab, out: do(
+        "store", "build", "--recipe", "hsk-tinybert-4", *POCKET, "--limit", 32, "--teacher", lab.teacher,
+        "--out", out, *HSK,
+    ),
+    "export": lambda lab, out: do("export", "--model", lab.student, "--out", out),
+    "compared": lambda lab, out: do(
+        "compare", lab.grid / "grid.toml", "--data", "pocket", "--teacher", lab.teacher, "--out", out, *TINY[:4], *BILSTM
+    ),
+    "generator": lambda lab, out: do(
+        "augment", "questions", "train", "--data", "pocket", "--task", "squad", "--model", "fresh",
+        "--out", out, "--limit", 16, "--steps", 2, "--batch", 8, "--max-input", 64, "--max-output", 12, *T5,
+    ),
+    "texts": lambda lab, out: (out.mkdir(), (out / "text.txt").write_text("Anna was born in Rome in 1990 . " * 12 + "\n")),
+}  # fmt: skip
+
+
+def remove(place: Path) -> None:
+    """Remove what a case made."""
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def replace(file: Path, content: str | bytes) -> None:
+    """Write a file anew, without touching other links to it."""
+    file.unlink(missing_ok=True)
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_file(at: Path, name: str, content: str | bytes) -> Path:
+    (at / name).parent.mkdir(parents=True, exist_ok=True)
+    replace(at / name, content)
+    return at / name

@@ -1,0 +1,222 @@
+# ruff: noqa: E501
+"""Wrong files of rows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from wrong_inputs.commands import generate
+from wrong_inputs.json_files import BIG, DEEP, DIGITS, SURROGATE
+from wrong_inputs.lab import MLM, TINY, Case, Lab, write_file
+
+
+def _line(**values: Any) -> str:
+    return json.dumps(values) + "\n"
+
+
+def _table(columns: dict[str, Any]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    names, arrays = list(columns), list(columns.values())
+    pq.write_table(
+        pa.table([pa.array(values) for values in arrays], names=[n.rstrip("2") for n in names]), sink
+    )
+    return bytes(sink.getvalue())
+
+
+WHOLE = "".join(_line(text=f"row {n}", label="ab"[n % 2]) for n in range(20))
+
+
+# Files of rows with a text and a label: suffix, content, whether they must be refused.
+TABLES: dict[str, tuple[str, Any, bool]] = {
+    "empty": (".jsonl", "", True),
+    "NULs": (".jsonl", b"\x00" * 100, True),
+    "deep": (".jsonl", WHOLE + "[" * DEEP + "\n", True),
+    "deep field": (".jsonl", _line(text="a", label="a", more=1) + '{"text": "a", "label": "a", "more": ' + "[" * DEEP + "}\n", True),
+    "digits": (".jsonl", WHOLE + f'{{"text": "a", "label": {DIGITS}}}\n', True),
+    "digits more": (".jsonl", f'{{"text": "a", "label": "a", "more": {DIGITS}}}\n', True),
+    "long int": (".jsonl", WHOLE + f'{{"text": "a", "label": {10**400}}}\n', True),
+    "surrogate text": (".jsonl", WHOLE + f'{{"text": "{SURROGATE}", "label": "a"}}\n', True),
+    "surrogate label": (".jsonl", WHOLE + f'{{"text": "a", "label": "{SURROGATE}"}}\n', True),
+    "surrogate name": (".jsonl", f'{{"text": "a", "label": "a", "{SURROGATE}": 1}}\n', True),
+    "surrogate more": (".jsonl", f'{{"text": "a", "label": "a", "more": "{SURROGATE}"}}\n', True),
+    "ints": (".jsonl", _line(text=1, label="a") * 3, True),
+    "mixed": (".jsonl", WHOLE + _line(text=[1], label="a"), True),
+    "label list": (".jsonl", WHOLE + _line(text="a", label=[1]), True),
+    "label table": (".jsonl", WHOLE + _line(text="a", label={"a": {}}), True),
+    "label nan": (".jsonl", WHOLE + '{"text": "a", "label": NaN}\n', True),
+    "label escape": (".jsonl", WHOLE + _line(text="a", label="\x1b[31mred"), True),
+    "name escape": (".jsonl", WHOLE + _line(text="a", label="a", **{"\x1b[31m": 1}), True),
+    "csv quotes": (".csv", 'text,label\n"a,b\n', True),
+    "csv field": (".csv", "text,label\n" + "x" * 200_000 + ",a\n", False),
+    "csv NUL": (".csv", "text,label\na\x00,a\n", False),
+    "csv twice": (".csv", "text,text,label\na,b,a\n", True),
+    "csv header": (".csv", "\n\n", True),
+    "csv utf16": (".csv", "text,label\na,a\n".encode("utf-16")[:-1], False),
+    "tsv empty": (".tsv", "", True),
+    "parquet not": (".parquet", "x", True),
+    "parquet cut": (".parquet", b"PAR1" + b"\x00" * 40 + b"PAR1", True),
+    "parquet ints": (".parquet", lambda: _table({"text": [1, 2], "label": ["a", "b"]}), True),
+    "parquet twice": (".parquet", lambda: _table({"text": ["a"], "text2": ["b"], "label": ["a"]}), True),
+    "parquet label twice": (".parquet", lambda: _table({"text": ["a"], "label": ["b"], "label2": ["a"]}), True),
+    "parquet null": (".parquet", lambda: _table({"text": [None], "label": ["a"]}), True),
+    "parquet list": (".parquet", lambda: _table({"text": [["a"]], "label": ["a"]}), True),
+    "parquet bytes": (".parquet", lambda: _table({"text": [b"\xff"], "label": ["a"]}), True),
+    "parquet label struct": (".parquet", lambda: _table({"text": ["a"], "label": [{"a": 1}]}), True),
+    "parquet label bytes": (".parquet", lambda: _table({"text": ["a"], "label": [b"\xff"]}), True),
+    "parquet label inf": (".parquet", lambda: _table({"text": ["a"], "label": [float("inf")]}), True),
+    "parquet empty": (".parquet", lambda: _table({}), True),
+    "gz not": (".jsonl.gz", WHOLE, True),
+    "gz cut": (".jsonl.gz", gzip.compress(WHOLE.encode())[:-12], True),
+    "gz trailing": (".jsonl.gz", gzip.compress(WHOLE.encode()) + b"xx", True),
+    "gz damaged": (".jsonl.gz", gzip.compress(WHOLE.encode())[:20] + b"\x00\xff" * 20, True),
+    "gz crc": (".jsonl.gz", gzip.compress(WHOLE.encode())[:-8] + b"\x00" * 8, True),
+    "gz csv": (".csv.gz", b"", True),
+}  # fmt: skip
+
+
+def table_cases() -> Iterator[Case]:
+    """Files of rows, read by `data check`, refine, predict and init."""
+
+    def write(at: Path, entry: tuple[Any, Any, bool]) -> Path:
+        content = entry[1]() if callable(entry[1]) else entry[1]
+        return write_file(at, f"in{entry[0]}", content)
+
+    def task(lab: Lab, at: Path, file: str) -> Path:
+        lab.copy("rows", at)
+        text = (lab.rows / "topics.toml").read_text().replace('"train.jsonl"', f'"{file}"')
+        return write_file(at, "rows/topics.toml", text)
+
+    for name, entry in TABLES.items():
+
+        def check(lab: Lab, at: Path, e=entry) -> list[Any]:
+            return ["data", "check", "--tasks", task(lab, at, str(write(at, e)))]
+
+        def refine(lab: Lab, at: Path, e=entry) -> list[Any]:
+            words = ["--encoder", lab.encoder, "--out", at / "out", *TINY, "--steps", 1]
+            return ["refine", "--tasks", task(lab, at, str(write(at, e))), *words]
+
+        def unlabelled(lab: Lab, at: Path, e=entry) -> list[Any]:
+            return [
+                "data",
+                "check",
+                "--tasks",
+                lab.rows / "topics.toml",
+                "--unlabelled",
+                f"topics={write(at, e)}",
+            ]
+
+        def predict(lab: Lab, at: Path, e=entry) -> list[Any]:
+            task = write_file(
+                at,
+                "p.toml",
+                'name = "p"\nkind = "classify"\ncolumns = ["text"]\nlabels = ["a", "b"]\nhead = "sst2"\n',
+            )
+            return [
+                "predict",
+                "--model",
+                lab.teacher,
+                "--task",
+                task,
+                "--in",
+                write(at, e),
+                "--out",
+                at / "out.jsonl",
+            ]
+
+        def init(lab: Lab, at: Path, e=entry) -> list[Any]:
+            return ["init", write(at, e), "--out", at / "out"]
+
+        def text(lab: Lab, at: Path, e=entry) -> list[Any]:
+            return generate(lab.generator, write(at, e), at / "out")
+
+        def mlm(lab: Lab, at: Path, e=entry) -> list[Any]:
+            file = write(at, e)
+            return [
+                "distill", "minilm-6", "--text", file, "--teacher", lab.encoder, *MLM, "--out", at / "out", "--steps", 1,
+                "--set=student.max_length=8", "--batch", 2, "--eval-limit", 2,
+            ]  # fmt: skip
+
+        yield Case(f"data check {name}", check, entry[2])
+        yield Case(f"data refine {name}", refine, entry[2])
+        of_labels = "label" in name or name in ("ints", "parquet list")
+        yield Case(f"unlabelled {name}", unlabelled, False)
+        yield Case(f"predict {name}", predict, entry[2] and not of_labels and "more" not in name)
+        yield Case(f"init {name}", init, False)
+        yield Case(f"qgen text {name}", text, False)
+        yield Case(f"distill text {name}", mlm, False)
+    for name, file in {
+        "dir": ".",
+        "missing": "none.jsonl",
+        "long": "x" * 300 + ".jsonl",
+        "gz": "train.jsonl.gz",
+        "odd": "train.xyz",
+    }.items():
+        for command in ("check", "refine"):
+            words = (
+                ["--encoder", "ENCODER", "--out", "OUT", *TINY, "--steps", 1] if command == "refine" else []
+            )
+
+            def make(lab: Lab, at: Path, f=file, c=command, w=words) -> list[Any]:
+                path = task(lab, at, f)
+                if f == "train.xyz":
+                    write_file(at, "rows/train.xyz", WHOLE)
+                named = {"ENCODER": lab.encoder, "OUT": at / "out"}
+                return [
+                    *(["data", "check"] if c == "check" else ["refine"]),
+                    "--tasks",
+                    path,
+                    *(named.get(x, x) for x in w),
+                ]
+
+            yield Case(f"data {command} file {name}", make)
+
+
+SPANS = {
+    "start text": {"text": ["Anna"], "answer_start": ["0"]},
+    "start float": {"text": ["Anna"], "answer_start": [0.5]},
+    "start null": {"text": ["Anna"], "answer_start": [None]},
+    "start huge": {"text": ["Anna"], "answer_start": [BIG]},
+    "text int": {"text": [1], "answer_start": [0]},
+    "text list": {"text": [["Anna"]], "answer_start": [0]},
+    "scalars": {"text": "Anna", "answer_start": 0},
+    "lengths": {"text": ["Anna", "a"], "answer_start": [0]},
+    "nested": {"text": [[["Anna"]]], "answer_start": [[0]]},
+    "null": {"text": None, "answer_start": None},
+    "empty": {},
+    "list": [],
+    "text": "Anna",
+    "tables": {"text": [{}], "answer_start": [{}]},
+}
+
+
+def span_cases() -> Iterator[Case]:
+    for name, answers in SPANS.items():
+        for identity in ("1", {"a": 1}, [1], None):
+            for suffix in (".jsonl", ".parquet"):
+
+                def make(lab: Lab, at: Path, a=answers, i=identity, s=suffix) -> list[Any]:
+                    row = {"id": i, "question": "Who?", "context": "Anna was born in Rome.", "answers": a}
+                    rows = [row] * 2 if i == "1" else [row]
+                    if s == ".parquet":
+                        try:
+                            content: Any = _table({key: [r[key] for r in rows] for key in row})
+                        except Exception:
+                            content = "not parquet"
+                    else:
+                        content = "".join(_line(**r) for r in rows)
+                    files = "".join(f'{split} = "{split}{s}"\n' for split in ("train", "validation"))
+                    for split in ("train", "validation"):
+                        write_file(at, f"{split}{s}", content)
+                    text = (
+                        'name = "qa"\nkind = "span"\ncolumns = ["question", "context"]\nlabel = "answers"\n'
+                    )
+                    return ["data", "check", "--tasks", write_file(at, "qa.toml", f"{text}[files]\n{files}")]
+
+                yield Case(f"span{suffix} {name} id {identity}", make)

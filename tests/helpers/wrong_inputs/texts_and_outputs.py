@@ -1,0 +1,65 @@
+# ruff: noqa: E501
+"""Plain text without anything to learn from, and impossible output paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from wrong_inputs.commands import COMMANDS, generate
+from wrong_inputs.lab import MLM, Case, Lab, write_file
+
+
+def text_cases() -> Iterator[Case]:
+    """Plain text without anything to learn from."""
+    for name, content in {
+        "empty": "", "blank": "\n \n\t\n", "control": "\x01\x02\x03\n" * 100, "zero-width": "\u200b\u200c\n" * 100,
+        "NULs": b"\x00" * 1000, "one long line": "a" * 2_000_000, "latin-1": b"caf\xe9\n" * 10, "BOM": "\ufeff" * 50,
+    }.items():  # fmt: skip
+
+        def mlm(lab: Lab, at: Path, c=content) -> list[Any]:
+            return [
+                "distill", "minilm-6", "--text", write_file(at, "t.txt", c), "--teacher", lab.encoder, *MLM, "--out", at / "out",
+                "--steps", 1, "--set=student.max_length=8", "--batch", 2, "--eval-limit", 2,
+            ]  # fmt: skip
+
+        yield Case(f"distill text only {name}", mlm, refused=False)
+        yield Case(
+            f"qgen text only {name}",
+            lambda lab, at, c=content: generate(lab.generator, write_file(at, "t.txt", c), at / "out"),
+            refused=False,
+        )
+
+
+OUTS = (
+    "x" * 300, "d/" * 2500, "/dev/null/x", "/etc/passwd", "/etc/passwd/x", ".", "..", "/", "\udcff", "a\nb",
+    "file/x", "file",
+)  # fmt: skip
+
+
+def out_cases() -> Iterator[Case]:
+    for name in (
+        "refine",
+        "distill",
+        "finetune",
+        "mask",
+        "qgen",
+        "qtrain",
+        "compare",
+        "init",
+        "evaluate",
+        "predict",
+        "report",
+    ):
+        for out in OUTS:
+
+            def make(lab: Lab, at: Path, n=name, o=out) -> list[Any]:
+                write_file(at, "work/file", "x")
+                words = COMMANDS[n](lab, at, at / "out")
+                if n == "evaluate":
+                    return [*words, "--json", o]
+                place = words.index("--out") + 1
+                return [*words[:place], o, *words[place + 1 :]]
+
+            yield Case(f"out {name} {out[:20]!r}", make, refused=False)

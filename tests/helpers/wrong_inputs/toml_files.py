@@ -1,0 +1,150 @@
+# ruff: noqa: E501
+"""Wrong task files, grids and pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from wrong_inputs.json_files import BIG, DIGITS, RAW
+from wrong_inputs.lab import TINY, Case, Lab, write_file
+
+TASK_VALUES = (
+    "''", "'keys'", "'train'", "'..'", "'a.b'", "'a/b'", "[]", "{}", "1", "-1", "true", "nan", "inf", str(BIG), DIGITS,
+    "[0, inf]", "[0, 1e308]", "[1, 0]", f"[0, {BIG}]", "[1e16, 1.0000000000000002e16]", "'text'", "'" + "x" * 5000 + "'",
+    "['a', 'a']", "[1, 2]", "[" * 3000, "[" * 3000 + "]" * 3000, "{a = 1}", "'\\u001b'", "\"\\u001b[31m\"", "0x" + "f" * 5000,
+    "['']", "'.'", "{train = '.'}", "{train = ''}", "{train = 'train.jsonl.gz'}", "{train = 1}", "1979-05-27",
+)  # fmt: skip
+
+
+TASK_KEYS = (
+    "name", "kind", "columns", "labels", "label", "range", "group", "positive", "metrics", "groups", "head", "map",
+    "copies", "unanswerable", "languages", "soft_labels", "soft_labels_kind", "extends", "files", "other",
+)  # fmt: skip
+
+
+def task_cases() -> Iterator[Case]:
+    base = {"name": "'topics'", "kind": "'classify'", "columns": "['text']", "labels": "['a', 'b']"}
+    files = {"train": "'train.jsonl'", "validation": "'validation.jsonl'"}
+    for key in TASK_KEYS:
+        for value in TASK_VALUES:
+            for command in ("check", "refine"):
+
+                def make(lab: Lab, at: Path, k=key, v=value, c=command) -> list[Any]:
+                    place = lab.copy("rows", at)
+                    kind = {"kind": "'regress'"} if k == "range" else {}
+                    tables = base | kind | ({k: v} if k != "files" else {})
+                    if kind:
+                        tables.pop("labels")
+                    text = "".join(f"{name} = {given}\n" for name, given in tables.items())
+                    text += (
+                        f"files = {v}\n"
+                        if k == "files"
+                        else "[files]\n" + "".join(f"{split} = {file}\n" for split, file in files.items())
+                    )
+                    task = write_file(place, "topics.toml", text)
+                    if c == "check":
+                        return ["data", "check", "--tasks", task]
+                    return [
+                        "refine",
+                        "--tasks",
+                        task,
+                        "--encoder",
+                        lab.encoder,
+                        "--out",
+                        at / "out",
+                        *TINY,
+                        "--steps",
+                        1,
+                    ]
+
+                yield Case(f"task file ({command}) {key} = {value[:30]}", make, refused=False)
+    for name, raw in {**RAW, "BOM": b"\xef\xbb\xbfname = 'a'"}.items():
+        yield Case(
+            f"task file {name}",
+            lambda lab, at, r=raw: ["data", "check", "--tasks", write_file(at, "t.toml", r)],
+        )
+        yield Case(
+            f"grid {name}",
+            lambda lab, at, r=raw: [
+                "compare",
+                write_file(at, "g.toml", r),
+                "--data",
+                "pocket",
+                "--teacher",
+                lab.teacher,
+                "--out",
+                at / "out",
+                "--dry-run",
+            ],
+        )
+        yield Case(
+            f"pipeline {name}", lambda lab, at, r=raw: ["run", write_file(at, "p.toml", r), "--dry-run"]
+        )
+
+
+GRID_KEYS = (
+    "title", "source", "recipe", "tasks", "seeds", "set", "cells", "bench", "refine", "reference", "baselines",
+    "cells.a", "cells.a.recipe", "cells.a.tasks", "cells.a.set", "cells.a.first", "cells.a.corpus",
+    "cells.a.then", "cells.a.steps_of", "cells.a.limit", "bench.seq_len", "bench.batches", "refine.seed",
+    "cells.a.set.train", "set.x",
+)  # fmt: skip
+
+
+PIPE_KEYS = (
+    "title", "out", "data", "tasks", "seed", "device", "precision", "limit", "eval-limit", "steps",
+    "steps.teacher", "steps.teacher.command", "steps.teacher.out", "steps.teacher.epochs", "steps.teacher.set",
+    "steps.teacher.encoder", "steps.teacher.tasks", "steps.teacher.lr", "steps.teacher.title", "steps.a.command",
+    "steps.teacher.quiet", "steps.teacher.json", "steps.teacher.data",
+)  # fmt: skip
+
+
+def toml_cases() -> Iterator[Case]:
+    for key in GRID_KEYS:
+        for value in TASK_VALUES:
+
+            def make(lab: Lab, at: Path, k=key, v=value) -> list[Any]:
+                base = {
+                    "title": "'t'",
+                    "recipe": "'mkd-lstm'",
+                    "tasks": "['rte']",
+                    "cells.a.recipe": "'mkd-lstm'",
+                }
+                text = "".join(
+                    f"{name} = {given}\n"
+                    for name, given in (base | {k: v}).items()
+                    if not name.startswith(f"{k}.")
+                )
+                return [
+                    "compare",
+                    write_file(at, "g.toml", text),
+                    "--data",
+                    "pocket",
+                    "--teacher",
+                    lab.teacher,
+                    "--out",
+                    at / "out",
+                    "--dry-run",
+                ]
+
+            yield Case(f"grid {key} = {value[:30]}", make, refused=False)
+    for key in PIPE_KEYS:
+        for value in TASK_VALUES:
+
+            def make(lab: Lab, at: Path, k=key, v=value) -> list[Any]:
+                base = {
+                    "data": "'pocket'",
+                    "tasks": "'rte'",
+                    "limit": "32",
+                    "steps.teacher.command": "'refine'",
+                    "steps.teacher.encoder": f"'{lab.encoder}'",
+                }
+                text = "".join(
+                    f"{name} = {given}\n"
+                    for name, given in (base | {k: v}).items()
+                    if not name.startswith(f"{k}.")
+                )
+                return ["run", write_file(at, "p.toml", text), "--dry-run"]
+
+            yield Case(f"pipeline {key} = {value[:30]}", make, refused=False)
