@@ -48,7 +48,7 @@ class StoreRequest(Record):
 
     Attributes:
         recipe, sets: the recipe that will use the store, and overrides of its settings.
-        data, tasks, limit, corpus: the rows.
+        data, tasks, limit, corpus: which training rows are stored.
         unlabelled, unlabelled_limit: the rows without labels; see `tasks.unlabelled.UnlabelledRequest`.
         teacher: the teacher whose outputs are stored.
         dtype: number format of vectors on disk.
@@ -90,6 +90,7 @@ class PreparedStore:
     """A store that is ready to be built: the rows are read, the teacher is loaded.
 
     Attributes:
+        corpus: the key of the corpus; None if there is none.
         chosen: the settings chosen to fit the budget, dotted name -> value.
         sizes: kind of knowledge -> predicted bytes.
     """
@@ -118,8 +119,8 @@ class StorePlan:
         tokens: number of tokens of all rows, without padding.
         free: free bytes on the disk.
         seconds: estimated running time of the teacher.
-        units: amount of hidden state knowledge (AHSK) kept of a full-length row, and the full amount; None if
-            no part is selected.
+        units: layers x tokens x share of the width that are kept of a full-length row (AHSK in Liu et al.
+            2021), and the same without a selection; None if the recipe selects nothing.
     """
 
     prepared: PreparedStore
@@ -143,7 +144,7 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     if need == OutputSpec() or teacher_ref is None:
         raise UserError(
             f"{settings.name} does not use a teacher, so there is nothing to store",
-            hint="choose a recipe that distils, and leave out supervision=labels",
+            hint="choose a recipe that distils, or remove supervision=labels",
         )
     corpus = Path(request.corpus) if request.corpus else None
     data = _training_rows(request, tasks, corpus)
@@ -153,17 +154,18 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
         check_mask(corpus, {"teacher": teacher})
     encoded = {part.task.name: Encoded.encode(part.train, teacher.tokeniser) for part in data.parts}
     contents = Contents.of(need, request.dtype, teacher_ref.config.shape, teacher.info.max_length)
-    tables = sum(table_bytes(part.train) for part in data.parts)
+    index_bytes = sum(table_bytes(part.train) for part in data.parts)
     chosen: dict[str, Any] = {}
     if request.budget is not None:
         counts = {
-            n: _counted(replace_tokens(contents, 1), teacher, data, rows) for n, rows in encoded.items()
+            n: _count_entries(with_token_limit(contents, 1), teacher, data, rows)
+            for n, rows in encoded.items()
         }
-        chosen = _choose(request.budget, settings, validated, contents, counts, tables)
+        chosen = _fit_to_budget(request.budget, settings, validated, contents, counts, index_bytes)
         settings = load_settings(request.recipe, "distill", request.sets | chosen, request.tasks)
         need = validate_run(settings, request.teacher, tasks).teacher_need
         contents = Contents.of(need, request.dtype, teacher_ref.config.shape, teacher.info.max_length)
-    counted = {name: _counted(contents, teacher, data, rows) for name, rows in encoded.items()}
+    counted = {name: _count_entries(contents, teacher, data, rows) for name, rows in encoded.items()}
     shards = []
     for name, rows in encoded.items():
         row_bytes = sum(sizes(contents, {name: counted[name]}, 0, 0).values()) / max(1, len(rows))
@@ -175,7 +177,7 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     )
     key = read_corpus(corpus).key if corpus else None
     rows_of = {part.task.name: part.train for part in data.parts}
-    predicted = sizes(contents, counted, len(shards), tables)
+    predicted = sizes(contents, counted, len(shards), index_bytes)
     return PreparedStore(
         request, settings, teacher_ref, rows_of, job, key, chosen, predicted, validated.student.layers
     )
@@ -195,42 +197,42 @@ def absolute_pattern(pattern: str) -> str:
     return str(Path(pattern).resolve()) if glob.glob(pattern) else pattern
 
 
-def replace_tokens(contents: Contents, tokens: int) -> Contents:
+def with_token_limit(contents: Contents, tokens: int) -> Contents:
     """The same contents with another number of tokens."""
     need = contents.need
     selection = replace(need.selection, tokens=tokens) if need.selection else None
     return replace(contents, need=replace(need, selection=selection))
 
 
-def _counted(contents: Contents, teacher: Any, data: TrainingData, rows: Encoded) -> Counted:
+def _count_entries(contents: Contents, teacher: Any, data: TrainingData, rows: Encoded) -> Counted:
     selection = contents.need.selection
-    everything = replace_tokens(contents, 1 << 30) if selection and selection.tokens else contents
+    everything = with_token_limit(contents, 1 << 30) if selection and selection.tokens else contents
     tokens, eligible = entry_counts(everything, teacher, rows)
     return Counted(Outputs.of(data.tasks[rows.task]), tokens, eligible)
 
 
-def _choose(
+def _fit_to_budget(
     budget: int,
     settings: DistillSettings,
     validated: ValidatedRun,
     contents: Contents,
     counted: Mapping[str, Counted],
-    tables: int,
+    index_bytes: int,
 ) -> dict[str, Any]:
-    """The settings of depth, tokens and width that fit a budget."""
+    """The depth, tokens and width that fit a budget, as overrides of settings."""
     names = [name for name, term in settings.terms.items() if term.loss == "hidden_knowledge"]
     selection = contents.need.selection
     if not names or selection is None:
         raise UserError(
             f"`budget` chooses how much of the hidden states is kept, but {settings.name} keeps none",
             expected="recipes with a hidden_knowledge term, such as hsk-tinybert-4",
-            hint="leave `budget` out",
+            hint="remove `budget`",
         )
 
     def size_of(depth: int, tokens: int, width: float) -> int:
         part: Selection = replace(selection, tokens=tokens, width=width)
         need = replace(contents.need, selected=frozenset(range(depth)), selection=part)
-        return sum(sizes(replace(contents, need=need), counted, len(counted), tables).values())
+        return sum(sizes(replace(contents, need=need), counted, len(counted), index_bytes).values())
 
     depth, tokens, width = choose_selection(
         budget, validated.student.layers + 1, contents.max_length, size_of
@@ -253,9 +255,9 @@ def plan_store(request: StoreRequest, out: Path) -> StorePlan:
     selection = job.contents.need.selection
     units = None
     if selection is not None:
-        most = job.contents.max_length
+        max_length = job.contents.max_length
         depth, layers = len(job.contents.need.selected), prepared.student_layers + 1
-        units = amount(depth, selection.tokens or most, selection.width), layers * most
+        units = amount(depth, selection.tokens or max_length, selection.width), layers * max_length
     existing = next(p for p in (out.resolve(), *out.resolve().parents) if p.exists())
     return StorePlan(
         prepared,
@@ -273,14 +275,14 @@ def _estimate(job: StoreJob, accelerator: Accelerator) -> float:
     total = 0.0
     for name, rows in job.data.items():
         collate = Collator(job.teacher.reader)
-        cut = length_sorted_batches(rows, collate.reader, job.batch_size)
-        share = min(len(cut), max(1, _TIMED_BATCHES // len(job.data)))
-        picked = [collate(rows, cut[int((n + 0.5) * len(cut) / share)]) for n in range(share)]
+        batches = length_sorted_batches(rows, collate.reader, job.batch_size)
+        count = min(len(batches), max(1, _TIMED_BATCHES // len(job.data)))
+        timed = [collate(rows, batches[int((n + 0.5) * len(batches) / count)]) for n in range(count)]
         pack_outputs(
-            source.signal(job.tasks[name], picked[0].to(accelerator.device)), job.contents
+            source.signal(job.tasks[name], timed[0].to(accelerator.device)), job.contents
         )  # warms up
         started = time.perf_counter()
-        for batch in picked:
+        for batch in timed:
             pack_outputs(source.signal(job.tasks[name], batch.to(accelerator.device)), job.contents)
-        total += (time.perf_counter() - started) / len(picked) * len(cut)
+        total += (time.perf_counter() - started) / len(timed) * len(batches)
     return total

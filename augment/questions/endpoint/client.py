@@ -1,4 +1,4 @@
-"""Requests to an OpenAI-compatible endpoint: paced, tried again after failures that may pass."""
+"""A client for OpenAI-compatible endpoints, with rate limiting and retries of transient failures."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from augment.questions.endpoint.address import Address
 from tasks.errors import UserError
 
 BACKOFF = 1.0  # seconds before a request is tried again; doubled each time
-_LONGEST_BACKOFF = 60.0
-_LONGEST_WAIT = 600.0  # that a server may ask for
-_CONNECTING = 10.0  # seconds
-_MOST_BYTES = 1 << 20  # of an answer
-_MOST_SHOWN = 200  # characters of a server's message
-_MOST_TEXT = 1000  # characters that are kept of an answer
-_BUSY = (429, 503)
-_MAY_PASS = (408, 409, 425, *_BUSY)
-_OF_ONE_REQUEST = (400, 413, 422)
+_MAX_BACKOFF = 60.0
+_MAX_RETRY_AFTER = 600.0  # seconds; the job ends if a server asks for more
+_CONNECT_TIMEOUT = 10.0  # seconds
+_MAX_RESPONSE_BYTES = 1 << 20
+_MAX_EXCERPT = 200  # characters of a server's message
+_MAX_ANSWER = 1000  # characters that are kept of an answer
+_RATE_LIMITED_STATUSES = (429, 503)
+_RETRYABLE_STATUSES = (408, 409, 425, *_RATE_LIMITED_STATUSES)
+_SKIPPED_STATUSES = (400, 413, 422)
 
 _Tokens = Annotated[int, Field(ge=0, le=2**31)] | None
 
@@ -48,12 +48,12 @@ class _Usage:
 
 
 @dataclass(frozen=True)
-class _Completion:
+class _ResponseBody:
     choices: Annotated[list[_Choice], Field(min_length=1)]
     usage: _Usage | None = None
 
 
-_COMPLETION = TypeAdapter(_Completion)
+_RESPONSE = TypeAdapter(_ResponseBody)
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,17 @@ class Completion:
 
 
 class RequestFailed(Exception):
-    """A request was refused, or failed as often as it may be tried; others may still succeed."""
+    """The server rejected a request, or its retries are used up. Other requests may still succeed."""
 
     def __init__(self, reason: str, *, refused: bool = False):
         super().__init__(reason)
         self.refused = refused
 
 
-class _TryAgain(Exception):
-    def __init__(self, reason: str, *, wait: float | None = None, busy: bool = False):
+class _TransientError(Exception):
+    def __init__(self, reason: str, *, wait: float | None = None, rate_limited: bool = False):
         super().__init__(reason)
-        self.wait, self.busy = wait, busy
+        self.wait, self.rate_limited = wait, rate_limited
 
 
 class Client:
@@ -84,9 +84,8 @@ class Client:
 
     Args:
         timeout: seconds for one answer.
-        retries: how often a request is tried again. While a server that is too busy for it answers others,
-            it goes on trying.
-        per_minute: at most so many requests are started in a minute, evenly spaced; None = no limit.
+        retries: maximum retries of a request. A rate limit does not count if other requests succeeded meanwhile.
+        per_minute: maximum number of requests started in a minute, evenly spaced; None = no limit.
     """
 
     def __init__(self, address: Address, timeout: float, retries: int, per_minute: float | None = None):
@@ -101,14 +100,14 @@ class Client:
             headers["Authorization"] = f"Bearer {address.key}"
         self._http = httpx2.Client(
             headers=headers,
-            timeout=httpx2.Timeout(timeout, connect=min(timeout, _CONNECTING)),
+            timeout=httpx2.Timeout(timeout, connect=min(timeout, _CONNECT_TIMEOUT)),
             limits=httpx2.Limits(max_connections=None),
             follow_redirects=False,
             trust_env=not address.local,  # proxies
         )
 
     def stop(self) -> None:
-        """Start no more requests; calls of `complete` that wait raise CancelledError, or the error before."""
+        """Start no more requests; waiting calls of `complete` raise CancelledError, or the error given before."""
         self._stopping.set()
 
     def close(self) -> None:
@@ -117,7 +116,7 @@ class Client:
         self._http.close()
 
     def stop_with(self, reason: str, hint: str | None = None) -> UserError:
-        """Start no more requests, and return the error for it, which waiting calls of `complete` raise."""
+        """Stop, and return the error to raise; waiting calls of `complete` raise it, too."""
         with self._lock:
             error = UserError(f"the endpoint {self.address.url}: {reason}", hint=hint)
             if not self._stopping.is_set():
@@ -134,25 +133,25 @@ class Client:
         """
         failures, answered = 0, self._answered
         while True:
-            self._take_turn()
+            self._wait_for_slot()
             try:
                 completion = self._send(body)
                 self._answered += 1
                 return completion
-            except _TryAgain as problem:
-                passing = problem.busy and self._answered > answered
-                failures, answered = 0 if passing else failures + 1, self._answered
+            except _TransientError as error:
+                others_succeed = error.rate_limited and self._answered > answered
+                failures, answered = 0 if others_succeed else failures + 1, self._answered
                 if failures > self.retries:
-                    raise RequestFailed(str(problem)) from problem
-                wait = problem.wait
+                    raise RequestFailed(str(error)) from error
+                wait = error.wait
                 if wait is None:
-                    wait = min(_LONGEST_BACKOFF, BACKOFF * 2 ** max(failures - 1, 0)) * random.uniform(0.5, 1)
-                if problem.busy:
+                    wait = min(_MAX_BACKOFF, BACKOFF * 2 ** max(failures - 1, 0)) * random.uniform(0.5, 1)
+                if error.rate_limited:
                     with self._lock:
                         self._next = max(self._next, time.monotonic() + wait)
                 self._stopping.wait(wait)
 
-    def _take_turn(self) -> None:
+    def _wait_for_slot(self) -> None:
         """Wait until a request may start; raise if none may any more."""
         while not self._stopping.is_set():
             with self._lock:
@@ -165,78 +164,81 @@ class Client:
 
     def _send(self, body: dict[str, Any]) -> Completion:
         try:
-            status, headers, raw = self._exchange(body)
+            status, headers, raw = self._post(body)
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             reason = f"no connection ({error})"
             if self._reached:
-                raise _TryAgain(reason) from error
+                raise _TransientError(reason) from error
             raise self.stop_with(reason, hint="is the server running, and is this its address?") from error
         except httpx2.TimeoutException as error:
-            raise _TryAgain(f"no answer in {self.timeout:g} s") from error
+            raise _TransientError(f"no answer in {self.timeout:g} s") from error
         except httpx2.HTTPError as error:
-            raise _TryAgain(f"the connection broke ({type(error).__name__})") from error
+            raise _TransientError(f"the connection broke ({type(error).__name__})") from error
         if status == 200:
-            return _completion(raw)
-        reason = f"status {status}: {_shown(raw)}"
-        if status in _MAY_PASS or status >= 500:
-            wait = _seconds(headers.get("retry-after"))
-            if wait is not None and wait > _LONGEST_WAIT:
+            return _parse_completion(raw)
+        reason = f"status {status}: {_excerpt(raw)}"
+        if status in _RETRYABLE_STATUSES or status >= 500:
+            wait = _parse_retry_after(headers.get("retry-after"))
+            if wait is not None and wait > _MAX_RETRY_AFTER:
                 raise self.stop_with(
-                    reason, hint=f"run the same command again in {min(wait, 1e9):,.0f} s, as it asks"
+                    reason, hint=f"the server asks to wait {min(wait, 1e9):,.0f} s; try again then"
                 )
-            raise _TryAgain(reason, wait=wait, busy=status in _BUSY)
-        if status in _OF_ONE_REQUEST:
+            raise _TransientError(reason, wait=wait, rate_limited=status in _RATE_LIMITED_STATUSES)
+        if status in _SKIPPED_STATUSES:
             raise RequestFailed(reason, refused=True)
         raise self.stop_with(reason, hint=self._hint(status, headers))
 
-    def _exchange(self, body: dict[str, Any]) -> tuple[int, httpx2.Headers, bytes]:
+    def _post(self, body: dict[str, Any]) -> tuple[int, httpx2.Headers, bytes]:
         """The status, the headers and the content of an answer, of bounded size and duration."""
         deadline, raw = time.monotonic() + self.timeout, bytearray()
         with self._http.stream("POST", self.address.url, json=body) as response:
             self._reached = True
             for chunk in response.iter_raw():
                 raw += chunk
-                if len(raw) > _MOST_BYTES:
-                    raise _TryAgain(f"its answer is longer than {_MOST_BYTES:,} bytes")
+                if len(raw) > _MAX_RESPONSE_BYTES:
+                    raise _TransientError(f"the response is longer than {_MAX_RESPONSE_BYTES:,} bytes")
                 if time.monotonic() > deadline:
                     raise httpx2.ReadTimeout("too slow")
-            text = self._without_key(raw.decode(errors="surrogateescape"))
+            text = self._mask_key(raw.decode(errors="surrogateescape"))
             return response.status_code, response.headers, text.encode(errors="surrogateescape")
 
-    def _without_key(self, text: str) -> str:
-        """What a server sent, which may repeat the key."""
+    def _mask_key(self, text: str) -> str:
+        """Mask the API key in text that the server sent."""
         return text.replace(self.address.key, "***") if self.address.key else text
 
     def _hint(self, status: int, headers: httpx2.Headers) -> str:
         if status in (401, 403):
-            sent = "a wrong key was sent" if self.address.key else "no key was sent"
-            return f"{sent}; name the environment variable that holds the API key with `api_key_env`"
+            if self.address.key:
+                return "check the API key in the variable that `api_key_env` names, and what the key may use"
+            return "no key was sent; name the environment variable that holds the API key with `api_key_env`"
         if "location" in headers:
-            return f"redirects are not followed; it names {self._without_key(headers['location'])}"
-        return "compare `model` and `endpoint_model` with what the server offers"
+            return (
+                f"redirects are not followed; the server redirects to {self._mask_key(headers['location'])}"
+            )
+        return "check that `model` is the right URL and that the server offers `endpoint_model`"
 
 
-def _completion(raw: bytes) -> Completion:
+def _parse_completion(raw: bytes) -> Completion:
     try:
-        found = _COMPLETION.validate_json(raw)
+        found = _RESPONSE.validate_json(raw)
     except ValidationError as error:
-        raise _TryAgain(f"its answer is not a chat completion: {_shown(raw)}") from error
+        raise _TransientError(f"the response is not a chat completion: {_excerpt(raw)}") from error
     usage = found.usage or _Usage()
     text = without_thinking(found.choices[0].message.content or "")
-    return Completion(text[:_MOST_TEXT], usage.prompt_tokens or 0, usage.completion_tokens or 0)
+    return Completion(text[:_MAX_ANSWER], usage.prompt_tokens or 0, usage.completion_tokens or 0)
 
 
 def without_thinking(text: str) -> str:
-    """An answer without what a reasoning model wrote before it between <think> and </think>."""
+    """Remove what a reasoning model wrote between <think> and </think> before its answer."""
     return text.rpartition("</think>")[2].partition("<think>")[0].strip()
 
 
-def _shown(raw: bytes) -> str:
+def _excerpt(raw: bytes) -> str:
     text = " ".join(raw.decode(errors="replace").split())
-    return text[:_MOST_SHOWN] + "..." * (len(text) > _MOST_SHOWN) if text else "(nothing)"
+    return text[:_MAX_EXCERPT] + "..." * (len(text) > _MAX_EXCERPT) if text else "(nothing)"
 
 
-def _seconds(retry_after: str | None) -> float | None:
+def _parse_retry_after(retry_after: str | None) -> float | None:
     """How long a server asks to wait; None if it does not say so."""
     if retry_after is None:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wrong_inputs.lab import BILSTM, HSK, POCKET, T5, TINY, Lab
+from wrong_inputs.lab import POCKET, TINY_BILSTM, TINY_HSK, TINY_T5, TINY_TRAINING, Lab
 
 
 def evaluate(place: Path, out: Path) -> list[Any]:
@@ -15,17 +15,29 @@ def evaluate(place: Path, out: Path) -> list[Any]:
 
 
 def distill(place: Path, out: Path, *more: Any) -> list[Any]:
-    small = ("--limit", 8, "--eval-limit", 4, "--steps", 1, "--batch", 4, *BILSTM)
+    small = ("--limit", 8, "--eval-limit", 4, "--steps", 1, "--batch", 4, *TINY_BILSTM)
     return ["distill", "mkd-lstm", *POCKET, "--teacher", place, "--out", out, *small, *more]
 
 
 def hsk(lab: Lab, out: Path, *more: Any) -> list[Any]:
-    words = ("--teacher", lab.teacher, "--out", out, "--limit", 32, "--eval-limit", 4, "--steps", 1, *HSK)
+    words = (
+        "--teacher",
+        lab.teacher,
+        "--out",
+        out,
+        "--limit",
+        32,
+        "--eval-limit",
+        4,
+        "--steps",
+        1,
+        *TINY_HSK,
+    )
     return ["distill", "hsk-tinybert-4", *POCKET, *words, *more]
 
 
 def refine(encoder: Path, out: Path, *more: Any) -> list[Any]:
-    return ["refine", *POCKET, "--encoder", encoder, "--out", out, *TINY, "--steps", 1, *more]
+    return ["refine", *POCKET, "--encoder", encoder, "--out", out, *TINY_TRAINING, "--steps", 1, *more]
 
 
 def predict(model: Path, out: Path, source: Path | None = None) -> list[Any]:
@@ -57,13 +69,13 @@ COMMANDS: dict[str, Command] = {
     "qgen": lambda lab, at, out: generate(lab.generator, lab.texts, out),
     "qtrain": lambda lab, at, out: [
         "augment", "questions", "train", "--data", "pocket", "--task", "squad", "--out", out, "--limit", 16,
-        "--steps", 1, "--batch", 8, "--max-input", 64, "--max-output", 12, *T5,
+        "--steps", 1, "--batch", 8, "--max-input", 64, "--max-output", 12, *TINY_T5,
     ],
     "compare": lambda lab, at, out: [
         "compare", lab.grid / "grid.toml", "--data", "pocket", "--teacher", lab.teacher, "--out", out, "--dry-run",
     ],
     "store": lambda lab, at, out: [
-        "store", "plan", "--recipe", "hsk-tinybert-4", *POCKET, "--limit", 32, "--teacher", lab.teacher, *HSK,
+        "store", "plan", "--recipe", "hsk-tinybert-4", *POCKET, "--limit", 32, "--teacher", lab.teacher, *TINY_HSK,
     ],
     "bench": lambda lab, at, out: ["bench", "inference", "--model", lab.student, "--rounds", 1, "--batch", 2, "--seq-len", 8],
     "suggest": lambda lab, at, out: ["suggest", "--teacher", lab.encoder, "--seq-len", 8, "--batch", 2, "--rounds", 1, "--target-speedup", 2],

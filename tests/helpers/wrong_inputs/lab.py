@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Tiny inputs of every kind, and how a command is run."""
+"""Builds tiny models, data sets and stores for the tests of wrong inputs, and runs commands in this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fake_endpoint import FakeEndpoint, serve
 
 from tasks.records import CHECK, has_check
 
-SECONDS = 40
+TIMEOUT_SECONDS = 40
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,9 @@ class Case:
 
     Attributes:
         name: what is wrong.
-        words: lab, empty directory -> the words of the command, after what they name was damaged.
-        refused: False if the command may also accept the input.
+        words: called with the lab and an empty directory; damages an input there, and returns the arguments of the
+            command.
+        refused: False if the command may also succeed.
     """
 
     name: str
@@ -41,10 +42,10 @@ class Case:
 
 @dataclass
 class Lab:
-    """Tiny inputs of every kind, each made once, when a case needs it."""
+    """Tiny inputs of every kind: `lab.teacher` is the directory of one, which is built when it is first needed."""
 
     root: Path
-    make: dict[str, Callable[[Lab, Path], None]] = field(default_factory=lambda: dict(MAKERS))
+    make: dict[str, Callable[[Lab, Path], None]] = field(default_factory=lambda: dict(BUILDERS))
     running: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @functools.cached_property
@@ -63,7 +64,10 @@ class Lab:
         return place
 
     def copy(self, name: str, to: Path) -> Path:
-        """A copy of an input whose files may be replaced, but not written into; without digests of them."""
+        """Copy an input by hard links, so `replace` its files and never write into them.
+
+        The copy has no digests, so that the command reads the damaged content.
+        """
         left_out = shutil.ignore_patterns("digests.json")
         shutil.copytree(getattr(self, name), to / name, copy_function=os.link, ignore=left_out)
         for file in (to / name).rglob("*.json"):
@@ -78,18 +82,18 @@ def run(words: list[Any]) -> tuple[str, str]:
     """Run a command in this process.
 
     Returns:
-        "refused" (exit code 2 with one error), "accepted" (0), "hang", or "code N" or the traceback's last
-        line; and what the command printed.
+        "refused" (exit code 2 and one error message), "accepted" (exit code 0), "hang", "code N", or "traceback ..."
+        with the exception and where it was raised; and what the command printed.
     """
     from mtkd.cli.main import main
 
-    def late(*_: Any) -> None:
+    def on_timeout(*_: Any) -> None:
         raise TimeoutError("no answer")
 
     printed = io.StringIO()
-    before, argv, handler = Path.cwd(), sys.argv, signal.signal(signal.SIGALRM, late)
+    before, argv, handler = Path.cwd(), sys.argv, signal.signal(signal.SIGALRM, on_timeout)
     sys.argv = ["mtkd", *map(str, words)]
-    signal.alarm(SECONDS)
+    signal.alarm(TIMEOUT_SECONDS)
     try:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             main()
@@ -114,21 +118,23 @@ def run(words: list[Any]) -> tuple[str, str]:
     return answer, printed.getvalue()
 
 
-def do(*words: Any) -> None:
+def run_accepted(*words: Any) -> None:
     answer, printed = run([*words, "--quiet"])
     assert answer == "accepted", (answer, printed)
 
 
-TINY = ("--limit", 32, "--eval-limit", 16, "--epochs", 1, "--batch", 16)
+TINY_TRAINING = ("--limit", 32, "--eval-limit", 16, "--epochs", 1, "--batch", 16)
 
 
-BILSTM = [f"--set=student.bilstm.{part}_size=8" for part in ("hidden", "output", "projection", "embedding")]
+TINY_BILSTM = [
+    f"--set=student.bilstm.{part}_size=8" for part in ("hidden", "output", "projection", "embedding")
+]
 
 
 POCKET = ("--data", "pocket", "--tasks", "rte")
 
 
-HSK = [
+TINY_HSK = [
     f"--set={setting}"
     for setting in (
         "student.max_length=24", "student.transformer.layers=2", "student.transformer.hidden_size=12",
@@ -138,7 +144,7 @@ HSK = [
 ]  # fmt: skip
 
 
-MLM = (
+TINY_MLM = (
     "--set=student.transformer.hidden_size=16",
     "--set=student.transformer.heads=2",
     "--set=terms.relation.splits=2",
@@ -146,7 +152,7 @@ MLM = (
 )
 
 
-T5 = ("--vocab-size", 150, "--d-model", 16, "--layers", 1, "--heads", 2, "--d-ff", 32)
+TINY_T5 = ("--vocab-size", 150, "--d-model", 16, "--layers", 1, "--heads", 2, "--d-ff", 32)
 
 
 def _encoder(lab: Lab, place: Path) -> None:
@@ -184,36 +190,36 @@ def _pipeline(lab: Lab, place: Path) -> None:
         f'data = "pocket"\ntasks = "rte"\nlimit = 32\nout = "out"\n[steps.teacher]\ncommand = "refine"\n'
         f'encoder = "{lab.encoder}"\nepochs = 1\n'
     )
-    do("run", place / "job.toml")
+    run_accepted("run", place / "job.toml")
 
 
-MAKERS: dict[str, Callable[[Lab, Path], None]] = {
+BUILDERS: dict[str, Callable[[Lab, Path], None]] = {
     "encoder": _encoder,
     "rows": _rows,
     "grid": _grid,
     "pipeline": _pipeline,
-    "teacher": lambda lab, out: do(
+    "teacher": lambda lab, out: run_accepted(
         "refine", "--data", "pocket", "--tasks", "sst2,rte,stsb", "--encoder", lab.encoder, "--out", out,
-        *TINY, "--set", "max_length=32",
+        *TINY_TRAINING, "--set", "max_length=32",
     ),
-    "student": lambda lab, out: do(
-        "distill", "mkd-lstm", *POCKET, "--teacher", lab.teacher, "--out", out, *TINY, *BILSTM
+    "student": lambda lab, out: run_accepted(
+        "distill", "mkd-lstm", *POCKET, "--teacher", lab.teacher, "--out", out, *TINY_TRAINING, *TINY_BILSTM
     ),
-    "knowledge": lambda lab, out: do(
-        "distill", "hsk-tinybert-4", *POCKET, "--teacher", lab.teacher, "--out", out, *TINY, *HSK
+    "knowledge": lambda lab, out: run_accepted(
+        "distill", "hsk-tinybert-4", *POCKET, "--teacher", lab.teacher, "--out", out, *TINY_TRAINING, *TINY_HSK
     ),
-    "corpus": lambda lab, out: do("augment", "mask", *POCKET, "--limit", 32, "--copies", 2, "--out", out),
-    "store": lambda lab, out: do(
+    "corpus": lambda lab, out: run_accepted("augment", "mask", *POCKET, "--limit", 32, "--copies", 2, "--out", out),
+    "store": lambda lab, out: run_accepted(
         "store", "build", "--recipe", "hsk-tinybert-4", *POCKET, "--limit", 32, "--teacher", lab.teacher,
-        "--out", out, *HSK,
+        "--out", out, *TINY_HSK,
     ),
-    "export": lambda lab, out: do("export", "--model", lab.student, "--out", out),
-    "compared": lambda lab, out: do(
-        "compare", lab.grid / "grid.toml", "--data", "pocket", "--teacher", lab.teacher, "--out", out, *TINY[:4], *BILSTM
+    "export": lambda lab, out: run_accepted("export", "--model", lab.student, "--out", out),
+    "compared": lambda lab, out: run_accepted(
+        "compare", lab.grid / "grid.toml", "--data", "pocket", "--teacher", lab.teacher, "--out", out, *TINY_TRAINING[:4], *TINY_BILSTM
     ),
-    "generator": lambda lab, out: do(
+    "generator": lambda lab, out: run_accepted(
         "augment", "questions", "train", "--data", "pocket", "--task", "squad", "--model", "fresh",
-        "--out", out, "--limit", 16, "--steps", 2, "--batch", 8, "--max-input", 64, "--max-output", 12, *T5,
+        "--out", out, "--limit", 16, "--steps", 2, "--batch", 8, "--max-input", 64, "--max-output", 12, *TINY_T5,
     ),
     "texts": lambda lab, out: (out.mkdir(), (out / "text.txt").write_text("Anna was born in Rome in 1990 . " * 12 + "\n")),
 }  # fmt: skip
@@ -225,7 +231,7 @@ def remove(place: Path) -> None:
 
 
 def replace(file: Path, content: str | bytes) -> None:
-    """Write a file anew, without touching other links to it."""
+    """Replace a file, and leave other hard links to the old content as they are."""
     file.unlink(missing_ok=True)
     file.write_bytes(content.encode() if isinstance(content, str) else content)
 

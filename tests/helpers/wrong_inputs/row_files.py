@@ -11,7 +11,7 @@ from typing import Any
 
 from wrong_inputs.commands import generate
 from wrong_inputs.json_files import BIG, DEEP, DIGITS, SURROGATE
-from wrong_inputs.lab import MLM, TINY, Case, Lab, write_file
+from wrong_inputs.lab import TINY_MLM, TINY_TRAINING, Case, Lab, write_file
 
 
 def _line(**values: Any) -> str:
@@ -99,7 +99,7 @@ def table_cases() -> Iterator[Case]:
             return ["data", "check", "--tasks", task(lab, at, str(write(at, e)))]
 
         def refine(lab: Lab, at: Path, e=entry) -> list[Any]:
-            words = ["--encoder", lab.encoder, "--out", at / "out", *TINY, "--steps", 1]
+            words = ["--encoder", lab.encoder, "--out", at / "out", *TINY_TRAINING, "--steps", 1]
             return ["refine", "--tasks", task(lab, at, str(write(at, e))), *words]
 
         def unlabelled(lab: Lab, at: Path, e=entry) -> list[Any]:
@@ -139,7 +139,7 @@ def table_cases() -> Iterator[Case]:
         def mlm(lab: Lab, at: Path, e=entry) -> list[Any]:
             file = write(at, e)
             return [
-                "distill", "minilm-6", "--text", file, "--teacher", lab.encoder, *MLM, "--out", at / "out", "--steps", 1,
+                "distill", "minilm-6", "--text", file, "--teacher", lab.encoder, *TINY_MLM, "--out", at / "out", "--steps", 1,
                 "--set=student.max_length=8", "--batch", 2, "--eval-limit", 2,
             ]  # fmt: skip
 
@@ -160,7 +160,9 @@ def table_cases() -> Iterator[Case]:
     }.items():
         for command in ("check", "refine"):
             words = (
-                ["--encoder", "ENCODER", "--out", "OUT", *TINY, "--steps", 1] if command == "refine" else []
+                ["--encoder", "ENCODER", "--out", "OUT", *TINY_TRAINING, "--steps", 1]
+                if command == "refine"
+                else []
             )
 
             def make(lab: Lab, at: Path, f=file, c=command, w=words) -> list[Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wrong_inputs.commands import COMMANDS, generate
-from wrong_inputs.lab import MLM, Case, Lab, write_file
+from wrong_inputs.lab import TINY_MLM, Case, Lab, write_file
 
 
 def text_cases() -> Iterator[Case]:
@@ -20,7 +20,7 @@ def text_cases() -> Iterator[Case]:
 
         def mlm(lab: Lab, at: Path, c=content) -> list[Any]:
             return [
-                "distill", "minilm-6", "--text", write_file(at, "t.txt", c), "--teacher", lab.encoder, *MLM, "--out", at / "out",
+                "distill", "minilm-6", "--text", write_file(at, "t.txt", c), "--teacher", lab.encoder, *TINY_MLM, "--out", at / "out",
                 "--steps", 1, "--set=student.max_length=8", "--batch", 2, "--eval-limit", 2,
             ]  # fmt: skip
 

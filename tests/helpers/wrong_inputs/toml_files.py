@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wrong_inputs.json_files import BIG, DIGITS, RAW
-from wrong_inputs.lab import TINY, Case, Lab, write_file
+from wrong_inputs.lab import TINY_TRAINING, Case, Lab, write_file
 
 TASK_VALUES = (
     "''", "'keys'", "'train'", "'..'", "'a.b'", "'a/b'", "[]", "{}", "1", "-1", "true", "nan", "inf", str(BIG), DIGITS,
@@ -54,7 +54,7 @@ def task_cases() -> Iterator[Case]:
                         lab.encoder,
                         "--out",
                         at / "out",
-                        *TINY,
+                        *TINY_TRAINING,
                         "--steps",
                         1,
                     ]
