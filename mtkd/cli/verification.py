@@ -8,7 +8,7 @@ import click
 
 import mtkd
 from mtkd.cli.options import PATH, report_options, show
-from tasks.errors import UserError
+from tasks.errors import UserError, plain
 
 
 @click.command()
@@ -23,7 +23,7 @@ def verify(place: Path, json_file: str | None) -> None:
 
     def draw() -> None:
         for file, state in result.damaged.items():
-            print(f"{file} {state}")
+            print(plain(f"{file} {state}"))
         print(f"{result.files - len(result.damaged):,} of {result.files:,} files are intact")
 
     show(result.to_json(), json_file, draw)

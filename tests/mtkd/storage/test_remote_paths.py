@@ -14,7 +14,7 @@ import pytest
 import mtkd as library
 from tasks.errors import UserError
 from tasks.remote import UPLOADING, local_copy
-from tasks.urls import copies
+from tasks.urls import as_url, copies
 
 ROWS = [{"sentence": f"the {n} cats sleep well", "label": n % 2, "idx": n} for n in range(12)]
 
@@ -352,3 +352,15 @@ def test_a_store_by_url(tiny_teacher: Path, memory: Any, tmp_path: Path) -> None
     student = library.distill("mkd-lstm", out="memory://bucket/student", **given)
     assert student.record["identity"]["teacher"] == {"rte": ["memory://bucket/teacher"]}
     assert library.load("memory://bucket/student").scores == student.scores
+
+
+def test_a_finished_run_of_a_grid_is_found_by_its_command(tmp_path: Path, data: str) -> None:
+    from mtkd.jobs.grid_jobs import Job
+    from tasks.files import write_json
+    from tasks.records import write_record
+
+    job = Job(("distill", "--data", str(local_copy(data))), tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    write_record(job.out / "run.json", {"status": "finished"})
+    write_json(job.command_file, job.command)
+    assert json.loads(job.command_file.read_text())[2] == data == as_url(job.command[2]) and job.finished
