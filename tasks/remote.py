@@ -107,7 +107,7 @@ class Mirror:
             UserError: the URL is not that of a file or directory, or holds a password.
         """
         scheme, _, rest = url.partition("://")
-        scheme, rest = scheme.lower(), rest.strip("/")
+        scheme, rest = scheme.lower(), rest.rstrip("/")
         if not is_plain_path(rest) or re.search(r"::|\?", rest) or re.match(r"[^/]*(\*|:[^/]*@)", rest):
             raise UserError(
                 f"{re.sub(_SECRET, '...', url)[:200]!r} is not the URL of a file or directory",

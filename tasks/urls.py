@@ -31,7 +31,7 @@ def as_url(text: str, kinds: str = "inputs|outputs") -> str:
 def with_urls(value: Any) -> Any:
     """JSON values with URLs in place of the paths of local copies."""
     if isinstance(value, dict):
-        return {as_url(str(key)): with_urls(part) for key, part in value.items()}
+        return {with_urls(key): with_urls(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [with_urls(part) for part in value]
     return as_url(value) if isinstance(value, str) else value

@@ -83,17 +83,11 @@ def _local(name: str, value: Any) -> Any:
         if isinstance(value, list | tuple):
             return [_local(name, part) for part in value]
         return local(value) if isinstance(value, str | Path) else value
-    if name == "unlabelled" and value is not None:
-        named = (str, Path)
-        return {
-            task: local(files) if isinstance(files, named) or _are_paths(files) else files
-            for task, files in value.items()
-        }
+    if name == "unlabelled" and isinstance(value, Mapping):
+        from tasks.unlabelled import names_files
+
+        return {task: local(files) if names_files(files) else files for task, files in value.items()}
     return value if name == "model" and str(value).startswith("http") else local(value)
-
-
-def _are_paths(files: Any) -> bool:
-    return isinstance(files, list | tuple) and all(isinstance(file, Path) for file in files)
 
 
 def _mirror(out: Any) -> Mirror | None:

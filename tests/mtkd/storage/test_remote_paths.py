@@ -235,6 +235,7 @@ def test_a_run_by_url(data: str, memory: Any, tiny_encoder: Path, tmp_path: Path
         ("s3://key:secret@bucket/data", "passwords and queries are not allowed"),
         ("https://host/data?token=secret", "passwords and queries are not allowed"),
         ("memory://bucket/../data", "is not the URL of a file or directory"),
+        ("hdfs:///bucket/data", "is not the URL of a file or directory"),
         ("memory://bucket/data/sst2/train.jsonl", "'memory://bucket/data/sst2/train.jsonl' is a file"),
     ],
 )
