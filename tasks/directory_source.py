@@ -10,6 +10,7 @@ from tasks.glue_release import find_release, read_release
 from tasks.missing_data import similar_split
 from tasks.sources import Batches, DataSource, Read, at_once, known_as, read_all_batches, read_files
 from tasks.task import UNLABELLED, Task
+from tasks.urls import as_url
 
 _SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".tsv")
 
@@ -29,7 +30,7 @@ class DirectorySource(DataSource):
     root: Path
 
     def __init__(self, root: Path):
-        self.name, self.root = str(root), root
+        self.name, self.root = as_url(str(root)), root
 
     def _locate(self, task: Task, split: str) -> Read | None:
         for name in known_as(task):

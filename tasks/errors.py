@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 
+from tasks.urls import as_url
+
 _MOST_NAMES = 8
 
 
@@ -39,8 +41,10 @@ class MtkdWarning(UserWarning):
 
 
 def plain(text: str) -> str:
-    """A text in which control characters, which could command a terminal, are spelled out."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
+    """A text as it is shown: URLs in place of the paths of local copies, and control characters, which could
+    command a terminal, spelled out.
+    """
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", as_url(text))
 
 
 def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = None) -> UserError:

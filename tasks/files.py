@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tasks.errors import UserError
+from tasks.urls import as_url, url_of
 
 LOCK = ".mtkd.lock"  # in every directory that a command writes
 _UNUSABLE = (
@@ -84,6 +85,7 @@ def atomic_path(path: Path, *, alone: bool = False) -> Iterator[Path]:
     Raises:
         UserError: the disk is full or the path cannot be written.
     """
+    _refuse_url(path)
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a regular file and cannot be replaced", hint="name a file")
     path = path.resolve()  # replace the target of a link, not the link
@@ -188,7 +190,13 @@ def _finish_all(directory: Path) -> None:
             _finish(file)
 
 
+def _refuse_url(path: Path) -> None:
+    if not path.is_absolute() and (url := url_of(path)):
+        raise UserError(f"cannot write to {url} here", expected="a local path")
+
+
 def _make_directory(path: Path) -> None:
+    _refuse_url(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
@@ -262,9 +270,9 @@ def plain_path(name: str) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically (UTF-8)."""
+    """Write a text file atomically (UTF-8), with URLs in place of the paths of local copies."""
     with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(as_url(text), encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -25,6 +25,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tasks.errors import UserError, brief
 from tasks.files import write_json
+from tasks.urls import with_urls
 
 MOST = 2**53  # integers that any JSON reader keeps exactly
 Count = Annotated[int, Field(ge=0, le=MOST)]
@@ -85,7 +86,7 @@ def read_record(path: Path, kind: type[Read], *, newest: int | None = None, hint
 
 def write_record(path: Path, values: Mapping[str, Any]) -> None:
     """Write a JSON file atomically with a digest of its values, which `read_record` checks."""
-    others = {key: value for key, value in values.items() if key != CHECK}
+    others = with_urls({key: value for key, value in values.items() if key != CHECK})
     write_json(path, {**others, CHECK: _digest(others)})
 
 

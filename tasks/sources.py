@@ -18,8 +18,10 @@ from tasks.file_readers import read_batches, read_file, read_parquet
 from tasks.glue import TASKS
 from tasks.missing_data import missing_file
 from tasks.raw_table import RawTable
+from tasks.remote import local, local_copy
 from tasks.schema import fit_columns
 from tasks.task import UNLABELLED, Task
+from tasks.urls import url_of
 
 Batches = Callable[[], Iterator[RawTable]]  # reads rows, some at a time
 Read = Callable[[bool], Iterator[RawTable]]  # the same; with True, all rows in one table
@@ -118,8 +120,9 @@ class DataSource(ABC):
             return found
         if split not in task.files:
             return None
-        path = (self.root or Path()) / task.files[split]
-        usable = path.is_file() and (self.root is not None or Path(task.files[split]).is_absolute())
+        file = local(task.files[split])
+        path = (self.root or Path()) / file
+        usable = path.is_file() and (self.root is not None or Path(file).is_absolute())
         return read_files([path], task.columns) if usable else None
 
     def _search_hint(self, task: Task, split: str) -> str:
@@ -192,9 +195,9 @@ def open_data(spec: Any) -> DataSource:
     """Open the data source that the argument `data` names.
 
     Args:
-        spec: "pocket", "hub", a directory, a `DataSource`, or tables in memory (task -> split -> rows, see
-            `tasks.tables.TableSource`); or a list of these, where each split is read from the first that has
-            it. None = only the files that the tasks name themselves.
+        spec: "pocket", "hub", a directory or its URL, a `DataSource`, or tables in memory (task -> split ->
+            rows, see `tasks.tables.TableSource`); or a list of these, where each split is read from the first
+            that has it. None = only the files that the tasks name themselves.
 
     Raises:
         UserError: the directory does not exist, or the value is of another type.
@@ -221,7 +224,7 @@ def open_data(spec: Any) -> DataSource:
         )
     if spec in _SOURCES:
         return _SOURCES[str(spec)]()
-    root = Path(spec).expanduser()
+    root = local_copy(url) if (url := url_of(spec)) else Path(spec).expanduser()
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
         names = [*_SOURCES, *(str(root.with_name(entry.name)) for entry in _beside(root))]
@@ -244,7 +247,7 @@ _SOURCES: dict[str, type[DataSource]] = {"pocket": PocketSource, "hub": HubSourc
 
 def matching_files(patterns: Sequence[str], root: Path | None) -> list[Path]:
     """The files that some patterns match, in sorted order per pattern; relative patterns start at `root`."""
-    usable = [pattern for pattern in patterns if root is not None or Path(pattern).is_absolute()]
+    usable = [pattern for pattern in map(local, patterns) if root is not None or Path(pattern).is_absolute()]
     return [Path(path) for pattern in usable for path in sorted(glob.glob(str((root or Path()) / pattern)))]
 
 

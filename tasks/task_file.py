@@ -39,9 +39,11 @@ from typing import Any
 from tasks.errors import UserError, unknown
 from tasks.glue import TASKS
 from tasks.records import read_toml
+from tasks.remote import Mirror
 from tasks.soft_labels import KINDS, has_soft_labels
 from tasks.task import MOST_COPIES, RESERVED, UNLABELLED, Task
 from tasks.task_types import check_metrics, is_kind, kinds, task_type
+from tasks.urls import as_url, url_of
 
 _FARTHEST = 1e30  # end of a range
 _CHECKED = ("name", "head", "kind", "columns", "labels", "range", "group", "soft_labels", "soft_labels_kind")
@@ -53,7 +55,7 @@ def load_task(path: Path) -> Task:
     """Read a task from its TOML file; the keys are listed in the docstring of this module.
 
     Relative files are taken from the directory of the TOML file if they exist there, otherwise from the data
-    directory.
+    directory. Files may also be URLs.
 
     Raises:
         UserError: the file is missing or not TOML, a key is unknown, or a value is invalid.
@@ -122,17 +124,23 @@ def _file_fields(path: Path, files: dict[str, Any]) -> dict[str, Any]:
     """The task's split names and files; paths beside the TOML file are made absolute."""
     unlabelled = files.pop(UNLABELLED, [])
     patterns = [unlabelled] if isinstance(unlabelled, str) else unlabelled
-    near = {pattern: str(path.parent.resolve() / pattern) for pattern in patterns}
-    found = {
-        UNLABELLED: tuple(near[pattern] if glob.glob(near[pattern]) else pattern for pattern in patterns)
-    }
+    found = {UNLABELLED: tuple(_beside(path, pattern) for pattern in patterns)}
     return found | (_split_fields(path, files) if files else {})
 
 
+def _beside(path: Path, file: str, pattern: bool = True) -> str:
+    """A file or pattern in the directory of the TOML file if there is such a file; else as it is given."""
+    near = as_url(str(path.parent.resolve() / file))
+    if url_of(file):
+        return file
+    if url_of(near):  # the TOML file is a local copy
+        return near if Mirror.of(near, "inputs").versions(missing=True) else file
+    return near if (glob.glob(near) if pattern else Path(near).is_file()) else file
+
+
 def _split_fields(path: Path, files: dict[str, str]) -> dict[str, Any]:
-    beside = {split: path.parent.resolve() / file for split, file in files.items()}
     return {
-        "files": {split: str(beside[split]) if beside[split].is_file() else files[split] for split in files},
+        "files": {split: _beside(path, file, pattern=False) for split, file in files.items()},
         "train": "train" if "train" in files else None,
         "validation": tuple(split for split in files if split.startswith("validation")),
         "test": tuple(split for split in files if split.startswith("test")),

@@ -65,7 +65,7 @@ class UnlabelledRequest:
     def record(self) -> dict[str, Any]:
         """The request as plain JSON; rows in memory by their type."""
         named = {
-            name: _plain(value) if _names_files(value) else f"memory ({type(value).__name__})"
+            name: _plain(value) if names_files(value) else f"memory ({type(value).__name__})"
             for name, value in self.files.items()
         }
         limit = {} if self.limit is None else {"unlabelled_limit": self.limit}
@@ -87,7 +87,7 @@ class UnlabelledRequest:
             return found
         if isinstance(given, str) and given in task.splits:
             return partial(source.batches, task, given)
-        if not _names_files(given):
+        if not names_files(given):
             table = as_table(given, task.columns, f"the rows without labels of {task.name}")
             return lambda: RawTable(table, f"unlabelled:{task.name}").parts(_STEP)
         patterns = [given] if isinstance(given, str | Path) else list(given)
@@ -114,7 +114,7 @@ class UnlabelledRequest:
         return given if isinstance(given, str) and given in task.splits else None
 
 
-def _names_files(value: Any) -> bool:
+def names_files(value: Any) -> bool:
     """True for a path, a pattern or a split, and for a list of paths."""
     is_list = isinstance(value, list | tuple) and bool(value)
     return isinstance(value, str | Path) or (is_list and all(isinstance(part, Path) for part in value))

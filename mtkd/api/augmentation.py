@@ -15,6 +15,7 @@ from mtkd.api.questions import filter_questions as filter_questions
 from mtkd.api.questions import generate_questions as generate_questions
 from mtkd.api.questions import train_questions as train_questions
 from mtkd.api.training_request import warn_caller
+from mtkd.storage.remote_paths import remote_paths
 from mtkd.storage.worker_pools import Engine, Workers
 from tasks.errors import UserError
 from tasks.loading import load_rows
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 Copies = int | str | Mapping[str, int] | None
 
 
+@remote_paths("data", "tasks", "unlabelled", out="out")
 def mask(
     data: Any,
     tasks: TaskSpec,
@@ -77,6 +79,7 @@ def mask(
     return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
 
 
+@remote_paths("data", "tasks", "unlabelled", out="out")
 def replace(
     data: Any,
     tasks: TaskSpec,
@@ -116,6 +119,7 @@ def replace(
     return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
 
 
+@remote_paths("data", "tasks", "unlabelled", "model", "vectors", out="out")
 def contextual(
     data: Any,
     tasks: TaskSpec,
@@ -164,6 +168,7 @@ def contextual(
     return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
 
 
+@remote_paths("data", "tasks", "unlabelled", "settings", out="out")
 def run(
     name: str,
     data: Any,

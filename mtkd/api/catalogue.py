@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mtkd.storage.remote_paths import remote_paths
 from tasks.data_report import DataReport, report_on
 from tasks.sources import open_data
 from tasks.task import Task
@@ -47,6 +48,7 @@ def show_recipe(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     return load_settings(name, recipe_command(name), settings or {})
 
 
+@remote_paths("data", "tasks", "unlabelled")
 def check_data(
     data: Any = None,
     tasks: TaskSpec | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mtkd.storage.remote_paths import remote_paths
 from tasks.task_names import TaskSpec
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from mtkd.jobs.export import Export, Format
 
 
+@remote_paths("model", "tasks", "data", out="out")
 def export(
     model: str | Path | Model,
     *,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd.api.training_request import file_names
+from mtkd.storage.remote_paths import remote_paths
 from tasks.errors import UserError
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def compare(
     return job.run_grid(loaded, inputs, say, jobs)
 
 
+@remote_paths("data", "teacher", "store", "text", "encoder", "corpus", "tasks", "unlabelled", "settings")
 def plan_grid(grid: str | Path, **given: Any) -> tuple[Any, Any]:
     """A loaded grid and the inputs of its runs, from the arguments of `compare`."""
     from mtkd.grids import load_grid

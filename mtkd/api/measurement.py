@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mtkd.evaluation.file_prediction import BLOCK, predict_file
 from mtkd.model_files import EXPORT
 from mtkd.runtime import OnnxModel
+from mtkd.storage.remote_paths import remote_paths
 from tasks.errors import UserError
 from tasks.hub_loading import did_you_mean_model
 from tasks.model_tasks import task_of_model
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from mtkd.jobs.verify import Verified
 
 
+@remote_paths("place")
 def verify(place: str | Path) -> Verified:
     """Compare the files in a directory with their recorded digests.
 
@@ -40,6 +42,7 @@ def verify(place: str | Path) -> Verified:
     return job(Path(place))
 
 
+@remote_paths("model", "data", "tasks", "against", "encoder")
 def evaluate(
     model: str | Path | Model,
     data: Any = None,
@@ -79,6 +82,7 @@ def evaluate(
     )
 
 
+@remote_paths("model", "task", "source", out="out")
 def predict(
     model: str | Path | Model,
     task: TaskSpec | None,
@@ -153,6 +157,7 @@ def predict(
         torch.set_num_threads(usual)
 
 
+@remote_paths("models", "data")
 def glue_submission(
     models: Sequence[str | Path | Model],
     data: Any,
@@ -172,6 +177,7 @@ def glue_submission(
     return prediction.glue_submission(loaded, open_data(data), folder, batch)
 
 
+@remote_paths("models")
 def bench_inference(
     models: Sequence[str | Path | Model] | Mapping[str, str | Path | Model],
     *,

@@ -15,6 +15,7 @@ from mtkd.jobs.evaluation_result import Evaluation
 from mtkd.jobs.teachers import pretrained_encoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
+from mtkd.storage.remote_paths import remote_paths
 from mtkd.training.run_record import read_run_record
 from tasks.errors import UserError
 from tasks.loading import unlabelled_rows
@@ -127,6 +128,7 @@ class Model:
             return predictions
         return rows.assign(**{key: [row[key] for row in predictions] for key in predictions[0]})
 
+    @remote_paths("data", "tasks", "against", "encoder")
     def evaluate(
         self,
         data: Any = None,
@@ -196,6 +198,7 @@ def place_or_module(model: str | Path | Model | None) -> Path | MultiTaskModel |
     return model.path if model._module is None and model.path else model.module
 
 
+@remote_paths("name")
 def load(name: str | Path, *, device: str | None = None) -> Model:
     """A saved model by directory or name.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd import __version__
+from mtkd.storage.remote_paths import remote_paths
 from tasks.errors import UserError
 from tasks.sources import open_data
 from tasks.task_names import TaskSpec, resolve
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tasks.answers import Answerer
 
 
+@remote_paths("model", "data", "task", out="out")
 def train_questions(
     model: str,
     data: Any,
@@ -90,6 +92,7 @@ def train_questions(
         return train_generator(job, open_data(data), span_task(resolve(task)), place)
 
 
+@remote_paths("text", "model", "task", out="out")
 def generate_questions(
     text: str | Path,
     out: str | Path,
@@ -145,6 +148,7 @@ def generate_questions(
     return written, ready
 
 
+@remote_paths("text", "model", "task", out="out", uploads=False)
 def estimate_questions(text: str | Path, out: str | Path, **options: Any) -> PreparedGeneration:
     """What `generate_questions` would do with the same arguments; nothing is sent or written.
 
@@ -202,6 +206,7 @@ def _prepared(
         yield ready
 
 
+@remote_paths("corpus", "teacher", out="out")
 def filter_questions(
     corpus: str | Path,
     teacher: str | Path,

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mtkd.storage.remote_paths import remote_paths
 
+
+@remote_paths("runs", "reference", "data", out="out")
 def report_html(
     runs: Sequence[str | Path],
     out: str | Path,
@@ -52,6 +55,7 @@ def report_html(
     )
 
 
+@remote_paths("runs")
 def report_knowledge(runs: Sequence[str | Path], out: str | Path) -> list[Path]:
     """Plot score against the amount of hidden-state knowledge kept, of finished runs; the files written."""
     from mtkd.evaluation.knowledge_curve import draw, gather

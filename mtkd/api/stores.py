@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd.api.training_request import file_names, model_or_path
+from mtkd.storage.remote_paths import remote_paths
 from tasks.task_names import TaskSpec, describe
 
 if TYPE_CHECKING:
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from mtkd.store.store_manifest import StoreManifest
 
 
+STORE_INPUTS = ("data", "tasks", "teacher", "corpus", "unlabelled", "settings")
+
+
+@remote_paths(*STORE_INPUTS, out="out", uploads=False)
 def plan_store(
     recipe: str,
     *,
@@ -56,6 +61,7 @@ def plan_store(
     return job.plan_store(store_request(locals()), Path(out))
 
 
+@remote_paths(*STORE_INPUTS, out="out")
 def build_store(
     recipe: str,
     *,
@@ -90,6 +96,7 @@ def build_store(
     return job.build_store(store_request(locals()), Path(out), command, overwrite=overwrite)[0]
 
 
+@remote_paths(out="store")
 def repair_store(store: str | Path) -> list[str]:
     """Rebuild the damaged shards of a store, and nothing else; the files that were rebuilt."""
     from mtkd.jobs import build_store as job
@@ -97,6 +104,7 @@ def repair_store(store: str | Path) -> list[str]:
     return job.repair_store(Path(store))[1]
 
 
+@remote_paths("store")
 def store_info(store: str | Path) -> StoreManifest:
     """What a store holds: of which teacher, of which rows, how much."""
     from mtkd.store.store_manifest import read_store_manifest

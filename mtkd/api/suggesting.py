@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mtkd.storage.remote_paths import remote_paths
 from tasks.errors import UserError
 from tasks.hub_loading import DEFAULT_ENCODER
 from tasks.task_names import TaskSpec
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from mtkd.jobs.suggest import Suggestions
 
 
+@remote_paths("teacher", "data", "tasks", "unlabelled")
 def suggest_students(
     teacher: str | Path = DEFAULT_ENCODER,
     *,

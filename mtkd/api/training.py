@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mtkd.api.training_request import model_or_path, prepare, warn_caller
+from mtkd.storage.remote_paths import remote_paths
 from tasks.errors import UserError
 from tasks.task_names import TaskSpec
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Teacher: TypeAlias = "str | Path | Model | MultiTaskModel | tuple[nn.Module, Any]"
 
 
+@remote_paths("encoder", "data", "tasks", "settings", out="out")
 def refine(
     encoder: str | Path = "minilm",
     *,
@@ -54,7 +56,8 @@ def refine(
             (rows: a DataFrame, datasets.Dataset, pyarrow.Table or list of dicts), or a list of these. It can
             be left out if every task is a task file with [files].
         tasks: names, groups, paths of task files, `mtkd.Task` objects, or a list of these.
-        out: the run directory. An unfinished run of the same settings that is there is resumed.
+        out: the run directory. An unfinished run of the same settings that is there is resumed. It may be a
+            URL such as "s3://bucket/run", and so may whatever names an input (docs/scale.md).
         recipe: the settings to start from.
         settings: dotted setting -> value, such as {"train.epochs": 3}; `mtkd.show_recipe` lists them.
         train: a `TrainSettings`, of which the fields that were given override the recipe's.
@@ -79,6 +82,9 @@ def refine(
     return _model(refine_job(request, loaded, str(encoder), callbacks=callbacks, warn=warn_caller))
 
 
+@remote_paths(
+    "data", "tasks", "teacher", "text", "init", "corpus", "store", "unlabelled", "settings", out="out"
+)
 def distill(
     recipe: str,
     *,
@@ -184,6 +190,7 @@ def distill(
     )
 
 
+@remote_paths("model", "task", "data", "settings", out="out")
 def finetune(
     model: str | Path | Model,
     *,

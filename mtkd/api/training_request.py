@@ -11,6 +11,7 @@ from typing import Any
 from tasks.errors import MtkdWarning
 from tasks.task import Task
 from tasks.task_names import describe, resolve
+from tasks.urls import as_url
 
 
 def prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = None) -> tuple[Any, Any]:
@@ -122,4 +123,4 @@ def warn_caller(text: str) -> None:
     level, frame = 1, sys._getframe()
     while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("mtkd", "tasks"):
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, MtkdWarning, stacklevel=level)
+    warnings.warn(as_url(text), MtkdWarning, stacklevel=level)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mtkd.cli.options import (
+    PATH,
     command_line,
     out_option,
     overwrite_option,
@@ -29,14 +30,14 @@ _SHORT_OF = 0.01  # how far the share of rows without an answer may fall short i
 @click.option(
     "--corpus",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="the corpus of generated questions",
 )
 @click.option(
     "--teacher",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="a model that answers questions",
 )

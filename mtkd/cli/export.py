@@ -9,14 +9,12 @@ import click
 
 import mtkd
 from mtkd.cli.measure import model_option
-from mtkd.cli.options import report_options, say, show, table
+from mtkd.cli.options import PATH, report_options, say, show, table
 
 
 @click.command()
 @model_option
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="the output directory"
-)
+@click.option("--out", required=True, type=PATH, metavar="DIR", help="the output directory")
 @click.option("--tasks", help="tasks of the model  [default: all that the model knows]")
 @click.option(
     "--format",

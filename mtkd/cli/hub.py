@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 import mtkd
-from mtkd.cli.options import say
+from mtkd.cli.options import PATH, say
 
 
 @click.command()
-@click.argument("source", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("source", type=PATH, metavar="DIR")
 @click.argument("name")
 @click.option("--private", is_flag=True, help="only you can see it, if it is new")
 def push(source: Path, name: str, private: bool) -> None:
@@ -24,9 +24,7 @@ def push(source: Path, name: str, private: bool) -> None:
 
 @click.command()
 @click.argument("name")
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="the output directory"
-)
+@click.option("--out", required=True, type=PATH, metavar="DIR", help="the output directory")
 @click.option("--revision", help="a branch, tag or commit  [default: the newest]")
 def pull(name: str, out: Path, revision: str | None) -> None:
     """Download the model, export or corpus NAME from the Hugging Face hub."""

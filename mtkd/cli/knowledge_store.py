@@ -9,6 +9,7 @@ import click
 
 import mtkd
 from mtkd.cli.options import (
+    PATH,
     command_line,
     limit_option,
     overwrite_option,
@@ -42,7 +43,7 @@ contents_options = stack(
     click.option("--teacher", metavar="DIR", help="a run of mtkd refine, or a pretrained encoder"),
     click.option(
         "--corpus",
-        type=click.Path(path_type=Path),
+        type=PATH,
         metavar="DIR",
         help="an augmented corpus to store as well",
     ),
@@ -75,9 +76,7 @@ contents_options = stack(
 
 @store.command()
 @contents_options
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path(), metavar="DIR", help="check the free space here"
-)
+@click.option("--out", type=PATH, default=Path(), metavar="DIR", help="check the free space here")
 @report_options
 def plan(out: Path, json_file: str | None, **given: Any) -> None:
     """Estimate the size of a store and the time to build it; nothing is written."""
@@ -112,7 +111,7 @@ def plan(out: Path, json_file: str | None, **given: Any) -> None:
 
 @store.command()
 @contents_options
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="output directory")
+@click.option("--out", required=True, type=PATH, metavar="DIR", help="output directory")
 @click.option("--repair", is_flag=True, help="make only the damaged shards of the store in --out again")
 @overwrite_option
 @report_options
@@ -124,8 +123,9 @@ def build(out: Path, repair: bool, overwrite: bool, json_file: str | None, **giv
     """
     from accelerate import PartialState
 
-    from mtkd.api.stores import store_request
+    from mtkd.api.stores import STORE_INPUTS, store_request
     from mtkd.jobs.build_store import build_store, repair_store
+    from mtkd.storage.remote_paths import remote_paths
 
     if repair:
         if any(given[name] for name in ("recipe", "data", "tasks", "teacher")):
@@ -133,14 +133,17 @@ def build(out: Path, repair: bool, overwrite: bool, json_file: str | None, **giv
                 "--repair takes everything from the store itself",
                 hint=f"mtkd store build --repair --out {out}",
             )
-        manifest, files = repair_store(out)
+        manifest, files = remote_paths(out="out")(repair_store)(out)
         if PartialState().is_main_process:
             say(f"{len(files)} of {len(manifest.shards)} shards were damaged and made again")
             show({"repaired": files}, json_file, lambda: print("\n".join(files) or "nothing to repair"))
         return
-    manifest, prepared, made = build_store(
-        store_request(_arguments(given)), out, command_line(), overwrite=overwrite
-    )
+
+    @remote_paths(*STORE_INPUTS, out="out")
+    def run(out: Path, **given: Any) -> Any:
+        return build_store(store_request(given), out, command_line(), overwrite=overwrite)
+
+    manifest, prepared, made = run(out, **_arguments(given))
     if not PartialState().is_main_process:
         return
     show(_summary(manifest), json_file, lambda: _draw(manifest))
@@ -156,13 +159,11 @@ def build(out: Path, repair: bool, overwrite: bool, json_file: str | None, **giv
 
 
 @store.command()
-@click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("directory", type=PATH, metavar="DIR")
 @report_options
 def info(directory: Path, json_file: str | None) -> None:
     """Show what a store holds: its teacher, its rows and its size."""
-    from mtkd.store.store_manifest import read_store_manifest
-
-    manifest = read_store_manifest(directory)
+    manifest = mtkd.store_info(directory)
     show(_summary(manifest), json_file, lambda: _draw(manifest))
 
 

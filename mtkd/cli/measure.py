@@ -10,6 +10,7 @@ import click
 import mtkd
 from mtkd.cli.flags import as_options
 from mtkd.cli.options import (
+    PATH,
     data_option,
     device_option,
     report_options,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from mtkd.evaluation.class_report import ClassReport
 
 model_option = click.option(
-    "--model", required=True, type=click.Path(path_type=Path), metavar="DIR", help="a run or model directory"
+    "--model", required=True, type=PATH, metavar="DIR", help="a run or model directory"
 )
 models_option = click.option(
     "--model",
@@ -49,7 +50,7 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 @click.option("--report", is_flag=True, help="also print scores class by class (--json always has them)")
 @click.option(
     "--against",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="another run or model to compare with, row by row",
 )
@@ -65,7 +66,7 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 )
 @click.option(
     "--predictions",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="write each row's label and prediction to DIR/TASK/SPLIT.parquet",
 )

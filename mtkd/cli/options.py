@@ -16,6 +16,7 @@ from tasks.errors import UserError, plain
 from tasks.files import write_json
 from tasks.progress import say as say
 from tasks.progress import set_quiet
+from tasks.urls import url_of, with_urls
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -29,6 +30,25 @@ def stack(*options: Wrapper) -> Wrapper:
         return function
 
     return wrap
+
+
+class PathOrUrl(click.Path):
+    """A path; of a URL, that of its local copy, as it would be an output."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path that an option names."""
+        url = url_of(value)
+        if url is None or url.startswith("file://"):
+            return super().convert(value, param, ctx)
+        from tasks.remote import Mirror
+
+        return Mirror.of(url, "outputs").path
+
+
+PATH = PathOrUrl()
 
 
 def one_or_several(
@@ -47,9 +67,7 @@ data_option = click.option(
     help="where the rows come from; given several times, each split is read from the first that has it; not "
     "needed for task files with [files]",
 )
-out_option = click.option(
-    "--out", required=True, metavar="DIR", type=click.Path(path_type=Path), help="output directory"
-)
+out_option = click.option("--out", required=True, metavar="DIR", type=PATH, help="output directory")
 overwrite_option = click.option("--overwrite", is_flag=True, help="delete what another run left in --out")
 seed_option = click.option("--seed", default=0, type=click.IntRange(min=0))
 limit_option = click.option(
@@ -165,7 +183,7 @@ def show(result: Any, json_file: str | None, draw: Callable[[], None]) -> None:
         draw: prints the table.
     """
     if json_file == "-":
-        print(json.dumps(result, indent=2))
+        print(json.dumps(with_urls(result), indent=2))
         return
     draw()
     if json_file:

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 import mtkd
 from mtkd.cli.measure import batch_option, models_option
-from mtkd.cli.options import device_option, report_options, say, show, table
+from mtkd.cli.options import PATH, device_option, report_options, say, show, table
 from mtkd.training.interrupts import sigterm_exits
 from tasks.errors import UserError, counted
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 @click.option(
     "--in",
     "source",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="rows to predict: .jsonl, .csv, .tsv (these also .gz) or .parquet; - = standard input",
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="the output file, in any of these formats; - = standard output",
 )
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 @click.option(
     "--glue-submission",
     "folder",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="write GLUE's submission files here",
 )

@@ -8,11 +8,9 @@ from typing import Any
 import click
 
 import mtkd
-from mtkd.cli.options import out_option, quiet_option, report_options, say, show, table
+from mtkd.cli.options import PATH, out_option, quiet_option, report_options, say, show, table
 
-runs_argument = click.argument(
-    "runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUNS..."
-)
+runs_argument = click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUNS...")
 
 
 @click.group()
@@ -22,12 +20,10 @@ def report() -> None:
 
 @report.command()
 @runs_argument
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="the page to write"
-)
+@click.option("--out", required=True, type=PATH, metavar="FILE", help="the page to write")
 @click.option(
     "--reference",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="the run that the others are compared with  [default: that of the grid, or the first student that "
     "learned from labels alone]",

@@ -8,6 +8,7 @@ import click
 
 import mtkd
 from mtkd.cli.options import data_option, device_option, report_options, show, table, unlabelled_option, warn
+from tasks.errors import plain
 
 if TYPE_CHECKING:
     from mtkd.jobs.suggest import SuggestedStudent
@@ -61,7 +62,7 @@ def suggest(json_file: str | None, **given: Any) -> None:
         chosen = [one for one in found.students if one.within_targets or one.name == found.nearest]
         for line in [found.first, *(f"{one.command}    # {one.name}" for one in chosen)]:
             if line:
-                print(f"\n    {line}" if line == found.first else f"    {line}")
+                print(plain(f"\n    {line}" if line == found.first else f"    {line}"))
 
     show(found.to_json(), json_file, draw)
     if found.nearest:

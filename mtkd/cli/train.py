@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mtkd.cli.options import (
+    PATH,
     command_line,
     data_option,
     finetune_options,
@@ -26,6 +27,7 @@ from mtkd.cli.options import (
     unlabelled_limit_option,
     unlabelled_option,
 )
+from tasks.urls import url_of
 
 if TYPE_CHECKING:
     from mtkd.api.model import Model
@@ -64,9 +66,7 @@ def refine(json_file: str | None, **given: Any) -> None:
 @click.option(
     "--tasks", help="tasks, groups of tasks or task files, comma-separated  [default: glue, all of it]"
 )
-@click.option(
-    "--text", type=click.Path(path_type=Path), metavar="FILE|DIR", help="plain text instead of --data"
-)
+@click.option("--text", type=PATH, metavar="FILE|DIR", help="plain text instead of --data")
 @click.option("--text-column", default="text", help="where rows of --text hold their text")
 @click.option(
     "--teacher",
@@ -135,7 +135,7 @@ def _run(what: str, out: Path, json_file: str | None, job: Callable[[], Model]) 
         return
     record = model.record
     show(record, json_file, lambda: draw_scores(record))
-    if _written(out) != before:  # else the run was already finished, and the job has said so
+    if _written(out) != before and not url_of(out):  # else the job or the upload has said it
         say(f"{what} in {time.monotonic() - started:.0f} s: {out}")
 
 

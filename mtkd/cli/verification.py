@@ -6,25 +6,24 @@ from pathlib import Path
 
 import click
 
-from mtkd.cli.options import report_options, show
-from tasks.errors import UserError
+import mtkd
+from mtkd.cli.options import PATH, report_options, show
+from tasks.errors import UserError, plain
 
 
 @click.command()
-@click.argument("place", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("place", type=PATH, metavar="DIR")
 @report_options
 def verify(place: Path, json_file: str | None) -> None:
     """Compare the files in DIR with their digests: runs, models, corpora, stores, exports, generators.
 
     Damaged shards of a store are made again by `mtkd store build --repair --out DIR`.
     """
-    from mtkd.jobs.verify import verify as job
-
-    result = job(place)
+    result = mtkd.verify(place)
 
     def draw() -> None:
         for file, state in result.damaged.items():
-            print(f"{file} {state}")
+            print(plain(f"{file} {state}"))
         print(f"{result.files - len(result.damaged):,} of {result.files:,} files are intact")
 
     show(result.to_json(), json_file, draw)

@@ -28,6 +28,7 @@ from mtkd.training.processes import make_accelerator
 from tasks.digests import damaged_files, write_digests
 from tasks.errors import UserError
 from tasks.records import check_record
+from tasks.remote import local
 
 
 def build_store(
@@ -60,7 +61,9 @@ def repair_store(out: Path) -> tuple[StoreManifest, list[str]]:
     damaged = damaged_shards(out, manifest)
     if not damaged:
         return manifest, []
-    prepared = prepare_store(check_record(dict(manifest.options), StoreRequest, f"{out / MANIFEST}, options"))
+    prepared = prepare_store(
+        check_record(local(dict(manifest.options)), StoreRequest, f"{out / MANIFEST}, options")
+    )
     if prepared.job.key != manifest.key:
         raise UserError(
             f"the store {out} cannot be repaired: {_difference(manifest, prepared)}",

@@ -14,6 +14,7 @@ from tasks.errors import UserError
 from tasks.files import digest_bytes
 from tasks.records import read_record
 from tasks.task_names import resolve
+from tasks.urls import with_urls
 
 _COMMAND, _LOG = "command.json", "log.txt"
 
@@ -95,7 +96,7 @@ class Job:
         record = self.out / RUN_FILE
         if not (record.is_file() and self.command_file.is_file()):
             return False
-        same = read_record(self.command_file, list[str]) == self.command
+        same = read_record(self.command_file, list[str]) == with_urls(self.command)
         return same and read_run_record(record).get("status") == "finished"
 
     @property

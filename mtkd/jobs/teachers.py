@@ -19,6 +19,7 @@ from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
 from tasks.errors import UserError, a_type, shorten, unknown
 from tasks.model_tasks import require_heads
+from tasks.remote import local
 from tasks.task import Task
 
 # A name, a model, a pair (transformers model, tokeniser), or a list or a mapping by task of these.
@@ -217,6 +218,7 @@ def pretrained_encoder(model: Path) -> str | None:
 
 def encoder_of(teacher: str) -> str | None:
     """The pretrained encoder that a teacher started from, or the teacher itself if it is one."""
+    teacher = local(teacher)
     if is_saved_model(Path(teacher)):
         return pretrained_encoder(Path(teacher))
     return teacher if checkpoint_directory(teacher) is None else None

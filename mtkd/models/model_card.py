@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.errors import shorten
 from tasks.hub_loading import DEFAULT_ENCODER, is_hub_name
 from tasks.task import Task
+from tasks.urls import as_url
 
 if TYPE_CHECKING:
     from mtkd.models.saved_model import ModelInfo
@@ -90,7 +91,7 @@ def model_card(encoder: str, tasks: Sequence[Task], info: ModelInfo, use: str, f
     what = f"{encoder}{started}, with a head for each task. Texts are cut to {info.max_length} tokens."
     trained = f" (`{source}`)" if source else ""
     text = _TEXT.format(title=title, what=what, data=trained, tasks=lines, use=use, files=files)
-    return f"---\n{data.to_yaml()}\n---\n\n{text}"
+    return as_url(f"---\n{data.to_yaml()}\n---\n\n{text}")
 
 
 def usage(task: Task | None, load: str) -> str:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from mtkd.pipelines.init_data import Part, read_parts, role_of
 from mtkd.pipelines.init_files import pipeline_text, task_text
+from mtkd.storage.remote_paths import remote_paths
 from tasks.errors import UserError, counted
 from tasks.files import atomic_path, locked
 from tasks.glue import TASKS
@@ -49,6 +50,7 @@ class InitResult:
     notes: tuple[str, ...]
 
 
+@remote_paths()
 def init_pipeline(
     data: str | Path | Sequence[str | Path],
     *,

@@ -13,9 +13,11 @@ from mtkd.pipelines.step import Step, find_command, parameters
 from tasks.errors import UserError, did_you_mean
 from tasks.file_readers import suffix_of
 from tasks.files import digest_file
+from tasks.remote import local
 from tasks.sources import known_as, matching_files, open_data
 from tasks.task import Task
 from tasks.task_names import resolve
+from tasks.urls import as_url
 
 _WRITTEN = ("out", "json", "predictions", "glue-submission")
 _DIRECTORIES = ("corpus", "store")
@@ -36,8 +38,10 @@ def input_files(step: Step) -> list[Path]:
 
 
 def _named(step: Step, key: str, value: Any) -> Iterable[Path]:
+    if key in _WRITTEN or (key == "model" and str(value).startswith("http")):  # an endpoint
+        return []
     texts = [text for text in _texts(value) if not text.startswith("@") and text != ""]
-    if key in _WRITTEN or not texts:
+    if not texts:
         return []
     if key in ("tasks", "task"):
         return _task_files(step, texts)
@@ -55,14 +59,14 @@ def _named(step: Step, key: str, value: Any) -> Iterable[Path]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The values of an option; of TASK=VALUE, the value."""
+    """The values of an option, with local copies in place of URLs; of TASK=VALUE, the value."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
         for part in value:
             yield from _texts(part)
     elif isinstance(value, str):
-        yield from (part.rpartition("=")[2].strip() for part in value.split(","))
+        yield from (part.rpartition("=")[2].strip() for part in local(value).split(","))
 
 
 def _tasks(step: Step) -> list[Task]:
@@ -108,8 +112,8 @@ def _existing(key: str, text: str, must: bool) -> list[Path]:
     path = Path(text)
     if path.is_dir():
         return [file for pattern in _OF_MODELS for file in path.glob(pattern)]
-    local = path.is_absolute() or text.startswith(".") or ("/" in text and Path(path.parts[0]).exists())
-    if not path.exists() and (must or local):
+    is_path = path.is_absolute() or text.startswith(".") or ("/" in text and Path(path.parts[0]).exists())
+    if not path.exists() and (must or is_path):
         raise _missing(key, text)
     return [path]
 
@@ -132,7 +136,7 @@ class Digests:
 
     def of(self, path: Path) -> str:
         """The digest of a file's bytes."""
-        key, about = str(path), path.stat()
+        key, about = as_url(str(path)), path.stat()
         stamp = [about.st_size, about.st_mtime_ns]
         if key not in self.current:
             before = self._known.get(key, [])

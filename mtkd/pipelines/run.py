@@ -19,12 +19,14 @@ from mtkd.pipelines.inputs import Digests, input_files
 from mtkd.pipelines.pipeline_file import load_steps, naming_step, read_pipeline
 from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
 from mtkd.storage.distributed import launched
+from mtkd.storage.remote_paths import remote_paths
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
 from tasks.errors import UserError
 from tasks.files import locked, write_json
 from tasks.progress import is_quiet, say
 from tasks.records import Record, read_record
+from tasks.urls import as_url
 
 RECORD_FILE = "pipeline.json"  # in the output directory
 
@@ -56,6 +58,7 @@ class StepResult:
         return asdict(self)
 
 
+@remote_paths()
 def run_pipeline(
     file: str | Path,
     *,
@@ -136,7 +139,8 @@ class _Runner:
                 if other := outputs.get(step.out):
                     raise UserError(f"it writes {step.out}, as the step {other!r} does")
                 check_step(step)
-                self.inputs[step.name] = {str(path): self.digests.of(path) for path in input_files(step)}
+                files = input_files(step)
+                self.inputs[step.name] = {as_url(str(path)): self.digests.of(path) for path in files}
             outputs[step.out] = step.name
 
     def plan(self, estimate: bool) -> list[StepResult]:

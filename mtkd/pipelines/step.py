@@ -15,6 +15,7 @@ from mtkd.cli.main import cli
 from mtkd.cli.options import train_settings
 from mtkd.recipes.settings_reference import written
 from tasks.errors import UserError, shorten, unknown
+from tasks.urls import url_of
 
 TRAINS = ("refine", "distill", "finetune")  # commands that leave a run with its number of steps
 _NO_STEPS = ("demo", "init", "run")
@@ -55,6 +56,8 @@ class Step:
         if key not in known:
             raise UserError(f"`mtkd {command}` writes no result")
         out = str(options.pop(key, f"{folder}/{name}{suffix}"))
+        if url := url_of(Path(out)):
+            raise UserError(f"`{key}={url}`: steps write to local directories", expected="a local path")
         count = options.get("steps")
         other = count[1:] if isinstance(count, str) and count.startswith("@") else None
         return cls(name, title, command, options | {key: out}, out, options, steps_of=other)

@@ -27,6 +27,7 @@ from mtkd.storage.distributed import ALONE, ProcessGroup
 from tasks.errors import UserError
 from tasks.files import LOCK, locked, remove_leftovers
 from tasks.records import read_record, write_record
+from tasks.urls import with_urls
 
 CLAIM = ".mtkd.json"
 _FORMAT = 1  # of the claim
@@ -88,9 +89,10 @@ def check_directory(
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file", hint="name a directory with `out`")
     existing = existing_identity(path, kind)
+    identity = with_urls(identity)  # as it is recorded
     known = existing is not None or _read_claim(path, kind) is not None
     may_be_there = known and kind.tolerant and not overwrite
-    files = () if may_be_there else _visible_files(path)
+    files = () if may_be_there else visible_files(path)
     # no more than needed: `path` may be a whole disk
     foreign = list(islice((file for file in files if not (known and kind.owns(file))), _NAMED + 1))
     if foreign:
@@ -197,7 +199,7 @@ def _matches(patterns: Iterable[str], file: str) -> bool:
 
 def _owned(path: Path, kind: OutputKind) -> list[str]:
     """The files that mtkd wrote, the marker first."""
-    return sorted(filter(kind.owns, _visible_files(path)), key=lambda file: (file != kind.marker, file))
+    return sorted(filter(kind.owns, visible_files(path)), key=lambda file: (file != kind.marker, file))
 
 
 def _remove_files(path: Path, files: Iterable[str]) -> None:
@@ -216,7 +218,7 @@ def _remove_folders(path: Path, folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def _visible_files(path: Path) -> Iterator[str]:
+def visible_files(path: Path) -> Iterator[str]:
     """The relative paths of all files, except hidden files and the contents of hidden folders."""
     for folder, folders, files in os.walk(path):
         place = Path(folder)

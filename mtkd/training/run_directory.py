@@ -27,6 +27,7 @@ from mtkd.training.run_record import RUN_FILE, read_run_record
 from tasks.digests import write_digests
 from tasks.errors import UserError
 from tasks.records import has_check, read_record, write_record
+from tasks.urls import with_urls
 
 PREDICTIONS = "predictions"  # what the model predicted for each validation row
 command_line: ContextVar[str | None] = ContextVar(
@@ -111,7 +112,7 @@ class RunDirectory:
             UserError: the directory holds another run, or files that are not a run.
         """
         self.path = path
-        self.identity = json.loads(json.dumps(identity))
+        self.identity = with_urls(json.loads(json.dumps(identity)))
         self._overwrite = overwrite
         self.resuming = check_directory(
             path, RUN_KIND, self.identity, overwrite=overwrite, difference=self._difference

@@ -21,6 +21,7 @@ from tasks.files import digest_file
 from tasks.hub_loading import DEFAULT_ENCODER, embedded_encoder, find_file, load_named
 from tasks.reader import InputFormat
 from tasks.records import Units, check_record, read_record
+from tasks.remote import local
 
 POOLING = "1_Pooling/config.json"  # of sentence-transformers
 # Sizes that some families store under another name without declaring it in their `attribute_map`.
@@ -101,6 +102,7 @@ def locate(name: str) -> str:
     Raises:
         UserError: the encoder `minilm` is not installed, or a file cannot be converted.
     """
+    name = local(name)  # a URL that a record names
     if name.endswith(MT_DNN) and not Path(name).is_dir():
         return str(convert_mt_dnn(Path(name)))
     if name != DEFAULT_ENCODER:

@@ -44,7 +44,7 @@ def test_help_imports_click_and_nothing_else() -> None:
     imported = set(done.stdout.rpartition("imported:")[2].split())
     packages = {name.split(".")[0] for name in imported} - set(sys.stdlib_module_names)
     assert packages == {"click", "mtkd", "tasks"}
-    assert {name for name in imported if name.startswith("tasks")} == {"tasks", "tasks.errors"}
+    assert {name for name in imported if name.startswith("tasks")} == {"tasks", "tasks.errors", "tasks.urls"}
 
 
 def test_hints_name_the_command_however_it_was_started() -> None:

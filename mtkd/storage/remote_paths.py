@@ -1,0 +1,193 @@
+"""URLs as arguments of the public functions: inputs are copied before the call, outputs uploaded after it.
+
+An output is written to its local copy, under the policy of `mtkd.storage.output_directory`, and uploaded when
+it is finished: first a hidden file that marks the upload (`UPLOADING`), then the files, its manifest or
+record last; then the hidden file is removed. An unfinished output stays local, where the same call resumes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from mtkd.storage.output_directory import has_claim, visible_files
+from tasks.errors import UserError, shorten
+from tasks.files import locked
+from tasks.progress import say
+from tasks.remote import UPLOADING, Mirror, local, one_look, remote_errors, uploaded
+from tasks.urls import url_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# By these files readers recognise a complete output; those of the output itself are uploaded last.
+_MARKERS = ("model.json", "config.json", "questions.json", "export.json", "manifest.json", "run.json")
+_NOT_WRITTEN = {
+    "http": "such addresses can only be read",
+    "https": "such addresses can only be read",
+    "hf": "write to a directory, then upload it: `mtkd push`",
+    "file": "leave out file://",
+}
+
+
+def remote_paths(
+    *inputs: str, out: str | None = None, uploads: bool = True
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let some arguments of a function be URLs; in the others, a URL is an error.
+
+    Args:
+        inputs: the arguments that name inputs.
+        out: the argument that names the output.
+        uploads: False if the function only looks at the place of the output.
+    """
+
+    def wrap(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        kinds = {param.kind: name for name, param in signature.parameters.items()}
+        more = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            given = signature.bind(*args, **kwargs)
+            values = {name: value for name, value in given.arguments.items() if name != more}
+            values |= given.arguments.get(more, {})
+            for name, value in values.items():
+                parts = value if isinstance(value, list | tuple) else [value]
+                if name not in (*inputs, out) and (urls := list(filter(None, map(url_of, parts)))):
+                    raise UserError(f"`{name}={urls[0]}` cannot be a URL", expected="a local path")
+            mirror = _mirror(values[out]) if out in values else None
+            with one_look(), contextlib.ExitStack() as stack:
+                for name in [name for name in inputs if name in values]:
+                    values[name] = _local(name, values[name])
+                if out in values and mirror:
+                    values[out] = stack.enter_context(_staged(mirror)) if uploads else mirror.path
+                for name, value in values.items():
+                    held = given.arguments if name in given.arguments else given.arguments[more]
+                    held[name] = value
+                return function(*given.args, **given.kwargs)
+
+        return call
+
+    return wrap
+
+
+def _local(name: str, value: Any) -> Any:
+    """An argument with local copies in place of URLs; texts of rows in memory, and endpoints, are none."""
+    if name == "data":
+        if isinstance(value, list | tuple):
+            return [_local(name, part) for part in value]
+        return local(value) if isinstance(value, str | Path) else value
+    if name == "unlabelled" and isinstance(value, Mapping):
+        from tasks.unlabelled import names_files
+
+        return {task: local(files) if names_files(files) else files for task, files in value.items()}
+    return value if name == "model" and str(value).startswith("http") else local(value)
+
+
+def _mirror(out: Any) -> Mirror | None:
+    """The copy of an output; None for a local path."""
+    if (url := url_of(out)) is None:
+        return None
+    scheme = url.partition("://")[0]
+    if scheme in _NOT_WRITTEN or "*" in url:
+        raise UserError(
+            f"cannot write to {url}",
+            expected="a local path, or a URL such as s3://bucket/run",
+            hint=_NOT_WRITTEN.get(scheme),
+        )
+    return Mirror.of(url, "outputs")
+
+
+@contextlib.contextmanager
+def _staged(mirror: Mirror) -> Iterator[Path]:
+    """The local copy of an output, as it is at its URL or as an interrupted call left it; uploads it."""
+    with locked(mirror.folder, wait=True):
+        _take_up(mirror)
+    try:
+        yield mirror.path
+    except BaseException:
+        if has_claim(mirror.path):
+            say(f"nothing was uploaded to {mirror.url}; the unfinished output is in {mirror.folder}")
+        raise
+    if os.environ.get("RANK", "0") == "0":
+        with locked(mirror.folder, wait=True):
+            _upload(mirror)
+
+
+def _files(mirror: Mirror) -> list[str]:
+    """The files of the local copy; "" for a single file."""
+    return [""] if mirror.path.is_file() else list(visible_files(mirror.path))
+
+
+def _take_up(mirror: Mirror) -> None:
+    """Copy what is at the URL, unless the local copy has something that is not uploaded yet.
+
+    Raises:
+        UserError: the files at the URL are no output, or they have changed although there is such a copy.
+    """
+    versions = mirror.versions(missing=True)
+    if UPLOADING in versions:  # by a call that was interrupted; what it has uploaded counts as nothing
+        return
+    before = {file: entry[1:] for file, entry in mirror.index().items()}  # [] if its copying was interrupted
+    changed = [file for file in _files(mirror) if before.get(file) not in ([], mirror.stamp(file))]
+    if has_claim(mirror.path) or changed:
+        _refuse_changes(mirror, versions)
+        return
+    if versions and not {"", *_MARKERS} & versions.keys():
+        raise UserError(
+            f"{mirror.url} holds files that do not belong to an output: {shorten(versions)}",
+            hint="choose an empty or new directory with `out`",
+        )
+    mirror.pull(versions)
+
+
+def _refuse_changes(mirror: Mirror, versions: Mapping[str, str | None]) -> None:
+    """Raise UserError if the files at the URL are no longer those that were copied or uploaded."""
+    if versions != {file: entry[0] for file, entry in mirror.index().items()}:
+        raise UserError(
+            f"{mirror.url} has changed since its local copy was made, which is not uploaded",
+            hint=f"choose another `out`, or remove {mirror.folder} to drop the local copy",
+        )
+
+
+def _upload(mirror: Mirror) -> None:
+    """Upload the files that the URL does not have, and remove there those that the output no longer has."""
+    if has_claim(mirror.path):
+        raise UserError(f"another process is writing {mirror.url}; nothing was uploaded")
+    hint = f"the finished files are in {mirror.folder}; the same command uploads those that are missing"
+    with remote_errors(f"cannot upload to {mirror.url}", hint):
+        versions = mirror.versions(missing=True)
+        (system, root), known, files = mirror.system(), mirror.known(versions), _files(mirror)
+        mark = f"{root}/{UPLOADING}"
+        if UPLOADING in versions:
+            ours = {*mirror.index(), *json.loads(system.cat_file(mark))}
+        else:
+            _refuse_changes(mirror, versions)
+            ours = set(versions)
+        gone = ours & versions.keys() - set(files) - {UPLOADING}
+        if not gone and UPLOADING not in versions and known.keys() >= set(files):
+            return
+
+        def put(file: str) -> str:
+            place = mirror.path / file
+            system.put_file(str(place), f"{root}/{file}" if file else root)
+            return uploaded(str(place.stat().st_size))
+
+        if "" in files:
+            mirror.copy_each("uploading", put, files, {})
+            mirror.note(mirror.known(mirror.versions()))
+            return
+        system.pipe_file(mark, json.dumps(sorted(ours | set(files))).encode())
+        markers = [file for file in _MARKERS if file in files]
+        for file in sorted(gone | versions.keys() & set(_MARKERS)):
+            system.rm_file(f"{root}/{file}")
+        rest = [file for file in files if file not in known and file not in markers]
+        mirror.copy_each("uploading", put, rest, known, last=markers)
+        mirror.note(mirror.known(mirror.versions(missing=True)))
+        system.rm_file(mark)
