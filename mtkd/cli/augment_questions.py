@@ -122,8 +122,8 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
 @click.option("--per-paragraph", default=1, type=_ABOVE_0, help="questions per paragraph")
 @click.option("--beams", default=1, type=_ABOVE_0, help="beam search width")
 @click.option("--sample", is_flag=True, help="sample tokens instead of taking the most probable")
-@click.option("--top-p", default=0.95, help="with --sample")
-@click.option("--temperature", default=1.0, help="with --sample")
+@click.option("--top-p", default=0.95, help="nucleus sampling threshold of --sample")
+@click.option("--temperature", default=1.0, help="temperature of --sample")
 @click.option(
     "--format",
     help="prompts of a T5: context, answer, sentence (see train), lmqg, lmqg-mt5, valhalla or flan  "
@@ -140,7 +140,7 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
 @click.option(
     "--spacy",
     metavar="PIPELINE",
-    help="take its entities as answers  [default: names, numbers and dates by rule]",
+    help="finds the candidate answers; by rules, also people and places  [default: word lists and rules]",
 )
 @click.option("--engine", default="native", help="native, or ctranslate2 (int8)")
 @click.option("--precision", default="fp32", type=click.Choice(["fp32", "bf16"]), help="of the native engine")
@@ -149,7 +149,7 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
 @click.option("--shard", default=1000, type=_ABOVE_0, help="questions per file")
 @click.option("--limit", type=_ABOVE_0, metavar="N", help="at most N paragraphs (a seeded sample)")
 @seed_option
-@click.option("--endpoint-model", metavar="NAME", help="the model that an endpoint is asked for")
+@click.option("--endpoint-model", metavar="NAME", help="name of the model to request from an endpoint")
 @click.option(
     "--api-key-env",
     metavar="VARIABLE",
@@ -159,7 +159,7 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
     "--prompt-template",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="what an endpoint is asked, with {context}, and {answer} if an answer is chosen first",
+    help="file with the prompt for an endpoint; {context} is the paragraph, {answer} the chosen answer",
 )
 @click.option(
     "--extra-body",
@@ -167,16 +167,24 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
     callback=_json_value,
     help="""more fields of each request, such as '{"top_k": 20}'; null removes one""",
 )
-@click.option("--concurrency", default=8, type=_ABOVE_0, help="requests to an endpoint at a time")
-@click.option("--requests-per-minute", type=_POSITIVE, metavar="N", help="at most so many to an endpoint")
+@click.option("--concurrency", default=8, type=_ABOVE_0, help="requests to an endpoint at the same time")
 @click.option(
-    "--timeout", default=60.0, type=_POSITIVE, metavar="SECONDS", help="for one answer of an endpoint"
+    "--requests-per-minute", type=_POSITIVE, metavar="N", help="maximum requests per minute to an endpoint"
 )
 @click.option(
-    "--retries", default=5, type=click.IntRange(min=0), help="of a request to an endpoint that fails"
+    "--timeout",
+    default=60.0,
+    type=_POSITIVE,
+    metavar="SECONDS",
+    help="seconds to wait for a response of an endpoint",
 )
-@click.option("--price-in", type=click.FloatRange(min=0), help="of a million input tokens of an endpoint")
-@click.option("--price-out", type=click.FloatRange(min=0), help="of a million output tokens")
+@click.option(
+    "--retries", default=5, type=click.IntRange(min=0), help="maximum retries of a request to an endpoint"
+)
+@click.option(
+    "--price-in", type=click.FloatRange(min=0), help="price per million input tokens, for the estimate"
+)
+@click.option("--price-out", type=click.FloatRange(min=0), help="price per million output tokens")
 @click.option("--dry-run", is_flag=True, help="only count paragraphs, and estimate what an endpoint costs")
 @overwrite_option
 @report_options

@@ -17,7 +17,7 @@ from mtkd.cli.options import PATH, say
 def push(source: Path, name: str, private: bool) -> None:
     """Upload the model, export or corpus in DIR, with its card, to the Hugging Face hub as NAME.
 
-    Log in before with `hf auth login`, or set HF_TOKEN.
+    First log in with `hf auth login`, or set HF_TOKEN.
     """
     say(f"uploaded to {mtkd.push(source, name, private=private)}")
 

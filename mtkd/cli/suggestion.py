@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def suggest(json_file: str | None, **given: Any) -> None:
     """Time students of several shapes against the teacher, and print those that reach the targets.
 
-    Nothing is trained: the students have random weights, which takes about a minute. With --data, students
+    Nothing is trained: students with random weights are timed, in about a minute. With --data, students
     whose vocabulary is pruned to the tokens of these rows are timed, too. The exit code is also 0 if no
     student reaches the targets; the one that comes nearest is then named.
     """

@@ -84,7 +84,8 @@ class Client:
 
     Args:
         timeout: seconds for one answer.
-        retries: maximum retries of a request. A rate limit does not count if other requests succeeded meanwhile.
+        retries: maximum retries of a request. A rate limit does not count if other requests succeeded
+            meanwhile.
         per_minute: maximum number of requests started in a minute, evenly spaced; None = no limit.
     """
 
@@ -107,7 +108,7 @@ class Client:
         )
 
     def stop(self) -> None:
-        """Start no more requests; waiting calls of `complete` raise CancelledError, or the error given before."""
+        """Start no more requests; waiting calls of `complete` raise CancelledError or an earlier error."""
         self._stopping.set()
 
     def close(self) -> None:
