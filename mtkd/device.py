@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import threading
 from collections.abc import Iterator
+from multiprocessing import parent_process
 
 import torch
 
@@ -57,6 +58,13 @@ def best_device() -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def worker_device() -> torch.device:
+    """The device of a worker process: a GPU, or one thread of the CPU, since other workers use the others."""
+    if parent_process() is not None:
+        torch.set_num_threads(1)
+    return best_device()
 
 
 def find_device(name: str | None) -> torch.device:

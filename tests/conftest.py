@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from elsewhere import Elsewhere
 from filelock import FileLock
 from processes import Answered, Processes, serve
+
+from mtkd.storage.worker_pools import Workers
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test depends on what the hub has
 
@@ -38,6 +41,22 @@ def seeded() -> None:
     random.seed(0)
     if torch := sys.modules.get("torch"):
         torch.default_generator.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[None]:
+    """A cluster for all tests of a module, if Ray is installed."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
+    """Workers that need no time to start."""
+    monkeypatch.setattr(Workers, "open", lambda self, setup=None: Elsewhere(tmp_path, setup))
+    return Workers(2)
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from mtkd.api.questions import train_questions as train_questions
 from mtkd.api.training_request import warn_caller
 from mtkd.storage.remote_paths import remote_paths
 from mtkd.storage.worker_pools import Engine, Workers
-from tasks.errors import UserError
 from tasks.loading import load_rows
 from tasks.overlap import overlap_warnings
 from tasks.sources import open_data
@@ -237,8 +236,6 @@ def _write(
     from tasks.progress import progress
 
     source, ranks, trained = open_data(data), launched(), _trained(tasks)
-    if ranks.count > 1 and workers.engine == "ray":
-        raise UserError("Ray starts its own processes", hint="leave out `accelerate launch`, or `engine=ray`")
     more.check(trained)
     rows, added = {}, {}
     for task in trained:

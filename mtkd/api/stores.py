@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mtkd.api.training_request import file_names, model_or_path
 from mtkd.storage.remote_paths import remote_paths
+from mtkd.storage.worker_pools import Engine, Workers
 from tasks.task_names import TaskSpec, describe
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ def build_store(
     precision: str = "fp32",
     batch: int = 32,
     budget: int | None = None,
+    workers: int | None = None,
+    engine: Engine = "processes",
+    address: str | None = None,
     overwrite: bool = False,
     command: str = "mtkd.build_store(...)",
 ) -> StoreManifest:
@@ -85,23 +89,40 @@ def build_store(
 
     Args:
         out: where the store goes; overwrite: drop another store that is there.
+        workers: processes that each load the teacher, 1 by default; the output does not depend on their
+            number.
+        engine: "processes" on this machine, which share its GPU; or "ray" for a Ray cluster, by default one
+            process for each of its GPUs or, if it has none, CPUs (docs/scale.md).
+        address: of the Ray cluster; "auto" = the one on this machine; None = start one.
         command: how the store's manifest says it was made.
         others: as for `plan_store`.
 
     Raises:
         UserError: as `plan_store`; another store is in `out`; too little space.
     """
+    given, made_by = dict(locals()), Workers(workers, engine, address)
     from mtkd.jobs import build_store as job
 
-    return job.build_store(store_request(locals()), Path(out), command, overwrite=overwrite)[0]
+    return job.build_store(store_request(given), Path(out), command, workers=made_by, overwrite=overwrite)[0]
 
 
 @remote_paths(out="store")
-def repair_store(store: str | Path) -> list[str]:
-    """Rebuild the damaged shards of a store, and nothing else; the files that were rebuilt."""
+def repair_store(
+    store: str | Path,
+    *,
+    workers: int | None = None,
+    engine: Engine = "processes",
+    address: str | None = None,
+) -> list[str]:
+    """Rebuild the damaged shards of a store, and nothing else; the files that were rebuilt.
+
+    Args:
+        workers, engine, address: see `build_store`.
+    """
+    made_by = Workers(workers, engine, address)
     from mtkd.jobs import build_store as job
 
-    return job.repair_store(Path(store))[1]
+    return job.repair_store(Path(store), made_by)[1]
 
 
 @remote_paths("store")

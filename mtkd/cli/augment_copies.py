@@ -22,6 +22,7 @@ from mtkd.cli.options import (
     table,
     unlabelled_limit_option,
     unlabelled_option,
+    workers_options,
 )
 
 if TYPE_CHECKING:
@@ -43,22 +44,7 @@ _many_copies_option = click.option(
     "--copies", multiple=True, metavar="[TASK=]N", help="copies of each row  [default: 20]"
 )
 _writing_options = stack(
-    click.option(
-        "--workers",
-        type=click.IntRange(min=1),
-        help="processes  [default: 1; with Ray, as many as the cluster has CPUs]",
-    ),
-    click.option(
-        "--engine",
-        default="processes",
-        type=click.Choice(["processes", "ray"]),
-        help="processes on this machine, or tasks of a Ray cluster",
-    ),
-    click.option(
-        "--address",
-        metavar="auto|HOST:PORT",
-        help="the Ray cluster; auto: the one on this machine  [default: start one]",
-    ),
+    workers_options,
     limit_option,
     unlabelled_option,
     unlabelled_limit_option,

@@ -20,7 +20,9 @@ from mtkd.cli.options import (
     table,
     unlabelled_limit_option,
     unlabelled_option,
+    workers_options,
 )
+from mtkd.storage.worker_pools import Engine, Workers
 from tasks.errors import UserError
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -113,9 +115,19 @@ def plan(out: Path, json_file: str | None, **given: Any) -> None:
 @contents_options
 @click.option("--out", required=True, type=PATH, metavar="DIR", help="output directory")
 @click.option("--repair", is_flag=True, help="make only the damaged shards of the store in --out again")
+@workers_options
 @overwrite_option
 @report_options
-def build(out: Path, repair: bool, overwrite: bool, json_file: str | None, **given: Any) -> None:
+def build(
+    out: Path,
+    repair: bool,
+    workers: int | None,
+    engine: Engine,
+    address: str | None,
+    overwrite: bool,
+    json_file: str | None,
+    **given: Any,
+) -> None:
     """Run the teacher over all rows and keep what the recipe needs.
 
     After an interruption the same command resumes, and the output is byte-identical.
@@ -127,13 +139,14 @@ def build(out: Path, repair: bool, overwrite: bool, json_file: str | None, **giv
     from mtkd.jobs.build_store import build_store, repair_store
     from mtkd.storage.remote_paths import remote_paths
 
+    made_by = Workers(workers, engine, address)
     if repair:
         if any(given[name] for name in ("recipe", "data", "tasks", "teacher")):
             raise UserError(
                 "--repair takes everything from the store itself",
                 hint=f"mtkd store build --repair --out {out}",
             )
-        manifest, files = remote_paths(out="out")(repair_store)(out)
+        manifest, files = remote_paths(out="out")(repair_store)(out, made_by)
         if PartialState().is_main_process:
             say(f"{len(files)} of {len(manifest.shards)} shards were damaged and made again")
             show({"repaired": files}, json_file, lambda: print("\n".join(files) or "nothing to repair"))
@@ -141,7 +154,9 @@ def build(out: Path, repair: bool, overwrite: bool, json_file: str | None, **giv
 
     @remote_paths(*STORE_INPUTS, out="out")
     def run(out: Path, **given: Any) -> Any:
-        return build_store(store_request(given), out, command_line(), overwrite=overwrite)
+        return build_store(
+            store_request(given), out, command_line(), workers=made_by, overwrite=overwrite
+        )
 
     manifest, prepared, made = run(out, **_arguments(given))
     if not PartialState().is_main_process:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import torch
+
 from mtkd import __version__
 from mtkd.device import keep_memory
 from mtkd.jobs.plan_store import PreparedStore, StoreRequest, prepare_store
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.output_directory import open_directory
-from mtkd.storage.sharded_output import PlannedShard, ShardedOutput
+from mtkd.storage.sharded_output import PlannedShard
+from mtkd.storage.worker_pools import Workers
 from mtkd.store.contents import Outputs
 from mtkd.store.row_index import write_rows
 from mtkd.store.shard_writer import StoreJob, check_scores, write_missing_shards
@@ -29,12 +32,21 @@ from tasks.digests import damaged_files, write_digests
 from tasks.errors import UserError
 from tasks.records import check_record
 from tasks.remote import local
+from tasks.shards import ShardEntry
 
 
 def build_store(
-    request: StoreRequest, out: Path, command: str, *, overwrite: bool = False
+    request: StoreRequest,
+    out: Path,
+    command: str,
+    *,
+    workers: Workers = Workers(),  # noqa: B008 (it is frozen)
+    overwrite: bool = False,
 ) -> tuple[StoreManifest, PreparedStore, int]:
     """Build a store, or the missing part of an unfinished one.
+
+    Args:
+        workers: what makes the shards; the output does not depend on it.
 
     Returns:
         The manifest, the prepared store, and the number of shards that were written now.
@@ -44,11 +56,14 @@ def build_store(
             is not enough disk space; a value of the teacher is not finite.
     """
     prepared = prepare_store(request)
-    made = _write(prepared, out, command, overwrite=overwrite)
+    made = _write(prepared, out, command, workers, overwrite=overwrite)
     return read_store_manifest(out), prepared, len(made)
 
 
-def repair_store(out: Path) -> tuple[StoreManifest, list[str]]:
+def repair_store(
+    out: Path,
+    workers: Workers = Workers(),  # noqa: B008 (it is frozen)
+) -> tuple[StoreManifest, list[str]]:
     """Rebuild the damaged files of a store.
 
     Returns:
@@ -69,16 +84,18 @@ def repair_store(out: Path) -> tuple[StoreManifest, list[str]]:
             f"the store {out} cannot be repaired: {_difference(manifest, prepared)}",
             hint="restore what it was built with, or build it again with `overwrite=True`",
         )
-    _write(prepared, out, manifest.command)
+    _write(prepared, out, manifest.command, workers)
     return read_store_manifest(out), list(damaged)
 
 
 def _write(
-    prepared: PreparedStore, out: Path, command: str, *, overwrite: bool = False
+    prepared: PreparedStore, out: Path, command: str, workers: Workers, *, overwrite: bool = False
 ) -> list[PlannedShard]:
     """Write the missing or damaged shards, then the rest of the store; returns these shards."""
     job, accelerator = prepared.job, make_accelerator()
     ranks = ProcessGroup.of(accelerator)
+    load = prepared.teacher.loader(job.contents.max_length) if workers.apart else None
+    device = torch.device("cpu") if load else accelerator.device
 
     def difference() -> str:
         if not (out / MANIFEST).is_file():
@@ -90,14 +107,16 @@ def _write(
         if ranks.first and not recorded:
             _check_space(prepared, out)
             prepared.teacher.describe(out / "teacher", job.contents.max_length)
-        job.teacher.to(accelerator.device)
-        check_scores(job, accelerator.device)
+        job.teacher.to(device)
+        check_scores(job, device)
         with keep_memory():
-            output, made = write_missing_shards(job, out, accelerator, recorded)
+            output, made, written = write_missing_shards(
+                job, out, accelerator, recorded, workers=workers, load=load
+            )
         if ranks.first and damaged_files(out / "teacher"):
             prepared.teacher.describe(out / "teacher", job.contents.max_length)
         if ranks.first and (made or not recorded or damaged_files(out / "rows")):
-            _finish(prepared, out, output, command)
+            _finish(prepared, out, output.entries(written), command)
         ranks.wait()
     return made
 
@@ -140,7 +159,7 @@ def _check_space(prepared: PreparedStore, out: Path) -> None:
         )
 
 
-def _finish(prepared: PreparedStore, out: Path, output: ShardedOutput, command: str) -> None:
+def _finish(prepared: PreparedStore, out: Path, shards: tuple[ShardEntry, ...], command: str) -> None:
     """Write the row index, and finally the manifest."""
     job, teacher_ref = prepared.job, prepared.teacher
     for name, rows in prepared.rows.items():
@@ -156,7 +175,7 @@ def _finish(prepared: PreparedStore, out: Path, output: ShardedOutput, command: 
         prepared.corpus,
         job.key,
         tuple(_store_task(job, name, len(rows)) for name, rows in prepared.rows.items()),
-        output.entries(),
+        shards,
     ).write(out)
 
 

@@ -12,15 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from mtkd.storage.distributed import ALONE, ProcessGroup
 from mtkd.storage.worker_pools import Workers
-from tasks.files import atomic_path, digest_file
+from tasks.files import atomic_path, digest_file, remove_leftovers
 from tasks.progress import Advance
 from tasks.shards import ShardEntry
+
+Make: TypeAlias = "Callable[[Any, Advance], Any]"  # (inputs of a shard, advance) -> its content
 
 
 def ignore(count: int) -> None:
@@ -101,8 +103,9 @@ class ShardedOutput:
     def write(
         self,
         shards: Sequence[PlannedShard],
-        make: Callable[[Any, Advance], Any],
+        make: Make | None = None,
         *,
+        setup: Callable[[], Make] | None = None,
         inputs: Callable[[PlannedShard], Any] = lambda shard: shard,
         workers: Workers = Workers(),  # noqa: B008 (it is frozen)
         ranks: ProcessGroup = ALONE,
@@ -112,8 +115,9 @@ class ShardedOutput:
 
         Args:
             make: (inputs of a shard, advance) -> its content, in the form that the format expects.
+            setup: returns `make`, in place of it; each process that makes shards calls `setup` once.
             inputs: shard -> the inputs of `make`; with several workers they are sent to another process.
-            workers: what makes the shards; in other processes, `make` must be importable.
+            workers: what makes the shards; in other processes, `make` or `setup` must be importable.
             advance: called with the number of items just made times the number of ranks, so that one rank
                 can report progress for all.
 
@@ -130,9 +134,10 @@ class ShardedOutput:
             advance(count * ranks.count)
 
         written = {}
-        if workers.apart and len(own) > 1:
-            written = self._write_elsewhere(own, make, inputs, workers, advance_for_all)
-        else:
+        if workers.apart and len(own) > (setup is None):
+            written = self._write_elsewhere(own, make, setup, inputs, workers, advance_for_all)
+        elif own:
+            make = make or setup()  # type: ignore[misc]
             for shard in own:
                 self.write_shard(shard, make(inputs(shard), advance_for_all))
         ranks.wait()
@@ -161,7 +166,8 @@ class ShardedOutput:
     def _write_elsewhere(
         self,
         shards: Sequence[PlannedShard],
-        make: Callable[[Any, Advance], Any],
+        make: Make | None,
+        setup: Callable[[], Make] | None,
         inputs: Callable[[PlannedShard], Any],
         workers: Workers,
         advance: Advance,
@@ -169,6 +175,7 @@ class ShardedOutput:
         running: dict[Any, PlannedShard] = {}
         written: dict[str, ShardEntry] = {}
         output = replace(self, directory=self.directory.resolve(), shards=())  # workers may run elsewhere
+        first = () if setup else (make,)
 
         def collect() -> None:
             for handle in pool.finished(running):
@@ -176,19 +183,19 @@ class ShardedOutput:
                 written[shard.file] = pool.result(handle)
                 advance(shard.size)
 
-        with workers.open() as pool:
+        with workers.open(setup) as pool:
             for shard in shards:
                 if len(running) > pool.size:  # send the rows only when a worker is nearly free
                     collect()
-                running[pool.submit(_make_shard, output, shard, make, inputs(shard))] = shard
+                running[pool.submit(_make_shard, *first, output, shard, inputs(shard))] = shard
             while running:
                 collect()
+        for folder in {(self.directory / shard.file).parent for shard in shards}:
+            remove_leftovers(folder)  # of workers that were killed
         return written
 
 
-def _make_shard(
-    output: ShardedOutput, shard: PlannedShard, make: Callable[[Any, Advance], Any], inputs: Any
-) -> ShardEntry:
+def _make_shard(make: Make, output: ShardedOutput, shard: PlannedShard, inputs: Any) -> ShardEntry:
     """Make and write one shard in a worker process."""
     output.write_shard(shard, make(inputs, ignore))
     return output.entry(shard)

@@ -10,12 +10,15 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing import get_context, parent_process
 from typing import Any, Literal, Protocol
 
+from mtkd.storage.distributed import launched
 from tasks.errors import UserError
 
 Engine = Literal["processes", "ray"]
+Setup = Callable[[], Any]
 _RETRIES = 3  # of a shard whose Ray worker died
 
 
@@ -24,7 +27,8 @@ class Workers:
     """What makes the shards.
 
     Attributes:
-        count: how many at the same time; None = one, or with Ray as many as the cluster has CPUs.
+        count: how many at the same time; None = one, or with Ray as many as the cluster has CPUs (GPUs, if
+            they run a model and there are any).
         engine: "processes" on this machine, or "ray".
         address: of the Ray cluster; "auto" = the one that runs on this machine; None = start one, unless
             RAY_ADDRESS names one.
@@ -39,15 +43,26 @@ class Workers:
             raise UserError(f"`workers={self.count}`", expected="1 or more")
         if self.address and self.engine != "ray":
             raise UserError(f"`address={self.address}` is that of a Ray cluster", hint="add `engine=ray`")
+        if self.engine == "ray" and launched().count > 1:
+            raise UserError(
+                "Ray starts its own processes", hint="leave out `accelerate launch`, or `engine=ray`"
+            )
 
     @property
     def apart(self) -> bool:
         """True if shards are made in other processes than this one."""
         return self.engine == "ray" or (self.count or 1) > 1
 
-    def open(self) -> WorkerPool:
-        """Start the processes, or connect to the cluster."""
-        return RayPool(self.count, self.address) if self.engine == "ray" else LocalPool(self.count or 1)
+    def open(self, setup: Setup | None = None) -> WorkerPool:
+        """Start the processes, or connect to the cluster.
+
+        Args:
+            setup: what each process calls once, such as to load a model; functions get the result as their
+                first argument. With Ray such a process is an actor, with a GPU if the cluster has any.
+        """
+        if self.engine == "ray":
+            return RayPool(self.count, self.address, setup)
+        return LocalPool(self.count or 1, setup)
 
 
 class WorkerPool(AbstractContextManager["WorkerPool"], Protocol):
@@ -72,13 +87,13 @@ class WorkerPool(AbstractContextManager["WorkerPool"], Protocol):
 class LocalPool(WorkerPool):
     """Processes on this machine."""
 
-    def __init__(self, size: int):
-        self.size = size
-        self._pool = ProcessPoolExecutor(size, mp_context=get_context("spawn"), initializer=_start_worker)
+    def __init__(self, size: int, setup: Setup | None):
+        self.size, self._with_setup = size, setup is not None
+        self._pool = ProcessPoolExecutor(size, get_context("spawn"), _start_worker, (setup,))
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         try:
-            return self._pool.submit(function, *arguments)
+            return self._pool.submit(*((_run,) if self._with_setup else ()), function, *arguments)
         except BrokenProcessPool as error:
             raise _died() from error
 
@@ -98,10 +113,10 @@ class LocalPool(WorkerPool):
 class RayPool(WorkerPool):
     """Tasks of a Ray cluster, whose machines have mtkd installed and see the output at the same path.
 
-    A task whose worker dies is run again.
+    A task whose worker dies is run again. With a setup there are actors instead, which are restarted.
     """
 
-    def __init__(self, size: int | None, address: str | None):
+    def __init__(self, size: int | None, address: str | None, setup: Setup | None):
         try:
             import ray
         except ModuleNotFoundError as error:
@@ -115,10 +130,25 @@ class RayPool(WorkerPool):
                 f"there is no Ray cluster at {address!r}: {str(error).splitlines()[0]}",
                 hint="start one with `ray start --head`, or leave `address` out",
             ) from error
-        self.size = size or int(ray.cluster_resources().get("CPU", 1))
+        cpus, gpus = (int(ray.cluster_resources().get(name, 0)) for name in ("CPU", "GPU"))
+        self.size = size or max(1, cpus)
         self._remote: dict[Callable[..., Any], Any] = {}  # a function is sent to the cluster once
+        self._actors: list[Any] = []
+        self._actor_of: dict[Any, int] = {}  # handle -> index of its actor
+        if setup is not None:
+            self.size = min(self.size, max(1, gpus or cpus))  # more would wait for a place
+            actor = ray.remote(num_cpus=1, num_gpus=min(1, gpus), max_restarts=-1, max_task_retries=_RETRIES)(
+                Worker
+            )
+            self._actors = [actor.remote(setup) for _ in range(self.size)]
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if self._actors:
+            busy = list(self._actor_of.values())
+            number = min(range(self.size), key=busy.count)
+            handle = self._actors[number].run.remote(function, *arguments)
+            self._actor_of[handle] = number
+            return handle
         if function not in self._remote:
             self._remote[function] = self._ray.remote(max_retries=_RETRIES)(function)
         return self._remote[function].remote(*arguments)
@@ -127,14 +157,18 @@ class RayPool(WorkerPool):
         return list(self._ray.wait(list(running))[0])
 
     def result(self, handle: Any) -> Any:
+        self._actor_of.pop(handle, None)
+        failures = self._ray.exceptions
         try:
             return self._ray.get(handle)
-        except self._ray.exceptions.RayTaskError as error:
+        except failures.RayTaskError as error:
             raise error.cause from error
-        except self._ray.exceptions.WorkerCrashedError as error:
+        except (failures.WorkerCrashedError, failures.RayActorError, failures.OutOfMemoryError) as error:
             raise _died() from error
 
     def __exit__(self, *error: object) -> None:
+        for actor in self._actors:
+            self._ray.kill(actor)
         if self._own:
             self._ray.shutdown()
 
@@ -146,8 +180,33 @@ def _died() -> UserError:
     )
 
 
-def _start_worker() -> None:
+class Worker:
+    """Runs functions in its process, with the result of a setup as their first argument."""
+
+    def __init__(self, setup: Setup):
+        self._setup = setup
+
+    @cached_property
+    def _made(self) -> Any:
+        return self._setup()
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a function; before the first one, call the setup."""
+        return function(self._made, *arguments)
+
+
+_worker: Worker  # of a process of `LocalPool` with a setup
+
+
+def _run(function: Callable[..., Any], *arguments: Any) -> Any:
+    return _worker.run(function, *arguments)
+
+
+def _start_worker(setup: Setup | None) -> None:
     """Ignore Ctrl-C, which the parent handles, and exit when the parent has exited or was killed."""
+    global _worker
+    if setup is not None:
+        _worker = Worker(setup)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,13 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from mtkd.device import worker_device
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.safetensors_shards import SafetensorsFormat
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, total_size
+from mtkd.storage.worker_pools import Workers
 from mtkd.store.contents import Contents, Field, Outputs, pack_outputs
 from mtkd.store.store_manifest import STORE_FORMAT
 from mtkd.teachers.hidden_selection import scores_of
@@ -26,7 +29,7 @@ from tasks.encoding import Encoded
 from tasks.errors import UserError
 from tasks.files import digest_bytes
 from tasks.mapped import release_pages
-from tasks.progress import progress
+from tasks.progress import Advance, progress
 from tasks.reader import Reader
 from tasks.shards import ShardEntry
 from tasks.task import Task
@@ -65,15 +68,23 @@ class StoreJob:
 
 
 def write_missing_shards(
-    job: StoreJob, out: Path, accelerator: Accelerator, recorded: Sequence[ShardEntry]
-) -> tuple[ShardedOutput, list[PlannedShard]]:
+    job: StoreJob,
+    out: Path,
+    accelerator: Accelerator,
+    recorded: Sequence[ShardEntry],
+    *,
+    workers: Workers = Workers(),  # noqa: B008 (it is frozen)
+    load: Callable[[], MultiTaskModel] | None = None,
+) -> tuple[ShardedOutput, list[PlannedShard], dict[str, ShardEntry]]:
     """Write the shards that are missing or damaged, sharded across processes.
 
     Args:
         recorded: the shards in the store's manifest, if it has one.
+        workers: what makes the shards.
+        load: loads the teacher in other processes.
 
     Returns:
-        all shards, and the list of those that were missing.
+        all shards, the list of those that were missing, and the entries of those that `workers` made.
 
     Raises:
         UserError: the teacher produced a non-finite value (the error names the row), or the disk is full.
@@ -81,29 +92,57 @@ def write_missing_shards(
     output = ShardedOutput(out, job.key, job.shards, SafetensorsFormat())
     missing = output.missing(recorded)
     total, left = total_size(job.shards), total_size(missing)
-    source = OnlineTeacher(job.teacher, job.contents.need, job.precision)
+    options = job.contents, job.precision, job.batch_size
+    here = partial(shard_maker, lambda: job.teacher, *options, accelerator.device)
 
-    def make(shard: PlannedShard, advance: Callable[[int], None]) -> dict[str, Tensor]:
-        return shard_tensors(job, source, shard, accelerator.device, advance)
+    def inputs(shard: PlannedShard) -> tuple[Task, Encoded]:
+        rows = job.data[shard.task].take(np.asarray(shard.rows))
+        release_pages()
+        return job.tasks[shard.task], rows
 
     with progress("teacher", total, done=total - left, show=accelerator.is_main_process) as advance:
-        output.write(missing, make, ranks=ProcessGroup.of(accelerator), advance=advance)
-    return output, missing
+        written = output.write(
+            missing,
+            setup=partial(shard_maker, load, *options) if load and workers.apart else here,
+            inputs=inputs,
+            workers=workers,
+            ranks=ProcessGroup.of(accelerator),
+            advance=advance,
+        )
+    return output, missing, written
+
+
+def shard_maker(
+    load: Callable[[], MultiTaskModel],
+    contents: Contents,
+    precision: str,
+    batch_size: int,
+    device: torch.device | None = None,
+) -> Callable[[tuple[Task, Encoded], Advance], dict[str, Tensor]]:
+    """Load the teacher; returns a function that makes shards with it.
+
+    Args:
+        load: loads the teacher.
+        contents, precision, batch_size: see `StoreJob`.
+        device: where it runs; None = where a worker process runs models.
+    """
+    device = device or worker_device()
+    source = OnlineTeacher(load().to(device), contents.need, precision)
+    return partial(shard_tensors, source, contents, batch_size, device)
 
 
 def shard_tensors(
-    job: StoreJob,
     source: OnlineTeacher,
-    shard: PlannedShard,
+    contents: Contents,
+    batch_size: int,
     device: torch.device,
-    advance: Callable[[int], None],
+    inputs: tuple[Task, Encoded],
+    advance: Advance,
 ) -> dict[str, Tensor]:
     """The teacher's outputs for the rows of a shard: field -> entries in the order of the shard."""
-    task = job.tasks[shard.task]
-    rows = job.data[shard.task].take(np.asarray(shard.rows))
-    release_pages()
-    fields = job.contents.fields(Outputs.of(task))
-    counts = _counts(job, rows)
+    task, rows = inputs
+    fields = contents.fields(Outputs.of(task))
+    counts = _counts(contents, source.model, rows)
     offsets = {
         per: torch.cat([torch.zeros(1, dtype=torch.int64), count.cumsum(0)]) for per, count in counts.items()
     }
@@ -112,10 +151,10 @@ def shard_tensors(
     for name, per in (("tokens", "token"), ("kept", "kept")):
         if name in tensors:
             tensors[name] = counts[per].to(torch.int32)
-    collate = Collator(job.teacher.reader)
-    for numbers in length_sorted_batches(rows, collate.reader, job.batch_size):
+    collate = Collator(source.model.reader)
+    for numbers in length_sorted_batches(rows, collate.reader, batch_size):
         batch = collate(rows, numbers)
-        found = pack_outputs(source.signal(task, batch.to(device)), job.contents)
+        found = pack_outputs(source.signal(task, batch.to(device)), contents)
         indices = torch.from_numpy(batch.indices)
         for field in fields:
             if field.name not in found:
@@ -159,9 +198,9 @@ def length_sorted_batches(rows: Encoded, reader: Reader, size: int) -> list[np.n
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-def _counts(job: StoreJob, rows: Encoded) -> dict[str, Tensor]:
+def _counts(contents: Contents, teacher: MultiTaskModel, rows: Encoded) -> dict[str, Tensor]:
     """ "row", "token" and "kept" -> (n,) int64 number of entries of each row."""
-    lengths, kept = entry_counts(job.contents, job.teacher, rows)
+    lengths, kept = entry_counts(contents, teacher, rows)
     ones = np.ones(len(rows), np.int64)
     return {
         per: torch.from_numpy(count) for per, count in (("row", ones), ("token", lengths), ("kept", kept))

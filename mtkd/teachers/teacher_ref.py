@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from mtkd.model_files import EXPORT
@@ -118,6 +121,19 @@ class TeacherRef:
             model.read_at_most(max_length)
         return model
 
+    def loader(self, max_length: int | None) -> Callable[[], MultiTaskModel]:
+        """A function that loads the same teacher in another process, perhaps on another machine.
+
+        Raises:
+            UserError: the teacher is a model in memory.
+        """
+        return partial(_load_same, self.elsewhere(), self.digest, max_length)
+
+    def elsewhere(self) -> TeacherRef:
+        """This teacher as a process in another directory finds it."""
+        place = Path(self.name)
+        return replace(self, name=str(place.resolve())) if place.exists() else self
+
     def _require_weights(self, manifest: StoreManifest) -> None:
         try:
             found = TeacherRef.find(self.name, self.saved is not None)
@@ -129,6 +145,15 @@ class TeacherRef:
             ) from error
         if found.digest != manifest.teacher.digest:
             raise other_teacher(manifest, found)
+
+
+def _load_same(teacher: TeacherRef, digest: str | None, max_length: int | None) -> MultiTaskModel:
+    if teacher.digest != digest:
+        raise UserError(
+            f"{teacher.name} is another model on {platform.node()} than where the command runs",
+            expected="the same files at the same path on all machines",
+        )
+    return teacher.load(max_length)
 
 
 def other_teacher(manifest: StoreManifest, found: TeacherRef) -> UserError:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.output_directory import CLAIM, OutputKind, check_directory, open_directory
-from mtkd.storage.sharded_output import Footer, PlannedShard, ShardedOutput
+from mtkd.storage.sharded_output import Footer, Make, PlannedShard, ShardedOutput
 from mtkd.storage.worker_pools import Workers
 from tasks.errors import UserError
 from tasks.files import LOCK, locked
@@ -148,13 +148,11 @@ def planned(path: Path, key: str = "k") -> ShardedOutput:
     return ShardedOutput(path, key, shards, Lines())
 
 
-@pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[None]:
-    """A cluster for all tests of this module, if Ray is installed."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
+def record_and_open(record: Path) -> Make:
+    """A setup that records the process which calls it."""
+    with record.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    return make_lines
 
 
 @pytest.fixture(params=["here", "processes", "ray"])
@@ -166,6 +164,7 @@ def workers(request: pytest.FixtureRequest) -> Workers:
 
 
 def test_only_missing_damaged_and_foreign_shards_are_rebuilt(tmp_path: Path, workers: Workers) -> None:
+    record, tmp_path = tmp_path / "opened", tmp_path / "out"
     output = planned(tmp_path)
     made = output.write(output.missing(), make_lines, workers=workers)
     entries = output.entries()
@@ -180,7 +179,10 @@ def test_only_missing_damaged_and_foreign_shards_are_rebuilt(tmp_path: Path, wor
     assert [shard.file for shard in missing] == ["0.txt", "1.txt", "2.txt"]
     assert [entry.damage(tmp_path, digest=True) is None for entry in entries] == [False] * 3 + [True] * 2
     done: list[int] = []
-    output.write(missing, make_lines, workers=workers, advance=done.append)
+    setup = partial(record_and_open, record)
+    output.write(missing, setup=setup, workers=workers, advance=done.append)
+    opened = record.read_text().split()
+    assert len(set(opened)) == len(opened) and (str(os.getpid()) in opened) != workers.apart
     assert {file: (tmp_path / file).read_text() for file in files_of(tmp_path)} == before
     assert sum(done) == 9 and output.entries() == entries
 
@@ -194,6 +196,10 @@ def die_once(inputs: tuple[PlannedShard, Path], advance: Any) -> list[str]:
     return make_lines(shard, advance)
 
 
+def open_die_once() -> Make:
+    return die_once
+
+
 def test_a_killed_process_ends_the_job(tmp_path: Path) -> None:
     output, died = planned(tmp_path / "out"), tmp_path / "died"
     with pytest.raises(UserError, match="a worker process was killed"):
@@ -202,9 +208,12 @@ def test_a_killed_process_ends_the_job(tmp_path: Path) -> None:
     assert not output.missing()
 
 
-def test_ray_makes_the_shard_of_a_killed_worker_again(tmp_path: Path, ray_cluster: None) -> None:
+@pytest.mark.parametrize("given", [{"make": die_once}, {"setup": open_die_once}], ids=["task", "actor"])
+def test_ray_makes_the_shard_of_a_killed_worker_again(
+    tmp_path: Path, ray_cluster: None, given: dict[str, Any]
+) -> None:
     output, died = planned(tmp_path / "out"), tmp_path / "died"
-    output.write(output.missing(), die_once, inputs=lambda s: (s, died), workers=Workers(2, "ray"))
+    output.write(output.missing(), inputs=lambda s: (s, died), workers=Workers(2, "ray"), **given)
     assert died.exists()
     whole = planned(tmp_path / "whole")
     whole.write(whole.missing(), make_lines)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import functools
+import itertools
 import json
+import os
 import re
 import shutil
 import signal
@@ -30,12 +33,14 @@ from mtkd.recipes import load_settings
 from mtkd.selection import Selection
 from mtkd.settings import DistillSettings, validate
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput
+from mtkd.storage.worker_pools import Workers
 from mtkd.store.contents import Outputs
 from mtkd.store.shard_files import Shard
 from mtkd.store.sizing import amount, choose_selection
 from mtkd.store.store_manifest import damaged_shards, read_store_manifest
 from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.teachers.live import OnlineTeacher
+from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
 from tasks.batch_stream import blocks_of
 from tasks.batching import Collator
@@ -277,6 +282,72 @@ def test_a_build_stopped_at_any_shard_resumes_to_identical_output(
     manifest, _, made = build_store(request(tiny_teacher), out, "test")
     assert made == len(manifest.shards) - 4 and files_of(out) == files_of(whole)
     assert build_store(request(tiny_teacher), out, "test")[2] == 0, "it is finished"
+
+
+def test_other_processes_load_the_teacher_and_write_identical_output(
+    tiny_teacher: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small_blocks: None,
+    elsewhere: Workers,
+) -> None:
+    whole = built(tmp_path / "whole", tiny_teacher)
+    monkeypatch.chdir(tiny_teacher.parent)
+    asked = request(Path(tiny_teacher.name))
+    manifest, _, made = build_store(asked, tmp_path / "other", "test", workers=elsewhere)
+    assert made == len(manifest.shards) > 4 and files_of(tmp_path / "other") == files_of(whole)
+    assert manifest.shards == read_store_manifest(whole).shards
+
+
+def test_another_teacher_at_the_same_path_of_another_machine_is_refused(
+    tiny_teacher: Path, tmp_path: Path
+) -> None:
+    teacher = shutil.copytree(tiny_teacher, tmp_path / "teacher")
+    load = TeacherRef.find(str(teacher), heads=True).loader(None)
+    assert load().info.max_length == 32
+    weights = teacher / "model/model.safetensors"
+    save_file({name: value + 1 for name, value in load_file(weights).items()}, weights)
+    with pytest.raises(UserError, match="is another model on"):
+        load()
+
+
+def load_and_be_killed_once(load: Callable[[], MultiTaskModel], killed: Path) -> MultiTaskModel:
+    """Load a teacher; the first process that makes its third batch is killed."""
+    teacher, batches = load(), itertools.count()
+
+    def maybe_die(*_: Any) -> None:
+        if next(batches) == 2 and not killed.exists():
+            killed.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    teacher.encoder.register_forward_pre_hook(maybe_die)
+    return teacher
+
+
+def test_ray_builds_an_identical_store_although_an_actor_is_killed(
+    tiny_teacher: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small_blocks: None,
+    ray_cluster: None,
+) -> None:
+    whole, killed = built(tmp_path / "whole", tiny_teacher, limit=80), tmp_path / "killed"
+    loader = TeacherRef.loader
+    monkeypatch.setattr(
+        TeacherRef,
+        "loader",
+        lambda self, length: functools.partial(load_and_be_killed_once, loader(self, length), killed),
+    )
+    out = tmp_path / "ray"
+    manifest, _, made = build_store(request(tiny_teacher, limit=80), out, "test", workers=Workers(2, "ray"))
+    assert killed.exists() and made == len(manifest.shards) > 4
+    for file in ("manifest.json", "rows/rte.parquet", "rows/stsb.parquet"):
+        assert (out / file).read_bytes() == (whole / file).read_bytes(), file
+    assert files_of(out) == files_of(whole)
+    assert repair_store(out, Workers(2, "ray"))[1] == []
+    (out / manifest.shards[0].file).unlink()
+    assert repair_store(out, Workers(2, "ray"))[1] == [manifest.shards[0].file]
+    assert files_of(out) == files_of(whole)
 
 
 def words_of(out: Path, teacher: Path, limit: int = 300) -> list[str]:
