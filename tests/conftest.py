@@ -47,9 +47,11 @@ def seeded() -> None:
 def ray_cluster() -> Iterator[None]:
     """A cluster for all tests of a module, if Ray is installed."""
     ray = pytest.importorskip("ray", reason="Ray is not installed")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        yield
+        ray.shutdown()
 
 
 @pytest.fixture

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mtkd.api.training_request import model_or_path, prepare, warn_caller
 from mtkd.storage.remote_paths import remote_paths
+from mtkd.storage.worker_pools import Engine, Workers
 from tasks.errors import UserError
 from tasks.task_names import TaskSpec
 
@@ -112,6 +114,9 @@ def distill(
     lr: float | None = None,
     seed: int | None = None,
     device: str | None = None,
+    workers: int | None = None,
+    engine: Engine = "processes",
+    address: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
@@ -139,6 +144,8 @@ def distill(
             rows in memory (see `data`). By default the key "unlabelled" of the data or of the task file.
         unlabelled_limit: at most so many rows without labels per task (a seeded sample); 0 = none. `limit`
             counts the other training rows.
+        workers, engine, address: processes that compute the teacher's logits, if these are computed before
+            training (`teacher.cache_logits`); see `build_store`. They do not train.
         others: as for `refine`.
 
     Returns:
@@ -147,10 +154,10 @@ def distill(
     Raises:
         UserError: anything wrong with data, teacher, student or settings, before anything is written.
     """
-    options, named = dict(locals()), model_or_path(teacher)
+    options, named, made_by = dict(locals()), model_or_path(teacher), Workers(workers, engine, address)
     if text is not None:
         of_tasks = "data tasks corpus store unlabelled limit unlabelled_limit teacher_labels"
-        given = [name for name in of_tasks.split() if options[name]]
+        given = [name for name in of_tasks.split() if options[name]] + ["workers"] * made_by.apart
         if given:
             raise UserError(
                 f"plain text has no tasks: {', '.join(f'`{name}`' for name in given)} cannot be combined "
@@ -175,7 +182,7 @@ def distill(
     loaded, request = prepare("distill", recipe, options, named)
     return _model(
         distill_job(
-            request,
+            dataclasses.replace(request, workers=made_by),
             loaded,
             named,
             Path(corpus) if corpus else None,

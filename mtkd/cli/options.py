@@ -132,23 +132,32 @@ report_options = stack(json_option, quiet_option)
 device_option = click.option(
     "--device", metavar="cpu|cuda|cuda:N|mps", help="where to run  [default: a GPU if there is one]"
 )
-workers_options = stack(
-    click.option(
-        "--workers",
-        type=click.IntRange(min=1),
-        help="processes  [default: 1; with Ray, one per CPU of the cluster, or per GPU to run a model]",
-    ),
-    click.option(
-        "--engine",
-        default="processes",
-        type=click.Choice(["processes", "ray"]),
-        help="processes on this machine, or on a Ray cluster",
-    ),
-    click.option(
-        "--address",
-        metavar="auto|HOST:PORT",
-        help="the Ray cluster; auto: the one on this machine  [default: start one]",
-    ),
+
+
+def _options_of_workers(what: str) -> Wrapper:
+    return stack(
+        click.option(
+            "--workers",
+            type=click.IntRange(min=1),
+            help=f"{what}  [default: 1; with Ray, one per CPU of the cluster, or per GPU to run a model]",
+        ),
+        click.option(
+            "--engine",
+            default="processes",
+            type=click.Choice(["processes", "ray"]),
+            help="where --workers run: on this machine, or on a Ray cluster",
+        ),
+        click.option(
+            "--address",
+            metavar="auto|HOST:PORT",
+            help="the Ray cluster; auto: the one on this machine  [default: start one]",
+        ),
+    )
+
+
+workers_options = _options_of_workers("number of processes")
+teacher_workers_options = _options_of_workers(
+    "number of processes that compute the teacher's logits, where these are computed before training"
 )
 
 

@@ -22,6 +22,7 @@ from mtkd.cli.options import (
     show,
     table,
     teacher_labels_option,
+    teacher_workers_options,
     train_options,
     train_settings,
     unlabelled_limit_option,
@@ -82,6 +83,7 @@ def refine(json_file: str | None, **given: Any) -> None:
 @click.option("--store", metavar="DIR", help="a knowledge store in place of the teacher")
 @unlabelled_option
 @unlabelled_limit_option
+@teacher_workers_options
 @out_option
 @train_options
 def distill(json_file: str | None, **given: Any) -> None:

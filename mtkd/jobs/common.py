@@ -16,6 +16,7 @@ from mtkd.evaluation.scoring import TaskScores, score_logits
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import TrainSettings
+from mtkd.storage.worker_pools import Workers
 from mtkd.training.run_directory import RunDirectory
 from tasks.encoding import Encoded
 from tasks.errors import UserError, unknown
@@ -36,6 +37,7 @@ class Request:
         limit, eval_limit: rows per training and validation split; None = all.
         resume, overwrite: what to do with a run that is already in `out`.
         device: "cpu", "cuda", "cuda:1" or "mps"; None = the GPU if available.
+        workers: what computes the teacher's logits of all rows, if they are computed before training.
     """
 
     data: str | DataSource | None
@@ -46,6 +48,7 @@ class Request:
     resume: bool = False
     overwrite: bool = False
     device: str | None = None
+    workers: Workers = Workers()  # noqa: RUF009 (it is frozen)
 
     def source(self) -> DataSource:
         """Open the data source.

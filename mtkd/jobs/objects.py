@@ -14,7 +14,7 @@ from mtkd.losses.loss_term import LossTerm
 from mtkd.models.digest import digest_weights
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import SavedModel
-from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.teachers.teacher_ref import TeacherRef, in_memory
 from tasks.errors import UserError, a_type
 from tasks.files import digest_bytes
 from tasks.tokeniser import Tokeniser
@@ -121,6 +121,10 @@ class TeacherObject(TeacherRef):
         """The teacher's tokeniser."""
         assert self.model is not None
         return self.model.tokeniser
+
+    def elsewhere(self) -> TeacherRef:
+        """Other processes cannot load it; raises UserError."""
+        raise in_memory(self.name)
 
     def load(self, max_length: int | None) -> MultiTaskModel:
         """A copy of the teacher that shares its weights."""

@@ -44,6 +44,7 @@ from mtkd.training.trainer import Evaluate
 from mtkd.trial import current_trial
 from tasks.batching import Collator
 from tasks.corpus_reader import read_corpus
+from tasks.errors import UserError
 from tasks.files import digest_file
 from tasks.progress import say
 from tasks.reader import Reader
@@ -110,6 +111,8 @@ class TaskDistillation(StagedJob):
             if not objective.student_need.logits:
                 self.warnings += _meant_for_text(stage.train, n_train, inputs.batches)
             self.stages.append((stage, objective, inputs))
+        if self.request.workers.apart:
+            self._check_workers()
         self.warnings += self._teacher_warnings()
         return student
 
@@ -162,7 +165,7 @@ class TaskDistillation(StagedJob):
         if need != OutputSpec() and self._store:
             source = StoredTeacher(*self._store, need, self.store_rows)
         elif need != OutputSpec() and (teachers or self.validated.soft_labelled):
-            cached = need == LOGITS and (self.settings.teacher.cache_logits or self._several_teachers)
+            cached = self._cached(need)
             source = None if cached else self._online(need)
             teacher_reader = None if cached else teachers[0].model.reader
 
@@ -185,6 +188,25 @@ class TaskDistillation(StagedJob):
         trains_heads = objective.student_need.logits
         evaluate = self._evaluator(train, self.prepared.student) if trains_heads else None
         return StageInputs(batches, evaluate, open_teacher if cached or source else None)
+
+    def _check_workers(self) -> None:
+        """Refuse workers that would have nothing to do, or could not load a teacher; raises UserError."""
+        teachers, stages = self.prepared.teachers, self.stages
+        computed = any(
+            self._cached(o.teacher_need) or s.train.min_confidence is not None for s, o, _ in stages
+        )
+        if not (teachers and computed):
+            raise UserError(
+                "`workers` and `engine` are for logits of the teacher that are computed before training, and "
+                "this run computes none",
+                hint="leave them out",
+            )
+        for teacher in teachers:
+            teacher.ref.elsewhere()
+
+    def _cached(self, need: OutputSpec) -> bool:
+        """True if the teacher's outputs that a stage needs are logits that are computed before it."""
+        return need == LOGITS and (self.settings.teacher.cache_logits or self._several_teachers)
 
     @property
     def _several_teachers(self) -> bool:
@@ -228,7 +250,9 @@ class TaskDistillation(StagedJob):
             if part.task.name in self.validated.soft_labelled:
                 by_task[part.task.name].append(require_soft_labels(part.task, part.train))
         for teacher in self.prepared.teachers:
-            model = teacher.model.to(self.accelerator.device)
+            model, workers = teacher.model, self.request.workers
+            if not workers.apart:
+                model.to(self.accelerator.device)
             logits = cache_logits(
                 model,
                 {name: data.tasks[name] for name in teacher.tasks},
@@ -244,6 +268,8 @@ class TaskDistillation(StagedJob):
                 self.accelerator,
                 precision=settings.precision,
                 batch_size=stage.train.eval_batch_size,
+                workers=workers,
+                load=teacher.ref.loader(model.info.max_length) if workers.apart else None,
             )
             model.cpu()  # it is not run in this stage; free the GPU memory
             for name, values in logits.items():

@@ -124,7 +124,10 @@ class RayPool(WorkerPool):
         self._ray, self._own = ray, not ray.is_initialized()
         try:
             if self._own:
+                on_sigterm = signal.getsignal(signal.SIGTERM)
                 ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGTERM, on_sigterm)  # which Ray replaces
         except (ConnectionError, ValueError) as error:
             raise UserError(
                 f"there is no Ray cluster at {address!r}: {str(error).splitlines()[0]}",
@@ -164,6 +167,12 @@ class RayPool(WorkerPool):
         except failures.RayTaskError as error:
             raise error.cause from error
         except (failures.WorkerCrashedError, failures.RayActorError, failures.OutOfMemoryError) as error:
+            if getattr(error, "actor_init_failed", False):
+                reason = str(error).strip().splitlines()[-1]
+                raise UserError(
+                    f"a worker process of Ray cannot start: {reason}",
+                    expected="the same mtkd on all machines",
+                ) from error
             raise _died() from error
 
     def __exit__(self, *error: object) -> None:

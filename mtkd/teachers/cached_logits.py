@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,13 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from mtkd.device import worker_device
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.safetensors_shards import SafetensorsFormat, read_header
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, total_size
+from mtkd.storage.worker_pools import Workers
 from tasks.digests import DIGESTS, damaged_files, write_digests
 from tasks.encoding import Encoded
 from tasks.errors import UserError
@@ -80,6 +83,8 @@ def cache_logits(
     *,
     precision: str = "fp32",
     batch_size: int = 64,
+    workers: Workers = Workers(),  # noqa: B008 (it is frozen)
+    load: Callable[[], MultiTaskModel] | None = None,
 ) -> dict[str, MappedLogits]:
     """Return the teacher's logits of each task, computing those not on disk yet.
 
@@ -87,9 +92,12 @@ def cache_logits(
     divided among the processes.
 
     Args:
+        teacher: the model; not used if `workers` are other processes.
         data: task -> rows encoded for the teacher.
         directory: the directory of the cache.
         folders: task -> the folders of its shards, in the order of the rows.
+        workers: what computes the logits.
+        load: loads the teacher in other processes.
 
     Raises:
         UserError: the teacher produced a non-finite value (the error names the task and the row).
@@ -107,15 +115,13 @@ def cache_logits(
     output, ranks = ShardedOutput(directory, "", shards, SafetensorsFormat()), ProcessGroup.of(accelerator)
     places = [directory / folder.name for name in data for folder in folders[name]]
 
-    def make(shard: PlannedShard, advance: Advance) -> dict[str, Tensor]:
+    def inputs(shard: PlannedShard) -> tuple[Task, Encoded]:
         rows = data[shard.task].take(np.asarray(shard.rows))
         release_pages()
-        kind = accelerator.device.type
-        with torch.autocast(kind, torch.bfloat16, enabled=precision == "bf16"):
-            logits = predict_logits(teacher, tasks[shard.task], rows, batch_size=batch_size, advance=advance)
-        _check_finite(shard.task, rows, logits)
-        return {"logits": torch.from_numpy(logits)}
+        return tasks[shard.task], rows
 
+    here = partial(_logits_maker, lambda: teacher, precision, batch_size, accelerator.device)
+    setup = partial(_logits_maker, load, precision, batch_size) if load and workers.apart else here
     with locked(directory, wait=True) if ranks.first else nullcontext():  # other runs may use this teacher
         for place in filter(Path.is_dir, places) if ranks.first else ():
             remove_leftovers(place)
@@ -125,7 +131,7 @@ def cache_logits(
         missing = output.missing()
         total, left = total_size(shards), total_size(missing)
         with progress("teacher", total, done=total - left, show=ranks.first) as advance:
-            output.write(missing, make, ranks=ranks, advance=advance)
+            output.write(missing, setup=setup, inputs=inputs, workers=workers, ranks=ranks, advance=advance)
         for place in filter(Path.is_dir, places) if ranks.first else ():
             if missing or not (place / DIGESTS).is_file():
                 write_digests(place)
@@ -133,6 +139,23 @@ def cache_logits(
         name: MappedLogits([directory / shard.file for shard in shards if shard.task == name])
         for name in data
     }
+
+
+def _logits_maker(
+    load: Callable[[], MultiTaskModel], precision: str, batch_size: int, device: torch.device | None = None
+) -> Callable[[tuple[Task, Encoded], Advance], dict[str, Tensor]]:
+    """Load the teacher; returns a function that makes shards with it (`device`: None = that of a worker)."""
+    device = device or worker_device()
+    teacher = load().to(device)
+
+    def make(inputs: tuple[Task, Encoded], advance: Advance) -> dict[str, Tensor]:
+        task, rows = inputs
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            logits = predict_logits(teacher, task, rows, batch_size=batch_size, advance=advance)
+        _check_finite(task.name, rows, logits)
+        return {"logits": torch.from_numpy(logits)}
+
+    return make
 
 
 def _check_finite(name: str, rows: Encoded, logits: np.ndarray) -> None:

@@ -21,7 +21,7 @@ from mtkd.models.pretrained_weights import BIN, find_weights, load_pretrained
 from mtkd.models.saved_model import ModelInfo, SavedModel, is_saved_model
 from mtkd.outputs import LOGITS, ModelOutput, OutputSpec
 from mtkd.teachers.label_order import label_order
-from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.teachers.teacher_ref import TeacherRef, in_memory
 from tasks.batching import ModelInputs
 from tasks.encoding import PADDED
 from tasks.errors import UserError, shorten
@@ -155,6 +155,12 @@ class CheckpointRef(TeacherRef):
             files = sorted(self.place.glob("*.safetensors")) or [self.place / BIN]
             weights = [digest_file(file) for file in files]
         return digest_bytes(*weights, self._tokeniser.digest, str(self.order))
+
+    def elsewhere(self) -> CheckpointRef:
+        """This checkpoint as a process in another directory finds it."""
+        if self.place is None:
+            raise in_memory(self.name)
+        return replace(self, place=self.place.resolve())
 
     def load(self, max_length: int | None) -> MultiTaskModel:
         """Load the checkpoint.

@@ -147,6 +147,14 @@ class TeacherRef:
             raise other_teacher(manifest, found)
 
 
+def in_memory(name: str) -> UserError:
+    """The error for a teacher that other processes cannot load."""
+    return UserError(
+        f"the teacher is a model in memory ({name}), which other processes cannot load",
+        hint="save it and name its directory, or leave `engine` and `workers` out",
+    )
+
+
 def _load_same(teacher: TeacherRef, digest: str | None, max_length: int | None) -> MultiTaskModel:
     if teacher.digest != digest:
         raise UserError(

@@ -1,12 +1,18 @@
-"""A pool of workers that costs no time."""
+"""Workers for tests: a pool that costs no time, and teachers in whose middle a worker is killed."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
+import os
 import pickle
+import signal
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from mtkd.storage.worker_pools import Worker, WorkerPool
 
@@ -31,3 +37,25 @@ class Elsewhere(WorkerPool):
 
     def __exit__(self, *error: object) -> None:
         pass
+
+
+def kill_a_worker(monkeypatch: pytest.MonkeyPatch, killed: Path) -> None:
+    """Kill the first worker that makes a teacher's third batch; it creates the file `killed` before."""
+    from mtkd.teachers.teacher_ref import TeacherRef
+
+    loader = TeacherRef.loader
+    monkeypatch.setattr(
+        TeacherRef, "loader", lambda *given: functools.partial(_load_and_die, loader(*given), killed)
+    )
+
+
+def _load_and_die(load: Callable[[], Any], killed: Path) -> Any:
+    teacher, batches = load(), itertools.count()
+
+    def maybe_die(*_: Any) -> None:
+        if next(batches) == 2 and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    teacher.encoder.register_forward_pre_hook(maybe_die)
+    return teacher

@@ -13,14 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from elsewhere import kill_a_worker
 from small_students import SMALL_LSTM
 
+import mtkd
 from mtkd.api.augmentation import mask
 from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
 from mtkd.jobs.training_data import load_training_data
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
+from mtkd.storage.worker_pools import Engine, Workers
 from mtkd.training.run_directory import RunDirectory
 from tasks.corpus_reader import corpus_rows
 from tasks.errors import UserError
@@ -141,6 +144,50 @@ def test_a_killed_run_does_not_label_the_same_rows_again(
     record = json.loads((out / "run.json").read_text())
     assert record["rows"]["sst2"]["unlabelled"] == 9000
     assert record["identity"]["unlabelled"] == {"sst2": str(file)}
+
+
+@pytest.mark.parametrize("engine", ["processes", "ray"])
+def test_other_processes_label_the_rows(
+    tiny_teacher: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: Engine,
+    request: pytest.FixtureRequest,
+) -> None:
+    """The logits and the student are those of one process; with Ray, although a worker is killed."""
+    monkeypatch.setattr("mtkd.teachers.cached_logits._SHARD_ROWS", 8)
+    request.getfixturevalue("ray_cluster" if engine == "ray" else "elsewhere")
+    killed = tmp_path / "killed"
+    if engine == "ray":
+        kill_a_worker(monkeypatch, killed)
+    teachers, runs = [], []
+    for name, workers in (("one", Workers()), ("other", Workers(2, engine))):
+        teachers.append(
+            shutil.copytree(tiny_teacher, tmp_path / name, ignore=shutil.ignore_patterns("logits-*"))
+        )
+        monkeypatch.chdir(tmp_path)
+        given = Request("pocket", "sst2", tmp_path / f"run-{name}", 24, 16, workers=workers)
+        settings = settings_of(**{"train.eval_batch_size": 2})
+        more = UnlabelledRequest({"sst2": ["a fine film", "a dull film"] * 8})
+        runs.append(distill(given, settings, name, unlabelled=more, warn=lambda text: None))
+    one, other = (
+        {path.relative_to(teacher): path.read_bytes() for path in teacher.glob("logits-*/*/*")}
+        for teacher in teachers
+    )
+    assert one == other and len(one) == 5 + 2, "and two files of digests"
+    assert_same(*runs)
+    assert killed.exists() == (engine == "ray")
+
+
+def test_workers_need_rows_to_label_and_a_teacher_on_disk(tiny_teacher: Path, tmp_path: Path) -> None:
+    given = Request("pocket", "sst2", tmp_path / "run", 16, 16, workers=Workers(2))
+    with pytest.raises(UserError, match="this run computes none"):
+        distill(given, settings_of(**{"teacher.cache_logits": False}), str(tiny_teacher))
+    with pytest.raises(UserError, match=r"a model in memory \(MultiTaskModel\)"):
+        distill(given, settings_of(), MultiTaskModel.load(tiny_teacher))
+    with pytest.raises(UserError, match="`workers` cannot be combined with `text`"):
+        mtkd.distill("mkd-lstm", text=tmp_path, workers=2, out=tmp_path / "run", teacher=tiny_teacher)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_store_holds_them_for_runs_with_fewer(mtkd: Any, tiny_teacher: Path, tmp_path: Path) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import errno
-import functools
-import itertools
 import json
-import os
 import re
 import shutil
 import signal
@@ -20,6 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from elsewhere import kill_a_worker
 from safetensors.torch import load_file, save_file
 
 from mtkd.jobs import plan_store as store_plan
@@ -311,19 +309,6 @@ def test_another_teacher_at_the_same_path_of_another_machine_is_refused(
         load()
 
 
-def load_and_be_killed_once(load: Callable[[], MultiTaskModel], killed: Path) -> MultiTaskModel:
-    """Load a teacher; the first process that makes its third batch is killed."""
-    teacher, batches = load(), itertools.count()
-
-    def maybe_die(*_: Any) -> None:
-        if next(batches) == 2 and not killed.exists():
-            killed.write_text(str(os.getpid()))
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    teacher.encoder.register_forward_pre_hook(maybe_die)
-    return teacher
-
-
 def test_ray_builds_an_identical_store_although_an_actor_is_killed(
     tiny_teacher: Path,
     tmp_path: Path,
@@ -332,12 +317,7 @@ def test_ray_builds_an_identical_store_although_an_actor_is_killed(
     ray_cluster: None,
 ) -> None:
     whole, killed = built(tmp_path / "whole", tiny_teacher, limit=80), tmp_path / "killed"
-    loader = TeacherRef.loader
-    monkeypatch.setattr(
-        TeacherRef,
-        "loader",
-        lambda self, length: functools.partial(load_and_be_killed_once, loader(self, length), killed),
-    )
+    kill_a_worker(monkeypatch, killed)
     out = tmp_path / "ray"
     manifest, _, made = build_store(request(tiny_teacher, limit=80), out, "test", workers=Workers(2, "ray"))
     assert killed.exists() and made == len(manifest.shards) > 4
