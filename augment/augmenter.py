@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -35,7 +35,8 @@ class Augmenter(Protocol):
     """A method of making copies. Classes may inherit from this one to get the defaults below.
 
     The copies of a row may depend only on the settings, the row and the number of the copy. Augmenters are
-    sent to worker processes, so they must be picklable, and their class importable (a frozen dataclass is).
+    sent to worker processes, so they must be picklable, and their class importable (a frozen dataclass is);
+    or they have a `loader`.
     """
 
     @property
@@ -77,6 +78,14 @@ class Augmenter(Protocol):
     def part(self, rows: Rows) -> Augmenter:
         """Return an augmenter reduced to what it needs for these rows, to be sent to another process."""
         return self
+
+    @property
+    def loader(self) -> Callable[[], Augmenter] | None:
+        """What other processes call once for the augmenter, such as to load a model; must be picklable.
+
+        None: the augmenter itself is sent to them, with each shard.
+        """
+        return None
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the copies of `rows` in row order, keeping each row's copies together, in bounded chunks.

@@ -19,8 +19,9 @@ if draw(uid, copy, w) is below p; splitmix64(that draw + G) chooses from C, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,7 @@ import pyarrow as pa
 from augment.augmenter import Augmenter, Copies, copies_table
 from augment.counter_rng import G, below, mix, streams_of, threshold
 from augment.tagged_text import split_words
+from mtkd.storage.worker_pools import other_model, path_elsewhere
 from tasks.corpus_reader import SCHEMA
 from tasks.errors import UserError
 from tasks.files import digest_bytes
@@ -125,6 +127,11 @@ class Contextual(Augmenter):
         neighbours = dict(zip(words, found, strict=True))
         return replace(self, neighbours=neighbours, digest=lm.digest)
 
+    @property
+    def loader(self) -> Callable[[], Contextual]:
+        """Loads the model in another process."""
+        return partial(_load_same, replace(self, model=path_elsewhere(self.model)))
+
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the copies of `rows` in row order, keeping each row's copies together, in chunks."""
         lm = self._open()
@@ -175,6 +182,12 @@ class Contextual(Augmenter):
             self.neighbours.get(word, ()) if place is None else filled.get(place, ())
             for word, place in zip(text.words, text.tokens, strict=True)
         ]
+
+
+def _load_same(method: Contextual) -> Contextual:
+    if method._open().digest != method.digest:
+        raise other_model(method.model)
+    return method
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from augment.dataset_card import dataset_card
 from mtkd.storage.distributed import ALONE, ProcessGroup
 from mtkd.storage.output_directory import OutputKind, check_directory, open_directory
 from mtkd.storage.parquet_shards import ParquetFormat, TableChunk, read_parquet_footer
-from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, ignore, total_size
+from mtkd.storage.sharded_output import Make, PlannedShard, ShardedOutput, ignore, total_size
 from mtkd.storage.worker_pools import Workers
 from tasks.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
 from tasks.errors import UserError, unknown
@@ -156,17 +157,25 @@ def write_corpus(
     key = _key(job, digests)
     counts = (*_COUNTS, *job.method.counted)
     output = ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.method.schema, counts, _DICTIONARY))
+    load = job.method.loader if workers.apart else None
 
-    def inputs(shard: PlannedShard) -> tuple[Augmenter, Rows, int]:
+    def inputs(shard: PlannedShard) -> tuple[Augmenter | None, Rows, int]:
         part = _plain_strings(rows[shard.task].take(np.asarray(shard.rows)))
         release_pages()
-        return (job.method.part(part) if workers.apart else job.method), part, shard.per_row
+        method = None if load else job.method.part(part) if workers.apart else job.method
+        return method, part, shard.per_row
 
     with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks):
         missing = output.missing(recorded_shards(out))
         advance(total_size(output.shards) - total_size(missing))
         made = output.write(
-            missing, _make_copies, inputs=inputs, workers=workers, ranks=ranks, advance=advance
+            missing,
+            None if load else _make_copies,
+            setup=partial(_copier, load) if load else None,
+            inputs=inputs,
+            workers=workers,
+            ranks=ranks,
+            advance=advance,
         )
         if ranks.first and (missing or not (out / MANIFEST).is_file()):
             manifest = _describe(job, rows, output, made)
@@ -210,6 +219,11 @@ def _make_copies(inputs: tuple[Augmenter, Rows, int], advance: Advance) -> Itera
     for copies in method.make(rows, count):
         advance(copies.table.num_rows)
         yield TableChunk(copies.table, {name: getattr(copies, name) for name in _COUNTS} | {**copies.counts})
+
+
+def _copier(load: Callable[[], Augmenter]) -> Make:
+    method = load()
+    return lambda inputs, advance: _make_copies((method, *inputs[1:]), advance)
 
 
 def _describe(

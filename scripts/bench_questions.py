@@ -1,11 +1,11 @@
 """Benchmark question generation in batches against one call of transformers' `generate` per paragraph.
 
     python scripts/bench_questions.py --text ../shared/data/wiki/paragraphs.parquet
-    python scripts/bench_questions.py --text ... --model runs/generator --engine ctranslate2
+    python scripts/bench_questions.py --text ... --model runs/generator --backend ctranslate2
 
 Both sides decode the same paragraphs greedily with the same T5, in alternating rounds. Without --model, the
 T5 has the size of T5-small and random weights, and every question has --tokens tokens, because random weights
-do not generate an end token. The share of equal questions is printed. With `--engine ctranslate2`, int8
+do not generate an end token. The share of equal questions is printed. With `--backend ctranslate2`, int8
 CTranslate2 is compared with mtkd's own decoder instead. `--precision` applies to mtkd's decoder; `generate`
 computes in fp32.
 """
@@ -62,7 +62,7 @@ def one_by_one(generator: Generator, prompts: list[Prompt], tokens: int) -> Answ
 
 
 def models(
-    generator: Generator, prompts: list[Prompt], tokens: int, batch: int, engine: str, precision: str
+    generator: Generator, prompts: list[Prompt], tokens: int, batch: int, backend: str, precision: str
 ) -> dict[str, Any]:
     """The two ways that are compared, the slower first."""
     strategy, decoder = Strategy(limit=tokens), Decoder(generator.model, precision)
@@ -70,7 +70,7 @@ def models(
     def batched() -> Answers:
         return [found[0] for found in decode(decoder, prompts, strategy, batch)]
 
-    if engine == "native":
+    if backend == "native":
         return {"one by one": lambda: one_by_one(generator, prompts, tokens), "batched": batched}
     from augment.questions.generation.ctranslate import open_engine
 
@@ -88,7 +88,7 @@ def seconds(work: Callable[[], Answers]) -> tuple[float, float, Answers]:
 @click.command(help=__doc__.split("\n")[0] if __doc__ else None)
 @click.option("--text", help="Paragraphs (default: random words).")
 @click.option("--model", help="A trained generator (default: random weights, the size of T5-small).")
-@click.option("--engine", default="native", type=click.Choice(["native", "ctranslate2"]), show_default=True)
+@click.option("--backend", default="native", type=click.Choice(["native", "ctranslate2"]), show_default=True)
 @click.option("--precision", default="fp32", type=click.Choice(["fp32", "bf16"]), show_default=True)
 @click.option("--words", default="200:320", show_default=True, help="Words per paragraph.")
 @click.option("--rows", default=64, show_default=True, help="Paragraphs per round.")
@@ -98,7 +98,7 @@ def seconds(work: Callable[[], Answers]) -> tuple[float, float, Answers]:
 def main(
     text: str | None,
     model: str | None,
-    engine: str,
+    backend: str,
     precision: str,
     words: str,
     rows: int,
@@ -113,7 +113,7 @@ def main(
     prompts = [Prompt(tuple(one)) for one in ids]
     mean = sum(len(p.ids) for p in prompts) / rows
     click.echo(f"{rows} paragraphs of {mean:.0f} tokens on average, {torch.get_num_threads()} threads")
-    ways = models(generator, prompts, tokens, batch, engine, precision)
+    ways = models(generator, prompts, tokens, batch, backend, precision)
     times: dict[str, list[float]] = {name: [] for name in ways}
     cpus: dict[str, list[float]] = {name: [] for name in ways}
     answers: dict[str, Answers] = {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtkd import __version__
 from mtkd.storage.remote_paths import remote_paths
+from mtkd.storage.worker_pools import Engine, Workers, other_model, path_elsewhere
 from tasks.errors import UserError
 from tasks.sources import open_data
 from tasks.task_names import TaskSpec, resolve
@@ -100,6 +102,9 @@ def generate_questions(
     model: str | Path = "rules",
     task: TaskSpec = "squad",
     words: str | None = None,
+    workers: int | None = None,
+    engine: Engine = "processes",
+    address: str | None = None,
     overwrite: bool = False,
     device: str | None = None,
     command: str = "mtkd.augment.generate_questions(...)",
@@ -113,6 +118,8 @@ def generate_questions(
             URL of an OpenAI-compatible endpoint ("http://localhost:8000/v1") asks its `endpoint_model`.
         task: the span task that the questions are for.
         words: "LEAST:MOST" words of a paragraph; longer ones are cut.
+        workers, engine, address: what writes the questions, as for `mask`; not for an endpoint. Each process
+            loads the generator; with Ray, there is one per GPU of the cluster, if it has any.
         options: the other options of `mtkd augment questions generate`, under the same names with underscores
             (`per_paragraph`, `beams`, `sample`, `top_p`, ...): fields of `GenerationConfig`.
 
@@ -125,12 +132,12 @@ def generate_questions(
     """
     from augment.corpus_writer import total_copies, write_corpus
     from mtkd.storage.distributed import launched
-    from mtkd.storage.worker_pools import Workers
     from tasks.progress import progress, say
 
+    made_by = Workers(workers, engine, address)
     ranks = launched()  # first: it decides which device is this process's
     given: Any = {"model": model, "task": task, "words": words, "overwrite": overwrite, "device": device}
-    with _prepared(text, out, command=command, **given, **options) as ready:
+    with _prepared(text, out, made_by, command=command, **given, **options) as ready:
         if ready.estimate:
             say(f"to send: {ready.estimate.sentence()}")
             ready.try_first()
@@ -140,7 +147,7 @@ def generate_questions(
                 ready.job,
                 ready.rows,
                 Path(out),
-                workers=Workers(options.get("workers", 1)),
+                workers=made_by,
                 overwrite=overwrite,
                 advance=advance,
                 ranks=ranks,
@@ -149,7 +156,15 @@ def generate_questions(
 
 
 @remote_paths("text", "model", "task", out="out", uploads=False)
-def estimate_questions(text: str | Path, out: str | Path, **options: Any) -> PreparedGeneration:
+def estimate_questions(
+    text: str | Path,
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    engine: Engine = "processes",
+    address: str | None = None,
+    **options: Any,
+) -> PreparedGeneration:
     """What `generate_questions` would do with the same arguments; nothing is sent or written.
 
     Returns:
@@ -158,7 +173,7 @@ def estimate_questions(text: str | Path, out: str | Path, **options: Any) -> Pre
     Raises:
         UserError: the generator, the paragraphs or the options cannot be used.
     """
-    with _prepared(text, out, **options) as ready:
+    with _prepared(text, out, Workers(workers, engine, address), **options) as ready:
         return ready
 
 
@@ -166,6 +181,7 @@ def estimate_questions(text: str | Path, out: str | Path, **options: Any) -> Pre
 def _prepared(
     text: str | Path,
     out: str | Path,
+    made_by: Workers,
     *,
     model: str | Path = "rules",
     task: TaskSpec = "squad",
@@ -188,7 +204,7 @@ def _prepared(
     config = GenerationConfig(str(text), str(model), words=Words.parse(words) if words else None, **options)
     with contextlib.ExitStack() as stack:
         found: Any = None
-        if config.asks_endpoint and launched().count > 1:
+        if config.asks_endpoint and (launched().count > 1 or made_by.apart):
             raise UserError(
                 "an endpoint is asked by one process", hint="`concurrency=N` sends several requests at a time"
             )
@@ -196,7 +212,7 @@ def _prepared(
             from mtkd.device import find_device, keep_memory
 
             stack.enter_context(keep_memory())
-            found = find_device(device)
+            found = find_device("cpu" if made_by.apart else device)
         ready = prepare_generation(
             config, name, found, __version__, command, out=Path(out), overwrite=overwrite
         )
@@ -212,6 +228,9 @@ def filter_questions(
     teacher: str | Path,
     out: str | Path,
     *,
+    workers: int | None = None,
+    engine: Engine = "processes",
+    address: str | None = None,
     overwrite: bool = False,
     command: str = "mtkd.augment.filter_questions(...)",
     **settings: Any,
@@ -221,6 +240,7 @@ def filter_questions(
     Args:
         corpus: of generated questions.
         teacher: a model that answers questions.
+        workers, engine, address: what filters, as for `generate_questions`; each process loads the teacher.
         settings: the options of `mtkd augment questions filter`, under the same names with underscores
             (`unanswerable`, `min_overlap`, `min_confidence`, `max_copied`, `round_trip`, ...): fields of
             `FilterSettings`.
@@ -236,16 +256,38 @@ def filter_questions(
     from mtkd.storage.distributed import launched
     from tasks.progress import progress
 
+    made_by = Workers(workers, engine, address)
     job = FilterJob(Path(corpus), FilterSettings(**settings), __version__, command)
     rows = open_questions(Path(corpus)).rows
     ranks = launched()  # first: it decides which device is this process's
-    answerer = load_answerer(Path(teacher))
+    answerer = load_answerer(Path(teacher), "cpu" if made_by.apart else None)
+    load = partial(_load_same, path_elsewhere(str(teacher)), answerer.digest)
     with progress("filtering", rows, unit="questions", show=ranks.first) as advance:
-        return filter_corpus(job, answerer, Path(out), overwrite=overwrite, ranks=ranks, advance=advance)
+        return filter_corpus(
+            job,
+            answerer,
+            Path(out),
+            workers=made_by,
+            load=load,
+            overwrite=overwrite,
+            ranks=ranks,
+            advance=advance,
+        )
 
 
-def load_answerer(directory: Path) -> Answerer:
+def load_answerer(directory: Path, device: str | None = None) -> Answerer:
     """The teacher that answers questions, from the directory of a run or of a model."""
+    from mtkd.device import find_device
     from mtkd.evaluation.question_answering import SpanAnswerer
 
-    return SpanAnswerer.load(directory)
+    return SpanAnswerer.load(directory, find_device(device))
+
+
+def _load_same(teacher: str, digest: str) -> Answerer:
+    """Load the teacher in another process."""
+    from mtkd.device import worker_device
+
+    found = load_answerer(Path(teacher), str(worker_device()))
+    if found.digest != digest:
+        raise other_model(teacher)
+    return found

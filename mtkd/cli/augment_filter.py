@@ -18,6 +18,7 @@ from mtkd.cli.options import (
     show,
     table,
     warn,
+    workers_options,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ _SHORT_OF = 0.01  # how far the share of rows without an answer may fall short i
 @click.option("--labels/--no-labels", default=False, help="write the teacher's answers")
 @seed_option
 @click.option("--shard-rows", default=10_000, help="questions examined per output file")
+@workers_options
 @overwrite_option
 @report_options
 def filter_questions(out: Path, json_file: str | None, **given: Any) -> None:

@@ -22,6 +22,7 @@ from mtkd.cli.options import (
     seed_option,
     show,
     table,
+    workers_options,
 )
 from tasks.errors import UserError
 
@@ -142,10 +143,12 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
     metavar="PIPELINE",
     help="finds the candidate answers; by rules, also people and places  [default: word lists and rules]",
 )
-@click.option("--engine", default="native", help="native, or ctranslate2 (int8)")
-@click.option("--precision", default="fp32", type=click.Choice(["fp32", "bf16"]), help="of the native engine")
+@click.option("--backend", default="native", help="what runs a T5: native, or ctranslate2 (int8)")
+@click.option(
+    "--precision", default="fp32", type=click.Choice(["fp32", "bf16"]), help="of the native backend"
+)
 @click.option("--batch", default=32, type=_ABOVE_0, help="prompts per batch; affects speed and memory only")
-@click.option("--workers", default=1, type=_ABOVE_0, help="processes, with --model rules")
+@workers_options
 @click.option("--shard", default=1000, type=_ABOVE_0, help="questions per file")
 @click.option("--limit", type=_ABOVE_0, metavar="N", help="at most N paragraphs (a seeded sample)")
 @seed_option

@@ -154,9 +154,7 @@ def build(
 
     @remote_paths(*STORE_INPUTS, out="out")
     def run(out: Path, **given: Any) -> Any:
-        return build_store(
-            store_request(given), out, command_line(), workers=made_by, overwrite=overwrite
-        )
+        return build_store(store_request(given), out, command_line(), workers=made_by, overwrite=overwrite)
 
     manifest, prepared, made = run(out, **_arguments(given))
     if not PartialState().is_main_process:

@@ -58,16 +58,19 @@ class SpanAnswerer:
         self._model, self._task, self.digest, self._precision = model, task, digest, precision
 
     @classmethod
-    def load(cls, directory: Path, precision: str = "fp32") -> SpanAnswerer:
-        """Load a saved model on the best device available.
+    def load(
+        cls, directory: Path, device: torch.device | None = None, precision: str = "fp32"
+    ) -> SpanAnswerer:
+        """Load a saved model.
 
         Args:
+            device: where it runs; None = on the best device available.
             precision: "bf16" runs the model under autocast.
 
         Raises:
             UserError: there is no model, or it was not trained on a span task.
         """
-        model = MultiTaskModel.load(directory).to(best_device())
+        model = MultiTaskModel.load(directory).to(device or best_device())
         spans = [task for task in model.tasks.values() if task.type.predicts_spans]
         if not spans:
             raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import threading
 from collections.abc import Callable, Collection
@@ -12,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing import get_context, parent_process
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from mtkd.storage.distributed import launched
@@ -124,10 +126,10 @@ class RayPool(WorkerPool):
         self._ray, self._own = ray, not ray.is_initialized()
         try:
             if self._own:
-                on_sigterm = signal.getsignal(signal.SIGTERM)
+                self._on_sigterm = signal.getsignal(signal.SIGTERM)
                 ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-                if threading.current_thread() is threading.main_thread():
-                    signal.signal(signal.SIGTERM, on_sigterm)  # which Ray replaces
+                # Ray's handler ends the process before what is unfinished could be tidied up
+                _on_sigterm(_leave if self._on_sigterm == signal.SIG_DFL else self._on_sigterm)
         except (ConnectionError, ValueError) as error:
             raise UserError(
                 f"there is no Ray cluster at {address!r}: {str(error).splitlines()[0]}",
@@ -140,9 +142,8 @@ class RayPool(WorkerPool):
         self._actor_of: dict[Any, int] = {}  # handle -> index of its actor
         if setup is not None:
             self.size = min(self.size, max(1, gpus or cpus))  # more would wait for a place
-            actor = ray.remote(num_cpus=1, num_gpus=min(1, gpus), max_restarts=-1, max_task_retries=_RETRIES)(
-                Worker
-            )
+            place = {"num_gpus": 1, "num_cpus": 0} if gpus else {"num_cpus": 1}
+            actor = ray.remote(**place, max_restarts=-1, max_task_retries=_RETRIES)(Worker)
             self._actors = [actor.remote(setup) for _ in range(self.size)]
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -180,6 +181,29 @@ class RayPool(WorkerPool):
             self._ray.kill(actor)
         if self._own:
             self._ray.shutdown()
+            _on_sigterm(self._on_sigterm)
+
+
+def _on_sigterm(handler: Any) -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+
+
+def _leave(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def path_elsewhere(name: str) -> str:
+    """The name or path of a model as a process in another directory finds it."""
+    return str(Path(name).resolve()) if Path(name).exists() else name
+
+
+def other_model(name: str) -> UserError:
+    """The error for a worker that does not find the model of the process that started it."""
+    return UserError(
+        f"{name} is another model on {platform.node()} than where the command runs",
+        expected="the same files at the same path on all machines",
+    )
 
 
 def _died() -> UserError:

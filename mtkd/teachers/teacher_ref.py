@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +22,7 @@ from mtkd.models.saved_model import (
     saved_tokeniser,
     write_description,
 )
+from mtkd.storage.worker_pools import other_model, path_elsewhere
 from mtkd.store.store_manifest import StoreManifest
 from tasks.digests import write_digests
 from tasks.errors import UserError
@@ -131,8 +131,7 @@ class TeacherRef:
 
     def elsewhere(self) -> TeacherRef:
         """This teacher as a process in another directory finds it."""
-        place = Path(self.name)
-        return replace(self, name=str(place.resolve())) if place.exists() else self
+        return replace(self, name=path_elsewhere(self.name))
 
     def _require_weights(self, manifest: StoreManifest) -> None:
         try:
@@ -157,10 +156,7 @@ def in_memory(name: str) -> UserError:
 
 def _load_same(teacher: TeacherRef, digest: str | None, max_length: int | None) -> MultiTaskModel:
     if teacher.digest != digest:
-        raise UserError(
-            f"{teacher.name} is another model on {platform.node()} than where the command runs",
-            expected="the same files at the same path on all machines",
-        )
+        raise other_model(teacher.name)
     return teacher.load(max_length)
 
 

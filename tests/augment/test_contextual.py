@@ -19,7 +19,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizerFa
 from augment.contextual import Contextual
 from augment.corpus_writer import CorpusJob, write_corpus
 from augment.masked_lm import open_masked_lm
-from mtkd.storage.worker_pools import Workers
+from mtkd.storage.worker_pools import Engine, Workers
 from tasks.corpus_reader import SCHEMA, read_corpus
 from tasks.errors import UserError
 from tasks.rows import Rows
@@ -232,17 +232,21 @@ def test_whole_words_are_found_for_tokenisers_that_mark_spaces(tmp_path: Path) -
     assert all(len(words) == 7 for words in made) and all(set(words) <= set(lm.words) for words in made)
 
 
+@pytest.mark.parametrize("engine", ["processes", "ray"])
 def test_two_workers_write_identical_output_and_the_model_is_part_of_the_key(
-    masked_lm: Path, tmp_path: Path
+    masked_lm: Path, tmp_path: Path, engine: Engine, request: pytest.FixtureRequest
 ) -> None:
+    request.getfixturevalue("ray_cluster" if engine == "ray" else "elsewhere")
     rows = {"mrpc": make_rows(TEXTS * 4, TEXTS[::-1] * 4)}
     method = Contextual(str(masked_lm), device="cpu").prepare(rows)
     job = CorpusJob(method, {"mrpc": 3}, "made up", "0.1", "mtkd", shard_copies=20)
     write_corpus(job, rows, tmp_path / "one")
-    assert write_corpus(job, rows, tmp_path / "two", workers=Workers(2)).made == 4
+    assert write_corpus(job, rows, tmp_path / "two", workers=Workers(2, engine)).made == 4
     files = [path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()]
     assert all((tmp_path / "one" / f).read_bytes() == (tmp_path / "two" / f).read_bytes() for f in files)
     other = replace(job, method=replace(method, digest="other"))
+    with pytest.raises(UserError, match="is another model on"):
+        other.method.loader()
     with pytest.raises(UserError, match="another corpus"):
         write_corpus(other, rows, tmp_path / "one")
 

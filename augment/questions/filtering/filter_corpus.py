@@ -7,9 +7,11 @@ order. Only the search for repeated questions reads the whole corpus, in every p
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow.parquet as pq
 
@@ -23,6 +25,7 @@ from mtkd.storage.distributed import ALONE, ProcessGroup
 from mtkd.storage.output_directory import open_directory, remove_output
 from mtkd.storage.parquet_shards import KEY, ParquetFormat, footer_text
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, ignore, total_size
+from mtkd.storage.worker_pools import Workers
 from tasks.answers import Answerer
 from tasks.corpus_reader import (
     CORPUS_FORMAT,
@@ -109,6 +112,8 @@ def filter_corpus(
     answerer: Answerer,
     out: Path,
     *,
+    workers: Workers = Workers(),  # noqa: B008 (it is frozen)
+    load: Callable[[], Answerer] | None = None,
     overwrite: bool = False,
     ranks: ProcessGroup = ALONE,
     advance: Advance = ignore,
@@ -116,6 +121,8 @@ def filter_corpus(
     """Filter the corpus and write the result to `out`, making only the shards that are missing.
 
     Args:
+        workers: what filters the shards; the output does not depend on it.
+        load: loads the answerer in other processes.
         overwrite: first remove the corpus of another job from `out`.
         ranks: the processes that share the work; each calls this function with the same job.
         advance: called with the number of questions just decided (including those of finished shards) times
@@ -133,13 +140,24 @@ def filter_corpus(
     sources = _plan(job, manifest)
     output = ShardedOutput(out, key, list(sources), _FilteredFormat(QUESTION_SCHEMA))
 
-    def make(shard: PlannedShard, advance: Advance) -> FilteredShard:
-        return _filter(job, shard, sources[shard], checked, answerer, advance)
+    opened = load if load and workers.apart else lambda: answerer
+
+    def inputs(shard: PlannedShard) -> _Part:
+        source, start = sources[shard], shard.rows[0]
+        verdicts = checked.verdicts[source.file][start : start + shard.size]
+        return job.corpus.resolve(), source, start, verdicts
 
     with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks):
         missing = output.missing(recorded_shards(out))
         advance(total_size(output.shards) - total_size(missing))
-        output.write(missing, make, ranks=ranks, advance=advance)
+        made = output.write(
+            missing,
+            setup=partial(_filterer, opened, job.settings, checked.highest),
+            inputs=inputs,
+            workers=workers,
+            ranks=ranks,
+            advance=advance,
+        )
         tallies = {shard.file: _tally(out / shard.file) for shard in output.shards}
         tally = Tally.total(tallies.values())
         ranks.wait()
@@ -147,7 +165,7 @@ def filter_corpus(
             if tally.rows == 0:
                 remove_output(out, CORPUS_KIND)
             elif missing or not (out / MANIFEST).is_file():
-                _finish(job, manifest, answerer, output, tallies)
+                _finish(job, manifest, answerer, output, made, tallies)
         ranks.wait()
     if tally.rows == 0:
         raise _nothing_left(tally)
@@ -189,20 +207,22 @@ def _plan(job: FilterJob, manifest: CorpusManifest) -> dict[PlannedShard, ShardE
     return sources
 
 
-def _filter(
-    job: FilterJob,
-    shard: PlannedShard,
-    source: ShardEntry,
-    checked: _Checked,
-    answerer: Answerer,
-    advance: Advance,
-) -> FilteredShard:
-    """Filter the rows of one shard."""
-    start = shard.rows[0]
-    table = read_shard(job.corpus, source, None, verify=False)
-    questions = questions_of(table.slice(start, shard.size))
-    verdicts = checked.verdicts[source.file][start : start + shard.size]
-    return filter_shard(questions, verdicts, job.settings, checked.highest, answerer, advance)
+_Part: TypeAlias = tuple[Path, ShardEntry, int, Sequence[Reason | None]]  # see `inputs` of `filter_corpus`
+
+
+def _filterer(
+    load: Callable[[], Answerer], settings: FilterSettings, highest: int
+) -> Callable[[_Part, Advance], FilteredShard]:
+    """Load the answerer; returns what filters the rows of one shard."""
+    answerer = load()
+
+    def make(part: _Part, advance: Advance) -> FilteredShard:
+        corpus, source, start, verdicts = part
+        table = read_shard(corpus, source, None, verify=False)
+        questions = questions_of(table.slice(start, len(verdicts)))
+        return filter_shard(questions, verdicts, settings, highest, answerer, advance)
+
+    return make
 
 
 class _FilteredFormat(ParquetFormat):
@@ -226,6 +246,7 @@ def _finish(
     source: CorpusManifest,
     answerer: Answerer,
     output: ShardedOutput,
+    made: Mapping[str, ShardEntry],
     tallies: Mapping[str, Tally],
 ) -> None:
     """Write the card, the report and the manifest."""
@@ -243,7 +264,7 @@ def _finish(
         data=source.data,
         key=output.key,
         tasks=tuple(_task(task, by_task[task.name]) for task in source.tasks),
-        shards=output.entries(),
+        shards=output.entries(made),
         kind="questions",
     )
     write_text(out / "README.md", filter_card(manifest, total, _ABOUT, labels=job.settings.labels))

@@ -29,7 +29,7 @@ from tasks.corpus_reader import MANIFEST, CorpusManifest
 from tasks.errors import UserError
 from tasks.rows import Rows
 
-_OF_T5 = "beams form max_input engine precision batch"
+_OF_T5 = "beams form max_input backend precision batch"
 _OF_MODELS = "sample top_p temperature max_output seed"
 _OF_ENDPOINTS = (
     "endpoint_model api_key_env prompt_template extra_body concurrency requests_per_minute timeout retries "
@@ -56,10 +56,9 @@ class GenerationConfig:
     max_input: int | None = None
     max_output: int | None = None
     spacy: str | None = None
-    engine: str = "native"
+    backend: str = "native"
     precision: str = "fp32"
     batch: int = 32
-    workers: int = 1
     shard: int = 1000
     limit: int | None = None
     seed: int = 0
@@ -146,7 +145,7 @@ def prepare_generation(
         from augment.questions.endpoint.answer_log import AnswerLog
         from augment.questions.endpoint.endpoint_method import endpoint_questions, read_options
 
-        _refuse(config, f"{_OF_T5} workers", "an endpoint")
+        _refuse(config, _OF_T5, "an endpoint")
         asked, client = read_options(config)
         close = client.close
         paragraphs, counts = _sampled(*select_paragraphs(stream, config.words), config.limit)
@@ -156,12 +155,6 @@ def prepare_generation(
             estimate = method.estimate(paragraphs, config.prices)
             first = functools.partial(method.try_first, paragraphs)
     else:
-        if config.workers > 1:
-            raise UserError(
-                f"`workers={config.workers}` with a T5",
-                expected="`workers` only with `model=rules`",
-                hint="start several processes with accelerate launch",
-            )
         _refuse(config, _OF_ENDPOINTS, "a T5")
         from augment.questions.generation.t5_method import T5Method
 

@@ -1,4 +1,4 @@
-"""The CTranslate2 engine: the model is converted once to int8 weights, which are kept with the original."""
+"""The CTranslate2 backend: the model is converted once to int8 weights, which are kept with the original."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_installed() -> None:
         import ctranslate2  # noqa: F401
     except ImportError as error:
         raise UserError(
-            "`engine=ctranslate2`: the package ctranslate2 is not installed",
+            "`backend=ctranslate2`: the package ctranslate2 is not installed",
             expected="native, which needs no other package",
             hint="python -m pip install 'mtkd[ctranslate2]'",
         ) from error

@@ -30,18 +30,20 @@ class Questions(Augmenter):
 
     Attributes:
         generator: the loaded T5; `digest`: the digest of its weights and tokeniser.
-        decode: the engine's decoding function; `engine`: its name in `ENGINES`, for the manifest.
+        decode: the backend's decoding function; `backend`: its name in `BACKENDS`, for the manifest.
         words: the word range of the paragraphs, for the manifest; `counts`: how many were used, for the card.
+        loader: loads the generator in another process.
     """
 
     generator: Generator
     digest: str
     asking: Asking
     decode: Decode
-    engine: str = "native"
+    backend: str = "native"
     precision: str = "fp32"
     words: str = "any"
     counts: str = ""
+    loader: Callable[[], Augmenter] | None = None
 
     name = "questions"
     kind = "questions"
@@ -70,7 +72,7 @@ class Questions(Augmenter):
             **drawn,
             "seed": self.asking.seed,
             "answers": (self.asking.spacy or "rule") if reading.format.asks_for_an_answer else "none",
-            "engine": self.engine,
+            "engine": self.backend,
             "precision": self.precision,
             "words": self.words,
         }
@@ -89,15 +91,15 @@ class Questions(Augmenter):
 _MOST = 100  # questions per paragraph, and beams
 
 
-def check_asking(asking: Asking, engine: str, precision: str) -> None:
+def check_asking(asking: Asking, backend: str, precision: str) -> None:
     """Check that the settings can produce the requested questions and that the packages are installed.
 
     Raises:
-        UserError: the settings contradict each other, or spaCy, its pipeline or the engine is missing.
+        UserError: the settings contradict each other, or spaCy, its pipeline or the backend is missing.
     """
     strategy, form = asking.strategy, asking.reading.format
-    if engine not in ENGINES:
-        raise unknown("engine", engine, ENGINES)
+    if backend not in BACKENDS:
+        raise unknown("backend", backend, BACKENDS)
     if not (1 <= strategy.beams <= _MOST and 1 <= asking.count <= _MOST):
         raise UserError(
             f"`beams={strategy.beams}` `per_paragraph={asking.count}`", expected=f"1 to {_MOST} of each"
@@ -120,16 +122,16 @@ def check_asking(asking: Asking, engine: str, precision: str) -> None:
             hint=f"use `sample=True`, at least `beams={asking.count}`, or a model trained with "
             "`format=sentence`",
         )
-    if engine == "ctranslate2":
+    if backend == "ctranslate2":
         from augment.questions.generation.ctranslate import check_installed
 
         check_installed()
         if precision != "fp32":
-            raise UserError(f"`precision={precision}` with `engine=ctranslate2`, which is int8")
+            raise UserError(f"`precision={precision}` with `backend=ctranslate2`, which is int8")
         if strategy.sample:
             raise UserError(
-                "`sample=True` with `engine=ctranslate2`, whose sampling cannot be seeded per paragraph",
-                hint="use `beams`, or `engine=native`",
+                "`sample=True` with `backend=ctranslate2`, whose sampling cannot be seeded per paragraph",
+                hint="use `beams`, or `backend=native`",
             )
     if form.asks_for_an_answer and asking.spacy:
         load_spacy(asking.spacy)
@@ -171,4 +173,7 @@ def _ctranslate2(generator: Generator, batch: int, precision: str) -> Decode:
     return open_engine(generator)
 
 
-ENGINES: dict[str, Callable[[Generator, int, str], Decode]] = {"native": _native, "ctranslate2": _ctranslate2}
+BACKENDS: dict[str, Callable[[Generator, int, str], Decode]] = {
+    "native": _native,
+    "ctranslate2": _ctranslate2,
+}

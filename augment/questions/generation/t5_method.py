@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any
 
 from augment.questions.generation.decoding import Strategy
 from augment.questions.generation.generate import Asking, readable
 from augment.questions.generation.paragraphs import Counts, Paragraph
-from augment.questions.generation.question_augmenter import ENGINES, Questions, check_asking
+from augment.questions.generation.question_augmenter import BACKENDS, Questions, check_asking
 from augment.questions.generator import Generator, digest_generator, load_generator
+from mtkd.device import worker_device
+from mtkd.storage.worker_pools import other_model, path_elsewhere
 
 if TYPE_CHECKING:
     from augment.questions.generation.config import GenerationConfig
@@ -35,7 +38,7 @@ class T5Method:
             config.beams, config.sample, config.temperature, config.top_p, generator.reading.max_output
         )
         asking = Asking(generator.reading, strategy, config.seed, config.per_paragraph, config.spacy)
-        check_asking(asking, config.engine, config.precision)
+        check_asking(asking, config.backend, config.precision)
         return T5Method(config, generator, asking)
 
     def usable(self, paragraphs: list[Paragraph], counts: Counts) -> tuple[list[Paragraph], Counts]:
@@ -56,13 +59,24 @@ class T5Method:
         """The augmenter, with the model on a device."""
         config, generator = self.config, self.generator
         generator.model.to(device)
+        digest, reading = digest_generator(generator), dataclasses.asdict(generator.reading)
+        same = dataclasses.replace(config, model=path_elsewhere(config.model), **reading)
         return Questions(
             generator,
-            digest_generator(generator),
+            digest,
             self.asking,
-            ENGINES[config.engine](generator, config.batch, config.precision),
-            config.engine,
+            BACKENDS[config.backend](generator, config.batch, config.precision),
+            config.backend,
             config.precision,
             str(config.words or "any"),
             counts.sentence(),
+            functools.partial(_load_same, same, digest, counts),
         )
+
+
+def _load_same(config: GenerationConfig, digest: str, counts: Counts) -> Questions:
+    """Load the generator in another process."""
+    found = T5Method.load(config).augmenter(counts, worker_device())
+    if found.digest != digest:
+        raise other_model(config.model)
+    return found

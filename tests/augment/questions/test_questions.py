@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, MT5Config, MT5ForConditionalGeneration, T5Config
 from transformers import T5ForConditionalGeneration as T5
 
+import mtkd
 from augment.corpus_writer import write_corpus
 from augment.questions.answer_context import around
 from augment.questions.generation.answer_candidates import Candidate, by_rule, spread
@@ -426,6 +428,21 @@ def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(traine
         generate(tmp_path / "two", trained, data, seed=1, **given)
 
 
+@pytest.mark.parametrize("engine", ["processes", "ray"])
+def test_other_processes_load_the_generator(trained, data, tmp_path, monkeypatch, engine, request):
+    request.getfixturevalue("ray_cluster" if engine == "ray" else "elsewhere")
+    monkeypatch.chdir(trained.parent)
+    given = dict(model=trained.name, shard=7, beams=2, per_paragraph=2, command="test", device="cpu")
+    write = partial(mtkd.augment.generate_questions, data / "paragraphs.parquet", **given)
+    write(tmp_path / "one")
+    written, ready = write(tmp_path / "other", workers=2, engine=engine)
+    assert written.made > 5 and contents(tmp_path / "other") == contents(tmp_path / "one")
+    load = ready.job.method.loader
+    assert load().settings == {**ready.job.method.settings, "model": str(trained)}
+    with pytest.raises(UserError, match="is another model on"):
+        partial(load.func, load.args[0], "0" * 64, load.args[2])()
+
+
 def test_beams_return_several_questions_and_greedy_cannot(trained, data, tmp_path):
     assert generate(tmp_path / "b", trained, data, beams=3, per_paragraph=2).manifest.rows > 60
     with pytest.raises(UserError, match="greedy decoding cannot generate"):
@@ -604,7 +621,7 @@ def test_invalid_generation_usage_is_one_error(data, trained, tmp_path):
     assert "not a model" in generating(model=data)
     assert "unknown text column" in generating("--text-column", "txt")
     assert "no such file" in generating(text=str(tmp_path / "none.txt"))
-    assert "unknown engine" in generating("--engine", "onnx")
+    assert "unknown backend" in generating("--backend", "onnx")
     assert "no tokens for 'answer:" in generating("--format", "answer")
     assert "hub:a/b/c/d" in generating(text="hub:a/b/c/d")
     assert "one of the two" in generating("--sample", "--beams", "2")
@@ -621,7 +638,7 @@ def test_missing_packages_are_named(trained, data, tmp_path, monkeypatch):
     assert "install" in str(error.value) or "download" in str(error.value)
     monkeypatch.setitem(__import__("sys").modules, "ctranslate2", None)
     with pytest.raises(UserError, match=r"ctranslate2 is not installed[\s\S]*mtkd\[ctranslate2\]"):
-        generate(tmp_path / "c", trained, data, engine="ctranslate2")
+        generate(tmp_path / "c", trained, data, backend="ctranslate2")
 
 
 def test_a_vocabulary_without_the_tokens_of_the_format_is_rejected(trained):

@@ -25,6 +25,7 @@ from augment.questions.filtering.heuristics import Reason, Seen, copied, is_ques
 from augment.questions.filtering.unanswerable import Refusal, Way
 from augment.questions.question_rows import QuestionRow, question_table, questions_of
 from mtkd.storage.distributed import ProcessGroup
+from mtkd.storage.worker_pools import Workers
 from tasks.answers import Answer
 from tasks.corpus_reader import (
     CORPUS_FORMAT,
@@ -276,6 +277,23 @@ def test_killed_filter_resumes_to_identical_output(whole, corpus, tmp_path):
     assert contents(out) == contents(whole[0])
 
 
+@pytest.mark.parametrize("engine", ["processes", "ray"])
+def test_other_processes_load_the_answerer(whole, corpus, tmp_path, monkeypatch, engine, request):
+    request.getfixturevalue("ray_cluster" if engine == "ray" else "elsewhere")
+    monkeypatch.chdir(corpus.parent)
+    here, done = Rule(), []
+    filtered = filter_corpus(
+        job(Path(corpus.name), labels=True),
+        here,
+        tmp_path / "c",
+        workers=Workers(2, engine),
+        load=Rule,
+        advance=done.append,
+    )
+    assert filtered.made == 7 and not here.asked and sum(done) == 224
+    assert contents(tmp_path / "c") == contents(whole[0])
+
+
 def test_two_ranks_share_the_work_and_write_identical_output(whole, corpus, tmp_path):
     barrier, results = threading.Barrier(2), {}
     teachers = [Rule(), Rule()]
@@ -331,7 +349,7 @@ def test_contexts_that_contain_the_answer_are_rejected(tmp_path):
 
 @pytest.fixture
 def teacher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mtkd.api.questions.load_answerer", lambda directory: Rule())
+    monkeypatch.setattr("mtkd.api.questions.load_answerer", lambda directory, device: Rule())
 
 
 def test_the_command(mtkd: Callable, teacher, corpus, tmp_path):
