@@ -141,7 +141,8 @@ class RayPool(WorkerPool):
         self._actors: list[Any] = []
         self._actor_of: dict[Any, int] = {}  # handle -> index of its actor
         if setup is not None:
-            self.size = min(self.size, max(1, gpus or cpus))  # more would wait for a place
+            places = max(1, gpus or cpus)
+            self.size = min(size or places, places)  # more would wait for a place
             place = {"num_gpus": 1, "num_cpus": 0} if gpus else {"num_cpus": 1}
             actor = ray.remote(**place, max_restarts=-1, max_task_retries=_RETRIES)(Worker)
             self._actors = [actor.remote(setup) for _ in range(self.size)]
