@@ -220,11 +220,15 @@ def test_ray_makes_the_shard_of_a_killed_worker_again(
     assert output.entries() == whole.entries()
 
 
-def test_workers_that_make_no_sense() -> None:
+def test_workers_that_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"address=auto.*is that of a Ray cluster"):
         Workers(address="auto")
     with pytest.raises(UserError, match="workers=0"):
         Workers(0)
+    monkeypatch.setattr("mtkd.storage.worker_pools.launched", lambda: ProcessGroup(0, 2))
+    assert Workers(2).apart
+    with pytest.raises(UserError, match="Ray starts its own processes"):
+        Workers(engine="ray")
 
 
 def test_ranks_share_the_shards(tmp_path: Path) -> None:
