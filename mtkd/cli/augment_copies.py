@@ -66,8 +66,8 @@ _run_options = stack(
 def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any) -> None:
     """Write masked copies of training rows and of rows without labels (MKD, after Tang et al.).
 
-    After an interruption the same command resumes, and the corpus is byte-identical. With
-    `accelerate launch -m mtkd.cli.main augment ...` the work is sharded across processes.
+    After an interruption the same command resumes, and the corpus is byte-identical.
+    Under torchrun or `accelerate launch` the work is sharded across processes, too.
     """
     from mtkd.api import augmentation
 
@@ -94,8 +94,8 @@ def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any
 def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any) -> None:
     """Write copies with words masked or replaced, and n-grams cut out (Tang et al. 2019).
 
-    After an interruption the same command resumes, and the corpus is byte-identical. With
-    `accelerate launch -m mtkd.cli.main augment ...` the work is sharded across processes.
+    After an interruption the same command resumes, and the corpus is byte-identical.
+    Under torchrun or `accelerate launch` the work is sharded across processes, too.
     """
     from mtkd.api import augmentation
 
@@ -129,8 +129,8 @@ def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **given: 
 def contextual(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any) -> None:
     """Write copies with words replaced by those that a masked language model suggests (TinyBERT).
 
-    After an interruption the same command resumes. With `accelerate launch -m mtkd.cli.main augment ...` the
-    work is sharded across processes.
+    After an interruption the same command resumes.
+    Under torchrun or `accelerate launch` the work is sharded across processes, too.
     """
     from mtkd.api import augmentation
 

@@ -63,7 +63,7 @@ def filter_questions(out: Path, json_file: str | None, **given: Any) -> None:
     """Keep the questions that a teacher can answer, and write some that nobody can.
 
     After an interruption the same command resumes, and the corpus is byte-identical.
-    `accelerate launch -m mtkd.cli.main augment questions filter ...` shards the work across processes.
+    Under torchrun or `accelerate launch` the work is sharded across processes, too.
     """
     from mtkd.api import augmentation
     from mtkd.storage.distributed import launched

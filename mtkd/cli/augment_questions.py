@@ -195,8 +195,8 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **given: Any) -> N
     """Write questions about paragraphs, for a teacher to answer.
 
     After an interruption the same command resumes, and the corpus is byte-identical (an endpoint is asked
-    only for what is missing). With `accelerate launch -m mtkd.cli.main augment questions generate ...` the
-    work is sharded across processes.
+    only for what is missing).
+    Under torchrun or `accelerate launch` the work is sharded across processes, too.
     """
     from mtkd.api import augmentation
     from mtkd.storage.distributed import launched

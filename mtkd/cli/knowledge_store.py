@@ -131,7 +131,7 @@ def build(
     """Run the teacher over all rows and keep what the recipe needs.
 
     After an interruption the same command resumes, and the output is byte-identical.
-    `accelerate launch -m mtkd.cli.main store build ...` shards the work across processes.
+    Under torchrun or `accelerate launch` the work is sharded across processes, too.
     """
     from accelerate import PartialState
 
