@@ -85,21 +85,17 @@ def main(data: Path, only: tuple[str, ...], rounds: int) -> None:
         processor_seconds(
             home, "distill", "layerwise-3", *sst2, "--teacher", "teacher", *SMALL, "--out", "student"
         )
-        sentences = pq.read_table(data / "glue/sst2/train.parquet", columns=["sentence"])[
-            "sentence"
-        ].to_pylist()
-        paragraphs = pq.read_table(data / "wiki/paragraphs.parquet", columns=["text"])["text"].to_pylist()
-        print(f"{'step':34}{'rows/s per core':>17}{'spread':>26}{'core-hours per 10^9 rows':>27}")
+        sentences = read_column(data / "glue/sst2/train.parquet", "sentence")
+        paragraphs = read_column(data / "wiki/paragraphs.parquet", "text")
+        print(f"{'step':36}{'rows/s per core':>17}{'spread':>26}{'core-hours per 10^9 rows':>27}")
         for name, (few, many, command) in steps(data).items():
             if only and not any(text in name for text in only):
                 continue
             for rows in (few, many):
-                (home / f"rows-{rows}.jsonl").write_text(
-                    "".join(json.dumps({"sentence": text}) + "\n" for text in sentences[:rows])
-                )
-                (home / f"texts-{rows}.txt").write_text(
-                    "\n".join(" ".join(t.split()) for t in paragraphs[:rows])
-                )
+                lines = [json.dumps({"sentence": text}) for text in sentences[:rows]]
+                (home / f"rows-{rows}.jsonl").write_text("\n".join(lines))
+                lines = [" ".join(text.split()) for text in paragraphs[:rows]]
+                (home / f"texts-{rows}.txt").write_text("\n".join(lines))
             found = []
             for _ in range(rounds):
                 seconds = []
@@ -111,7 +107,7 @@ def main(data: Path, only: tuple[str, ...], rounds: int) -> None:
                 found.append((many - few) / (seconds[1] - seconds[0]))
             rate = sum(found) / len(found)
             spread = f"{min(found):,.0f} to {max(found):,.0f}"
-            print(f"{name:36}{rate:17,.0f}{spread:>26}{BILLION / rate / 3600:27,.0f}", flush=True)
+            print(f"{name:36}{rate:17,.0f}{spread:>26}{BILLION / rate / 3600:27,.1f}", flush=True)
 
 
 if __name__ == "__main__":
