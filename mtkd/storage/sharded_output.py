@@ -134,7 +134,7 @@ class ShardedOutput:
             advance(count * ranks.count)
 
         written = {}
-        if workers.apart and len(own) > (setup is None):
+        if own and workers.worth(len(own), loads=setup is not None):
             written = self._write_elsewhere(own, make, setup, inputs, workers, advance_for_all)
         elif own:
             make = make or setup()  # type: ignore[misc]

@@ -55,6 +55,14 @@ class Workers:
         """True if shards are made in other processes than this one."""
         return self.engine == "ray" or (self.count or 1) > 1
 
+    def worth(self, shards: int, *, loads: bool) -> bool:
+        """True if other processes make this many shards; not if one process would make the only one.
+
+        Args:
+            loads: each process loads a model first; the caller does without.
+        """
+        return self.engine == "ray" or (self.apart and (loads or shards > 1))
+
     def open(self, setup: Setup | None = None) -> WorkerPool:
         """Start the processes, or connect to the cluster.
 

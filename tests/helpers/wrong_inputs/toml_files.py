@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ TASK_KEYS = (
 
 def task_cases() -> Iterator[Case]:
     base = {"name": "'topics'", "kind": "'classify'", "columns": "['text']", "labels": "['a', 'b']"}
-    files = {"train": "'train.jsonl'", "validation": "'validation.jsonl'"}
     for key in TASK_KEYS:
         for value in TASK_VALUES:
             for command in ("check", "refine"):
@@ -34,30 +34,18 @@ def task_cases() -> Iterator[Case]:
                 def make(lab: Lab, at: Path, k=key, v=value, c=command) -> list[Any]:
                     place = lab.copy("rows", at)
                     kind = {"kind": "'regress'"} if k == "range" else {}
-                    tables = base | kind | ({k: v} if k != "files" else {})
+                    tables = base | kind | {k: v}
                     if kind:
                         tables.pop("labels")
-                    text = "".join(f"{name} = {given}\n" for name, given in tables.items())
-                    text += (
-                        f"files = {v}\n"
-                        if k == "files"
-                        else "[files]\n" + "".join(f"{split} = {file}\n" for split, file in files.items())
+                    tables["files"] = (
+                        v if k == "files" else "{train = 'train.jsonl', validation = 'validation.jsonl'}"
                     )
+                    text = "".join(f"{name} = {given}\n" for name, given in tables.items())
                     task = write_file(place, "topics.toml", text)
                     if c == "check":
                         return ["data", "check", "--tasks", task]
-                    return [
-                        "refine",
-                        "--tasks",
-                        task,
-                        "--encoder",
-                        lab.encoder,
-                        "--out",
-                        at / "out",
-                        *TINY_TRAINING,
-                        "--steps",
-                        1,
-                    ]
+                    given = ["--encoder", lab.encoder, "--out", at / "out", "--steps", 1]
+                    return ["refine", "--tasks", task, *given, *TINY_TRAINING]
 
                 yield Case(f"task file ({command}) {key} = {value[:30]}", make, refused=False)
     for name, raw in {**RAW, "BOM": b"\xef\xbb\xbfname = 'a'"}.items():
@@ -65,23 +53,8 @@ def task_cases() -> Iterator[Case]:
             f"task file {name}",
             lambda lab, at, r=raw: ["data", "check", "--tasks", write_file(at, "t.toml", r)],
         )
-        yield Case(
-            f"grid {name}",
-            lambda lab, at, r=raw: [
-                "compare",
-                write_file(at, "g.toml", r),
-                "--data",
-                "pocket",
-                "--teacher",
-                lab.teacher,
-                "--out",
-                at / "out",
-                "--dry-run",
-            ],
-        )
-        yield Case(
-            f"pipeline {name}", lambda lab, at, r=raw: ["run", write_file(at, "p.toml", r), "--dry-run"]
-        )
+        yield Case(f"grid {name}", lambda lab, at, r=raw: grid_command(lab, at, r))
+        yield Case(f"pipeline {name}", lambda lab, at, r=raw: pipeline_command(lab, at, r))
 
 
 GRID_KEYS = (
@@ -100,51 +73,35 @@ PIPE_KEYS = (
 )  # fmt: skip
 
 
+def with_key(base: dict[str, str], key: str, value: str) -> str:
+    """TOML with one key set; the keys inside it are left out."""
+    tables = {name: given for name, given in base.items() if not name.startswith(f"{key}.")} | {key: value}
+    return "".join(f"{name} = {given}\n" for name, given in tables.items())
+
+
+def grid_command(lab: Lab, at: Path, text: str | bytes) -> list[Any]:
+    given = ["--data", "pocket", "--teacher", lab.teacher, "--out", at / "out", "--dry-run"]
+    return ["compare", write_file(at, "g.toml", text), *given]
+
+
+def pipeline_command(lab: Lab, at: Path, text: str | bytes) -> list[Any]:
+    return ["run", write_file(at, "p.toml", text), "--dry-run"]
+
+
 def toml_cases() -> Iterator[Case]:
-    for key in GRID_KEYS:
-        for value in TASK_VALUES:
+    grid = {"title": "'t'", "recipe": "'mkd-lstm'", "tasks": "['rte']", "cells.a.recipe": "'mkd-lstm'"}
+    pipeline = {"data": "'pocket'", "tasks": "'rte'", "limit": "32", "steps.teacher.command": "'refine'"}
 
-            def make(lab: Lab, at: Path, k=key, v=value) -> list[Any]:
-                base = {
-                    "title": "'t'",
-                    "recipe": "'mkd-lstm'",
-                    "tasks": "['rte']",
-                    "cells.a.recipe": "'mkd-lstm'",
-                }
-                text = "".join(
-                    f"{name} = {given}\n"
-                    for name, given in (base | {k: v}).items()
-                    if not name.startswith(f"{k}.")
-                )
-                return [
-                    "compare",
-                    write_file(at, "g.toml", text),
-                    "--data",
-                    "pocket",
-                    "--teacher",
-                    lab.teacher,
-                    "--out",
-                    at / "out",
-                    "--dry-run",
-                ]
+    def for_pipeline(lab: Lab) -> dict[str, str]:
+        return pipeline | {"steps.teacher.encoder": f"'{lab.encoder}'"}
 
-            yield Case(f"grid {key} = {value[:30]}", make, refused=False)
-    for key in PIPE_KEYS:
-        for value in TASK_VALUES:
+    for what, keys, command, base in (
+        ("grid", GRID_KEYS, grid_command, lambda lab: grid),
+        ("pipeline", PIPE_KEYS, pipeline_command, for_pipeline),
+    ):
+        for key, value in itertools.product(keys, TASK_VALUES):
 
-            def make(lab: Lab, at: Path, k=key, v=value) -> list[Any]:
-                base = {
-                    "data": "'pocket'",
-                    "tasks": "'rte'",
-                    "limit": "32",
-                    "steps.teacher.command": "'refine'",
-                    "steps.teacher.encoder": f"'{lab.encoder}'",
-                }
-                text = "".join(
-                    f"{name} = {given}\n"
-                    for name, given in (base | {k: v}).items()
-                    if not name.startswith(f"{k}.")
-                )
-                return ["run", write_file(at, "p.toml", text), "--dry-run"]
+            def make(lab: Lab, at: Path, k=key, v=value, command=command, base=base) -> list[Any]:
+                return command(lab, at, with_key(base(lab), k, v))
 
-            yield Case(f"pipeline {key} = {value[:30]}", make, refused=False)
+            yield Case(f"{what} {key} = {value[:30]}", make, refused=False)

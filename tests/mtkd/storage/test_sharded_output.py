@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -229,6 +230,14 @@ def test_workers_that_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Workers(2).apart
     with pytest.raises(UserError, match="Ray starts its own processes"):
         Workers(engine="ray")
+
+
+def test_ray_makes_even_a_single_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = planned(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    with pytest.raises(UserError, match="needs the package ray"):
+        output.write(output.missing()[:1], make_lines, workers=Workers(engine="ray"))
+    output.write([], make_lines, workers=Workers(engine="ray"))
 
 
 def test_ranks_share_the_shards(tmp_path: Path) -> None:
