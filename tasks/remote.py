@@ -226,17 +226,18 @@ class Mirror:
         self.note(known)
         if not files and not last:
             return
-        say(f"{what} {counted(len(files) + len(last), 'file')}: {self.url}")
-        saved = time.monotonic()
+        count, saved = len(files) + len(last), time.monotonic()
+        say(f"{what} {counted(count, 'file')}: {self.url}")
+
+        def finish(file: str) -> None:
+            known[file] = [copy(file), *self.stamp(file)]
+
         try:
-            every = [*files, *last]
-            with progress(what, len(every), unit="files") as advance, ThreadPoolExecutor(_AT_ONCE) as pool:
-                versions = chain(pool.map(copy, files), map(copy, last))
-                for file, version in zip(every, versions, strict=True):
-                    known[file] = [version, *self.stamp(file)]
+            with progress(what, count, unit="files") as advance, ThreadPoolExecutor(_AT_ONCE) as pool:
+                for _ in chain(pool.map(finish, files), map(finish, last)):
                     advance()
                     if time.monotonic() - saved > _SAVED:
-                        self.note(known)
+                        self.note(dict(known))  # a copy, as the threads go on
                         saved = time.monotonic()
         finally:
             self.note(known)
