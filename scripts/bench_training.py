@@ -1,7 +1,8 @@
 """Benchmark training speed: length buckets against padding to 128, and the loop against bare training steps.
 
-The data are rows of RTE, MRPC, STS-B and SST-2, the model has the size of TinyBERT (4 layers, 312 wide) and
-random weights, and the objective is the labels. Two comparisons run in alternating rounds:
+The data are rows of RTE, MRPC, STS-B and SST-2, the model has the size of TinyBERT (4 layers, 312 wide) or is
+static (averaged token vectors), with random weights, and the objective is the labels. Two comparisons run in
+alternating rounds:
 
 1. the training loop with length buckets, and the same loop with every sequence padded to 128 tokens;
 2. the training loop, and just forward, backward, clipping and optimiser step on prepared batches.
@@ -24,6 +25,7 @@ import torch
 from mtkd.device import keep_memory
 from mtkd.losses.objective import labels_objective
 from mtkd.models.encoders.pretrained_config import TransformerConfig, locate
+from mtkd.models.encoders.static import StaticConfig, StaticEncoder
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
@@ -51,13 +53,25 @@ TINYBERT_4 = {
 
 
 def make_trainer(
-    tasks: list[Task], rows: dict[str, Encoded], tokeniser: Tokeniser, *, bucket: bool, place: Path
+    student: str,
+    tasks: list[Task],
+    rows: dict[str, Encoded],
+    tokeniser: Tokeniser,
+    *,
+    bucket: bool,
+    place: Path,
 ) -> Trainer:
     """Build a trainer with a new model; without buckets, every sequence is padded to 128 tokens."""
     torch.manual_seed(0)
-    config = TransformerConfig(hf=TINYBERT_4 | {"vocab_size": tokeniser.vocab_size})
-    model = MultiTaskModel(TransformerEncoder(config), tasks, tokeniser, ModelInfo(max_length=128))
-    settings = TrainSettings(batch_size=32, bucket=bucket)
+    vocabulary = tokeniser.vocab_size
+    encoder = (
+        TransformerEncoder(TransformerConfig(hf=TINYBERT_4 | {"vocab_size": vocabulary}))
+        if student == "tinybert"
+        else StaticEncoder(StaticConfig(vocab_size=vocabulary))
+    )
+    model = MultiTaskModel(encoder, tasks, tokeniser, ModelInfo(max_length=128))
+    batch_size = 32 if student == "tinybert" else 128  # as in the recipes
+    settings = TrainSettings(batch_size=batch_size, bucket=bucket)
     trainer = Trainer(
         make_accelerator(),
         model,
@@ -77,10 +91,14 @@ def make_trainer(
 
 
 def one_epoch(trainer: Trainer) -> None:
-    """Run one epoch of the training loop."""
+    """Run one epoch of the training loop, with its logs."""
+    trainer.notify("on_train_begin")
     with trainer.batches.epoch(0, 0, {}) as steps:
         for batches in steps:
             trainer.step(batches)
+            trainer.position.step += 1
+            trainer.notify("on_step")
+    trainer.notify("on_end")
 
 
 def bare_loop(trainer: Trainer, draws: list[DrawnRows]) -> Callable[[], None]:
@@ -127,14 +145,15 @@ def report(title: str, seconds: dict[str, list[float]], rows: int) -> None:
 @click.option("--data", required=True, help="a directory with glue/rte, mrpc, stsb, sst2")
 @click.option("--rows", "count", default=256, show_default=True, help="rows per task")
 @click.option("--rounds", default=5, show_default=True)
-def main(data: str, count: int, rounds: int) -> None:
+@click.option("--student", type=click.Choice(["tinybert", "static"]), default="tinybert", show_default=True)
+def main(data: str, count: int, rounds: int, student: str) -> None:
     """Print both comparisons."""
     tasks = resolve("rte,mrpc,stsb,sst2")
     tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
     rows = {t.name: Encoded.encode(load_rows(open_data(data), t, "train", count), tokeniser) for t in tasks}
     with tempfile.TemporaryDirectory() as place, keep_memory():
-        bucketed = make_trainer(tasks, rows, tokeniser, bucket=True, place=Path(place) / "a")
-        padded = make_trainer(tasks, rows, tokeniser, bucket=False, place=Path(place) / "b")
+        bucketed = make_trainer(student, tasks, rows, tokeniser, bucket=True, place=Path(place) / "a")
+        padded = make_trainer(student, tasks, rows, tokeniser, bucket=False, place=Path(place) / "b")
         reader = bucketed.train_module.model.reader
         lengths = np.concatenate([reader.lengths(part.texts) for part in rows.values()])
         total = len(lengths)

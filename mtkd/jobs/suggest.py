@@ -115,14 +115,7 @@ def suggest(
     for name, target in (("target_speedup", target_speedup), ("max_mb", max_mb)):
         if target is not None and not 0 < target < math.inf:
             raise UserError(f"`{name}={target}`", expected="a number above 0")
-    ref = TeacherRef.find(teacher, heads=False)
-    if not isinstance(ref.config, TransformerConfig):
-        raise UserError(
-            f"the teacher {teacher} is no Transformer ({ref.config.kind})",
-            expected="a Transformer, whose layers some of the students have",
-        )
-    model = ref.load(max_length=8).eval()  # rows are random token ids, which nothing truncates
-    check_length(teacher, model, settings)
+    ref, model = _load_teacher(teacher, settings)
     if data is not None and tasks is None and not model.tasks:
         raise UserError("`data` needs `tasks`, since this teacher has none", hint="name them: `tasks=sst2`")
     known = list(model.tasks.values())
@@ -131,11 +124,7 @@ def suggest(
     model.keep(found)
     recipes, built = _students(ref, model, found, _pruned(model.tokeniser, found, data, unlabelled))
     models = {teacher: model, **built}
-    head = common_head(models, None)
-    runs = {
-        name: batch_runner(one.to(settings.device).eval(), head, settings) for name, one in models.items()
-    }
-    times = time_in_turn(runs, settings.rounds, settings.warmup, wait_for(settings.device))
+    times = _times(models, settings)
     megabytes = {name: count_parameters(one).total * 4 / 1e6 for name, one in models.items()}
     rows = _rows_of_command(data, names, unlabelled)
     trained = teacher if ref.saved else "runs/teacher"
@@ -171,6 +160,27 @@ def suggest(
         None if reached else nearest.name,
         None if ref.saved else shlex.join(refine),
     )
+
+
+def _load_teacher(name: str, settings: BenchSettings) -> tuple[TeacherRef, MultiTaskModel]:
+    """Load the teacher; UserError if it is no Transformer."""
+    ref = TeacherRef.find(name, heads=False)
+    if not isinstance(ref.config, TransformerConfig):
+        raise UserError(
+            f"the teacher {name} is no Transformer ({ref.config.kind})",
+            expected="a Transformer, whose layers some of the students have",
+        )
+    model = ref.load(max_length=8).eval()  # rows are random token ids, which nothing truncates
+    check_length(name, model, settings)
+    return ref, model
+
+
+def _times(models: Mapping[str, MultiTaskModel], settings: BenchSettings) -> dict[str, list[float]]:
+    """Seconds per batch of each model in each round, timed in turn."""
+    head = common_head(models, None)
+    ready = {name: model.to(settings.device).eval() for name, model in models.items()}
+    runs = {name: batch_runner(model, head, settings) for name, model in ready.items()}
+    return time_in_turn(runs, settings.rounds, settings.warmup, wait_for(settings.device))
 
 
 def _students(

@@ -1,4 +1,7 @@
-"""Main clauses: what comes before the subject, the subject, the verb and what follows."""
+"""Main clauses: what comes before the subject, the subject, the verb and what follows.
+
+The letters in regular expressions are the tags that `tagging` explains.
+"""
 
 from __future__ import annotations
 
@@ -211,7 +214,10 @@ def _with_chunks(clause: Clause) -> Clause | None:
 
 
 def _add_chunk(sentence: Tagged, chunks: list[Chunk], place: int) -> int | None:
-    """Add the chunk at `place` and return where it ends; None if the rules do not know it."""
+    """Add the chunk at `place` and return where it ends; None if the rules do not know it.
+
+    There is one branch for each kind of word that a chunk can begin with.
+    """
     tags, words, tag = sentence.tags, sentence.words, sentence.tags[place]
     last = chunks[-1] if chunks and chunks[-1].kind in ("np", "pp") else None
     follows = tags[place + 1 : place + 2]

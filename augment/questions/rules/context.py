@@ -1,4 +1,7 @@
-"""Parts of speech in context: which of the tags that a word can have its neighbours allow."""
+"""Parts of speech in context: which of the tags that a word can have its neighbours allow.
+
+The letters that stand for tags are explained in `tagging`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ _SUBJECT_END = frozenset("NPQYZsbLC)")
 
 
 def in_context(words: list[str], raw: list[str]) -> str:
-    """Decide between the parts of speech that a word can have, from its neighbours."""
+    """Decide between the parts of speech that a word can have, from its neighbours.
+
+    This is one long chain of rules because each of them needs the decisions before it.
+    """
     tags: list[str] = []
     before = "."  # the tag before, without adverbs
     finite = False  # a finite verb since the last boundary
