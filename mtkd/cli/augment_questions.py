@@ -149,7 +149,7 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
 )
 @click.option("--batch", default=32, type=_ABOVE_0, help="prompts per batch; affects speed and memory only")
 @workers_options
-@click.option("--shard", default=1000, type=_ABOVE_0, help="questions per file")
+@click.option("--shard-rows", default=1000, type=_ABOVE_0, help="questions per output file")
 @click.option("--limit", type=_ABOVE_0, metavar="N", help="at most N paragraphs (a seeded sample)")
 @seed_option
 @click.option("--endpoint-model", metavar="NAME", help="name of the model to request from an endpoint")

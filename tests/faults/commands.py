@@ -256,7 +256,7 @@ COMMANDS = {
             "--sample",
             "--temperature",
             "2",
-            "--shard",
+            "--shard-rows",
             8,
             "--quiet",
             "--out",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from flips import silent
-from wrong_inputs.lab import Lab
+from wrong_inputs.tiny_inputs import TinyInputs
 
 ITEMS = ("teacher", "student", "knowledge", "corpus", "store", "export", "generator", "compared")
 FLIPS = 10_000
@@ -19,6 +19,6 @@ FLIPS = 10_000
 @pytest.mark.skipif(not os.environ.get("MTKD_FAULTS"), reason="takes minutes: set MTKD_FAULTS")
 @pytest.mark.parametrize("item", ITEMS)
 def test_many(item: str, tmp_path: Path) -> None:
-    place = getattr(Lab(tmp_path), item)
+    place = getattr(TinyInputs(tmp_path), item)
     found = list(silent(place, FLIPS // len(ITEMS), seed=0))
     assert not found, "\n".join(found)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import wrong_inputs
 from wrong_inputs.json_files import json_cases, value_cases
-from wrong_inputs.lab import Case, Lab, remove, run
+from wrong_inputs.tiny_inputs import Case, TinyInputs, remove, run
 
 EVERY = int(os.environ.get("MTKD_FAULTS", "0"))
 SAMPLE = (
@@ -24,14 +24,14 @@ SAMPLE = (
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    lab = Lab(tmp_path_factory.mktemp("lab"))
-    with lab.running:
-        yield lab
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyInputs]:
+    inputs = TinyInputs(tmp_path_factory.mktemp("inputs"))
+    with inputs.running:
+        yield inputs
 
 
-def check(lab: Lab, case: Case, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = case.words(lab, place)
+def check(inputs: TinyInputs, case: Case, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = case.words(inputs, place)
     (place / "work").mkdir(exist_ok=True)
     monkeypatch.chdir(place / "work")
     answer, printed = run(words)
@@ -43,24 +43,24 @@ def check(lab: Lab, case: Case, place: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_sample(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_sample(inputs: TinyInputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr("tasks.progress._quiet", False)
     found = [case for case in wrong_inputs.cases() if case.name.startswith(name)]
     assert found, name
     for number, case in enumerate(found[:: max(1, len(found) // 4)]):
         (tmp_path / str(number)).mkdir()
-        check(lab, case, tmp_path / str(number), monkeypatch)
+        check(inputs, case, tmp_path / str(number), monkeypatch)
 
 
 @pytest.mark.skipif(not EVERY, reason="takes hours: set MTKD_FAULTS")
-def test_all(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [*wrong_inputs.cases(), *json_cases(), *value_cases(lab)][::EVERY]
+def test_all(inputs: TinyInputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [*wrong_inputs.cases(), *json_cases(), *value_cases(inputs)][::EVERY]
     wrong = []
     for number, case in enumerate(cases):
         place = tmp_path / str(number)
         place.mkdir()
         try:
-            check(lab, case, place, monkeypatch)
+            check(inputs, case, place, monkeypatch)
         except AssertionError as error:
             wrong.append(f"{case.name}: {str(error).splitlines()[0]}")
         remove(place)

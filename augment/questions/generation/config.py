@@ -59,7 +59,7 @@ class GenerationConfig:
     backend: str = "native"
     precision: str = "fp32"
     batch: int = 32
-    shard: int = 1000
+    shard_rows: int = 1000
     limit: int | None = None
     seed: int = 0
     endpoint_model: str | None = None
@@ -163,7 +163,7 @@ def prepare_generation(
         method = t5.augmenter(counts, device)
     if not paragraphs:
         raise UserError(f"no paragraph of {config.text} can be used: {counts.sentence()}")
-    job = CorpusJob(method, {task: config.per_paragraph}, config.text, version, command, config.shard)
+    job = CorpusJob(method, {task: config.per_paragraph}, config.text, version, command, config.shard_rows)
     return PreparedGeneration(
         job, {task: as_rows(task, paragraphs)}, counts, estimate, config.prices, first, close
     )

@@ -98,7 +98,7 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def generate(out: Path, model: Path, data: Path, advance=lambda count: None, **given):
-    wanted = GenerationConfig(str(data / "paragraphs.parquet"), str(model), shard=7, **given)
+    wanted = GenerationConfig(str(data / "paragraphs.parquet"), str(model), shard_rows=7, **given)
     ready = prepare_generation(wanted, "squad", CPU, "0.1", "mtkd")
     return write_corpus(ready.job, ready.rows, out, advance=advance)
 
@@ -407,7 +407,7 @@ def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(traine
     assert contents(tmp_path / "again") == whole
 
     barrier = threading.Barrier(2, timeout=600)
-    wanted = GenerationConfig(str(data / "paragraphs.parquet"), str(trained), shard=7, **given)
+    wanted = GenerationConfig(str(data / "paragraphs.parquet"), str(trained), shard_rows=7, **given)
     ready = prepare_generation(
         wanted, "squad", CPU, "0.1", "mtkd"
     )  # not in threads: transformers cannot load models concurrently
@@ -432,7 +432,7 @@ def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(traine
 def test_other_processes_load_the_generator(trained, data, tmp_path, monkeypatch, engine, request):
     request.getfixturevalue("ray_cluster" if engine == "ray" else "elsewhere")
     monkeypatch.chdir(trained.parent)
-    given = dict(model=trained.name, shard=7, beams=2, per_paragraph=2, command="test", device="cpu")
+    given = dict(model=trained.name, shard_rows=7, beams=2, per_paragraph=2, command="test", device="cpu")
     write = partial(mtkd.augment.generate_questions, data / "paragraphs.parquet", **given)
     write(tmp_path / "one")
     written, ready = write(tmp_path / "other", workers=2, engine=engine)

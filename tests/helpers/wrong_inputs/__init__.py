@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wrong_inputs.endpoint import endpoint_cases
-from wrong_inputs.lab import Case
 from wrong_inputs.model_files import model_cases
 from wrong_inputs.options import option_cases, setting_cases
 from wrong_inputs.row_files import span_cases, table_cases
 from wrong_inputs.texts_and_outputs import out_cases, text_cases
+from wrong_inputs.tiny_inputs import Case
 from wrong_inputs.toml_files import task_cases, toml_cases
 
 
 def cases() -> Iterator[Case]:
-    """All cases but those of the values in JSON files, which depend on what the lab made."""
+    """All cases but those of the values in JSON files, which are made from the files of the tiny inputs."""
     yield from option_cases()
     yield from setting_cases()
     yield from task_cases()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wrong_inputs.lab import POCKET, TINY_BILSTM, TINY_HSK, TINY_T5, TINY_TRAINING, Lab
+from wrong_inputs.tiny_inputs import POCKET, TINY_BILSTM, TINY_HSK, TINY_T5, TINY_TRAINING, TinyInputs
 
 
 def evaluate(place: Path, out: Path) -> list[Any]:
@@ -19,10 +19,10 @@ def distill(place: Path, out: Path, *more: Any) -> list[Any]:
     return ["distill", "mkd-lstm", *POCKET, "--teacher", place, "--out", out, *small, *more]
 
 
-def hsk(lab: Lab, out: Path, *more: Any) -> list[Any]:
+def hsk(inputs: TinyInputs, out: Path, *more: Any) -> list[Any]:
     words = (
         "--teacher",
-        lab.teacher,
+        inputs.teacher,
         "--out",
         out,
         "--limit",
@@ -52,34 +52,34 @@ def generate(model: Path | str, text: Path, out: Path, *more: Any) -> list[Any]:
 
 
 # JSON files: the input, the file in it, and the commands that read it.
-Command = Callable[["Lab", Path, Path], list[Any]]
+Command = Callable[["TinyInputs", Path, Path], list[Any]]
 
 
 COMMANDS: dict[str, Command] = {
-    "refine": lambda lab, at, out: refine(lab.encoder, out),
-    "distill": lambda lab, at, out: distill(lab.teacher, out),
-    "finetune": lambda lab, at, out: [
-        "finetune", "--model", lab.student, "--task", "rte", "--data", "pocket", "--out", out, "--limit", 8,
+    "refine": lambda inputs, at, out: refine(inputs.encoder, out),
+    "distill": lambda inputs, at, out: distill(inputs.teacher, out),
+    "finetune": lambda inputs, at, out: [
+        "finetune", "--model", inputs.student, "--task", "rte", "--data", "pocket", "--out", out, "--limit", 8,
         "--eval-limit", 4, "--steps", 1,
     ],
-    "evaluate": lambda lab, at, out: evaluate(lab.student, out),
-    "predict": lambda lab, at, out: predict(lab.student, out),
-    "mask": lambda lab, at, out: ["augment", "mask", *POCKET, "--limit", 8, "--out", out],
-    "replace": lambda lab, at, out: ["augment", "replace", *POCKET, "--limit", 8, "--out", out],
-    "qgen": lambda lab, at, out: generate(lab.generator, lab.texts, out),
-    "qtrain": lambda lab, at, out: [
+    "evaluate": lambda inputs, at, out: evaluate(inputs.student, out),
+    "predict": lambda inputs, at, out: predict(inputs.student, out),
+    "mask": lambda inputs, at, out: ["augment", "mask", *POCKET, "--limit", 8, "--out", out],
+    "replace": lambda inputs, at, out: ["augment", "replace", *POCKET, "--limit", 8, "--out", out],
+    "qgen": lambda inputs, at, out: generate(inputs.generator, inputs.texts, out),
+    "qtrain": lambda inputs, at, out: [
         "augment", "questions", "train", "--data", "pocket", "--task", "squad", "--out", out, "--limit", 16,
         "--steps", 1, "--batch", 8, "--max-input", 64, "--max-output", 12, *TINY_T5,
     ],
-    "compare": lambda lab, at, out: [
-        "compare", lab.grid / "grid.toml", "--data", "pocket", "--teacher", lab.teacher, "--out", out, "--dry-run",
+    "compare": lambda inputs, at, out: [
+        "compare", inputs.grid / "grid.toml", "--data", "pocket", "--teacher", inputs.teacher, "--out", out, "--dry-run",
     ],
-    "store": lambda lab, at, out: [
-        "store", "plan", "--recipe", "hsk-tinybert-4", *POCKET, "--limit", 32, "--teacher", lab.teacher, *TINY_HSK,
+    "store": lambda inputs, at, out: [
+        "store", "plan", "--recipe", "hsk-tinybert-4", *POCKET, "--limit", 32, "--teacher", inputs.teacher, *TINY_HSK,
     ],
-    "bench": lambda lab, at, out: ["bench", "inference", "--model", lab.student, "--rounds", 1, "--batch", 2, "--seq-len", 8],
-    "suggest": lambda lab, at, out: ["suggest", "--teacher", lab.encoder, "--seq-len", 8, "--batch", 2, "--rounds", 1, "--target-speedup", 2],
-    "check": lambda lab, at, out: ["data", "check", *POCKET],
-    "init": lambda lab, at, out: ["init", lab.rows / "train.jsonl", "--out", out],
-    "report": lambda lab, at, out: ["report", "html", lab.teacher, "--out", out.with_suffix(".html")],
+    "bench": lambda inputs, at, out: ["bench", "inference", "--model", inputs.student, "--rounds", 1, "--batch", 2, "--seq-len", 8],
+    "suggest": lambda inputs, at, out: ["suggest", "--teacher", inputs.encoder, "--seq-len", 8, "--batch", 2, "--rounds", 1, "--target-speedup", 2],
+    "check": lambda inputs, at, out: ["data", "check", *POCKET],
+    "init": lambda inputs, at, out: ["init", inputs.rows / "train.jsonl", "--out", out],
+    "report": lambda inputs, at, out: ["report", "html", inputs.teacher, "--out", out.with_suffix(".html")],
 }  # fmt: skip

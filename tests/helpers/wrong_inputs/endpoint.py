@@ -11,7 +11,7 @@ from fake_endpoint import Reply, said
 
 from wrong_inputs.commands import generate
 from wrong_inputs.json_files import DEEP
-from wrong_inputs.lab import Case, Lab
+from wrong_inputs.tiny_inputs import Case, TinyInputs
 
 REPLIES = {
     "ok": said("Where was Anna born?"), "no text": said(None), "empty": said(""), "no question": said("I cannot."),
@@ -41,9 +41,9 @@ URLS = (
 )
 
 
-def _url(lab: Lab, reply: str) -> str:
-    """The address of the lab's server where it gives a reply: the first part of the path."""
-    endpoint = lab.endpoint
+def _url(inputs: TinyInputs, reply: str) -> str:
+    """The address of the fake server where it gives a reply: the first part of the path."""
+    endpoint = inputs.endpoint
     endpoint.reply = lambda prompt: REPLIES[endpoint.paths[-1].split("/")[1].replace("_", " ")]
     return endpoint.url.replace("/v1", f"/{reply.replace(' ', '_')}/v1")
 
@@ -52,8 +52,8 @@ def endpoint_cases() -> Iterator[Case]:
     few = ("--endpoint-model", "m", "--retries", 0, "--timeout", 5, "--words", "5:10")
     for name in REPLIES:
 
-        def ask(lab: Lab, at: Path, n=name) -> list[Any]:
-            return generate(_url(lab, n), lab.texts, at / "out", *few)
+        def ask(inputs: TinyInputs, at: Path, n=name) -> list[Any]:
+            return generate(_url(inputs, n), inputs.texts, at / "out", *few)
 
         yield Case(
             f"endpoint answers {name}",
@@ -63,7 +63,9 @@ def endpoint_cases() -> Iterator[Case]:
     for name, more in OPTIONS.items():
         yield Case(
             f"endpoint option {name}",
-            lambda lab, at, m=more: generate(_url(lab, "ok"), lab.texts, at / "out", *few, *m),
+            lambda inputs, at, m=more: generate(_url(inputs, "ok"), inputs.texts, at / "out", *few, *m),
         )
     for url in URLS:
-        yield Case(f"endpoint at {url}", lambda lab, at, u=url: generate(u, lab.texts, at / "out", *few))
+        yield Case(
+            f"endpoint at {url}", lambda inputs, at, u=url: generate(u, inputs.texts, at / "out", *few)
+        )

@@ -11,7 +11,7 @@ from typing import Any
 
 from tasks.records import CHECK
 from wrong_inputs.commands import Command, distill, evaluate, generate, hsk, predict, refine
-from wrong_inputs.lab import POCKET, Case, Lab, replace
+from wrong_inputs.tiny_inputs import POCKET, Case, TinyInputs, replace
 
 BIG, DEEP = 10**30, 100_000
 
@@ -66,42 +66,42 @@ RAW = {  # contents of a JSON file that are no JSON, or hardly
 
 JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
     ("teacher", "model/model.json", {
-        "evaluate": lambda lab, place, out: evaluate(place, out),
-        "distill": lambda lab, place, out: distill(place, out),
+        "evaluate": lambda inputs, place, out: evaluate(place, out),
+        "distill": lambda inputs, place, out: distill(place, out),
     }),
     ("teacher", "run.json", {
-        "report": lambda lab, place, out: ["report", "html", place, "--out", out.with_suffix(".html")],
-        "distill": lambda lab, place, out: distill(place, out),
-        "out": lambda lab, place, out: refine(lab.encoder, place),
+        "report": lambda inputs, place, out: ["report", "html", place, "--out", out.with_suffix(".html")],
+        "distill": lambda inputs, place, out: distill(place, out),
+        "out": lambda inputs, place, out: refine(inputs.encoder, place),
     }),
-    ("teacher", "model/tokenizer_config.json", {"evaluate": lambda lab, place, out: evaluate(place, out)}),
-    ("student", "model/model.json", {"evaluate": lambda lab, place, out: evaluate(place, out)}),
+    ("teacher", "model/tokenizer_config.json", {"evaluate": lambda inputs, place, out: evaluate(place, out)}),
+    ("student", "model/model.json", {"evaluate": lambda inputs, place, out: evaluate(place, out)}),
     ("student", "run.json", {
-        "report": lambda lab, place, out: ["report", "html", lab.teacher, place, "--out", out.with_suffix(".html")],
+        "report": lambda inputs, place, out: ["report", "html", inputs.teacher, place, "--out", out.with_suffix(".html")],
     }),
-    ("knowledge", "run.json", {"report": lambda lab, place, out: ["report", "knowledge", place, "--out", out]}),
-    ("encoder", "config.json", {"refine": lambda lab, place, out: refine(place, out)}),
-    ("encoder", "tokenizer_config.json", {"refine": lambda lab, place, out: refine(place, out)}),
+    ("knowledge", "run.json", {"report": lambda inputs, place, out: ["report", "knowledge", place, "--out", out]}),
+    ("encoder", "config.json", {"refine": lambda inputs, place, out: refine(place, out)}),
+    ("encoder", "tokenizer_config.json", {"refine": lambda inputs, place, out: refine(place, out)}),
     ("corpus", "manifest.json", {
-        "distill": lambda lab, place, out: distill(lab.teacher, out, "--corpus", place, "--limit", 32),
-        "out": lambda lab, place, out: [
+        "distill": lambda inputs, place, out: distill(inputs.teacher, out, "--corpus", place, "--limit", 32),
+        "out": lambda inputs, place, out: [
             "augment", "mask", *POCKET, "--limit", 32, "--copies", 2, "--out", place
         ],
     }),
     ("store", "manifest.json", {
-        "distill": lambda lab, place, out: hsk(lab, out, "--store", place),
-        "info": lambda lab, place, out: ["store", "info", place],
-        "verify": lambda lab, place, out: ["store", "verify", place],
-        "repair": lambda lab, place, out: ["store", "build", "--repair", "--out", place],
+        "distill": lambda inputs, place, out: hsk(inputs, out, "--store", place),
+        "info": lambda inputs, place, out: ["store", "info", place],
+        "verify": lambda inputs, place, out: ["store", "verify", place],
+        "repair": lambda inputs, place, out: ["store", "build", "--repair", "--out", place],
     }),
-    ("export", "export.json", {"predict": lambda lab, place, out: predict(place, out)}),
-    ("export", "model.json", {"predict": lambda lab, place, out: predict(place, out)}),
+    ("export", "export.json", {"predict": lambda inputs, place, out: predict(place, out)}),
+    ("export", "model.json", {"predict": lambda inputs, place, out: predict(place, out)}),
     ("generator", "questions.json", {
-        "generate": lambda lab, place, out: generate(place, lab.texts, out),
+        "generate": lambda inputs, place, out: generate(place, inputs.texts, out),
     }),
-    ("generator", "config.json", {"generate": lambda lab, place, out: generate(place, lab.texts, out)}),
+    ("generator", "config.json", {"generate": lambda inputs, place, out: generate(place, inputs.texts, out)}),
     ("pipeline", "out/pipeline.json", {
-        "run": lambda lab, place, out: ["run", place / "job.toml", "--dry-run"],
+        "run": lambda inputs, place, out: ["run", place / "job.toml", "--dry-run"],
     }),
 ]  # fmt: skip
 
@@ -109,8 +109,10 @@ JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
 def json_cases() -> Iterator[Case]:
     """Every value of every JSON file that commands read, replaced by each wrong one."""
 
-    def damage(lab: Lab, at: Path, item: str, file: str, content: Callable[[Path], str | bytes]) -> Path:
-        place = lab.copy(item, at)
+    def damage(
+        inputs: TinyInputs, at: Path, item: str, file: str, content: Callable[[Path], str | bytes]
+    ) -> Path:
+        place = inputs.copy(item, at)
         replace(place / file, content(place / file))
         return place
 
@@ -119,18 +121,18 @@ def json_cases() -> Iterator[Case]:
             for name, raw in RAW.items():
                 yield Case(
                     f"{item}/{file} ({command}) {name}",
-                    lambda lab, at, i=item, f=file, w=words, r=raw: w(
-                        lab, damage(lab, at, i, f, lambda _: r), at / "out"
+                    lambda inputs, at, i=item, f=file, w=words, r=raw: w(
+                        inputs, damage(inputs, at, i, f, lambda _: r), at / "out"
                     ),
                     refused=name != "surrogate",  # it is JSON, and some records may have further keys
                 )
 
 
-def value_cases(lab: Lab, only: str = "") -> Iterator[Case]:
+def value_cases(inputs: TinyInputs, only: str = "") -> Iterator[Case]:
     for item, file, commands in JSON_FILES:
         if only not in f"{item}/{file}":
             continue
-        value = json.loads((getattr(lab, item) / file).read_text())
+        value = json.loads((getattr(inputs, item) / file).read_text())
         value.pop(CHECK, None)
         for path in leaves(value):
             for kind, wrong in (*WRONG.items(), ("missing", MISSING)):
@@ -138,9 +140,9 @@ def value_cases(lab: Lab, only: str = "") -> Iterator[Case]:
                     name = f"{item}/{file} ({command}) {'.'.join(map(str, path))} = {kind}"
                     text = json.dumps(changed(value, path, wrong))
 
-                    def make(lab: Lab, at: Path, i=item, f=file, w=words, t=text) -> list[Any]:
-                        place = lab.copy(i, at)
+                    def make(inputs: TinyInputs, at: Path, i=item, f=file, w=words, t=text) -> list[Any]:
+                        place = inputs.copy(i, at)
                         replace(place / f, t)
-                        return w(lab, place, at / "out")
+                        return w(inputs, place, at / "out")
 
                     yield Case(name, make, refused=False)

@@ -10,7 +10,7 @@ from typing import Any
 
 from wrong_inputs.commands import Command, evaluate, generate, predict, refine
 from wrong_inputs.json_files import DEEP
-from wrong_inputs.lab import Case, Lab, replace
+from wrong_inputs.tiny_inputs import Case, TinyInputs, replace
 
 MODEL_FILES = (
     "model.json",
@@ -32,34 +32,36 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 def model_cases() -> Iterator[Case]:
     """Files of models, encoders and generators that are missing or damaged."""
     users: dict[str, tuple[str, Command]] = {
-        "teacher": ("model/", lambda lab, at, out: evaluate(at / "teacher", out)),
-        "student": ("model/", lambda lab, at, out: evaluate(at / "student", out)),
-        "encoder": ("", lambda lab, at, out: refine(at / "encoder", out)),
-        "generator": ("", lambda lab, at, out: generate(at / "generator", lab.texts, out)),
-        "export": ("", lambda lab, at, out: predict(at / "export", out)),
+        "teacher": ("model/", lambda inputs, at, out: evaluate(at / "teacher", out)),
+        "student": ("model/", lambda inputs, at, out: evaluate(at / "student", out)),
+        "encoder": ("", lambda inputs, at, out: refine(at / "encoder", out)),
+        "generator": ("", lambda inputs, at, out: generate(at / "generator", inputs.texts, out)),
+        "export": ("", lambda inputs, at, out: predict(at / "export", out)),
     }
     for item, (folder, words) in users.items():
         for file in (*MODEL_FILES, "weights.bin", "model-2-texts.onnx", "generation_config.json"):
             for damage, change in DAMAGES.items():
 
-                def make(lab: Lab, at: Path, i=item, f=folder + file, c=change, w=words) -> list[Any]:
-                    path = lab.copy(i, at) / f
+                def make(
+                    inputs: TinyInputs, at: Path, i=item, f=folder + file, c=change, w=words
+                ) -> list[Any]:
+                    path = inputs.copy(i, at) / f
                     if path.exists():
                         raw = path.read_bytes()
                         path.unlink()
                         if (new := c(raw)) is not None:
                             path.write_bytes(new)
-                    return w(lab, at, at / "out")
+                    return w(inputs, at, at / "out")
 
                 yield Case(f"{item} {file} {damage}", make, refused=False)
     for item, (folder, words) in users.items():
         for kind in ("nan", "inf", "extra", "shape", "lost"):
 
-            def weights(lab: Lab, at: Path, i=item, f=folder, k=kind, w=words) -> list[Any]:
+            def weights(inputs: TinyInputs, at: Path, i=item, f=folder, k=kind, w=words) -> list[Any]:
                 import torch
                 from safetensors.torch import load_file, save_file
 
-                path = lab.copy(i, at) / f / "model.safetensors"
+                path = inputs.copy(i, at) / f / "model.safetensors"
                 if path.exists():
                     found = load_file(path)
                     name = next(n for n, value in found.items() if value.ndim == 2)
@@ -73,7 +75,7 @@ def model_cases() -> Iterator[Case]:
                         found["other"] = torch.zeros(3)
                     path.unlink()
                     save_file(found, path, {"format": "pt"})
-                return w(lab, at, at / "out")
+                return w(inputs, at, at / "out")
 
             yield Case(f"{item} weights {kind}", weights, refused=kind != "extra" and item != "export")
     for key, value in {
@@ -86,12 +88,12 @@ def model_cases() -> Iterator[Case]:
         harmless = key in ("dtype", "return_dict", "initializer_range", "layer_norm_eps")
         for place in ("encoder", "model"):
 
-            def config(lab: Lab, at: Path, k=key, v=value, p=place) -> list[Any]:
+            def config(inputs: TinyInputs, at: Path, k=key, v=value, p=place) -> list[Any]:
                 if p == "encoder":
-                    file = lab.copy("encoder", at) / "config.json"
+                    file = inputs.copy("encoder", at) / "config.json"
                     replace(file, json.dumps(json.loads(file.read_text()) | {k: v}))
                     return refine(at / "encoder", at / "out")
-                file = lab.copy("teacher", at) / "model/model.json"
+                file = inputs.copy("teacher", at) / "model/model.json"
                 values = json.loads(file.read_text())
                 values["encoder"]["hf"][k] = v
                 replace(file, json.dumps(values))

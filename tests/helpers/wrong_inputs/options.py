@@ -8,7 +8,7 @@ from typing import Any
 
 from wrong_inputs.commands import COMMANDS, distill, hsk
 from wrong_inputs.json_files import BIG, DIGITS
-from wrong_inputs.lab import Case
+from wrong_inputs.tiny_inputs import Case
 
 NUMBERS = (
     "nan", "inf", "-inf", "-1", "0", "1e300", str(BIG), DIGITS, "99999999999", "x", "", "9223372036854775808",
@@ -49,7 +49,7 @@ def option_cases() -> Iterator[Case]:
                     continue
                 yield Case(
                     f"cli {name} {flag} {value[:30]!r}",
-                    lambda lab, at, w=words, f=flag, v=value: [*w(lab, at, at / "out"), f"{f}={v}"],
+                    lambda inputs, at, w=words, f=flag, v=value: [*w(inputs, at, at / "out"), f"{f}={v}"],
                     refused=False,
                 )
 
@@ -73,14 +73,14 @@ def setting_cases() -> Iterator[Case]:
         for value in SET_VALUES:
             yield Case(
                 f"--set {setting}={value[:30]}",
-                lambda lab, at, s=setting, v=value: distill(lab.teacher, at / "out", f"--set={s}={v}"),
+                lambda inputs, at, s=setting, v=value: distill(inputs.teacher, at / "out", f"--set={s}={v}"),
                 refused=False,
             )
     for value in (*SET_VALUES, "[-1e-3]", "[1e-3, nan]"):
         yield Case(
             f"--set finetune learning_rates={value[:30]}",
-            lambda lab, at, v=value: [
-                *COMMANDS["finetune"](lab, at, at / "out"),
+            lambda inputs, at, v=value: [
+                *COMMANDS["finetune"](inputs, at, at / "out"),
                 f"--set=learning_rates={v}",
             ],
             refused=False,
@@ -93,6 +93,6 @@ def setting_cases() -> Iterator[Case]:
         for value in SET_VALUES:
             yield Case(
                 f"--set tinybert {key}={value[:30]}",
-                lambda lab, at, k=key, v=value: hsk(lab, at / "out", f"--set={k}={v}"),
+                lambda inputs, at, k=key, v=value: hsk(inputs, at / "out", f"--set={k}={v}"),
                 refused=False,
             )

@@ -11,7 +11,7 @@ from typing import Any
 
 from wrong_inputs.commands import generate
 from wrong_inputs.json_files import BIG, DEEP, DIGITS, SURROGATE
-from wrong_inputs.lab import TINY_MLM, TINY_TRAINING, Case, Lab, write_file
+from wrong_inputs.tiny_inputs import TINY_MLM, TINY_TRAINING, Case, TinyInputs, write_file
 
 
 def _line(**values: Any) -> str:
@@ -88,31 +88,31 @@ def table_cases() -> Iterator[Case]:
         content = entry[1]() if callable(entry[1]) else entry[1]
         return write_file(at, f"in{entry[0]}", content)
 
-    def task(lab: Lab, at: Path, file: str) -> Path:
-        lab.copy("rows", at)
-        text = (lab.rows / "topics.toml").read_text().replace('"train.jsonl"', f'"{file}"')
+    def task(inputs: TinyInputs, at: Path, file: str) -> Path:
+        inputs.copy("rows", at)
+        text = (inputs.rows / "topics.toml").read_text().replace('"train.jsonl"', f'"{file}"')
         return write_file(at, "rows/topics.toml", text)
 
     for name, entry in TABLES.items():
 
-        def check(lab: Lab, at: Path, e=entry) -> list[Any]:
-            return ["data", "check", "--tasks", task(lab, at, str(write(at, e)))]
+        def check(inputs: TinyInputs, at: Path, e=entry) -> list[Any]:
+            return ["data", "check", "--tasks", task(inputs, at, str(write(at, e)))]
 
-        def refine(lab: Lab, at: Path, e=entry) -> list[Any]:
-            words = ["--encoder", lab.encoder, "--out", at / "out", *TINY_TRAINING, "--steps", 1]
-            return ["refine", "--tasks", task(lab, at, str(write(at, e))), *words]
+        def refine(inputs: TinyInputs, at: Path, e=entry) -> list[Any]:
+            words = ["--encoder", inputs.encoder, "--out", at / "out", *TINY_TRAINING, "--steps", 1]
+            return ["refine", "--tasks", task(inputs, at, str(write(at, e))), *words]
 
-        def unlabelled(lab: Lab, at: Path, e=entry) -> list[Any]:
+        def unlabelled(inputs: TinyInputs, at: Path, e=entry) -> list[Any]:
             return [
                 "data",
                 "check",
                 "--tasks",
-                lab.rows / "topics.toml",
+                inputs.rows / "topics.toml",
                 "--unlabelled",
                 f"topics={write(at, e)}",
             ]
 
-        def predict(lab: Lab, at: Path, e=entry) -> list[Any]:
+        def predict(inputs: TinyInputs, at: Path, e=entry) -> list[Any]:
             task = write_file(
                 at,
                 "p.toml",
@@ -121,7 +121,7 @@ def table_cases() -> Iterator[Case]:
             return [
                 "predict",
                 "--model",
-                lab.teacher,
+                inputs.teacher,
                 "--task",
                 task,
                 "--in",
@@ -130,16 +130,16 @@ def table_cases() -> Iterator[Case]:
                 at / "out.jsonl",
             ]
 
-        def init(lab: Lab, at: Path, e=entry) -> list[Any]:
+        def init(inputs: TinyInputs, at: Path, e=entry) -> list[Any]:
             return ["init", write(at, e), "--out", at / "out"]
 
-        def text(lab: Lab, at: Path, e=entry) -> list[Any]:
-            return generate(lab.generator, write(at, e), at / "out")
+        def text(inputs: TinyInputs, at: Path, e=entry) -> list[Any]:
+            return generate(inputs.generator, write(at, e), at / "out")
 
-        def mlm(lab: Lab, at: Path, e=entry) -> list[Any]:
+        def mlm(inputs: TinyInputs, at: Path, e=entry) -> list[Any]:
             file = write(at, e)
             return [
-                "distill", "minilm-6", "--text", file, "--teacher", lab.encoder, *TINY_MLM, "--out", at / "out", "--steps", 1,
+                "distill", "minilm-6", "--text", file, "--teacher", inputs.encoder, *TINY_MLM, "--out", at / "out", "--steps", 1,
                 "--set=student.max_length=8", "--batch", 2, "--eval-limit", 2,
             ]  # fmt: skip
 
@@ -165,11 +165,11 @@ def table_cases() -> Iterator[Case]:
                 else []
             )
 
-            def make(lab: Lab, at: Path, f=file, c=command, w=words) -> list[Any]:
-                path = task(lab, at, f)
+            def make(inputs: TinyInputs, at: Path, f=file, c=command, w=words) -> list[Any]:
+                path = task(inputs, at, f)
                 if f == "train.xyz":
                     write_file(at, "rows/train.xyz", WHOLE)
-                named = {"ENCODER": lab.encoder, "OUT": at / "out"}
+                named = {"ENCODER": inputs.encoder, "OUT": at / "out"}
                 return [
                     *(["data", "check"] if c == "check" else ["refine"]),
                     "--tasks",
@@ -203,7 +203,7 @@ def span_cases() -> Iterator[Case]:
         for identity in ("1", {"a": 1}, [1], None):
             for suffix in (".jsonl", ".parquet"):
 
-                def make(lab: Lab, at: Path, a=answers, i=identity, s=suffix) -> list[Any]:
+                def make(inputs: TinyInputs, at: Path, a=answers, i=identity, s=suffix) -> list[Any]:
                     row = {"id": i, "question": "Who?", "context": "Anna was born in Rome.", "answers": a}
                     rows = [row] * 2 if i == "1" else [row]
                     if s == ".parquet":

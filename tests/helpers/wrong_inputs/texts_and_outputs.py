@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wrong_inputs.commands import COMMANDS, generate
-from wrong_inputs.lab import TINY_MLM, Case, Lab, write_file
+from wrong_inputs.tiny_inputs import TINY_MLM, Case, TinyInputs, write_file
 
 
 def text_cases() -> Iterator[Case]:
@@ -18,16 +18,16 @@ def text_cases() -> Iterator[Case]:
         "NULs": b"\x00" * 1000, "one long line": "a" * 2_000_000, "latin-1": b"caf\xe9\n" * 10, "BOM": "\ufeff" * 50,
     }.items():  # fmt: skip
 
-        def mlm(lab: Lab, at: Path, c=content) -> list[Any]:
+        def mlm(inputs: TinyInputs, at: Path, c=content) -> list[Any]:
             return [
-                "distill", "minilm-6", "--text", write_file(at, "t.txt", c), "--teacher", lab.encoder, *TINY_MLM, "--out", at / "out",
+                "distill", "minilm-6", "--text", write_file(at, "t.txt", c), "--teacher", inputs.encoder, *TINY_MLM, "--out", at / "out",
                 "--steps", 1, "--set=student.max_length=8", "--batch", 2, "--eval-limit", 2,
             ]  # fmt: skip
 
         yield Case(f"distill text only {name}", mlm, refused=False)
         yield Case(
             f"qgen text only {name}",
-            lambda lab, at, c=content: generate(lab.generator, write_file(at, "t.txt", c), at / "out"),
+            lambda inputs, at, c=content: generate(inputs.generator, write_file(at, "t.txt", c), at / "out"),
             refused=False,
         )
 
@@ -54,9 +54,9 @@ def out_cases() -> Iterator[Case]:
     ):
         for out in OUTS:
 
-            def make(lab: Lab, at: Path, n=name, o=out) -> list[Any]:
+            def make(inputs: TinyInputs, at: Path, n=name, o=out) -> list[Any]:
                 write_file(at, "work/file", "x")
-                words = COMMANDS[n](lab, at, at / "out")
+                words = COMMANDS[n](inputs, at, at / "out")
                 if n == "evaluate":
                     return [*words, "--json", o]
                 place = words.index("--out") + 1

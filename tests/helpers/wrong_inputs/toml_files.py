@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wrong_inputs.json_files import BIG, DIGITS, RAW
-from wrong_inputs.lab import TINY_TRAINING, Case, Lab, write_file
+from wrong_inputs.tiny_inputs import TINY_TRAINING, Case, TinyInputs, write_file
 
 TASK_VALUES = (
     "''", "'keys'", "'train'", "'..'", "'a.b'", "'a/b'", "[]", "{}", "1", "-1", "true", "nan", "inf", str(BIG), DIGITS,
@@ -31,8 +31,8 @@ def task_cases() -> Iterator[Case]:
         for value in TASK_VALUES:
             for command in ("check", "refine"):
 
-                def make(lab: Lab, at: Path, k=key, v=value, c=command) -> list[Any]:
-                    place = lab.copy("rows", at)
+                def make(inputs: TinyInputs, at: Path, k=key, v=value, c=command) -> list[Any]:
+                    place = inputs.copy("rows", at)
                     kind = {"kind": "'regress'"} if k == "range" else {}
                     tables = base | kind | {k: v}
                     if kind:
@@ -44,17 +44,17 @@ def task_cases() -> Iterator[Case]:
                     task = write_file(place, "topics.toml", text)
                     if c == "check":
                         return ["data", "check", "--tasks", task]
-                    given = ["--encoder", lab.encoder, "--out", at / "out", "--steps", 1]
+                    given = ["--encoder", inputs.encoder, "--out", at / "out", "--steps", 1]
                     return ["refine", "--tasks", task, *given, *TINY_TRAINING]
 
                 yield Case(f"task file ({command}) {key} = {value[:30]}", make, refused=False)
     for name, raw in {**RAW, "BOM": b"\xef\xbb\xbfname = 'a'"}.items():
         yield Case(
             f"task file {name}",
-            lambda lab, at, r=raw: ["data", "check", "--tasks", write_file(at, "t.toml", r)],
+            lambda inputs, at, r=raw: ["data", "check", "--tasks", write_file(at, "t.toml", r)],
         )
-        yield Case(f"grid {name}", lambda lab, at, r=raw: grid_command(lab, at, r))
-        yield Case(f"pipeline {name}", lambda lab, at, r=raw: pipeline_command(lab, at, r))
+        yield Case(f"grid {name}", lambda inputs, at, r=raw: grid_command(inputs, at, r))
+        yield Case(f"pipeline {name}", lambda inputs, at, r=raw: pipeline_command(inputs, at, r))
 
 
 GRID_KEYS = (
@@ -79,12 +79,12 @@ def with_key(base: dict[str, str], key: str, value: str) -> str:
     return "".join(f"{name} = {given}\n" for name, given in tables.items())
 
 
-def grid_command(lab: Lab, at: Path, text: str | bytes) -> list[Any]:
-    given = ["--data", "pocket", "--teacher", lab.teacher, "--out", at / "out", "--dry-run"]
+def grid_command(inputs: TinyInputs, at: Path, text: str | bytes) -> list[Any]:
+    given = ["--data", "pocket", "--teacher", inputs.teacher, "--out", at / "out", "--dry-run"]
     return ["compare", write_file(at, "g.toml", text), *given]
 
 
-def pipeline_command(lab: Lab, at: Path, text: str | bytes) -> list[Any]:
+def pipeline_command(inputs: TinyInputs, at: Path, text: str | bytes) -> list[Any]:
     return ["run", write_file(at, "p.toml", text), "--dry-run"]
 
 
@@ -92,16 +92,16 @@ def toml_cases() -> Iterator[Case]:
     grid = {"title": "'t'", "recipe": "'mkd-lstm'", "tasks": "['rte']", "cells.a.recipe": "'mkd-lstm'"}
     pipeline = {"data": "'pocket'", "tasks": "'rte'", "limit": "32", "steps.teacher.command": "'refine'"}
 
-    def for_pipeline(lab: Lab) -> dict[str, str]:
-        return pipeline | {"steps.teacher.encoder": f"'{lab.encoder}'"}
+    def for_pipeline(inputs: TinyInputs) -> dict[str, str]:
+        return pipeline | {"steps.teacher.encoder": f"'{inputs.encoder}'"}
 
     for what, keys, command, base in (
-        ("grid", GRID_KEYS, grid_command, lambda lab: grid),
+        ("grid", GRID_KEYS, grid_command, lambda inputs: grid),
         ("pipeline", PIPE_KEYS, pipeline_command, for_pipeline),
     ):
         for key, value in itertools.product(keys, TASK_VALUES):
 
-            def make(lab: Lab, at: Path, k=key, v=value, command=command, base=base) -> list[Any]:
-                return command(lab, at, with_key(base(lab), k, v))
+            def make(inputs: TinyInputs, at: Path, k=key, v=value, command=command, base=base) -> list[Any]:
+                return command(inputs, at, with_key(base(inputs), k, v))
 
             yield Case(f"{what} {key} = {value[:30]}", make, refused=False)

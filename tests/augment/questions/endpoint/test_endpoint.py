@@ -73,7 +73,7 @@ def files_in(out: Path) -> dict[str, bytes]:
 
 
 def test_a_corpus(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
-    written = generate(endpoint, text, tmp_path / "c", shard=5)
+    written = generate(endpoint, text, tmp_path / "c", shard_rows=5)
     rows = rows_of(tmp_path / "c")
     assert [row["text"] for row in rows] == [f"Which town is {town} near?" for town in TOWNS]
     assert [row["parent"] for row in rows] == [f"towns/{number}" for number in range(12)]
@@ -128,7 +128,7 @@ def test_the_order_of_answers_does_not_matter(endpoint: FakeEndpoint, text: Path
 def test_an_interrupted_corpus_asks_only_for_what_is_missing(
     endpoint: FakeEndpoint, text: Path, tmp_path: Path
 ) -> None:
-    generate(endpoint, text, tmp_path / "whole", command="same", shard=5)
+    generate(endpoint, text, tmp_path / "whole", command="same", shard_rows=5)
     answer, out, killed = endpoint.reply, tmp_path / "failed", tmp_path / "killed"
     answered: list[str] = []
 
@@ -141,7 +141,7 @@ def test_an_interrupted_corpus_asks_only_for_what_is_missing(
 
     endpoint.reply = failing
     with pytest.raises(UserError, match=r"status 401: gone"):
-        generate(endpoint, text, out, command="same", shard=5, concurrency=1)
+        generate(endpoint, text, out, command="same", shard_rows=5, concurrency=1)
     assert len((out / "answers.jsonl").read_text().splitlines()) == 7
     with open(killed / "answers.jsonl", "a") as log:
         log.write('{"question": "towns/9#1", "te')  # a line that was cut
@@ -149,20 +149,22 @@ def test_an_interrupted_corpus_asks_only_for_what_is_missing(
     for place in (out, killed):
         endpoint.bodies.clear()
         with pytest.raises(UserError, match="another corpus"):
-            generate(endpoint, text, place, shard=5, max_output=9)
+            generate(endpoint, text, place, shard_rows=5, max_output=9)
         assert not endpoint.bodies, "nothing is paid for in vain"
         plan = mtkd.augment.estimate_questions(
-            text, place, model=endpoint.url, endpoint_model="tiny", shard=5
+            text, place, model=endpoint.url, endpoint_model="tiny", shard_rows=5
         )
         assert plan.estimate and (plan.estimate.requests, plan.estimate.answered) == (5, 7)
-        assert generate(endpoint, text, place, command="same", shard=5).kept == 1
+        assert generate(endpoint, text, place, command="same", shard_rows=5).kept == 1
         assert sorted(map(town_in, endpoint.prompts)) == sorted(set(TOWNS) - set(answered))
         assert files_in(place) == files_in(tmp_path / "whole")
     endpoint.bodies.clear()
-    assert generate(endpoint, text, out, shard=5).kept == 3 and not endpoint.bodies, "nothing is asked again"
+    assert generate(endpoint, text, out, shard_rows=5).kept == 3 and not endpoint.bodies, (
+        "nothing is asked again"
+    )
     with pytest.raises(UserError, match="another corpus"):
-        generate(endpoint, text, out, shard=5, endpoint_model="other")
-    generate(endpoint, text, out, shard=5, endpoint_model="other", overwrite=True)
+        generate(endpoint, text, out, shard_rows=5, endpoint_model="other")
+    generate(endpoint, text, out, shard_rows=5, endpoint_model="other", overwrite=True)
     assert [body["model"] for body in endpoint.bodies] == ["other"] * 12
 
 

@@ -170,7 +170,7 @@ def test_a_corpus_with_answers_and_paragraphs_that_cannot_be_used(text, tmp_path
         str(text),
         "--per-paragraph",
         "3",
-        "--shard",
+        "--shard-rows",
         "6",
     ]
     result = mtkd(*command, "--out", tmp_path / "c", "--json", "-")
@@ -196,7 +196,7 @@ def test_a_corpus_with_answers_and_paragraphs_that_cannot_be_used(text, tmp_path
 
 def test_the_corpus_does_not_depend_on_processes_or_interruptions(text, tmp_path, elsewhere):
     def write(name: str, workers: Workers = Workers()):  # noqa: B008
-        config = GenerationConfig(str(text), per_paragraph=3, shard=6)
+        config = GenerationConfig(str(text), per_paragraph=3, shard_rows=6)
         ready = prepare_generation(config, "squad", None, "0.1", "mtkd")
         return write_corpus(ready.job, ready.rows, tmp_path / name, workers=workers)
 
@@ -210,7 +210,7 @@ def test_the_corpus_does_not_depend_on_processes_or_interruptions(text, tmp_path
 
     barrier = threading.Barrier(2, timeout=60)
     ready = prepare_generation(
-        GenerationConfig(str(text), per_paragraph=3, shard=6), "squad", None, "0.1", "mtkd"
+        GenerationConfig(str(text), per_paragraph=3, shard_rows=6), "squad", None, "0.1", "mtkd"
     )
     threads = [
         threading.Thread(

@@ -30,22 +30,22 @@ class Case:
 
     Attributes:
         name: what is wrong.
-        words: called with the lab and an empty directory; damages an input there, and returns the arguments of the
+        words: called with the tiny inputs and an empty directory; damages an input there, and returns the arguments of the
             command.
         refused: False if the command may also succeed.
     """
 
     name: str
-    words: Callable[[Lab, Path], list[Any]]
+    words: Callable[[TinyInputs, Path], list[Any]]
     refused: bool = True
 
 
 @dataclass
-class Lab:
-    """Tiny inputs of every kind: `lab.teacher` is the directory of one, which is built when it is first needed."""
+class TinyInputs:
+    """Tiny inputs of every kind: `inputs.teacher` is the directory of one, which is built when it is first needed."""
 
     root: Path
-    make: dict[str, Callable[[Lab, Path], None]] = field(default_factory=lambda: dict(BUILDERS))
+    make: dict[str, Callable[[TinyInputs, Path], None]] = field(default_factory=lambda: dict(BUILDERS))
     running: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @functools.cached_property
@@ -155,7 +155,7 @@ TINY_MLM = (
 TINY_T5 = ("--vocab-size", 150, "--d-model", 16, "--layers", 1, "--heads", 2, "--d-ff", 32)
 
 
-def _encoder(lab: Lab, place: Path) -> None:
+def _encoder(inputs: TinyInputs, place: Path) -> None:
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
@@ -167,7 +167,7 @@ def _encoder(lab: Lab, place: Path) -> None:
     AutoTokenizer.from_pretrained(locate("minilm")).save_pretrained(place)
 
 
-def _rows(lab: Lab, place: Path) -> None:
+def _rows(inputs: TinyInputs, place: Path) -> None:
     place.mkdir()
     rows = [{"text": f"row {n} is {'good' if n % 2 else 'bad'}", "label": "ab"[n % 2]} for n in range(40)]
     for split in ("train", "validation"):
@@ -177,51 +177,51 @@ def _rows(lab: Lab, place: Path) -> None:
     (place / "topics.toml").write_text(f"{task}[files]\n{files}")
 
 
-def _grid(lab: Lab, place: Path) -> None:
+def _grid(inputs: TinyInputs, place: Path) -> None:
     place.mkdir()
     (place / "grid.toml").write_text(
         'title = "t"\nrecipe = "mkd-lstm"\ntasks = ["rte"]\nseeds = [0]\n[set]\n"train.epochs" = 1\n[cells.a]\n'
     )
 
 
-def _pipeline(lab: Lab, place: Path) -> None:
+def _pipeline(inputs: TinyInputs, place: Path) -> None:
     place.mkdir()
     (place / "job.toml").write_text(
         f'data = "pocket"\ntasks = "rte"\nlimit = 32\nout = "out"\n[steps.teacher]\ncommand = "refine"\n'
-        f'encoder = "{lab.encoder}"\nepochs = 1\n'
+        f'encoder = "{inputs.encoder}"\nepochs = 1\n'
     )
     run_accepted("run", place / "job.toml")
 
 
-BUILDERS: dict[str, Callable[[Lab, Path], None]] = {
+BUILDERS: dict[str, Callable[[TinyInputs, Path], None]] = {
     "encoder": _encoder,
     "rows": _rows,
     "grid": _grid,
     "pipeline": _pipeline,
-    "teacher": lambda lab, out: run_accepted(
-        "refine", "--data", "pocket", "--tasks", "sst2,rte,stsb", "--encoder", lab.encoder, "--out", out,
+    "teacher": lambda inputs, out: run_accepted(
+        "refine", "--data", "pocket", "--tasks", "sst2,rte,stsb", "--encoder", inputs.encoder, "--out", out,
         *TINY_TRAINING, "--set", "max_length=32",
     ),
-    "student": lambda lab, out: run_accepted(
-        "distill", "mkd-lstm", *POCKET, "--teacher", lab.teacher, "--out", out, *TINY_TRAINING, *TINY_BILSTM
+    "student": lambda inputs, out: run_accepted(
+        "distill", "mkd-lstm", *POCKET, "--teacher", inputs.teacher, "--out", out, *TINY_TRAINING, *TINY_BILSTM
     ),
-    "knowledge": lambda lab, out: run_accepted(
-        "distill", "hsk-tinybert-4", *POCKET, "--teacher", lab.teacher, "--out", out, *TINY_TRAINING, *TINY_HSK
+    "knowledge": lambda inputs, out: run_accepted(
+        "distill", "hsk-tinybert-4", *POCKET, "--teacher", inputs.teacher, "--out", out, *TINY_TRAINING, *TINY_HSK
     ),
-    "corpus": lambda lab, out: run_accepted("augment", "mask", *POCKET, "--limit", 32, "--copies", 2, "--out", out),
-    "store": lambda lab, out: run_accepted(
-        "store", "build", "--recipe", "hsk-tinybert-4", *POCKET, "--limit", 32, "--teacher", lab.teacher,
+    "corpus": lambda inputs, out: run_accepted("augment", "mask", *POCKET, "--limit", 32, "--copies", 2, "--out", out),
+    "store": lambda inputs, out: run_accepted(
+        "store", "build", "--recipe", "hsk-tinybert-4", *POCKET, "--limit", 32, "--teacher", inputs.teacher,
         "--out", out, *TINY_HSK,
     ),
-    "export": lambda lab, out: run_accepted("export", "--model", lab.student, "--out", out),
-    "compared": lambda lab, out: run_accepted(
-        "compare", lab.grid / "grid.toml", "--data", "pocket", "--teacher", lab.teacher, "--out", out, *TINY_TRAINING[:4], *TINY_BILSTM
+    "export": lambda inputs, out: run_accepted("export", "--model", inputs.student, "--out", out),
+    "compared": lambda inputs, out: run_accepted(
+        "compare", inputs.grid / "grid.toml", "--data", "pocket", "--teacher", inputs.teacher, "--out", out, *TINY_TRAINING[:4], *TINY_BILSTM
     ),
-    "generator": lambda lab, out: run_accepted(
+    "generator": lambda inputs, out: run_accepted(
         "augment", "questions", "train", "--data", "pocket", "--task", "squad", "--model", "fresh",
         "--out", out, "--limit", 16, "--steps", 2, "--batch", 8, "--max-input", 64, "--max-output", 12, *TINY_T5,
     ),
-    "texts": lambda lab, out: (out.mkdir(), (out / "text.txt").write_text("Anna was born in Rome in 1990 . " * 12 + "\n")),
+    "texts": lambda inputs, out: (out.mkdir(), (out / "text.txt").write_text("Anna was born in Rome in 1990 . " * 12 + "\n")),
 }  # fmt: skip
 
 
