@@ -33,8 +33,11 @@ class BatchStream:
             raise UserError(f"task {task!r} has no rows")
         self._task, self._seed, self._bucket = task, seed, bucket
         self._members = None if groups is None else _members(groups)
-        self._widths = np.asarray(lengths).reshape(self.n_rows, -1)
-        self._lengths, self._unit_rows = self._widths.sum(1), np.ones(self.n_rows, np.int64)
+        # There may be many millions of rows, so these take few bytes for each.
+        self._widths = np.asarray(lengths).astype(np.int32).reshape(self.n_rows, -1)
+        single = self._widths.shape[1] == 1
+        self._lengths = self._widths[:, 0] if single else self._widths.sum(1, dtype=np.int32)
+        self._unit_rows = np.broadcast_to(np.int64(1), self.n_rows)
         if self._members is not None:
             order, starts = self._members.values, self._members.offsets[:-1]
             self._unit_rows = self._members.lengths
