@@ -70,7 +70,10 @@ model = "@teacher"
 
 @dataclass(frozen=True)
 class Command:
-    """A command that writes; in its words, OUT stands for its output and INPUTS for a folder of inputs.
+    """A command that writes.
+
+    In its words, OUT stands for its output, INPUTS for a folder of inputs, PLACE for the folder of the output
+    and ENDPOINT for the address of a fake language model.
 
     Attributes:
         needs: names of inputs (see `INPUTS`).
@@ -268,6 +271,28 @@ COMMANDS = {
             "transformers.models.t5.modeling_t5",
             "mtkd.api.augmentation",
         ),
+    ),
+    "augment questions generate, endpoint": Command(
+        (
+            "augment",
+            "questions",
+            "generate",
+            "--model",
+            "ENDPOINT",
+            "--endpoint-model",
+            "tiny",
+            "--concurrency",
+            1,
+            "--text",
+            "INPUTS/paragraphs.txt",
+            "--shard-rows",
+            8,
+            "--quiet",
+            "--out",
+            "OUT",
+        ),
+        ("paragraphs.txt",),
+        imports=("augment.questions.endpoint.endpoint_method", "mtkd.api.augmentation"),
     ),
     "augment questions filter": Command(
         (

@@ -9,12 +9,15 @@ import shutil
 import signal
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import psutil
 from commands import COMMANDS, needed, reset
+from fake_endpoint import FakeEndpoint, serve
 from processes import Answered, Processes
 
 VICTIM = "thesis.tex"  # a file of the user beside the output
@@ -60,7 +63,14 @@ class Trials:
 
     @property
     def words(self) -> list[str]:
-        return [word.replace("PLACE", str(self.place)) for word in self.command.line(self.inputs, self.out)]
+        words = [word.replace("PLACE", str(self.place)) for word in self.command.line(self.inputs, self.out)]
+        return [self._endpoint.url if word == "ENDPOINT" else word for word in words]
+
+    @cached_property
+    def _endpoint(self) -> FakeEndpoint:
+        """A fake language model, which runs in threads until this process ends."""
+        self._running = ExitStack()
+        return self._running.enter_context(serve())
 
     def _to_end(self, *words: object, **more: Any) -> Answered:
         done = self._processes.run(*words, **more)
