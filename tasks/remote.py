@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tasks.errors import UserError, counted, did_you_mean
-from tasks.files import LOCK, atomic_path, is_plain_path, locked, write_json
+from tasks.files import atomic_path, is_plain_path, locked, write_json
 from tasks.progress import progress, say
 from tasks.records import read_record
 from tasks.urls import IN_TEXT, copies, url_of
@@ -33,10 +33,16 @@ _AT_ONCE = 8  # files copied at the same time
 _SAVED = 5.0  # seconds between two writes of an index
 # What file systems call the version of a file's content, and the time of its last change.
 _VERSIONS = ("ETag", "etag", "md5Hash", "Content-MD5", "Digest", "blob_id", "sha256", "checksum")
-_TIMES = ("LastModified", "Last-Modified", "last_modified", "updated", "modified", "mtime", "created")
+_TIMES = ("LastModified", "Last-Modified", "last_modified", "updated", "modified", "created")
+_TIMES += ("mtime", "modify", "modificationTime")  # of SFTP, FTP and WebHDFS
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
 _EXTRAS = {"s3fs": "'mtkd[s3]'", "gcsfs": "'mtkd[gcs]'"}
-_SECRET = r"(?<=//)[^/]*@|(?<=\?).*"
+_SECRET = r"(?<=//).*@|(?<=\?).*"
+_IN_ADDRESS = r"[^/]*:(?!\d+(/|$))"  # a password: a colon that no port follows
+_MANY_THREADS = (
+    "memory://",
+    "hf://",
+)  # besides asynchronous ones, these may be used by several
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _copied: ContextVar[dict[str, Path] | None] = ContextVar("_copied", default=None)
@@ -108,7 +114,9 @@ class Mirror:
         """
         scheme, _, rest = url.partition("://")
         scheme, rest = scheme.lower(), rest.rstrip("/")
-        if not is_plain_path(rest) or re.search(r"::|\?", rest) or re.match(r"[^/]*(\*|:[^/]*@)", rest):
+        token = scheme in ("http", "https") and "@" in rest.partition("/")[0]
+        secret = token or re.match(_IN_ADDRESS, rest)
+        if not is_plain_path(rest) or re.search(r"::|\?", rest) or re.match(r"[^/]*\*", rest) or secret:
             raise UserError(
                 f"{re.sub(_SECRET, '...', url)[:200]!r} is not the URL of a file or directory",
                 expected="SCHEME://BUCKET/PATH, such as s3://bucket/data",
@@ -189,12 +197,12 @@ class Mirror:
         base, known = self.base, self.known(versions)
         if base.is_file() is not ("" in versions):
             shutil.rmtree(base) if base.is_dir() else base.unlink(missing_ok=True)
-        for place in sorted([base, *base.rglob("*")] if base.is_dir() else [], reverse=True):
-            if place.is_dir():
-                with contextlib.suppress(OSError):
-                    place.rmdir()
-            elif place.name != LOCK and place.relative_to(base).as_posix() not in versions:
-                place.unlink()
+        for file in self.index().keys() - versions.keys():  # others, such as cached logits, are kept
+            (base / file).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # until one that is not empty
+                for folder in (base / file).parents:
+                    if folder.is_relative_to(base):
+                        folder.rmdir()
 
         def get(file: str) -> str | None:
             with atomic_path(base / file) as temporary, remote_errors(f"cannot read {self.url}"):
@@ -226,6 +234,8 @@ class Mirror:
         self.note(known)
         if not files and not last:
             return
+        system = self.system()[0]
+        at_once = _AT_ONCE if system.async_impl or self.url.startswith(_MANY_THREADS) else 1
         count, saved = len(files) + len(last), time.monotonic()
         say(f"{what} {counted(count, 'file')}: {self.url}")
 
@@ -233,7 +243,7 @@ class Mirror:
             known[file] = [copy(file), *self.stamp(file)]
 
         try:
-            with progress(what, count, unit="files") as advance, ThreadPoolExecutor(_AT_ONCE) as pool:
+            with progress(what, count, unit="files") as advance, ThreadPoolExecutor(at_once) as pool:
                 for _ in chain(pool.map(finish, files), map(finish, last)):
                     advance()
                     if time.monotonic() - saved > _SAVED:

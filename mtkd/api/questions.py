@@ -94,7 +94,7 @@ def train_questions(
         return train_generator(job, open_data(data), span_task(resolve(task)), place)
 
 
-@remote_paths("text", "model", "task", out="out")
+@remote_paths("text", "model", "task", out="out", endpoint="model")
 def generate_questions(
     text: str | Path,
     out: str | Path,
@@ -155,7 +155,7 @@ def generate_questions(
     return written, ready
 
 
-@remote_paths("text", "model", "task", out="out", uploads=False)
+@remote_paths("text", "model", "task", out="out", uploads=False, endpoint="model")
 def estimate_questions(
     text: str | Path,
     out: str | Path,

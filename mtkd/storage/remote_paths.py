@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from mtkd.storage.output_directory import has_claim, visible_files
 from tasks.errors import UserError, shorten
-from tasks.files import locked
+from tasks.files import digest_bytes, digest_file, locked
 from tasks.progress import say
 from tasks.remote import UPLOADING, Mirror, local, one_look, remote_errors, uploaded
 from tasks.urls import url_of
@@ -37,7 +37,7 @@ _NOT_WRITTEN = {
 
 
 def remote_paths(
-    *inputs: str, out: str | None = None, uploads: bool = True
+    *inputs: str, out: str | None = None, uploads: bool = True, endpoint: str | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let some arguments of a function be URLs; in the others, a URL is an error.
 
@@ -45,6 +45,7 @@ def remote_paths(
         inputs: the arguments that name inputs.
         out: the argument that names the output.
         uploads: False if the function only looks at the place of the output.
+        endpoint: the input that may also be the address of an endpoint, http://..., which is no file.
     """
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
@@ -64,7 +65,8 @@ def remote_paths(
             mirror = _mirror(values[out]) if out in values else None
             with one_look(), contextlib.ExitStack() as stack:
                 for name in [name for name in inputs if name in values]:
-                    values[name] = _local(name, values[name])
+                    if name != endpoint or not str(values[name]).startswith("http"):
+                        values[name] = _local(name, values[name])
                 if out in values and mirror:
                     values[out] = stack.enter_context(_staged(mirror)) if uploads else mirror.path
                 for name, value in values.items():
@@ -78,7 +80,7 @@ def remote_paths(
 
 
 def _local(name: str, value: Any) -> Any:
-    """An argument with local copies in place of URLs; texts of rows in memory, and endpoints, are none."""
+    """An argument with local copies in place of URLs; texts of rows in memory are none."""
     if name == "data":
         if isinstance(value, list | tuple):
             return [_local(name, part) for part in value]
@@ -87,7 +89,7 @@ def _local(name: str, value: Any) -> Any:
         from tasks.unlabelled import names_files
 
         return {task: local(files) if names_files(files) else files for task, files in value.items()}
-    return value if name == "model" and str(value).startswith("http") else local(value)
+    return local(value)
 
 
 def _mirror(out: Any) -> Mirror | None:
@@ -133,6 +135,13 @@ def _take_up(mirror: Mirror) -> None:
     """
     versions = mirror.versions(missing=True)
     if UPLOADING in versions:  # by a call that was interrupted; what it has uploaded counts as nothing
+        finished = not has_claim(mirror.path) and _identity(mirror)
+        if finished and finished != _mark(mirror)["output"]:
+            raise UserError(
+                f"the upload of another output to {mirror.url} was interrupted",
+                expected="that it is finished first: by the same command, on the same machine",
+                hint=f"or choose another `out`, or remove {mirror.folder} to replace what is there",
+            )
         return
     before = {file: entry[1:] for file, entry in mirror.index().items()}  # [] if its copying was interrupted
     changed = [file for file in _files(mirror) if before.get(file) not in ([], mirror.stamp(file))]
@@ -145,6 +154,20 @@ def _take_up(mirror: Mirror) -> None:
             hint="choose an empty or new directory with `out`",
         )
     mirror.pull(versions)
+
+
+def _mark(mirror: Mirror) -> dict[str, Any]:
+    """What marks an upload that is not finished: the names of its files, and its identity."""
+    system, root = mirror.system()
+    with remote_errors(f"cannot read {mirror.url}"):
+        found: dict[str, Any] = json.loads(system.cat_file(f"{root}/{UPLOADING}"))
+    return found
+
+
+def _identity(mirror: Mirror) -> str:
+    """A digest of the files by which readers recognise the local output; "" if it has none."""
+    files = [mirror.path / name for name in _MARKERS if (mirror.path / name).is_file()]
+    return digest_bytes(*(part for file in files for part in (file.name, digest_file(file)))) if files else ""
 
 
 def _refuse_changes(mirror: Mirror, versions: Mapping[str, str | None]) -> None:
@@ -166,7 +189,7 @@ def _upload(mirror: Mirror) -> None:
         (system, root), known, files = mirror.system(), mirror.known(versions), _files(mirror)
         mark = f"{root}/{UPLOADING}"
         if UPLOADING in versions:
-            ours = {*mirror.index(), *json.loads(system.cat_file(mark))}
+            ours = {*mirror.index(), *_mark(mirror)["files"]}
         else:
             _refuse_changes(mirror, versions)
             ours = set(versions)
@@ -175,19 +198,33 @@ def _upload(mirror: Mirror) -> None:
             return
 
         def put(file: str) -> str:
-            place = mirror.path / file
-            system.put_file(str(place), f"{root}/{file}" if file else root)
+            place, target = mirror.path / file, f"{root}/{file}" if file else root
+            make_folder(target.rpartition("/")[0])
+            system.put_file(str(place), target)
             return uploaded(str(place.stat().st_size))
+
+        def make_folder(path: str) -> None:
+            if not system.async_impl:  # object stores have no folders
+                system.makedirs(path, exist_ok=True)
 
         if "" in files:
             mirror.copy_each("uploading", put, files, {})
-            mirror.note(mirror.known(mirror.versions()))
+            _note_uploaded(mirror)
             return
-        system.pipe_file(mark, json.dumps(sorted(ours | set(files))).encode())
+        make_folder(root)
+        about = {"files": sorted(ours | set(files)), "output": _identity(mirror)}
+        system.pipe_file(mark, json.dumps(about).encode())
         markers = [file for file in _MARKERS if file in files]
         for file in sorted(gone | versions.keys() & set(_MARKERS)):
             system.rm_file(f"{root}/{file}")
         rest = [file for file in files if file not in known and file not in markers]
         mirror.copy_each("uploading", put, rest, known, last=markers)
-        mirror.note(mirror.known(mirror.versions(missing=True)))
+        _note_uploaded(mirror)
         system.rm_file(mark)
+
+
+def _note_uploaded(mirror: Mirror) -> None:
+    """Write the index of what has been uploaded, with the versions that the file system gives the files."""
+    versions = mirror.versions(missing=True)
+    unknown = {file: [None, *mirror.stamp(file)] for file, version in versions.items() if version is None}
+    mirror.note(mirror.known(versions) | unknown)

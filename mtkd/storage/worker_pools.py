@@ -148,6 +148,7 @@ class RayPool(WorkerPool):
         self._remote: dict[Callable[..., Any], Any] = {}  # a function is sent to the cluster once
         self._actors: list[Any] = []
         self._actor_of: dict[Any, int] = {}  # handle -> index of its actor
+        self._open: set[Any] = set()  # handles whose results were not asked for
         if setup is not None:
             places = max(1, gpus or cpus)
             self.size = min(size or places, places)  # more would wait for a place
@@ -161,16 +162,19 @@ class RayPool(WorkerPool):
             number = min(range(self.size), key=busy.count)
             handle = self._actors[number].run.remote(function, *arguments)
             self._actor_of[handle] = number
-            return handle
-        if function not in self._remote:
-            self._remote[function] = self._ray.remote(max_retries=_RETRIES)(function)
-        return self._remote[function].remote(*arguments)
+        else:
+            if function not in self._remote:
+                self._remote[function] = self._ray.remote(max_retries=_RETRIES)(function)
+            handle = self._remote[function].remote(*arguments)
+        self._open.add(handle)
+        return handle
 
     def finished(self, running: Collection[Any]) -> list[Any]:
         return list(self._ray.wait(list(running))[0])
 
     def result(self, handle: Any) -> Any:
         self._actor_of.pop(handle, None)
+        self._open.discard(handle)
         failures = self._ray.exceptions
         try:
             return self._ray.get(handle)
@@ -186,8 +190,12 @@ class RayPool(WorkerPool):
             raise _died() from error
 
     def __exit__(self, *error: object) -> None:
+        for handle in self._open - self._actor_of.keys():
+            self._ray.cancel(handle)
         for actor in self._actors:
             self._ray.kill(actor)
+        if self._open:  # nothing may be written after this: the directory will be unlocked
+            self._ray.wait(list(self._open), num_returns=len(self._open))
         if self._own:
             self._ray.shutdown()
             _on_sigterm(self._on_sigterm)

@@ -147,7 +147,9 @@ def test_a_cut_upload_of_another_machine_counts_as_nothing(
         Transfers(broken, "put_file", fails_at=1)
         with pytest.raises(UserError, match="cannot upload"):
             library.augment.run("mask", data, "sst2", out, copies=3, limit=7)
-    memory.pipe(f"/bucket/corpus/{UPLOADING}", json.dumps(["data/sst2-00007.parquet"]).encode())
+    mark = json.loads(memory.cat_file(f"/bucket/corpus/{UPLOADING}"))
+    mark["files"].append("data/sst2-00007.parquet")
+    memory.pipe(f"/bucket/corpus/{UPLOADING}", json.dumps(mark).encode())
     memory.pipe("/bucket/corpus/data/sst2-00007.parquet", b"left")
     monkeypatch.setenv("MTKD_CACHE", str(tmp_path / "another machine"))
     mask(data, out)
@@ -176,6 +178,72 @@ def test_an_interrupted_copy_is_resumed(data: str, memory: Any, monkeypatch: pyt
     memory.rm("/bucket/data/sst2/validation.jsonl")
     assert local_copy(data) == copy and (copy / "sst2" / "train.jsonl").read_bytes() == lines(ROWS)
     assert [file.name for file in copy.rglob("*.jsonl")] == ["train.jsonl"], "what is gone is gone here too"
+
+
+def test_a_cut_upload_is_not_replaced_by_an_older_copy(
+    data: str, memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, here, there = "memory://bucket/corpus", str(tmp_path / "cache"), str(tmp_path / "another machine")
+    mask(data, out)
+    monkeypatch.setenv("MTKD_CACHE", there)
+    assert mask(data, out).made == 0
+    monkeypatch.setenv("MTKD_CACHE", here)
+    with monkeypatch.context() as broken:
+        Transfers(broken, "put_file", fails_at=1)
+        with pytest.raises(UserError, match="cannot upload"):
+            mask(data, out, seed=1, overwrite=True)
+    monkeypatch.setenv("MTKD_CACHE", there)
+    with pytest.raises(
+        UserError, match="the upload of another output to memory://bucket/corpus was interrupted"
+    ):
+        mask(data, out)
+    monkeypatch.setenv("MTKD_CACHE", here)
+    assert mask(data, out, seed=1).made == 0
+    assert json.loads(files(memory, out)["manifest.json"])["settings"]["seed"] == 1
+
+
+def test_what_others_put_beside_a_copy_is_kept(data: str, memory: Any) -> None:
+    copy = local_copy(data)
+    cached = copy / "logits-0" / "0.safetensors"
+    cached.parent.mkdir()
+    cached.write_bytes(b"hours of work")
+    memory.pipe("/bucket/data/rte/train.jsonl", b"{}")
+    local_copy(data)
+    memory.rm("/bucket/data/rte/train.jsonl")
+    assert local_copy(data) == copy
+    assert sorted(place.name for place in copy.iterdir()) == ["logits-0", "sst2"]
+    assert cached.read_bytes() == b"hours of work"
+
+
+def test_other_file_systems(data: str, memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as FTP: one connection, folders that must exist, and files without a version."""
+    threads = set()
+    for name in ("get_file", "put_file", "pipe_file"):
+        real = getattr(type(memory), name)
+
+        def call(
+            system: Any, first: str, second: Any, *more: Any, real: Any = real, name: str = name
+        ) -> None:
+            threads.add(threading.current_thread().name)
+            written = {"put_file": second, "pipe_file": first}.get(name)
+            assert written is None or system.isdir(written.rpartition("/")[0]), written
+            real(system, first, second, *more)
+
+        monkeypatch.setattr(type(memory), name, call)
+    monkeypatch.setattr("tasks.remote._MANY_THREADS", ())
+    monkeypatch.setattr("tasks.remote.version_of", lambda about: None)
+    out = "memory://bucket/new/corpus"
+    assert [mask(data, out).made for _ in range(3)] == [1, 0, 0]
+    assert all(name.endswith("_0") for name in threads - {"MainThread"}), "the first of each pool"
+    monkeypatch.setenv("MTKD_CACHE", str(tmp_path / "another machine"))
+    assert mask(data, out).made == 0
+
+
+def test_a_model_by_http_is_no_endpoint() -> None:
+    with pytest.raises(
+        UserError, match=r"(cannot read )?http://127\.0\.0\.1:9/teacher( needs the package aiohttp)?"
+    ):
+        library.evaluate("http://127.0.0.1:9/teacher", "pocket")
 
 
 def test_work_that_is_not_uploaded_is_kept(data: str, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,6 +312,8 @@ def test_a_run_by_url(data: str, memory: Any, tiny_encoder: Path, tmp_path: Path
         ("gs://bucket/data", r"needs the package gcsfs\n  hint: pip install 'mtkd\[gcs\]'"),
         ("https://host/data", r"needs the package aiohttp"),
         ("s3://key:secret@bucket/data", "passwords and queries are not allowed"),
+        ("s3://key:secret/secret@bucket/data", "passwords and queries are not allowed"),
+        ("https://secret@host/data", "passwords and queries are not allowed"),
         ("https://host/data?token=secret", "passwords and queries are not allowed"),
         ("memory://bucket/../data", "is not the URL of a file or directory"),
         ("hdfs:///bucket/data", "is not the URL of a file or directory"),

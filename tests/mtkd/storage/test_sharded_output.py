@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,40 @@ def test_ray_makes_the_shard_of_a_killed_worker_again(
     whole = planned(tmp_path / "whole")
     whole.write(whole.missing(), make_lines)
     assert output.entries() == whole.entries()
+
+
+def make_slowly(inputs: tuple[PlannedShard, Path], advance: Any) -> list[str]:
+    shard, begun = inputs
+    (begun / shard.file).touch()
+    time.sleep(0.1 if shard.file == "0.txt" else 1.5)
+    return make_lines(shard, advance)
+
+
+def open_make_slowly() -> Make:
+    return make_slowly
+
+
+@pytest.mark.parametrize("given", [{"make": make_slowly}, {"setup": open_make_slowly}], ids=["task", "actor"])
+def test_ray_writes_nothing_after_an_interruption(
+    tmp_path: Path, ray_cluster: None, given: dict[str, Any]
+) -> None:
+    output, begun = planned(tmp_path / "out"), tmp_path / "begun"
+    begun.mkdir()
+
+    def interrupt(count: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        output.write(
+            output.missing(),
+            inputs=lambda s: (s, begun),
+            workers=Workers(2, "ray"),
+            advance=interrupt,
+            **given,
+        )
+    before = files_of(tmp_path / "out"), files_of(begun)
+    time.sleep(2)
+    assert (files_of(tmp_path / "out"), files_of(begun)) == before and len(before[1]) < 5
 
 
 def test_workers_that_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
