@@ -33,7 +33,7 @@ _AT_ONCE = 8  # files copied at the same time
 _SAVED = 5.0  # seconds between two writes of an index
 # What file systems call the version of a file's content, and the time of its last change.
 _VERSIONS = ("ETag", "etag", "md5Hash", "Content-MD5", "Digest", "blob_id", "sha256", "checksum")
-_TIMES = ("LastModified", "Last-Modified", "last_modified", "updated", "modified", "created")
+_TIMES: tuple[str, ...] = ("LastModified", "Last-Modified", "last_modified", "updated", "modified", "created")
 _TIMES += ("mtime", "modify", "modificationTime")  # of SFTP, FTP and WebHDFS
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
 _EXTRAS = {"s3fs": "'mtkd[s3]'", "gcsfs": "'mtkd[gcs]'"}
