@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,8 @@ def read_options(config: GenerationConfig) -> tuple[Asked, Client]:
     """
     for option, (least, most) in _LIMITS.items():
         value = getattr(config, option)
-        if value is not None and not least <= value <= most:
-            raise UserError(f"`{option}={value}`", expected=f"{least:g} to {most:,}")
+        if value is not None and not (isinstance(value, int | float) and least <= value <= most):
+            raise UserError(f"`{option}={value!r}`", expected=f"{least:g} to {most:,}")
     if not config.endpoint_model:
         raise UserError(
             f"`model={config.model[:200]}` does not say which model of the server to ask",
@@ -71,7 +72,12 @@ def read_options(config: GenerationConfig) -> tuple[Asked, Client]:
 
 
 def _extra(extra: Any) -> Mapping[str, Any]:
-    if not (extra is None or (isinstance(extra, dict) and all(isinstance(key, str) for key in extra))):
+    try:
+        usable = extra is None or (isinstance(extra, dict) and all(isinstance(key, str) for key in extra))
+        json.dumps(extra, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError):  # also half a surrogate pair
+        usable = False
+    if not usable:
         raise UserError(f"`extra_body={brief(extra)}`", expected="a JSON object, such as '{\"top_k\": 20}'")
     if wrong := [key for key in _OURS if key in (extra or {})]:
         raise UserError(f"`extra_body` has the field {wrong[0]!r}, which mtkd sets itself")

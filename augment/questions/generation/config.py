@@ -26,9 +26,11 @@ from augment.questions.generation.paragraphs import (
 from augment.questions.rules.ask import ask, is_english
 from augment.questions.rules.rule_augmenter import RULES, RuleQuestions, load_entities
 from tasks.corpus_reader import MANIFEST, CorpusManifest
-from tasks.errors import UserError
+from tasks.errors import UserError, unknown
 from tasks.rows import Rows
 
+_COUNTS = ("per_paragraph", "batch", "shard_rows", "limit", "max_output")
+_PRECISIONS = ("fp32", "bf16")
 _OF_T5 = "beams form max_input backend precision batch"
 _OF_MODELS = "sample top_p temperature max_output seed"
 _OF_ENDPOINTS = (
@@ -88,6 +90,16 @@ def _nothing() -> None:
     pass
 
 
+def _check(config: GenerationConfig) -> None:
+    """Raise UserError if an option that several kinds of models have is out of range."""
+    for option in _COUNTS:
+        value = getattr(config, option)
+        if value is not None and (type(value) is not int or value < 1):
+            raise UserError(f"`{option}={value!r}`", expected="1 or more")
+    if config.precision not in _PRECISIONS:
+        raise unknown("precision", config.precision, _PRECISIONS)
+
+
 @dataclass(frozen=True)
 class PreparedGeneration:
     """The job and the rows for `augment.corpus_writer.write_corpus`.
@@ -128,6 +140,7 @@ def prepare_generation(
     Raises:
         UserError: the text, the model or an option cannot be used, or no paragraph is left.
     """
+    _check(config)
     stream = open_paragraphs(config.text, config.text_column, config.title_column, config.split)
     method: Augmenter
     estimate, first, close = None, _nothing, _nothing

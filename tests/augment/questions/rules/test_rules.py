@@ -8,11 +8,13 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import mtkd as library
 from augment.corpus_writer import write_corpus
 from augment.questions.generation.config import GenerationConfig, prepare_generation
 from augment.questions.rules.ask import ask, is_english
@@ -274,3 +276,28 @@ def test_text_and_options_that_cannot_be_used(text, tmp_path):
     assert "`beams=2` with `model=rules`" in refused(beams=2)
     assert "`format=answer` with `model=rules`" in refused(form="answer")
     assert "`precision=bf16` with `model=rules`" in refused(precision="bf16")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"batch": -1},
+        {"batch": "7"},
+        {"limit": -1},
+        {"shard_rows": 0},
+        {"per_paragraph": 0},
+        {"max_output": -1},
+        {"precision": "fp8"},
+        {"extra_body": {"x": float("nan")}, "endpoint_model": "tiny"},
+        {"extra_body": {"x": {1}}, "endpoint_model": "tiny"},
+        {"extra_body": {"x": "\ud800"}, "endpoint_model": "tiny"},
+        {"temperature": "1", "endpoint_model": "tiny"},
+    ],
+)
+def test_options_out_of_range(tmp_path: Path, given: dict[str, Any]) -> None:
+    text = tmp_path / "paragraphs.txt"
+    text.write_text("Ada Lovelace wrote the first program in 1843.")
+    model = "http://127.0.0.1:9/v1" if "endpoint_model" in given else "rules"
+    with pytest.raises(UserError, match=next(iter(given))):
+        library.augment.generate_questions(text, tmp_path / "out", model=model, **given)
+    assert not (tmp_path / "out").exists()
