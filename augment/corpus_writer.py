@@ -34,6 +34,9 @@ ANSWERS = "answers.jsonl"  # those of an endpoint, until the corpus is finished
 _COUNTS = ("words", "changed", "unchanged")
 _DICTIONARY = ("task", "parent", "method")
 
+# Settings that only name a model or file, whose digest is another setting.
+_DIGESTS = {"model": "model_digest", "vectors": "neighbours"}
+
 
 def _read_key(directory: Path) -> str | None:
     """Read the key of the corpus in a directory, from any complete shard or from the manifest."""
@@ -118,8 +121,14 @@ def total_copies(job: CorpusJob, rows: Mapping[str, Rows]) -> int:
 
 def check_output(job: CorpusJob, rows: Mapping[str, Rows], out: Path, *, overwrite: bool = False) -> None:
     """Raise UserError if `write_corpus` could not write to `out`, before anything is made or written."""
-    key = _key(job, {task: digest_rows(part) for task, part in rows.items()})
-    check_directory(out, CORPUS_KIND, key, overwrite=overwrite)
+    check_directory(out, CORPUS_KIND, _output(job, rows, out).key, overwrite=overwrite)
+
+
+def unfinished_rows(job: CorpusJob, rows: Mapping[str, Rows], out: Path) -> dict[str, np.ndarray]:
+    """Task -> indices of the rows that `write_corpus` would make copies of now; all, if `out` is new."""
+    missing = _output(job, rows, out).missing(recorded_shards(out))
+    parts = {task: [np.asarray(shard.rows) for shard in missing if shard.task == task] for task in rows}
+    return {task: np.concatenate([np.zeros(0, int), *found]) for task, found in parts.items()}
 
 
 def write_corpus(
@@ -153,10 +162,7 @@ def write_corpus(
             raise UserError(f"{job.copies[task]} copies of task {task!r}", expected=f"1 to {MOST_COPIES:,}")
     if not rows:
         raise UserError("no tasks to copy", expected="1 or more")
-    digests = {task: digest_rows(part) for task, part in rows.items()}
-    key = _key(job, digests)
-    counts = (*_COUNTS, *job.method.counted)
-    output = ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.method.schema, counts, _DICTIONARY))
+    output = _output(job, rows, out)
     load = job.method.loader if workers.apart else None
 
     def inputs(shard: PlannedShard) -> tuple[Augmenter | None, Rows, int]:
@@ -165,7 +171,7 @@ def write_corpus(
         method = None if load else job.method.part(part) if workers.apart else job.method
         return method, part, shard.per_row
 
-    with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks):
+    with open_directory(out, CORPUS_KIND, output.key, overwrite=overwrite, ranks=ranks):
         missing = output.missing(recorded_shards(out))
         advance(total_size(output.shards) - total_size(missing))
         made = output.write(
@@ -190,11 +196,15 @@ def recorded_shards(out: Path) -> Sequence[ShardEntry]:
     return read_corpus_manifest(out).shards if (out / MANIFEST).is_file() else ()
 
 
-def _key(job: CorpusJob, digests: Mapping[str, str]) -> str:
-    """A digest of everything that affects the content of the shards."""
-    tasks = [[task, job.copies[task], digest] for task, digest in digests.items()]
-    method = [job.method.name, job.method.schema.names, job.method.settings]
-    return digest_bytes(json.dumps([CORPUS_FORMAT, method, tasks, job.shard_copies]))
+def _output(job: CorpusJob, rows: Mapping[str, Rows], out: Path) -> ShardedOutput:
+    """The planned shards. Their key is a digest of everything that affects the content."""
+    settings = job.method.settings
+    settings = {name: value for name, value in settings.items() if _DIGESTS.get(name) not in settings}
+    tasks = [[task, job.copies[task], digest_rows(part)] for task, part in rows.items()]
+    method = [job.method.name, job.method.schema.names, settings]
+    key = digest_bytes(json.dumps([CORPUS_FORMAT, method, tasks, job.shard_copies]))
+    counts = (*_COUNTS, *job.method.counted)
+    return ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.method.schema, counts, _DICTIONARY))
 
 
 def _plan(job: CorpusJob, rows: Mapping[str, Rows]) -> list[PlannedShard]:

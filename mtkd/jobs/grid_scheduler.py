@@ -43,7 +43,7 @@ def run_jobs(jobs: Iterable[Job], parallel: int, say: Callable[[str], None]) -> 
     broken: dict[Path, str] = {}
     runner = _Runner(parallel)
     running: dict[Future[str | None], Job] = {}
-    with contextlib.closing(runner), sigterm_exits(), ThreadPoolExecutor(parallel) as pool:
+    with contextlib.closing(runner), ThreadPoolExecutor(parallel) as pool, sigterm_exits():
         try:
             while waiting or running:
                 for job in list(waiting):

@@ -77,7 +77,13 @@ class StoreRequest(Record):
         def absolute(name: str | None) -> str | None:
             return str(Path(name).resolve()) if name and Path(name).exists() else name
 
+        def of_file(name: str) -> str:
+            """Only with an ending, as `sst2` may be a task and also a directory."""
+            return str(absolute(name)) if name.endswith(".toml") else name
+
         paths: dict[str, Any] = {key: absolute(getattr(self, key)) for key in ("data", "teacher", "corpus")}
+        paths["recipe"] = of_file(self.recipe)
+        paths["tasks"] = ",".join(of_file(name.strip()) for name in self.tasks.split(","))
         files = {
             task: [absolute_pattern(f) for f in file] if isinstance(file, list) else absolute_pattern(file)
             for task, file in self.unlabelled.items()

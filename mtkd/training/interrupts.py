@@ -75,10 +75,14 @@ def sigterm_exits() -> Iterator[None]:
         return
 
     def leave(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
+        # Python ignores what is raised in a callback of imports or garbage collection: try again in a second.
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        raise SystemExit(128 + signal.SIGTERM)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGALRM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)

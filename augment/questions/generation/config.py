@@ -7,13 +7,13 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from augment.augmenter import Augmenter
-from augment.corpus_writer import ANSWERS, CorpusJob
+from augment.corpus_writer import ANSWERS, CorpusJob, unfinished_rows
 from augment.questions.endpoint.estimate import Estimate, Prices
 from augment.questions.generation.paragraphs import (
     Counts,
@@ -28,6 +28,9 @@ from augment.questions.rules.rule_augmenter import RULES, RuleQuestions, load_en
 from tasks.corpus_reader import MANIFEST, CorpusManifest
 from tasks.errors import UserError, unknown
 from tasks.rows import Rows
+
+if TYPE_CHECKING:
+    from augment.questions.endpoint.endpoint_augmenter import EndpointQuestions
 
 _COUNTS = ("per_paragraph", "batch", "shard_rows", "limit", "max_output")
 _PRECISIONS = ("fp32", "bf16")
@@ -143,7 +146,8 @@ def prepare_generation(
     _check(config)
     stream = open_paragraphs(config.text, config.text_column, config.title_column, config.split)
     method: Augmenter
-    estimate, first, close = None, _nothing, _nothing
+    endpoint: EndpointQuestions | None = None
+    close = _nothing
     if config.model == RULES:
         _refuse(config, f"{_OF_T5} {_OF_MODELS} {_OF_ENDPOINTS}", "`model=rules`")
         entities = load_entities(config.spacy) if config.spacy else None
@@ -163,10 +167,7 @@ def prepare_generation(
         close = client.close
         paragraphs, counts = _sampled(*select_paragraphs(stream, config.words), config.limit)
         log = AnswerLog(out / ANSWERS, ignore=overwrite)
-        method = endpoint_questions(config, asked, client, paragraphs, counts, log)
-        if overwrite or not (out / MANIFEST).is_file():
-            estimate = method.estimate(paragraphs, config.prices)
-            first = functools.partial(method.try_first, paragraphs)
+        method = endpoint = endpoint_questions(config, asked, client, paragraphs, counts, log)
     else:
         _refuse(config, _OF_ENDPOINTS, "a T5")
         from augment.questions.generation.t5_method import T5Method
@@ -177,9 +178,14 @@ def prepare_generation(
     if not paragraphs:
         raise UserError(f"no paragraph of {config.text} can be used: {counts.sentence()}")
     job = CorpusJob(method, {task: config.per_paragraph}, config.text, version, command, config.shard_rows)
-    return PreparedGeneration(
-        job, {task: as_rows(task, paragraphs)}, counts, estimate, config.prices, first, close
-    )
+    rows = {task: as_rows(task, paragraphs)}
+    estimate, first = None, _nothing
+    if endpoint and (overwrite or not (out / MANIFEST).is_file()):
+        numbers = range(len(paragraphs)) if overwrite else unfinished_rows(job, rows, out)[task]
+        to_ask = [paragraphs[number] for number in numbers]
+        estimate = endpoint.estimate(to_ask, config.prices)
+        first = functools.partial(endpoint.try_first, to_ask)
+    return PreparedGeneration(job, rows, counts, estimate, config.prices, first, close)
 
 
 def _refuse(config: GenerationConfig, options: str, model: str) -> None:

@@ -203,7 +203,8 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
 
 
 def _key(job: TrainJob, model: str, asked: list[Asked]) -> str:
-    settings = json.dumps(dataclasses.asdict(job), sort_keys=True)
+    """A digest of everything that affects the outcome; a model that has a digest may have any name."""
+    settings = json.dumps(dataclasses.asdict(job) | ({"model": ""} if model else {}), sort_keys=True)
     return digest_bytes(settings, model, *(part for one in asked for part in (one.prompt, *one.questions)))
 
 

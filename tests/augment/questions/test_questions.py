@@ -319,7 +319,9 @@ def test_another_base_model_of_the_same_name_is_another_run(trained, data, tmp_p
     base = shutil.copytree(trained, tmp_path / "base")
     job = dataclasses.replace(JOB, model=str(base), steps=1)
     fit(tmp_path / "out", data, job)
-    fit(tmp_path / "out", data, job)
+    report = fit(tmp_path / "out", data, job)
+    moved = shutil.copytree(base, tmp_path / "moved")
+    assert fit(tmp_path / "out", data, dataclasses.replace(job, model=str(moved))) == report
     weights = load_file(base / "model.safetensors")
     (base / "digests.json").unlink()
     save_file(
@@ -424,6 +426,8 @@ def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(traine
     for thread in others:
         thread.join()
     assert contents(tmp_path / "two") == whole
+    moved = shutil.copytree(trained, tmp_path / "moved")
+    assert generate(tmp_path / "two", moved, data, **given).made == 0
     with pytest.raises(UserError, match="another corpus"):
         generate(tmp_path / "two", trained, data, seed=1, **given)
 

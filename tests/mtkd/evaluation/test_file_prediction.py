@@ -317,7 +317,7 @@ def test_a_killed_command_leaves_nothing(models: tuple[Path, Path], tmp_path: Pa
             assert process.poll() is None
             time.sleep(0.05)
         process.terminate()
-        assert process.wait() == 143
+        assert process.wait(60) == 143
     assert not list(tmp_path.iterdir())
 
 

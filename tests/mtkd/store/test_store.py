@@ -613,3 +613,15 @@ def test_a_selection_of_everything_is_stored_completely(tiny_teacher: Path, tmp_
     contents = read_store_manifest(store).contents
     assert contents.need.selection == Selection(24, "left", 1.0)
     assert "selected.units" not in {field.name for field in contents.fields(Outputs(2))}
+
+
+def test_a_request_names_files_so_that_any_directory_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.toml", "own.toml"):
+        (tmp_path / name).touch()
+    (tmp_path / "sst2").mkdir()  # is not the task
+    options = StoreRequest("own.toml", "pocket", "sst2, mine.toml,gone.toml", "teacher").options()
+    assert options["recipe"] == str(tmp_path / "own.toml")
+    assert options["tasks"] == f"sst2,{tmp_path / 'mine.toml'},gone.toml"

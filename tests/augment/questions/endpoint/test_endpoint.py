@@ -168,6 +168,27 @@ def test_an_interrupted_corpus_asks_only_for_what_is_missing(
     assert [body["model"] for body in endpoint.bodies] == ["other"] * 12
 
 
+def test_a_request_that_failed_is_not_sent_again_for_a_finished_shard(
+    endpoint: FakeEndpoint, text: Path, tmp_path: Path
+) -> None:
+    answer, out = endpoint.reply, tmp_path / "out"
+    given: dict[str, Any] = {"shard_rows": 5, "concurrency": 1, "retries": 0}
+
+    def failing(prompt: str) -> Reply:
+        place = TOWNS.index(town_in(prompt))
+        return Reply(500, "busy") if place == 2 else Reply(401, "gone") if place > 6 else answer(prompt)
+
+    endpoint.reply = failing
+    with pytest.raises(UserError, match="status 401"):
+        generate(endpoint, text, out, **given)
+    endpoint.reply = answer
+    endpoint.bodies.clear()
+    plan = mtkd.augment.estimate_questions(text, out, model=endpoint.url, endpoint_model="tiny", shard_rows=5)
+    assert plan.estimate and (plan.estimate.requests, plan.estimate.answered) == (5, 7)
+    assert generate(endpoint, text, out, **given).kept == 1
+    assert sorted(map(town_in, endpoint.prompts)) == sorted(TOWNS[7:])
+
+
 def test_ctrl_c_waits_for_the_requests_that_were_sent(
     endpoint: FakeEndpoint, text: Path, tmp_path: Path
 ) -> None:

@@ -1,0 +1,36 @@
+"""Tests of what Ctrl-C and SIGTERM do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import weakref
+
+import pytest
+
+from mtkd.training.interrupts import sigterm_exits
+
+
+class Thing:
+    pass
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_sigterm_is_not_lost_in_a_callback() -> None:
+    def callback(reference: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):  # Python raises here, and ignores it
+            pass
+        raise AssertionError("the signal did not arrive")
+
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGALRM)
+    thing = Thing()
+    _reference = weakref.ref(thing, callback)
+    with pytest.raises(SystemExit) as caught, sigterm_exits():
+        del thing
+        returned = time.monotonic()
+        time.sleep(30)
+    assert caught.value.code == 143 and time.monotonic() - returned < 20
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGALRM)) == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
