@@ -16,7 +16,7 @@ HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "accelerate")
 ROWS = (
     ("storage",),
     ("device", "selection", "outputs", "model_files", "runtime", "trial"),
-    ("settings", "precision", "models", "losses", "teachers", "store"),
+    ("settings", "setting_errors", "precision", "models", "losses", "teachers", "store"),
     ("training", "evaluation", "onnx_export"),
     ("recipes", "grids"),
     ("jobs",),

@@ -10,7 +10,8 @@ from typing import Any
 
 from mtkd.losses.hidden_knowledge import HiddenKnowledge
 from mtkd.models.saved_model import read_saved
-from mtkd.settings import DistillSettings, validate
+from mtkd.setting_errors import validate
+from mtkd.settings import DistillSettings
 from mtkd.store.sizing import amount
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, PositiveInt
 
 from mtkd.losses.term_settings import Strict
 from mtkd.recipes import load_settings, recipe_command
-from mtkd.settings import validate
+from mtkd.setting_errors import validate
 from tasks.errors import UserError, unknown
 from tasks.records import Seed, Text, parse_toml, read_toml
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from tasks.records import MOST
 from tasks.task_types import is_kind, kinds
@@ -115,3 +116,13 @@ class TermSettings(Strict):
     weight: Schedule = 1.0
     kinds: list[Annotated[str, AfterValidator(_kind)]] | None = None
     loss: str
+
+
+def loss_settings(loss: str) -> type[TermSettings]:
+    """The settings class of a loss by name, for validators of pydantic."""
+    from mtkd.losses.loss_registry import find_loss
+
+    found = find_loss(loss)
+    if found is None:
+        raise PydanticCustomError("unknown_loss", "there is no such loss")
+    return found.Settings

@@ -8,7 +8,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from mtkd.settings import COMMANDS, validate
+from mtkd.setting_errors import validate
+from mtkd.settings import COMMANDS
 from tasks.errors import UserError, brief, unknown
 from tasks.records import plain_toml
 

@@ -17,7 +17,8 @@ from mtkd.losses.loss_term import TermInput
 from mtkd.losses.objective import build_objective
 from mtkd.models.encoders.bilstm import BiLSTMConfig
 from mtkd.outputs import ModelOutput
-from mtkd.settings import DistillSettings, validate
+from mtkd.setting_errors import validate
+from mtkd.settings import DistillSettings
 from tasks.batching import Batch
 from tasks.errors import UserError
 from tasks.glue import TASKS

@@ -21,7 +21,8 @@ from mtkd.losses.term_settings import TermSettings
 from mtkd.models.encoders.bilstm import BiLSTMConfig
 from mtkd.models.encoders.waldorf import WaldorfConfig
 from mtkd.outputs import BY_LAYER, LOGITS, EncoderSpec, ModelOutput, OutputSpec
-from mtkd.settings import DistillSettings, validate
+from mtkd.setting_errors import validate
+from mtkd.settings import DistillSettings
 from tasks.batching import Batch
 from tasks.errors import UserError
 from tasks.glue import TASKS

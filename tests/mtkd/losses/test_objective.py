@@ -19,7 +19,8 @@ from mtkd.losses.relations import regroup_heads, relation_kl
 from mtkd.losses.term_settings import value_at
 from mtkd.models.encoders.bilstm import BiLSTMConfig
 from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
-from mtkd.settings import DistillSettings, validate
+from mtkd.setting_errors import validate
+from mtkd.settings import DistillSettings
 from tasks.batching import Batch, ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.glue import TASKS

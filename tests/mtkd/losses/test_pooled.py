@@ -13,7 +13,8 @@ from mtkd.losses.pooled import pooled_hidden_mse, pooled_score_mse
 from mtkd.models.encoders.waldorf import WaldorfConfig
 from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
 from mtkd.recipes import load_settings
-from mtkd.settings import DistillSettings, validate
+from mtkd.setting_errors import validate
+from mtkd.settings import DistillSettings
 from tasks.batching import Batch, ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.glue import TASKS

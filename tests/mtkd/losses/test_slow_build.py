@@ -17,7 +17,8 @@ from mtkd.losses.slow_build import SlowBuild
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
 from mtkd.recipes import load_settings
-from mtkd.settings import DistillSettings, TrainSettings, validate
+from mtkd.setting_errors import validate
+from mtkd.settings import DistillSettings, TrainSettings
 from mtkd.teachers.live import OnlineTeacher
 from mtkd.training.optimizers import learning_rate
 from mtkd.training.trainer import Trainer

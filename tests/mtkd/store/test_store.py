@@ -29,7 +29,8 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.selection import Selection
-from mtkd.settings import DistillSettings, validate
+from mtkd.setting_errors import validate
+from mtkd.settings import DistillSettings
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput
 from mtkd.storage.worker_pools import Workers
 from mtkd.store.contents import Outputs

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from mtkd.settings import TrainSettings, validate
+from mtkd.setting_errors import validate
+from mtkd.settings import TrainSettings
 from mtkd.training.optimizers import build_optimizer
 from tasks.errors import UserError
 

@@ -1,0 +1,107 @@
+"""Validation of settings: one clear error that names the key, its value and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from mtkd.losses.allowed_values import allowed_values
+from mtkd.losses.term_settings import Strict, loss_settings
+from mtkd.models.encoders.encoder_registry import settings_class
+from tasks.errors import UserError, brief, unknown
+
+_UNION_PARTS = ("float", "str", "int", "constrained-int", "constrained-float")
+_USUAL_NAMES = {"learning_rate": "lr", "batch": "batch_size"}  # in other libraries -> here
+_NOT_SET = ("name", "summary", "source")
+
+
+def validate(model: type[Strict], values: Mapping[str, Any]) -> Any:
+    """Build settings from plain values.
+
+    Raises:
+        UserError: a key or value is invalid; the message names the first such key, its value and what is
+            allowed.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise _explain(model, values, error) from error
+
+
+def _explain(model: type[BaseModel], values: Mapping[str, Any], error: ValidationError) -> UserError:
+    first = error.errors()[0]
+    # For a setting with several allowed types, the location also contains the type ("float", "list[...]").
+    where = [str(p) for p in first["loc"] if p not in _UNION_PARTS and "[" not in str(p)]
+    key = ".".join(where)
+    if first["type"] == "extra_forbidden":
+        section = ".".join(where[:-1])
+        usual = _USUAL_NAMES.get(where[-1], where[-1])
+        if where[0] == "terms" and len(where) == 3:
+            fields = loss_settings(values["terms"][where[1]]["loss"]).model_fields
+            return unknown("setting", key, [f"{section}.{field}" for field in fields])
+        known = [name for name in _keys(model, values) if name not in _NOT_SET]
+        beside = [name for name in known if name.startswith(f"{section}.")] if section else known
+        near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known
+        near = [name for name in beside if name.rsplit(".", 1)[-1] == usual] or near
+        return unknown("setting", key, near, hint="mtkd recipes show NAME --all lists all settings")
+    if first["type"] == "missing" and where[0] == "terms" and where[2:] == ["loss"]:
+        known = [name for name, term in values["terms"].items() if "loss" in term]
+        return unknown("term", where[1], known, hint=f"a new term needs `{key}=...`")
+    if first["type"] == "missing":
+        return UserError(f"the setting {key!r} is missing", hint=f"add `{key}=...`")
+    if first["type"] == "unknown_loss":
+        from mtkd.losses.loss_registry import loss_classes
+
+        return unknown(f"loss of {key}", first["input"]["loss"], loss_classes())
+    if first["type"] in ("value_error", "assertion_error") or "error" in first.get("ctx", {}):
+        expected = str(first["ctx"].get("error", first["msg"]))
+    else:
+        expected = _expected(model, values, [name for name in where if not name.isdigit()]) or first["msg"]
+    return UserError(f"{key} = {brief(first.get('input'))} is not valid", expected=expected)
+
+
+def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str]) -> str | None:
+    """What the setting at a location may be, in words; None if it is inside a table without a fixed form."""
+    *path, last = where
+    part: Any = model
+    inside: Any = values
+    for name in path:
+        inside = inside.get(name) if isinstance(inside, Mapping) else None
+        if path[0] == "terms":
+            part = loss_settings(values["terms"][path[1]]["loss"]) if len(path) == 2 else None
+            break
+        if name == "student":
+            part = settings_class(inside)
+        else:
+            part = getattr(part.model_fields.get(name), "annotation", None)
+        if not (isinstance(part, type) and issubclass(part, BaseModel)):
+            return None
+    field = part.model_fields.get(last) if part is not None else None
+    return allowed_values(field.annotation, field.metadata) if field else None
+
+
+def _keys(model: type[BaseModel], values: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Every dotted key of a settings model; the keys of `student` depend on its kind in `values`."""
+    keys: list[str] = []
+    for name, item in model.model_fields.items():
+        inner = settings_class(values.get(name)) if name == "student" else item.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            keys += _keys(inner, {}, f"{prefix}{name}.")
+        elif name == "terms":
+            keys += [f"terms.NAME.{field}" for field in _term_keys()]
+        elif name == "stages":
+            train: Any = model.model_fields["train"].annotation
+            keys += ["stages.NAME.terms", *(f"stages.NAME.train.{key}" for key in train.model_fields)]
+        else:
+            keys.append(prefix + name)
+    return keys
+
+
+def _term_keys() -> list[str]:
+    """The names of the settings of all losses."""
+    from mtkd.losses.loss_registry import loss_classes
+
+    return list(dict.fromkeys(key for loss in loss_classes().values() for key in loss.Settings.model_fields))
