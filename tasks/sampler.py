@@ -26,6 +26,15 @@ class BatchIndices:
     indices: np.ndarray
 
 
+def check_epochs(mixing: str, steps_per_epoch: int | None) -> None:
+    """Raise UserError if an epoch is one pass and shall also have a number of steps."""
+    if mixing == "all" and steps_per_epoch is not None:
+        raise UserError(
+            f"steps_per_epoch = {steps_per_epoch} with the mixing 'all', where an epoch is one pass",
+            hint="leave steps_per_epoch out, or choose another mixing",
+        )
+
+
 class TaskSampler:
     """Draws batches of one task each.
 
@@ -88,11 +97,7 @@ class TaskSampler:
         ):
             if value is not None and value < least:
                 raise UserError(f"{name} {value} is too small", expected=f"{least} or more")
-        if mixing == "all" and steps_per_epoch is not None:
-            raise UserError(
-                f"steps_per_epoch = {steps_per_epoch} with the mixing 'all', where an epoch is one pass",
-                hint="leave steps_per_epoch out, or choose another mixing",
-            )
+        check_epochs(mixing, steps_per_epoch)
         self._streams = {
             task: BatchStream(
                 task, rows, batch_size, batch_tokens, seed, bucket, (groups or {}).get(task), blocks

@@ -12,8 +12,10 @@ from pydantic import BeforeValidator, Field, PositiveInt
 from mtkd.losses.term_settings import Strict
 from mtkd.recipes import load_settings, recipe_command
 from mtkd.setting_errors import validate
+from mtkd.settings import DistillSettings
 from tasks.errors import UserError, unknown
 from tasks.records import Seed, Text, parse_toml, read_toml
+from tasks.sampler import check_epochs
 
 TEACHER = "teacher"  # the row of the models that the grid refines
 
@@ -178,7 +180,10 @@ class Grid(Strict):
 
     def _check_cell(self, name: str, cell: Cell) -> None:
         command = recipe_command(self.recipe_of(name))
-        load_settings(self.recipe_of(name), command, self.sets_of(name))
+        settings = load_settings(self.recipe_of(name), command, self.sets_of(name))
+        stages = settings.resolved_stages() if isinstance(settings, DistillSettings) else [settings]
+        for stage in stages:
+            check_epochs(stage.train.mixing, stage.train.steps_per_epoch)
         wrong = [key for key in _ONLY_WITH if getattr(cell, key) and command not in _ONLY_WITH[key]]
         if wrong:
             raise UserError(f"{wrong[0]} cannot be used with a recipe for mtkd {command}")

@@ -29,6 +29,7 @@ from mtkd.settings import DistillSettings
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
 from tasks.errors import UserError
+from tasks.sampler import check_epochs
 from tasks.unlabelled import UnlabelledRequest
 
 
@@ -96,6 +97,7 @@ def distill(
     sources |= unlabelled.record()
     usable = usable_request(unlabelled, validated.stages, tasks)
     for stage, objective in validated.stages:
+        check_epochs(stage.train.mixing, stage.train.steps_per_epoch)
         check_class_weights(stage.train, tasks, objective)
         check_metric(stage.train.metric, tasks)
         check_unlabelled_settings(stage.train, validated, tasks, usable is not None)

@@ -427,6 +427,7 @@ def test_each_seed_may_have_a_teacher_and_each_cell_its_number_of_rows() -> None
         ("recipe = 'finetune'\nthen = 'finetune'\n", "then cannot be used with a recipe for mtkd finetune"),
         ("recipe = 'refine'\ncorpus = true\n", "corpus cannot be used with a recipe for mtkd refine"),
         ("[cells.teacher]\n", "a cell is called 'teacher'"),
+        ("set = {'train.steps_per_epoch' = 9}\n", "cell 'x': steps_per_epoch = 9 with the mixing 'all'"),
     ],
 )
 def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> None:
