@@ -86,9 +86,15 @@ def started(processes: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The command lines of the runs that a comparison starts; each runs in a forked process."""
     commands: list[list[str]] = []
     one_at_a_time = threading.Lock()  # the server of the processes answers one request after the other
+    real_popen = subprocess.Popen
 
-    def popen(words: list[str], stdin: int, stdout: IO[str], stderr: int, env: dict[str, str]) -> Ended:
-        assert words[:3] == [sys.executable, "-m", "mtkd.cli.main"] and stderr == subprocess.STDOUT
+    def popen(words: list[str], *given: Any, **options: Any) -> Any:
+        if words[:3] == [sys.executable, "-m", "mtkd.cli.main"]:
+            return run(words, **options)
+        return real_popen(words, *given, **options)  # matplotlib lists the fonts when first used on a machine
+
+    def run(words: list[str], stdin: int, stdout: IO[str], stderr: int, env: dict[str, str]) -> Ended:
+        assert stderr == subprocess.STDOUT
         assert stat.S_ISFIFO(os.fstat(stdin).st_mode) and env[PARENT]
         with one_at_a_time:
             commands.append(words)
