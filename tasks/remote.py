@@ -25,7 +25,7 @@ from tasks.errors import UserError, counted, did_you_mean
 from tasks.files import atomic_path, is_plain_path, locked, write_json
 from tasks.progress import progress, say
 from tasks.records import read_record
-from tasks.urls import IN_TEXT, copies, url_of
+from tasks.urls import IN_TEXT, cache_directory, url_of
 
 UPLOADING = ".mtkd.upload.json"  # beside the files of an upload that is not finished: their names
 _INDEX = "index.json"
@@ -124,7 +124,7 @@ class Mirror:
                 "credentials where the package for such URLs looks for them",
             )
         fixed = rest if "*" not in rest else rest[: rest.index("*")].rpartition("/")[0]
-        folder = copies() / kind / hashlib.sha256(f"{scheme}://{rest}".encode()).hexdigest()[:16]
+        folder = cache_directory() / kind / hashlib.sha256(f"{scheme}://{rest}".encode()).hexdigest()[:16]
         return Mirror(f"{scheme}://{rest}", folder, f"{scheme}://{fixed}", folder / scheme / rest)
 
     @property

@@ -16,16 +16,20 @@ IN_TEXT = re.compile(rf"{_SCHEME}://[^,]*")  # also after a comma or `TASK=`
 _AT_START = re.compile(rf"({_SCHEME}):/+")
 
 
-def copies() -> Path:
-    """The directory of all local copies: $MTKD_CACHE, by default ~/.cache/mtkd."""
-    return Path(os.environ.get("MTKD_CACHE") or "~/.cache/mtkd").expanduser().resolve()
+def cache_directory() -> Path:
+    """Where local copies are: $MTKD_CACHE, by default ~/.cache/mtkd."""
+    place = os.environ.get("MTKD_CACHE") or "~/.cache/mtkd"
+    return Path(
+        os.path.expanduser(place)
+    ).resolve()  # Path.expanduser raises if there is no home
 
 
 def as_url(text: str, kinds: str = "inputs|outputs") -> str:
     """A text with URLs in place of the paths of local copies."""
     if "puts/" not in text:
         return text
-    return re.sub(rf"{re.escape(str(copies()))}/(?:{kinds})/[0-9a-f]{{16}}/([^/\s]+)/", r"\1://", text)
+    copies = re.escape(str(cache_directory()))
+    return re.sub(rf"{copies}/(?:{kinds})/[0-9a-f]{{16}}/([^/\s]+)/", r"\1://", text)
 
 
 def with_urls(value: Any) -> Any:

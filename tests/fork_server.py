@@ -4,7 +4,7 @@ Importing torch takes seconds, and tests of killed, resumed and parallel process
 `processes` in `conftest.py` talks to it in lines of JSON, one answer per request:
 
     {"words": [...], "env": {...}, "out": FILE, "err": FILE, "kill": null}   -> process id; `mtkd *words` runs
-    {"wait": process id}                                                     -> exit code, or -signal
+    {"wait": [process id, ...]}                             -> their exit codes, or -signal; they end together
     {"import": [...]}                                                        -> 0; modules for the next forks
 
 `"kill": {"at": PATTERN, "before": BOOL}` makes the process kill itself (SIGKILL) right before or after it
@@ -14,6 +14,7 @@ however busy the machine is. `"fault"` has the arguments of `install` in `faults
 
 from __future__ import annotations
 
+import ctypes
 import fnmatch
 import importlib
 import json
@@ -21,8 +22,12 @@ import os
 import pkgutil
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any, NoReturn
+
+LONGEST = 600.0  # seconds that a command may take
+GRACE = 60.0  # seconds that the other processes of a command may take after one has failed
 
 
 def preload() -> None:
@@ -61,6 +66,7 @@ def kill_when_renaming(at: str, before: bool) -> None:
 
 def run(request: dict[str, Any]) -> NoReturn:
     """Run a command line in this forked process and leave with its exit code."""
+    end_with_parent()
     streams = [os.open(os.devnull, os.O_RDONLY)]
     streams += [os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC) for name in ("out", "err")]
     for number, stream in enumerate(streams):
@@ -88,8 +94,32 @@ def run(request: dict[str, Any]) -> NoReturn:
         os._exit(code)
 
 
+def wait(processes: list[int]) -> list[int]:
+    """Wait for the end of all; kill those that hang, or outlive one that failed, as their launcher would."""
+    codes: dict[int, int] = {}
+    deadline = time.monotonic() + LONGEST
+    while len(codes) < len(processes):
+        for process in set(processes) - set(codes):
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                codes[process] = os.waitstatus_to_exitcode(status)
+                if codes[process]:
+                    deadline = min(deadline, time.monotonic() + GRACE)
+            elif time.monotonic() > deadline:
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.005)
+    return [codes[process] for process in processes]
+
+
+def end_with_parent() -> None:
+    """Kill this process when its parent ends, however that happens; on Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def serve() -> None:
     """Answer requests until standard input ends."""
+    end_with_parent()
     preload()
     for line in sys.stdin:
         request = json.loads(line)
@@ -98,12 +128,12 @@ def serve() -> None:
             for name in request["import"]:
                 importlib.import_module(name)
         elif "wait" in request:
-            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+            answer = wait(request["wait"])
         else:
             answer = os.fork()
             if answer == 0:
                 run(request)
-        print(answer, flush=True)
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -263,11 +263,11 @@ def _peak(place: Path, head: str, settings: BenchSettings, threads: int) -> int 
         run()
         weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
         return weights + _status_bytes("VmHWM") - before
-    except OSError:
+    except (OSError, KeyError):  # not on this system
         return None
 
 
 def _status_bytes(key: str) -> int:
     """A memory size from this process's status, such as VmRSS (current) or VmHWM (peak)."""
-    lines = [line for line in STATUS.read_text().splitlines() if line.startswith(f"{key}:")]
-    return int(lines[0].split()[1]) * 1024
+    lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
+    return int(lines[key].split()[0]) * 1024

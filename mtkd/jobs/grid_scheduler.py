@@ -13,6 +13,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mtkd.jobs.grid_jobs import Job
 from mtkd.training.interrupts import PARENT, sigterm_exits
 from tasks.files import write_json
@@ -78,8 +80,7 @@ class _Runner:
     def __init__(self, parallel: int):
         self._environment = os.environ | {PARENT: "1"}
         if parallel > 1:
-            threads = int(os.environ.get("OMP_NUM_THREADS") or 0) or len(os.sched_getaffinity(0))
-            self._environment["OMP_NUM_THREADS"] = str(max(1, threads // parallel))
+            self._environment["OMP_NUM_THREADS"] = str(max(1, torch.get_num_threads() // parallel))
         self._alive = (
             os.pipe()
         )  # its end tells the commands that this process has ended, even if it was killed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -74,15 +75,32 @@ def sigterm_exits() -> Iterator[None]:
         yield
         return
 
+    leaving = SystemExit(128 + signal.SIGTERM)
+    alarm: list[Any] = []  # of the caller: its handler, and its timer
+
     def leave(number: int, frame: Any) -> None:
+        if not alarm:
+            alarm.extend([signal.signal(signal.SIGALRM, leave), signal.getitimer(signal.ITIMER_REAL)])
         # Python ignores what is raised in a callback of imports or garbage collection: try again in a second.
         signal.setitimer(signal.ITIMER_REAL, 1.0)
-        raise SystemExit(128 + signal.SIGTERM)
+        if not _is_handled(leaving):
+            raise leaving
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGALRM)}
+    before = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGTERM, before)
+        if alarm:
+            handler, timer = alarm
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
+def _is_handled(error: BaseException) -> bool:
+    """True if this is called while `error` is handled: in `except`, `finally` or `__exit__`."""
+    current = sys.exception()
+    while current is not None and current is not error:
+        current = current.__context__
+    return current is not None

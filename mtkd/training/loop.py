@@ -138,7 +138,9 @@ class TrainingLoop(ABC, Generic[StepRows]):
                     self._epoch()
             finally:
                 self.notify("on_end")
-        self.accelerator.wait_for_everyone()
+        self._sync_processes()
+        if self._agreed_signal:  # it came while the last checkpoint was written
+            raise Interrupted(self._agreed_signal)
         end = self.position
         return TrainingResult(end.step, end.epoch, end.best, end.history, end.seconds)
 

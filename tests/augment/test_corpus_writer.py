@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -184,11 +183,13 @@ def test_killed_job_resumes_to_identical_output(whole, tmp_path, workers):
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, start_new_session=True
     ) as process:
-        assert process.stdout is not None and process.stdout.readline() == b"now\n"
-        if workers == 2:
-            with pytest.raises(UserError, match="another process is writing"):
-                write_corpus(JOB, ROWS, out)
-        process.send_signal(signal.SIGKILL)
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"now\n"
+            if workers == 2:
+                with pytest.raises(UserError, match="another process is writing"):
+                    write_corpus(JOB, ROWS, out)
+        finally:
+            process.kill()
         process.stdout.read()  # ends when the workers, which share it, have left too
     assert not (out / "manifest.json").exists()
     written = write_corpus(JOB, ROWS, out)

@@ -43,6 +43,8 @@ class FakeHub:
         monkeypatch.setattr(constants + "HF_HUB_CACHE", str(cache))
         monkeypatch.setattr(constants + "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_TOKEN", "hf_test")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
         try:
             yield self
         finally:

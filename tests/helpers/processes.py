@@ -40,12 +40,12 @@ class Processes:
     def __init__(self, server: subprocess.Popen[str], place: Path):
         self._server, self._place, self._count = server, place, 0
 
-    def ask(self, request: dict[str, object]) -> int:
-        """Send a request; see `fork_server.py`."""
+    def ask(self, request: dict[str, object]) -> Any:
+        """Send a request, and return the answer; see `fork_server.py`."""
         assert self._server.stdin is not None and self._server.stdout is not None
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
-        return int(self._server.stdout.readline())
+        return json.loads(self._server.stdout.readline())
 
     def start(self, *words: object, env: dict[str, str] | None = None, **more: Any) -> Started:
         """Start `mtkd WORDS`; `more`: further parts of the request."""
@@ -56,7 +56,7 @@ class Processes:
 
     def wait(self, *started: Started) -> Answered:
         """Wait for the end of commands; the first code that is not 0, and all that they printed."""
-        codes = [self.ask({"wait": one.process}) for one in started]
+        codes = self.ask({"wait": [one.process for one in started]})
         out, err = (
             "".join(file.read_text() for file in files)
             for files in zip(*((s.out, s.err) for s in started), strict=True)
@@ -99,5 +99,7 @@ def serve(place: Path) -> Iterator[Processes]:
         stdout=subprocess.PIPE,
         text=True,
     ) as server:
-        yield Processes(server, place)
-        server.communicate()
+        try:
+            yield Processes(server, place)
+        finally:
+            server.kill()

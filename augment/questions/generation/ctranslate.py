@@ -10,6 +10,7 @@ from augment.questions.generation.decoding import Prompt, Strategy
 from augment.questions.generator import Generator, digest_generator
 from tasks.errors import UserError
 from tasks.files import locked, staged_directory
+from tasks.urls import cache_directory
 
 _WEIGHTS = "model/model.bin"
 _BATCH = 32  # fixed, because the output may depend on which prompts are decoded together
@@ -33,7 +34,7 @@ def convert(generator: Generator) -> Path:
     It is kept in the generator's directory, or in the cache for a model from the hub.
     """
     place = Path(generator.name)
-    parent = place if place.is_dir() else Path.home() / ".cache" / "mtkd"
+    parent = place if place.is_dir() else cache_directory()
     target = parent / f"ctranslate2-int8-{digest_generator(generator)[:16]}"
     if not (target / _WEIGHTS).is_file():
         with locked(target, wait=True):

@@ -408,7 +408,7 @@ def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(traine
     assert generate(tmp_path / "again", trained, data, **given).kept > 2
     assert contents(tmp_path / "again") == whole
 
-    barrier = threading.Barrier(2, timeout=600)
+    barrier = threading.Barrier(2, timeout=300)
     wanted = GenerationConfig(str(data / "paragraphs.parquet"), str(trained), shard_rows=7, **given)
     ready = prepare_generation(
         wanted, "squad", CPU, "0.1", "mtkd"

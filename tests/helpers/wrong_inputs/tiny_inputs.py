@@ -21,7 +21,7 @@ from fake_endpoint import FakeEndpoint, serve
 
 from tasks.records import CHECK, has_check
 
-TIMEOUT_SECONDS = 40
+TIMEOUT_SECONDS = 200
 
 
 @dataclass(frozen=True)

@@ -310,14 +310,17 @@ def test_a_killed_command_leaves_nothing(models: tuple[Path, Path], tmp_path: Pa
     )
     command = [sys.executable, "-m", "mtkd.cli.main", "predict", *map(str, words)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        process.stdin.write("".join(json.dumps(row) + "\n" for row in PAIRS))
-        process.stdin.flush()
-        while not list(tmp_path.iterdir()):  # the temporary file
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.terminate()
-        assert process.wait(60) == 143
+        try:
+            assert process.stdin is not None
+            process.stdin.write("".join(json.dumps(row) + "\n" for row in PAIRS))
+            process.stdin.flush()
+            while not list(tmp_path.iterdir()):  # the temporary file
+                assert process.poll() is None
+                time.sleep(0.05)
+            process.terminate()
+            assert process.wait(60) == 143
+        finally:
+            process.kill()
     assert not list(tmp_path.iterdir())
 
 

@@ -255,7 +255,7 @@ while not (here / "a").exists() or not (here / "b").exists():
 
 def test_jobs_run_together_and_after_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, MEET)
-    monkeypatch.setenv("OMP_NUM_THREADS", "6")
+    monkeypatch.setattr("torch.get_num_threads", lambda: 6)
     bad, a, b = (Job((str(tmp_path), name), tmp_path / "runs" / name) for name in ("bad", "a", "b"))
     late = Job((str(tmp_path), "late"), tmp_path / "runs/late", (a, b))
     never = Job((str(tmp_path), "never"), tmp_path / "runs/never", (bad,))
@@ -271,13 +271,14 @@ def test_sigterm_ends_the_commands_too(tmp_path: Path, monkeypatch: pytest.Monke
     file = tmp_path / "started"
     stand_in(monkeypatch, f"import time; open({str(file)!r}, 'w').close(); time.sleep(600)")
 
+    start = time.monotonic()
+
     def kill() -> None:
-        while not file.exists():
+        while not file.exists() and time.monotonic() - start < 60:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=kill).start()
-    start = time.monotonic()
+    threading.Thread(target=kill, daemon=True).start()
     with pytest.raises(SystemExit) as left:
         run_jobs([Job(("x",), tmp_path / "runs/x")], 1, print)
     assert left.value.code == 143 and time.monotonic() - start < 300

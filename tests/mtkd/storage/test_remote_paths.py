@@ -15,7 +15,7 @@ import pytest
 import mtkd as library
 from tasks.errors import UserError
 from tasks.remote import UPLOADING, local_copy
-from tasks.urls import as_url, copies
+from tasks.urls import as_url, cache_directory
 
 ROWS = [{"sentence": f"the {n} cats sleep well", "label": n % 2, "idx": n} for n in range(12)]
 
@@ -80,7 +80,7 @@ def test_a_corpus_by_url_is_that_of_local_paths(data: str, memory: Any, tmp_path
     assert set(found) == {shard, "manifest.json", "README.md"}
     assert here.manifest.key == there.manifest.key
     manifest = json.loads(found["manifest.json"])
-    assert manifest["data"] == data and str(copies()).encode() not in b"".join(found.values())
+    assert manifest["data"] == data and str(cache_directory()).encode() not in b"".join(found.values())
     assert there.manifest == library.augment.mask(data, "sst2", "memory://bucket/corpus", copies=2).manifest
 
 
@@ -104,7 +104,7 @@ def test_another_output_is_refused_or_replaced(data: str, memory: Any) -> None:
     mask(data, out)
     with pytest.raises(UserError, match=f"^{out} holds another corpus") as caught:
         mask(data, out, seed=1)
-    assert str(copies()) not in str(caught.value)
+    assert str(cache_directory()) not in str(caught.value)
     before = files(memory, out)
     memory.pipe("/bucket/data/sst2/train.jsonl", lines([*ROWS, ROWS[0] | {"idx": 99}]))
     assert mask(data, out, overwrite=True).manifest.tasks[0].source_rows == 13, "a changed input is noticed"
@@ -127,7 +127,7 @@ def test_a_failed_upload_is_taken_up(data: str, memory: Any, monkeypatch: pytest
             UserError, match="cannot upload to memory://bucket/corpus: the line is dead"
         ) as caught:
             mask(data, out)
-    (kept,) = [word for word in str(caught.value).split() if word.startswith(str(copies()))]
+    (kept,) = [word for word in str(caught.value).split() if word.startswith(str(cache_directory()))]
     assert list(Path(kept.rstrip(";")).rglob("manifest.json")), "the error says where the finished files are"
     assert len(puts.names) == 2 and "manifest.json" not in files(memory, out)
     with pytest.raises(UserError, match="is incomplete: it is being uploaded"):
@@ -280,7 +280,7 @@ def test_a_run_by_url(data: str, memory: Any, tiny_encoder: Path, tmp_path: Path
     assert record["identity"]["encoder"] == "memory://bucket/encoder" and record["status"] == "finished"
     model = json.loads(found["model/model.json"])
     assert model["tasks"][0]["files"]["train"] == "memory://bucket/tasks/train.jsonl"
-    assert not [name for name, raw in found.items() if str(copies()).encode() in raw]
+    assert not [name for name, raw in found.items() if str(cache_directory()).encode() in raw]
 
     monkeypatch.setenv("MTKD_CACHE", str(tmp_path / "another machine"))
     answered = mtkd(*words[: -len(given)], *given[:-1], "--out", "memory://bucket/run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -34,3 +35,34 @@ def test_sigterm_is_not_lost_in_a_callback() -> None:
     assert caught.value.code == 143 and time.monotonic() - returned < 20
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGALRM)) == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_clean_up_after_sigterm_may_take_long() -> None:
+    cleaned = False
+    with pytest.raises(SystemExit), sigterm_exits():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(30)
+        finally:
+            time.sleep(1.5)
+            cleaned = True
+    assert cleaned
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+def test_an_alarm_of_the_caller_stays_set(terminated: bool) -> None:
+    def ignore(number: int, frame: object) -> None:
+        pass
+
+    before = signal.signal(signal.SIGALRM, ignore)
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        with contextlib.suppress(SystemExit), sigterm_exits():
+            if terminated:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(30)
+        assert signal.getsignal(signal.SIGALRM) is ignore
+        assert 900 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -22,6 +22,7 @@ from mtkd.jobs.distill import distill
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
+from mtkd.training.checkpoint import save_checkpoint
 from mtkd.training.interrupts import Interrupted
 from mtkd.training.trainer import Trainer
 from tasks.batching import Collator
@@ -191,6 +192,23 @@ def test_a_signal_leaves_a_checkpoint_from_which_the_run_resumes(
     assert resumed.code == 0
     assert ("step-000000007 is damaged" in resumed.err) == (number == signal.SIGTERM)
     assert_same(straight, weights_of(out))
+
+
+def test_a_signal_during_the_last_checkpoint_interrupts_the_run(
+    tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: dict[str, torch.Tensor]
+) -> None:
+    changes = {"train.epochs": 3}
+
+    def interrupted(directory: Path, module: Any, optimizer: Any, position: Any) -> None:
+        save_checkpoint(directory, module, optimizer, position)
+        if position.epoch == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patched, pytest.raises(Interrupted) as stopped:
+        patched.setattr("mtkd.training.loop.save_checkpoint", interrupted)
+        student_after(tmp_path / "run", tiny_teacher, **changes)
+    assert stopped.value.exit_code == 143 and not (tmp_path / "run" / "model.safetensors").exists()
+    assert_same(straight, student_after(tmp_path / "run", tiny_teacher, **changes))
 
 
 def test_batches_of_a_token_budget_resume_and_take_micro_batches(

@@ -113,7 +113,7 @@ def test_the_order_of_answers_does_not_matter(endpoint: FakeEndpoint, text: Path
             now += 1
             most = max(most, now)
         if town_in(prompt) in TOWNS[1:5]:  # the first is asked about alone
-            together.wait(5)
+            together.wait(60)
         time.sleep(0.02 if town_in(prompt) < "K" else 0)
         with lock:
             now -= 1
@@ -196,12 +196,12 @@ def test_ctrl_c_waits_for_the_requests_that_were_sent(
 
     def slow(prompt: str) -> Reply:
         if "Rome" not in prompt:  # the first, which is sent alone
-            began.wait(5)
+            began.wait(60)
             time.sleep(0.1)
         return answer(prompt)
 
     def interrupted(self: Future[Any], timeout: float | None = None) -> Any:
-        began.wait(5)
+        began.wait(60)
         raise KeyboardInterrupt
 
     endpoint.reply = slow
@@ -346,9 +346,9 @@ def test_a_server_that_does_not_answer(endpoint: FakeEndpoint, text: Path, tmp_p
     answered = 3
     for _ in range(2):  # the second time it resumes
         with pytest.raises(
-            UserError, match=r"5 requests in a row failed, the last with no answer in 0\.25 s"
+            UserError, match=r"5 requests in a row failed, the last with no answer in 1(\.0)? s"
         ):
-            generate(endpoint, text, tmp_path / "c", timeout=0.25, retries=1)
+            generate(endpoint, text, tmp_path / "c", timeout=1, retries=1)
     release.set()
     assert not (tmp_path / "c" / MANIFEST).exists()
 
