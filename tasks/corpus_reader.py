@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from tasks.errors import UserError, unknown
+from tasks.errors import UserError, did_you_mean_path, unknown
 from tasks.records import Count, Name, Record, Share, Size, read_record
 from tasks.rows import ANSWERS, Rows, answered
 from tasks.shards import ShardEntry
@@ -148,9 +148,12 @@ def read_corpus_manifest(directory: Path) -> CorpusManifest:
     path = directory / MANIFEST
     if not path.is_file():
         unfinished = any(directory.glob("data/*.parquet"))
-        problem = f"{directory} is an unfinished corpus" if unfinished else f"{directory} is not a corpus"
+        what = "an unfinished" if unfinished else "not a"
+        problem = f"{directory} is {what} corpus: it has no {MANIFEST}"
+        if not directory.exists():
+            problem = f"there is no corpus {directory}{did_you_mean_path(directory)}"
         raise UserError(
-            f"{problem}: it has no {MANIFEST}",
+            problem,
             expected="a directory written by `mtkd augment`",
             hint="run the `mtkd augment` command again to resume it"
             if unfinished

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.data_quality import imbalance, leakage, token_problems
-from tasks.errors import UserError, shorten
+from tasks.errors import UserError, counted, shorten
 from tasks.overlap import overlap_warnings
 from tasks.raw_table import Level, RawTable
 from tasks.row_hashes import RowHashes, hash_rows
@@ -20,7 +21,7 @@ from tasks.split_statistics import Lengths, SplitStatistics
 from tasks.task import UNLABELLED, Task
 from tasks.task_types.labels import ParsedLabels, RowProblem
 from tasks.unlabelled import UnlabelledRequest, append_unlabelled
-from tasks.validation import Problem, find_problems
+from tasks.validation import Problem, find_problems, is_blank
 
 
 @dataclass(frozen=True)
@@ -265,9 +266,10 @@ def _unlabelled_report(
     task: Task, rows: Rows, leaks: Sequence[str], train: np.ndarray | None, max_length: int
 ) -> SplitReport:
     path = f"{task.name}/{UNLABELLED}"
-    found = SplitStatistics(task, train)
+    found, blank = SplitStatistics(task, train), 0
     for part in rows.parts():
         found.add(RawTable(pa.table(dict(zip(task.columns, part.texts, strict=True))), path))
+        blank += sum(pc.sum(is_blank(texts)).as_py() for texts in part.texts)
     return SplitReport(
         task=task.name,
         split=UNLABELLED,
@@ -278,6 +280,7 @@ def _unlabelled_report(
         duplicates=len(rows) - len(found.distinct()),
         overlap=None if train is None else found.seen,
         problems=(
+            *([Problem(path, None, counted(blank, "empty text"), "warning")] if blank else []),
             *(Problem(path, None, leak, "warning") for leak in leaks),
             *token_problems(task, found, max_length),
         ),

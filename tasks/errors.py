@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from tasks.urls import as_url
 
@@ -57,7 +58,8 @@ def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = N
     """
     names = sorted(known)
     problem = f"unknown {what} {value!r}{did_you_mean(value, names)}"
-    return UserError(problem, expected=shorten(names, value), hint=hint)
+    shown = [repr(name) if re.search(r"[\s,]", name) else name for name in names]
+    return UserError(problem, expected=shorten(shown, value), hint=hint)
 
 
 def did_you_mean(value: str, names: Sequence[str]) -> str:
@@ -67,6 +69,13 @@ def did_you_mean(value: str, names: Sequence[str]) -> str:
     ratios = [difflib.SequenceMatcher(None, name, value).ratio() for name in near]
     equal = [name for name, ratio in zip(near, ratios, strict=True) if ratio == max(ratios)]
     return f" (did you mean {' or '.join(repr(name) for name in equal[:2])}?)" if equal else ""
+
+
+def did_you_mean_path(path: Path) -> str:
+    """The same for a path that does not exist, with what is beside it."""
+    folder = path.parent
+    beside = [str(folder / entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
+    return did_you_mean(str(path), beside)
 
 
 def a_type(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -20,6 +21,7 @@ KINDS = ("classify", "regress", "multilabel", "span")
 MOST_LABELS = 1000
 _MOST_NUMBERS = 50  # different whole numbers that are taken for classes
 _NO_SCORE = (None, "", "nan")
+_WORD = re.compile(r"[a-z]+")
 _RARE = 0.05  # texts with fewer different values per row are taken for a category
 _SCORES = ("score", "rating", "stars", "similarity")
 _LABELS = (
@@ -51,6 +53,7 @@ class Guess:
         range: lowest and highest score (regress).
         unanswerable: True if rows have no answer (span).
         others: text columns that were not chosen.
+        other_labels: columns that could be the label, too; empty if its name says that it is.
     """
 
     kind: str
@@ -60,6 +63,7 @@ class Guess:
     range: tuple[float, float] | None = None
     unanswerable: bool = False
     others: tuple[str, ...] = ()
+    other_labels: tuple[str, ...] = ()
 
 
 def guess_task(
@@ -94,12 +98,15 @@ def guess_task(
         if name not in table.column_names:
             raise unknown(f"column of {what}:", name, table.column_names)
     if kind is not None and kind not in KINDS:
-        raise unknown("task type to start from:", kind, KINDS)
+        raise unknown("task type", kind, KINDS)
+    other_labels: list[str] = []
     if label is None:
-        label = _label_column(table, columns, what)
+        label, *other_labels = _label_columns(table, columns, what)
         _refuse_row_as_names(label, table[label], what)
     kind = kind or _kind(table[label], label, what)
-    found = replace(_guess_columns(table, columns, label, kind, what), kind=kind)
+    found = _guess_columns(table, columns, label, kind, what)
+    other_labels = [name for name in other_labels if name not in found.columns]
+    found = replace(found, kind=kind, other_labels=tuple(other_labels))
     if kind == "regress":
         return replace(found, range=_range(table[label], label, what))
     if "labels" in task_type(kind).fields:
@@ -127,12 +134,14 @@ def _is_nested(kind: pa.DataType) -> bool:
     return bool(pa.types.is_nested(kind))
 
 
-def _label_column(table: pa.Table, columns: Sequence[str], what: str) -> str:
-    """The column with a usual name of labels; else the one with the fewest values that repeat."""
+def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[str]:
+    """The column with a usual name of labels; else those with few values that repeat, the most likely first:
+    a usual name is a part of its name, fewer rows have no value, it has fewer values.
+    """
     names = {name.lower(): name for name in table.column_names if name not in columns}
     for name in (*_LABELS, *_SCORES):
         if name in names:
-            return names[name]
+            return [names[name]]
     sizes = {
         name: len(pc.unique(label_texts(table[name])))
         for name in names.values()
@@ -146,7 +155,12 @@ def _label_column(table: pa.Table, columns: Sequence[str], what: str) -> str:
             expected=f"a column with 2 to {most:,} different values",
             hint=f"name it with `label=COLUMN`; the columns are {shorten(table.column_names)}",
         )
-    return min(fitting, key=lambda name: fitting[name])
+
+    def unlikely(name: str) -> tuple[bool, int, int]:
+        usual = set(_WORD.findall(name.lower())) & {*_LABELS, *_SCORES}
+        return not usual, int(sum(missing(label_texts(table[name])))), fitting[name]
+
+    return sorted(fitting, key=unlikely)
 
 
 def _refuse_row_as_names(label: str, column: pa.ChunkedArray, what: str) -> None:
@@ -244,7 +258,9 @@ def _range(column: pa.ChunkedArray, label: str, what: str) -> tuple[float, float
     """The whole numbers around the scores."""
     scores = _numbers(text for text in label_texts(column).to_pylist() if text not in _NO_SCORE)
     if not scores or min(scores) == max(scores):
-        raise UserError(f"the label column {label!r} of {what} holds no scores", expected="different numbers")
+        raise UserError(
+            f"the label column {label!r} of {what} does not hold scores", expected="numbers, not all equal"
+        )
     return float(math.floor(min(scores))), float(math.ceil(max(scores)))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from tasks.errors import UserError
+from tasks.errors import UserError, counted, shorten
 
 Loaded = TypeVar("Loaded")
 DEFAULT_ENCODER = "minilm"
@@ -119,6 +119,9 @@ def did_you_mean_model(name: str) -> str:
     return f" (did you mean {similar!r}?)" if similar else ""
 
 
+_OF_MODELS = ("config.json", "model.json", "run.json")  # a directory of a model or run has one of them
+
+
 def _expected(what: str) -> str:
     directory = "written by `save_pretrained`" if what != "model" else "of an mtkd model or run"
     return f"a directory {directory}, or a model's name on the Hugging Face hub"
@@ -128,6 +131,13 @@ def _not_loaded(what: str, name: str, error: Exception) -> UserError:
     if (Path(name) / "run.json").is_file():
         return UserError(
             f"the run in {name} has no model yet", hint="run its command again; it resumes where it stopped"
+        )
+    inside = Path(name).iterdir() if Path(name).is_dir() else ()
+    models = sorted(str(place) for place in inside if any((place / file).is_file() for file in _OF_MODELS))
+    if models and not any((Path(name) / file).is_file() for file in _OF_MODELS):
+        return UserError(
+            f"{name} is not a model, but the directory of {counted(len(models), 'other')}",
+            expected=shorten(models),
         )
     reason = str(error).strip().split("\n")[0]
     return UserError(

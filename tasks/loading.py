@@ -22,7 +22,7 @@ from tasks.schema import fit_columns
 from tasks.sources import DataSource
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
-from tasks.validation import Problem, find_problems, summarise
+from tasks.validation import NULL_TEXT, Problem, find_problems, summarise
 
 _SHOWN = 8
 
@@ -102,6 +102,8 @@ def _invalid(problems: Iterable[Problem], what: str, hint: str | None) -> UserEr
     count = itertools.count()
     errors = (problem for problem in problems if problem.level == "error" and next(count) >= 0)
     shown = "\n".join(f"  {line}" for _, line in summarise(errors)[:_SHOWN])
+    if hint is None and NULL_TEXT in shown:
+        hint = "drop the rows without text, or name their columns as the others do"
     return UserError(f"{counted(next(count), 'problem')} in {what}:\n{shown}", hint=hint)
 
 

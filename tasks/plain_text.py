@@ -57,7 +57,12 @@ class TextFiles:
             raise UserError(f"no such file or directory: {path}", expected=f"text as {', '.join(_FORMATS)}")
         paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if _readable(p))
         if not paths or not all(map(_readable, paths)):
-            raise UserError(f"{path} contains no readable text files", expected=", ".join(_FORMATS))
+            problem = "is not a text file" if path.is_file() else "contains no text files"
+            raise UserError(
+                f"{path} {problem} that can be read",
+                expected=", ".join(_FORMATS),
+                hint="convert tables to JSON lines or parquet with a column of texts",
+            )
         for file in paths:
             if file.suffix == ".parquet":
                 _check_column(file, column)

@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from tasks.errors import UserError, brief
+from tasks.errors import UserError, brief, did_you_mean_path
 from tasks.files import write_json
 from tasks.urls import with_urls
 
@@ -197,7 +197,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise UserError(f"no such file: {path}") from error
+        raise UserError(f"no such file: {path}{did_you_mean_path(path)}") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 

@@ -30,7 +30,7 @@ def fit_columns(task: Task, split: str, raw: RawTable) -> pa.Table:
             nearest = f" (did you mean {near[0]!r}?)" if near else ""
             raise UserError(
                 f"{raw.path} has no column {name!r}, which task {task.name!r} needs{nearest}",
-                hint=f"it has {shorten(present, name)}: rename one, or name it in the task's TOML file",
+                hint=f"it has {shorten(present, name)}: rename one, or change the columns of the task",
             )
     _check_types(task, table, raw.path)
     for name in task.columns:

@@ -120,7 +120,7 @@ class TableSource(DataSource):
 
     def check_hint(self, task: Task) -> str:
         """How to list all problems of a task's data."""
-        return f"mtkd.check_data(data, {task.name!r}).all_problems lists all problems"
+        return "mtkd.check_data(data, tasks).all_problems lists all problems"
 
     def missing(self, task: Task, split: str) -> UserError:
         """The error for a split that is not in memory; it suggests which key to rename."""

@@ -221,8 +221,13 @@ def _text(value: Any) -> str:
     return value
 
 
+def is_name(text: str) -> bool:
+    """True if a task can have this name: `A_NAME`."""
+    return re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,99}", text) is not None and text not in RESERVED
+
+
 def _name(value: Any) -> str:
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,99}", _text(value)) or value in RESERVED:
+    if not is_name(_text(value)):
         raise ValueError
     return value
 
@@ -298,12 +303,12 @@ def _files(value: Any) -> dict[str, Any]:
 
 
 _NAMES = "a list of distinct strings"
-_A_NAME = "up to 100 letters, digits, _ and -, starting with a letter, and not a method of torch's modules"
+A_NAME = "up to 100 letters, digits, _ and -, starting with a letter; not a reserved word such as train"
 _FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "extends": (_text, f"a built-in task: {', '.join(TASKS)}"),
     "name": (
         _name,
-        _A_NAME,
+        A_NAME,
     ),
     "kind": (_kind, "a task type"),
     "columns": (_columns, "a list of one or two column names"),

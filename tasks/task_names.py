@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tasks.errors import UserError, a_type, unknown
 from tasks.glue import TASKS
@@ -31,10 +32,9 @@ def resolve(spec: TaskSpec, known: Iterable[Task] = ()) -> list[Task]:
         UserError: a name is unknown, a file is missing or invalid, no task is named, or two different tasks
             have the same name.
     """
-    parts: Sequence[str | Path | Task] = [spec] if isinstance(spec, str | Path | Task) else list(spec)
     chosen: dict[str, Task] = {}
     own = {task.name: task for task in known}
-    for part in parts:
+    for part in _parts(spec):
         for task in _tasks_of(part, own):
             if chosen.setdefault(task.name, task) != task:
                 raise UserError(
@@ -52,8 +52,13 @@ def resolve(spec: TaskSpec, known: Iterable[Task] = ()) -> list[Task]:
 
 def describe(spec: TaskSpec) -> str:
     """A task specification as text, in the form used on the command line."""
-    parts = [spec] if isinstance(spec, str | Path | Task) else list(spec)
-    return ",".join(part.name if isinstance(part, Task) else str(part) for part in parts)
+    return ",".join(part.name if isinstance(part, Task) else str(part) for part in _parts(spec))
+
+
+def _parts(spec: TaskSpec) -> list[Any]:
+    if isinstance(spec, str | Path | Task) or not isinstance(spec, Iterable):
+        return [spec]
+    return list(spec)
 
 
 def _tasks_of(part: str | Path | Task, own: Mapping[str, Task]) -> list[Task]:

@@ -19,9 +19,7 @@ _AT_START = re.compile(rf"({_SCHEME}):/+")
 def cache_directory() -> Path:
     """Where local copies are: $MTKD_CACHE, by default ~/.cache/mtkd."""
     place = os.environ.get("MTKD_CACHE") or "~/.cache/mtkd"
-    return Path(
-        os.path.expanduser(place)
-    ).resolve()  # Path.expanduser raises if there is no home
+    return Path(os.path.expanduser(place)).resolve()  # Path.expanduser raises if there is no home
 
 
 def as_url(text: str, kinds: str = "inputs|outputs") -> str:

@@ -101,12 +101,20 @@ def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem],
     return lines + [problem for _, problem in found], labels
 
 
+NULL_TEXT = "null instead of text"
+
+
+def is_blank(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """True for texts without a visible character; null for null."""
+    return pc.equal(pc.utf8_trim_whitespace(texts.cast(pa.large_string())), "")
+
+
 def _text_problems(task: Task, raw: RawTable) -> Iterator[tuple[int, Problem]]:
     for name in task.columns:
         texts = raw.table[name].combine_chunks()
         for row in _where(pc.is_null(texts)):
-            yield row, _row_problem(raw, row, name, "null instead of text")
-        for row in _where(pc.equal(pc.utf8_trim_whitespace(texts), "")):
+            yield row, _row_problem(raw, row, name, NULL_TEXT)
+        for row in _where(is_blank(texts)):
             yield row, _row_problem(raw, row, name, "empty text", level="warning")
 
 

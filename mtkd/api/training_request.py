@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import MtkdWarning
+from tasks.errors import MtkdWarning, UserError, a_type
 from tasks.task import Task
 from tasks.task_names import describe, resolve
 from tasks.urls import as_url
@@ -36,17 +36,29 @@ def prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = 
     request = Request(
         data=str(data) if isinstance(data, str | Path) else data if data is None else open_data(data),
         tasks=str(tasks) if isinstance(tasks, str | Path) else tasks,
-        out=Path(options["out"]),
+        out=_directory(options["out"]),
         **{name: options[name] for name in ("limit", "eval_limit", "resume", "overwrite", "device")},
     )
     return loaded, request
+
+
+def _directory(out: Any) -> Path:
+    if not isinstance(out, str | Path):
+        raise UserError(f"`out` cannot be {a_type(out)}", expected="the path of a directory to write to")
+    return Path(out)
 
 
 def load_recipe(command: str, recipe: str, options: Mapping[str, Any]) -> Any:
     """The validated settings of a recipe, with those that a function's arguments change."""
     from mtkd.recipes import load_settings
 
-    changes = _train_changes(command, options) | dict(options["settings"] or {})
+    settings = options["settings"] or {}
+    if not isinstance(settings, Mapping):
+        raise UserError(
+            f"`settings` cannot be {a_type(settings)}",
+            expected='a mapping such as {"train.weight_decay": 0.1}',
+        )
+    changes = _train_changes(command, options) | dict(settings)
     return load_settings(recipe, command, changes, describe(options["tasks"]))
 
 

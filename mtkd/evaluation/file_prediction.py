@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import MtkdWarning, UserError, did_you_mean, unknown
+import numpy as np
+
+from tasks.errors import MtkdWarning, UserError, counted, did_you_mean_path, unknown
 from tasks.file_readers import READERS, read_batches, suffix_of
 from tasks.file_writers import open_writer
 from tasks.loading import unlabelled_rows
@@ -16,6 +18,7 @@ from tasks.raw_table import RawTable
 from tasks.rows import Rows
 from tasks.task import Task
 from tasks.text_lines import STANDARD
+from tasks.validation import is_blank
 
 BLOCK = 8192
 _ALL = 2**31 - 1  # rows
@@ -55,8 +58,15 @@ def predict_file(
         for raw in read_batches(source, task.columns, size, read):
             yield raw, unlabelled_rows(task, raw)
 
-    total = None if source == STANDARD else sum(len(rows) for _, rows in parts())
-    count = 0
+    count, total = 0, None
+    if source != STANDARD:
+        total, blank = np.sum([(len(rows), _blank(rows)) for _, rows in parts()], axis=0).tolist()
+        if blank:
+            warnings.warn(
+                f"{counted(blank, 'row')} of {source} without text: their predictions carry no information",
+                MtkdWarning,
+                stacklevel=2,
+            )
     with (
         warnings.catch_warnings(),
         progress(f"predicting {task.name}", total) as advance,
@@ -72,6 +82,12 @@ def predict_file(
     return count
 
 
+def _blank(rows: Rows) -> int:
+    """How many rows have no text in any column."""
+    blank = np.logical_and.reduce([is_blank(texts).to_numpy(zero_copy_only=False) for texts in rows.texts])
+    return int(blank.sum())
+
+
 def _formats(source: Path, out: Path, format: str | None) -> tuple[str, str]:
     """The formats of the input and of the output, as suffixes.
 
@@ -81,11 +97,9 @@ def _formats(source: Path, out: Path, format: str | None) -> tuple[str, str]:
     if format is not None and format not in FORMATS:
         raise unknown("format", format, FORMATS)
     if source != STANDARD and not source.is_file():
-        folder = source.parent
-        files = [str(entry) for entry in folder.iterdir() if entry.is_file()] if folder.is_dir() else []
         problem = f"not a file: {source}" if source.exists() else f"no such file: {source}"
         raise UserError(
-            problem + did_you_mean(str(source), files),
+            problem + did_you_mean_path(source),
             expected="a file of rows, or - for standard input",
         )
     if source != STANDARD and out.exists() and out.samefile(source):

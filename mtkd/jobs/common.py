@@ -74,7 +74,7 @@ class Request:
         identity = {
             "command": command,
             "data": self.data.name if isinstance(self.data, DataSource) else self.data,
-            "tasks": self.tasks if isinstance(self.tasks, str) else ",".join(task.name for task in tasks),
+            "tasks": ",".join(task.name for task in tasks),
             "task_digest": digest_bytes(json.dumps([task.to_json() for task in tasks]))[:16],
             "limit": self.limit,
             "eval_limit": self.eval_limit,

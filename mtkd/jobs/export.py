@@ -23,7 +23,7 @@ from mtkd.onnx_export.int8 import KEPT, lacks_vnni, quantise
 from mtkd.onnx_export.parity import check_parity
 from mtkd.runtime import OnnxModel, described_tokeniser
 from mtkd.storage.output_directory import OutputKind, check_directory, has_claim, open_directory
-from tasks.errors import UserError, shorten, unknown
+from tasks.errors import UserError, counted, shorten, unknown
 from tasks.files import digest_file, staged_directory
 from tasks.progress import say
 from tasks.records import read_record, write_record
@@ -122,7 +122,7 @@ def export(
         return _export_transformers(part, tasks, out, data, limit)
     source = {"model": None if loaded else digest_model(Path(str(model))), "tasks": [t.name for t in tasks]}
     _check_directory(out, source, overwrite)
-    say(f"tracing {part.encoder.shape.family} with {len(tasks)} tasks")
+    say(f"tracing {part.encoder.shape.family} with {counted(len(tasks), 'task')}")
     graphs = trace(part)
     with open_directory(out, EXPORTS, source, overwrite=overwrite), staged_directory(out, EXPORT) as place:
         part.tokeniser.save(place)

@@ -24,9 +24,10 @@ from tasks.guess import Guess, guess_task, without_label
 from tasks.loading import require_valid
 from tasks.schema import fit_columns
 from tasks.task import UNLABELLED, Task
-from tasks.task_file import check_task
+from tasks.task_file import A_NAME, check_task, is_name
 from tasks.task_types.labels import label_texts
 from tasks.unlabelled import checked_batches
+from tasks.validation import is_blank
 
 PIPELINE = "pipeline.toml"
 _MOST_VALIDATION = 5000  # texts that are split off
@@ -101,9 +102,17 @@ def init_pipeline(
             )
     task = _task(_name(name, names), guess)
     texts = [part for part in (parts.pop(UNLABELLED, None), *more) if part]
+    notes: list[str] = []
     for split, part in [*parts.items(), *((UNLABELLED, part) for part in texts)]:
         _check(task, split, part)
-    notes = [f"{', '.join(guess.others)} also looks like text"] if guess.others else []
+        empty = sum(pc.sum(is_blank(part.raw.table[name])).as_py() or 0 for name in task.columns)
+        notes += [f"{counted(empty, 'empty text')} in the {split} rows"] if empty else []
+    if guess.others:
+        notes.append(f"{', '.join(map(repr, guess.others))} also looks like text")
+    if guess.other_labels:
+        notes.append(f"the label could also be {', '.join(map(repr, guess.other_labels))}: `label=COLUMN`")
+    if task.kind == "classify" and kind is None and all(name.isdigit() for name in guess.labels):
+        notes.append(f"the numbers in {guess.label!r} are taken for classes: `kind=regress` for scores")
     train = parts["train"].raw.table
     gone = without_label(train[guess.label], guess.kind)
     if rows := pc.sum(gone).as_py():
@@ -147,6 +156,8 @@ def _name(given: str | None, names: Sequence[str]) -> str:
     """The name of the task: the one that is given, or that of the file, its directory or the data set."""
     if given in TASKS:
         raise UserError(f"`name={given}` is a built-in task", hint="choose another name")
+    if given is not None and not is_name(given):
+        raise UserError(f"`name={given}` cannot be the name of a task", expected=A_NAME)
     if given is not None:
         return given
     path = Path(names[0].partition(":")[0])

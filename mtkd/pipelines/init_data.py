@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.errors import UserError, counted, did_you_mean
+from tasks.errors import UserError, counted, did_you_mean_path
 from tasks.file_readers import READERS, read_file, suffix_of
 from tasks.raw_table import RawTable
 from tasks.task import UNLABELLED
@@ -96,9 +96,7 @@ def _is_file_name(name: str) -> bool:
 
 def _file(path: Path) -> Part:
     if not path.is_file():
-        folder = path.parent
-        beside = [str(folder / entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
-        problem = "is a directory" if path.is_dir() else f"does not exist{did_you_mean(str(path), beside)}"
+        problem = "is a directory" if path.is_dir() else f"does not exist{did_you_mean_path(path)}"
         raise UserError(f"the file {path} {problem}", expected=f"a file of {', '.join(READERS)}")
     raw = read_file(path, ())
     bad = [line for line in raw.bad_lines if line.level == "error"]

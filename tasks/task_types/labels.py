@@ -72,7 +72,7 @@ def read_values(
     for row in np.flatnonzero(wrong).tolist():
         value = texts[row].as_py()
         problem, kind = (
-            ("no label", "no label") if value in (None, "") else (f"label {value}", "unknown label")
+            ("no label", "no label") if value in (None, "") else (f"label {value!r}", "unknown label")
         )
         problems.append(RowProblem(row, task.label, f"{problem}; expected: {expected(value or '')}", kind))
     return ParsedLabels(values, problems)
@@ -111,9 +111,14 @@ def class_ids(task: Task, texts: pa.Array) -> np.ndarray:
     return found.cast(pa.float64()).to_numpy(zero_copy_only=False) % len(task.labels)
 
 
+_FEW = 8  # labels that are listed in their order
+
+
 def named_ids(task: Task, text: str = "") -> str:
-    """Some labels of a task with their ids, for messages; those most similar to `text` first."""
-    ids = {name: f"{number} ({name})" for number, name in enumerate(task.labels)}
+    """Some labels of a task with their ids, for messages: of many, those most similar to `text` first."""
+    ids = {name: f"{name!r} ({number})" for number, name in enumerate(task.labels)}
+    if len(ids) <= _FEW:
+        return ", ".join(ids.values())
     near = difflib.get_close_matches(text, ids, cutoff=0.5)
     return shorten([ids[name] for name in dict.fromkeys([*near, *ids])])
 

@@ -201,7 +201,7 @@ def test_many_rows_with_one_problem_are_one_line(tmp_path: Path) -> None:
     write(tmp_path / "intent/validation.parquet", [("v", "label_1")], ("a", "label"))
     report = report_on(open_data(str(tmp_path)), [task])
     first, *_ = report.splits[0].problems
-    assert first.message.startswith("label label_7x; expected: 7 (label_7)")
+    assert first.message.startswith("label 'label_7x'; expected: 'label_7' (7)")
     assert first.message.endswith(" and 69 more") and len(first.message) < 200
     lines = [line for level, line in summarise(report.all_problems) if level == "error"]
     assert len(lines) == 4 + 2
@@ -228,7 +228,10 @@ def test_rows_without_labels_are_a_split_of_the_report(tmp_path: Path) -> None:
     split = report_on(open_data(source), [PAIR]).splits[-1]
     assert (split.split, split.rows, split.duplicates, split.overlap) == ("unlabelled", 5, 1, 1)
     assert [(length.mean, length.max) for length in split.lengths] == [(1.2, 2), (1.0, 1)]
-    assert [problem.message[:28] for problem in split.problems] == ["1 of the 5 rows without labe"]
+    assert [problem.message[:28] for problem in split.problems] == [
+        "1 empty text",
+        "1 of the 5 rows without labe",
+    ]
     source["pair"]["unlabelled"][0]["label"] = 1
     found = report_on(open_data(source), [PAIR])
     assert found.errors == 1 and "column 'label' holds 1" in found.problems[-1].message

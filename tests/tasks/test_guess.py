@@ -54,6 +54,18 @@ def test_the_values_of_the_label_column_tell_the_task_type(
     assert (found.kind, found.range if kind == "regress" else found.labels) == (kind, expected)
 
 
+def test_part_of_a_usual_name_and_few_missing_values_tell_the_label() -> None:
+    gaps = ["high", "", "low", ""]
+    columns = {"body": TEXTS, "priority": gaps, "Agent's Category": ["a", "b", "c"]}
+    found = guess_task(table(**columns), "rows")
+    assert (found.label, found.other_labels) == ("Agent's Category", ("priority",))
+    columns = {"body": TEXTS, "priority": gaps, "queue": ["a", "b", "c"]}
+    found = guess_task(table(**columns), "rows")
+    assert (found.label, found.other_labels) == ("queue", ("priority",))
+    found = guess_task(table(text=TEXTS, priority=gaps, label=["a", "b"]), "rows")
+    assert (found.label, found.other_labels) == ("label", ())
+
+
 def test_a_scale_is_a_score_where_its_name_says_so() -> None:
     stars = [1, 2, 3, 4, 5]
     assert guess_task(table(text=TEXTS, stars=stars), "rows").range == (1.0, 5.0)
@@ -114,7 +126,7 @@ MANY = pa.table(
             {"kind": "rank"},
             ["'rank'", "expected: span, classify,"],
         ),
-        (table(text=TEXTS, label=["a", "b"]), {"kind": "regress"}, ["'label' of rows holds no scores"]),
+        (table(text=TEXTS, label=["a", "b"]), {"kind": "regress"}, ["'label' of rows does not hold scores"]),
         (table(n=range(40), label=[0, 1]), {}, ["no column of rows looks like text"]),
     ],
 )

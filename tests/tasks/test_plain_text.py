@@ -60,7 +60,7 @@ def test_the_digest_follows_the_content(tmp_path: Path) -> None:
         ),
         ("a.jsonl", b'{"body": "x"}', r"line 1: .*key 'text'"),
         ("a.parquet", b"PAR?", "a.parquet is not a parquet file"),
-        ("a.doc", b"x", "contains no readable text files"),
+        ("a.doc", b"x", "is not a text file that can be read"),
     ],
 )
 def test_text_that_cannot_be_read(name: str, content: bytes, complaint: str, tmp_path: Path) -> None:

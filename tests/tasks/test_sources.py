@@ -376,11 +376,15 @@ HEAD = "one,two,label\n"
             "one,tow,label\na,b,1\n",
             "no column 'two', which task 'own' needs (did you mean 'tow'?)",
         ),
-        ("train.csv", HEAD + "a,b,2\n", "train.csv:2: column 'label': label 2; expected: 0 (no), 1 (yes)"),
-        ("train.csv", HEAD + "a,b,-1\n", "label -1"),
+        (
+            "train.csv",
+            HEAD + "a,b,2\n",
+            "train.csv:2: column 'label': label '2'; expected: 'no' (0), 'yes' (1)",
+        ),
+        ("train.csv", HEAD + "a,b,-1\n", "label '-1'"),
         ("train.csv", HEAD + "a,b,\n", "no label"),
-        ("train.csv", HEAD + "a,b,0.5\n", "label 0.5"),
-        ("test.csv", HEAD + "a,b,7\n", "label 7"),
+        ("train.csv", HEAD + "a,b,0.5\n", "label '0.5'"),
+        ("test.csv", HEAD + "a,b,7\n", "label '7'"),
         ("train.parquet", b"PAR1 no parquet", "cannot read"),
     ],
 )
@@ -409,7 +413,7 @@ def test_a_wrong_key_of_data_in_memory() -> None:
     rows = [{"one": "a", "two": "b", "label": 9}]
     with pytest.raises(UserError, match="rename the key 'owns' to 'own'"):
         load_rows(open_data({"owns": {"train": rows}}), OWN, "train")
-    with pytest.raises(UserError, match=r"mtkd\.check_data\(data, 'own'\)"):
+    with pytest.raises(UserError, match=r"mtkd\.check_data\(data, tasks\)"):
         load_rows(open_data({"own": {"train": rows}}), OWN, "train")
 
 
@@ -455,7 +459,7 @@ def test_bad_parquet_labels_name_the_row(tmp_path: Path) -> None:
     source = open_data(str(tmp_path))
     with pytest.raises(UserError, match=r"5 problems") as caught:
         load_rows(source, TASKS["stsb"], "train")
-    assert "train.parquet, row 2: column 'label': label 5.09999" in str(caught.value)
+    assert "train.parquet, row 2: column 'label': label '5.09999" in str(caught.value)
     with pytest.raises(UserError, match=r"2 problems"):  # 5.1 and inf; the rest may be unlabelled
         load_rows(source, TASKS["stsb"], "test")
 

@@ -26,7 +26,7 @@ from augment.questions.generation.paragraphs import (
 from augment.questions.rules.ask import ask, is_english
 from augment.questions.rules.rule_augmenter import RULES, RuleQuestions, load_entities
 from tasks.corpus_reader import MANIFEST, CorpusManifest
-from tasks.errors import UserError, unknown
+from tasks.errors import UserError, counted, unknown
 from tasks.rows import Rows
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def prepare_generation(
         method = RuleQuestions(config.spacy, str(config.words or "any"), counts.sentence())
         if paragraphs and not any(ask(paragraph.text, 1, entities) for paragraph in paragraphs):
             raise UserError(
-                f"the rules find nothing to ask in the {len(paragraphs)} paragraphs of {config.text}",
+                f"the rules find nothing to ask in {config.text} ({counted(len(paragraphs), 'paragraph')})",
                 expected="text in whole English sentences, with names, dates, numbers or places",
             )
     elif config.asks_endpoint:

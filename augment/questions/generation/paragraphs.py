@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from augment.questions.sentences import group_sentences, sentences
-from tasks.errors import UserError, unknown
+from tasks.errors import UserError, counted, unknown
 from tasks.plain_text import PlacedText, TextFiles
 from tasks.rows import Rows
 
@@ -86,13 +86,11 @@ class Counts:
             (self.cut, f"cut into {self.pieces} pieces"),
             (self.shortened, "too long for the generator (it read the sentences that fit)"),
             (self.too_long, "left out because no sentence fits the generator"),
-            (
-                self.not_english,
-                "left out because they are not English sentences, the only ones that the rules know",
-            ),
+            (self.not_english, "skipped because the rules work for English only"),
         ]
         details = "; ".join(f"{count} {what}" for count, what in parts if count)
-        return f"{self.read} paragraphs read, {self.kept} kept{': ' if details else ''}{details}."
+        start = f"{counted(self.read, 'paragraph')} read, {self.kept:,} kept"
+        return f"{start}: {details}." if details else f"{start}."
 
 
 def open_paragraphs(spec: str, column: str, title: str, split: str = "train") -> Iterator[Paragraph]:

@@ -30,7 +30,7 @@ def is_english(text: str) -> bool:
     words = _WORD.findall(text.lower())
     if len(words) < _LEAST_WORDS:  # too short to tell by frequent words
         return sum(word.isascii() for word in words) * 2 >= len(words)
-    return sum(word in WORDS["english"] for word in words) >= _LEAST_ENGLISH * len(words)
+    return sum(word in WORDS["english"] for word in words) >= max(1, int(_LEAST_ENGLISH * len(words)))
 
 
 def ask(text: str, count: int | None = None, entities: Entities | None = None) -> list[RuleQuestion]:

@@ -386,6 +386,26 @@ def test_errors_name_arguments_and_the_command_line_shows_options(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    "given, complaint",
+    [
+        ({"settings": ["train.epochs=3"]}, "`settings` cannot be a list"),
+        ({"tasks": 3}, "a task cannot be an int"),
+        ({"out": None}, "`out` cannot be a NoneType"),
+    ],
+)
+def test_an_argument_of_another_type_is_an_error(given: dict[str, Any], complaint: str) -> None:
+    words: dict[str, Any] = {"data": "pocket", "tasks": "rte", "out": "run"}
+    with pytest.raises(mtkd.UserError, match=complaint):
+        mtkd.refine(**(words | given))
+
+
+def test_the_directory_of_several_models_is_not_a_model(teacher: mtkd.Model) -> None:
+    assert teacher.path is not None
+    with pytest.raises(mtkd.UserError, match=r"is not a model, but the directory of .*\n.*teacher"):
+        mtkd.load(teacher.path.parent)
+
+
 def test_stores_corpora_and_reports(teacher: mtkd.Model, tmp_path: Path) -> None:
     words = {"data": "pocket", "tasks": ["rte"], "teacher": teacher.path, "limit": 16}
     sets = {"student.max_length": 24, "student.transformer.layers": 2, "student.transformer.heads": 2}

@@ -169,6 +169,13 @@ def test_a_file_is_checked_before_its_first_row_is_predicted(tmp_path: Path) -> 
         predict_file(lambda rows: pytest.fail("predicted"), TASK, source, tmp_path / "o.csv", block=5)
 
 
+def test_rows_without_text_are_counted(tmp_path: Path) -> None:
+    texts = ["a word", "", " \t", "more words"]
+    source = write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in texts])
+    with pytest.warns(mtkd.MtkdWarning, match=r"2 rows of .*in\.jsonl without text"):
+        assert predict_file(by_length, TASK, source, tmp_path / "out.jsonl", block=3) == 4
+
+
 def test_groups_are_ranked_as_a_whole(tmp_path: Path) -> None:
     rank = Task("r", "rank", ("text",), labels=("no", "yes"), group="id", positive=1)
     sizes = []

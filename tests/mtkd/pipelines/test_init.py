@@ -114,6 +114,17 @@ def test_files_keep_their_place_and_names_tell_their_use(suffix: str, tmp_path: 
     assert request.append(open_data(None), task, load_rows(open_data(None), task, "train"))[1] == 30
 
 
+def test_notes_say_what_else_the_data_could_be(tmp_path: Path) -> None:
+    rows = [{"text": f"word {n} here" if n % 9 else " ", "urgent": n % 2, "grade": n % 3} for n in range(40)]
+    result = mtkd.init_pipeline(write(tmp_path / "a.csv", rows), out=tmp_path / "job")
+    assert result.task.label == "urgent" and result.task.kind == "classify"
+    assert result.notes[:3] == (
+        "5 empty texts in the train rows",
+        "the label could also be 'grade': `label=COLUMN`",
+        "the numbers in 'urgent' are taken for classes: `kind=regress` for scores",
+    )
+
+
 def test_the_split_does_not_depend_on_the_order_and_keeps_texts_together(tmp_path: Path) -> None:
     rows = pocket("sst2", "train")[:100] * 2
     held = []
@@ -205,7 +216,11 @@ ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
         ({"a.csv": ROWS}, ["--validation", "b.csv"], ["b.csv does not exist (did you mean 'a.csv'?)"]),
         ({"a.csv": ROWS}, ["--validation-fraction", "1"], ["--validation-fraction 1"]),
         ({"a.csv": ROWS}, ["--name", "rte"], ["--name rte is a built-in task"]),
-        ({"a.csv": ROWS}, ["--name", "a b"], ["name = 'a b' is not valid"]),
+        (
+            {"a.csv": ROWS},
+            ["--name", "a b"],
+            ["--name a b cannot be the name of a task", "starting with a letter"],
+        ),
         ({"a.csv": ROWS}, ["--label", "text", "--columns", "text"], ["one column has two roles: text, text"]),
         ({"a.csv": ROWS[:1] * 20 + [ROWS[1] | {"text": "row number 0"}]}, [], ["one text cannot be split"]),
     ],

@@ -549,7 +549,7 @@ def test_estimates_before_anything_is_sent(
     assert Estimate.of(4000, 10, 0, 100, Prices()).cost is None
     text.write_text("Anna Berg was born in Oslo in 1850.\n")
     rules = mtkd("augment", "questions", "generate", "--text", text, "--out", tmp_path / "c", "--dry-run")
-    assert rules.code == 0 and "1 paragraphs read" in rules.out and not (tmp_path / "c").exists()
+    assert rules.code == 0 and "1 paragraph read" in rules.out and not (tmp_path / "c").exists()
 
 
 # Texts

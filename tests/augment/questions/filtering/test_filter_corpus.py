@@ -385,7 +385,7 @@ def test_the_command(mtkd: Callable, teacher, corpus, tmp_path):
         (("--min-confidence", "inf"), "--min-confidence inf"),
         (("--shard-rows", 0), "--shard-rows 0"),
         (("--min-confidence", 9), "no question was kept"),
-        (("--corpus", "nowhere"), "nowhere is not a corpus"),
+        (("--corpus", "nowhere"), "there is no corpus nowhere"),
     ],
 )
 def test_invalid_usage_is_one_error_and_writes_nothing(

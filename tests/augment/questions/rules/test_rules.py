@@ -192,7 +192,9 @@ def test_a_corpus_with_answers_and_paragraphs_that_cannot_be_used(text, tmp_path
     assert [row["copy"] for row in rows[:6]] == [1, 2, 3, 1, 2, 3]
     again = mtkd(*command, "--out", tmp_path / "c")
     shown = again.out
-    assert "9 left out because they are not English" in again.err and "paragraphs without any" in shown
+    assert (
+        "9 skipped because the rules work for English only" in again.err and "paragraphs without any" in shown
+    )
     assert shown.split("squad")[1].split()[:4] == ["12", "27", "9", "3"]
 
 
@@ -259,6 +261,8 @@ def test_names_from_spacy(tmp_path, monkeypatch):
 
 def test_other_languages_are_recognised():
     assert [is_english(text) for text in PARAGRAPHS] == [True, True, False, False, False, True, True]
+    assert is_english("Marie Curie discovered radium in Paris in 1898. She won two Nobel Prizes.")
+    assert not is_english("Die Stadt liegt in der Nähe von Berlin und wurde im Jahr 1898 gegründet.")
 
 
 def test_text_and_options_that_cannot_be_used(text, tmp_path):
@@ -268,8 +272,8 @@ def test_text_and_options_that_cannot_be_used(text, tmp_path):
         return str(caught.value)
 
     for line, expected in (
-        (PARAGRAPHS[2], "1 left out because they are not English"),
-        (PARAGRAPHS[5], "the rules find nothing to ask in the 1 paragraphs"),
+        (PARAGRAPHS[2], "1 skipped because the rules work for English only"),
+        (PARAGRAPHS[5], "the rules find nothing to ask in "),
     ):
         (tmp_path / "t.txt").write_text(line)
         assert expected in refused(tmp_path / "t.txt")
