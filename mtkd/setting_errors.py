@@ -15,11 +15,15 @@ from tasks.errors import UserError, brief, unknown
 
 _UNION_PARTS = ("float", "str", "int", "constrained-int", "constrained-float")
 _USUAL_NAMES = {"learning_rate": "lr", "batch": "batch_size"}  # in other libraries -> here
+_REFERENCE = "mtkd recipes show NAME --all lists all settings"
 _NOT_SET = ("name", "summary", "source")
 
 
-def validate(model: type[Strict], values: Mapping[str, Any]) -> Any:
+def validate(model: type[Strict], values: Mapping[str, Any], reference: str = _REFERENCE) -> Any:
     """Build settings from plain values.
+
+    Args:
+        reference: where all keys are described, the hint for an unknown one.
 
     Raises:
         UserError: a key or value is invalid; the message names the first such key, its value and what is
@@ -28,10 +32,12 @@ def validate(model: type[Strict], values: Mapping[str, Any]) -> Any:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise _explain(model, values, error) from error
+        raise _explain(model, values, error, reference) from error
 
 
-def _explain(model: type[BaseModel], values: Mapping[str, Any], error: ValidationError) -> UserError:
+def _explain(
+    model: type[BaseModel], values: Mapping[str, Any], error: ValidationError, reference: str
+) -> UserError:
     first = error.errors()[0]
     # For a setting with several allowed types, the location also contains the type ("float", "list[...]").
     where = [str(p) for p in first["loc"] if p not in _UNION_PARTS and "[" not in str(p)]
@@ -46,7 +52,7 @@ def _explain(model: type[BaseModel], values: Mapping[str, Any], error: Validatio
         beside = [name for name in known if name.startswith(f"{section}.")] if section else known
         near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known
         near = [name for name in beside if name.rsplit(".", 1)[-1] == usual] or near
-        return unknown("setting", key, near, hint="mtkd recipes show NAME --all lists all settings")
+        return unknown("setting", key, near, hint=reference)
     if first["type"] == "missing" and where[0] == "terms" and where[2:] == ["loss"]:
         known = [name for name, term in values["terms"].items() if "loss" in term]
         return unknown("term", where[1], known, hint=f"a new term needs `{key}=...`")

@@ -13,7 +13,7 @@ from mtkd.losses.term_settings import Strict
 from mtkd.recipes import load_settings, recipe_command
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
-from tasks.errors import UserError, unknown
+from tasks.errors import UserError, did_you_mean, did_you_mean_path, shorten, unknown
 from tasks.records import Seed, Text, parse_toml, read_toml
 from tasks.sampler import check_epochs
 
@@ -171,7 +171,7 @@ class Grid(Strict):
             load_settings(self.refine.recipe, "refine", self.refine.set)
         rows = [*self.cells, *([TEACHER] if self.refine else [])]
         if self.reference and self.reference not in rows:
-            raise unknown("cell (reference)", self.reference, rows)
+            raise unknown("cell named as the reference:", self.reference, rows)
         for name, cell in self.cells.items():
             try:
                 self._check_cell(name, cell)
@@ -226,10 +226,12 @@ def load_grid(
     elif Path(name).is_file():
         values = read_toml(Path(name))
     else:
-        raise unknown(
-            "grid", name, grid_names(), hint="or pass the path of a TOML file (see docs/compare.md)"
+        near = did_you_mean_path(Path(name)) if name.endswith(".toml") else did_you_mean(name, grid_names())
+        raise UserError(
+            f"there is no grid {name!r}{near}",
+            expected=f"a TOML file (docs/compare.md), or one of {shorten(grid_names(), name)}",
         )
-    grid: Grid = validate(Grid, values | dict(changes))
+    grid: Grid = validate(Grid, values | dict(changes), "docs/compare.md describes a grid's keys")
     for cell in without:
         if cell not in grid.cells:
             raise unknown("cell", cell, grid.cells)

@@ -63,7 +63,7 @@ def _of_encoder(
     encoder = _encoder(grid, inputs, spec)
     if encoder is None or task.train is None:
         raise UserError("the teacher does not say which pretrained encoder it started from")
-    source = open_data(inputs.data)
+    source = open_data(inputs.data or None)
     limit = min(inputs.limit or TRAINING_ROWS, TRAINING_ROWS)
     train = load_rows(source, task, task.train, limit)
     present = [split for split in task.validation if split in source.splits(task)]

@@ -212,8 +212,14 @@ def pretrained_encoder(model: Path) -> str | None:
     if base is None and record.is_file():
         identity = read_run_record(record)["identity"]
         before = identity.get("teacher") or identity.get("model")
-        return encoder_of(before) if isinstance(before, str) else None
+        return encoder_of(_found_again(before, record.parent)) if isinstance(before, str) else None
     return base
+
+
+def _found_again(name: str, run: Path) -> str:
+    """A model that a run named, also where its path is relative to a directory around that of the run."""
+    places = (place / name for place in run.resolve().parents)
+    return name if Path(name).is_dir() else next((str(place) for place in places if place.is_dir()), name)
 
 
 def encoder_of(teacher: str) -> str | None:

@@ -147,6 +147,11 @@ def validate_run(
     spec = _student_spec(settings, teacher_ref, student)
     _check_spans(tasks, spec)
     from_labels = settings.supervision == "labels"
+    if from_labels and student is None and settings.student.init_heads == "teacher":
+        warnings.append(
+            "the student learns from labels alone, but starts from the teacher's heads, so it is no control: "
+            "a control needs student.init_heads=random and student.transformer.init=encoder"
+        )
     teacher_spec = None if from_labels or not teacher_ref else teacher_ref.config.shape
     torch.manual_seed(settings.train.seed)
     built = [

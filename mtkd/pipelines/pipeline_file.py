@@ -13,7 +13,7 @@ from typing import Any
 from mtkd.jobs.grid_plan import task_words
 from mtkd.pipelines.step import TRAINS, Step, find_command, parameters
 from mtkd.recipes import assign_setting
-from tasks.errors import UserError, brief, unknown
+from tasks.errors import UserError, brief, did_you_mean_path, unknown
 from tasks.records import Seed, Size, Text, check_value, parse_toml, read_toml
 from tasks.task_names import resolve
 
@@ -58,8 +58,10 @@ def read_pipeline(file: str | Path) -> tuple[dict[str, Any], Path]:
     if str(file) in shipped():
         raw = (resources.files("mtkd.pipelines") / f"{file}.toml").read_bytes()
         return parse_toml(raw, str(file)), Path()
+    inside = path / "pipeline.toml"
+    near = f" (did you mean {str(inside)!r}?)" if inside.is_file() else did_you_mean_path(path)
     raise UserError(
-        f"there is no pipeline {str(file)!r}",
+        f"there is no pipeline {str(file)!r}{near}",
         expected=f"a TOML file, or one of {', '.join(shipped())}",
         hint="`mtkd init DATA` writes one for your data (see docs/pipelines.md)",
     )
@@ -120,7 +122,11 @@ def _expanded(name: str, table: Any, common: Mapping[str, Any], out: str) -> Ite
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise UserError(f"{name!r} is not a valid name", expected="letters, digits, _ and -")
     if not isinstance(table, dict) or not isinstance(table.get("command"), str):
-        raise UserError("it has no command", expected='a table with a command, such as command = "refine"')
+        raise UserError(
+            "it has no command",
+            expected='a table with a command, such as command = "refine"',
+            hint="the name of the step may be misspelt",
+        )
     for key, value in table.items():
         values = list(value.values()) if isinstance(value, dict) else [value]
         parts = [part for one in values for part in (one if isinstance(one, list) else [one])]

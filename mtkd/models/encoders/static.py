@@ -163,7 +163,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
                 hint="use a Transformer as the teacher, or `student.static.init=random`",
             )
         if launched().first:
-            say(f"running the teacher on each of the {config.vocab_size:,} tokens of the vocabulary, once")
+            say(f"running the teacher on each of the {config.vocab_size:,} tokens for the student's vectors")
         vectors = principal_components(teacher_states(context.teacher, context), config.width)
         weights = rarity_weights(context, settings.static.sif)
         return cls(config, vectors * weights.unsqueeze(1))

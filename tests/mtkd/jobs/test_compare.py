@@ -441,7 +441,7 @@ def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> N
     (tmp_path / "grid.toml").write_text(f"{STEPS}[cells.x]\n{change}", encoding="utf-8")
     with pytest.raises(UserError, match=complaint):
         load_grid(str(tmp_path / "grid.toml"), {}, {})
-    with pytest.raises(UserError, match=r"unknown cell \(reference\) 'y'"):
+    with pytest.raises(UserError, match=r"unknown cell named as the reference: 'y'"):
         load_grid("mlkd-table-8", {"reference": "y"}, {})
 
 

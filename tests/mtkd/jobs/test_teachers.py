@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from small_students import SMALL_LSTM
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import mtkd as api
-from mtkd.jobs.teachers import by_task, describe_teachers, find_teachers, parse_labels
+from mtkd.jobs.teachers import by_task, describe_teachers, find_teachers, parse_labels, pretrained_encoder
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.teachers.group import TeacherGroup
@@ -410,3 +411,27 @@ def test_the_head_of_a_checkpoint_cannot_be_copied(
     assert set(api.distill("layerwise-3", out=tmp_path / "run", settings=settings, **given).scores) == {
         "sst2"
     }
+
+
+def test_a_control_with_the_teachers_heads_is_warned_of(tiny_teacher: Path, tmp_path: Path) -> None:
+    sets = {"student.max_length": 24, "student.transformer.layers": 1, "supervision": "labels"}
+    given: dict[str, Any] = {"teacher": tiny_teacher, "tasks": "rte", **SHORT}
+    with pytest.warns(MtkdWarning, match="starts from the teacher's heads, so it is no control"):
+        api.distill("layerwise-3", out=tmp_path / "run", settings=sets, **given)
+
+
+def test_the_encoder_of_a_relative_teacher_is_found_from_another_directory(
+    tiny_teacher: Path, tmp_path: Path
+) -> None:
+    for name in ("teacher", "student"):
+        shutil.copytree(tiny_teacher, tmp_path / "job/runs" / name)
+    student = tmp_path / "job/runs/student"
+    (record,) = student.rglob("model.json")
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"base": None}))
+    (record.parent / "digests.json").unlink()
+    run = json.loads((student / "run.json").read_text())
+    run["identity"]["teacher"] = "runs/teacher"
+    run.pop("check", None)
+    (student / "run.json").write_text(json.dumps(run))
+    found = pretrained_encoder(student)
+    assert found is not None and found == pretrained_encoder(tiny_teacher)
