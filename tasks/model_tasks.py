@@ -56,13 +56,18 @@ def require_heads(known: Mapping[str, Task], tasks: Iterable[Task], what: str) -
             _check_map(task, trained)
             labels = trained.labels
         if (trained.kind, trained.labels) != (task.kind, labels):
+            new = [repr(label) for label in task.labels if label not in trained.labels]
+            gone = [repr(label) for label in trained.labels if label not in task.labels]
+            only = (("the model", gone), ("the task", new))
+            differences = [f"only {side} has {shorten(names)}" for side, names in only if names]
             raise UserError(
                 f"{what} was trained on {task.head!r} as {trained.kind} with labels "
                 f"{shorten(trained.labels) or 'none'}, but the task is now {task.kind} with labels "
                 f"{shorten(task.labels) or 'none'}",
+                expected=f"the same labels in the same order; {'; '.join(differences)}".removesuffix("; "),
                 hint="name the label of the task that each of them becomes: `map` in the task file"
                 if task.head != task.name
-                else None,
+                else "correct the labels of the task, or train on these labels",
             )
         if task.head != task.name and len(trained.columns) != len(task.columns):
             raise UserError(

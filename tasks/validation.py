@@ -91,7 +91,7 @@ def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem],
     if raw.table.num_rows == 0 and any(line.level == "error" for line in lines):
         return lines, None
     if raw.table.num_rows == 0:
-        return [*lines, Problem(raw.path, None, "the split is empty")], None
+        return [*lines, Problem(raw.path, None, "there are no rows")], None
     labels = task.type.read_labels(task, split, raw)
     if task.soft_labels is not None and split == task.train:
         soft, problems = read_soft_labels(task, raw)

@@ -33,7 +33,7 @@ class Regression(TaskType):
 
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
         """Finite scores inside the task's range, rounded to float32 as on the hub."""
-        allowed = f"{task.range[0]:g} to {task.range[1]:g}" if task.range else "a finite number"
+        allowed = f"a number from {task.range[0]:g} to {task.range[1]:g}" if task.range else "a finite number"
         values = _scores(task, label_texts(table.table[task.label]))
         return read_values(task, split, table, values, lambda text: allowed)
 

@@ -158,7 +158,7 @@ def test_labels_bad_rows_and_missing_columns_are_refused(
         appended(PAIR, str(write(tmp_path / "one.csv", {"a": rows["a"]})))
     with pytest.raises(UserError, match="null instead of text"):
         appended(PAIR, {"a": ["x", None], "b": ["y", "z"]})
-    with pytest.raises(UserError, match="the split is empty"):
+    with pytest.raises(UserError, match="there are no rows"):
         appended(PAIR, {"a": pa.array([], pa.string()), "b": pa.array([], pa.string())})
     (tmp_path / "broken.jsonl").write_text('{"a": "x", "b": "y"}\n{"a": 1}\n')
     with pytest.raises(UserError, match=r"broken.jsonl:2: the field 'b' is missing"):
