@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -73,9 +74,12 @@ def did_you_mean(value: str, names: Sequence[str]) -> str:
 
 def did_you_mean_path(path: Path) -> str:
     """The same for a path that does not exist, with what is beside it."""
-    folder = path.parent
-    beside = [str(folder / entry.name) for entry in folder.iterdir()] if folder.is_dir() else []
-    return did_you_mean(str(path), beside)
+    try:
+        beside = [entry.name for entry in itertools.islice(path.parent.iterdir(), 1000)]
+    except OSError:  # no such directory, or one that cannot be read
+        return ""
+    near = difflib.get_close_matches(path.name, beside, n=1)
+    return f" (did you mean {str(path.parent / near[0])!r}?)" if near else ""
 
 
 def a_type(value: object) -> str:
