@@ -269,7 +269,7 @@ def _unlabelled_report(
     found, blank = SplitStatistics(task, train), 0
     for part in rows.parts():
         found.add(RawTable(pa.table(dict(zip(task.columns, part.texts, strict=True))), path))
-        blank += sum(pc.sum(is_blank(texts)).as_py() for texts in part.texts)
+        blank += sum(pc.sum(is_blank(texts)).as_py() or 0 for texts in part.texts)
     return SplitReport(
         task=task.name,
         split=UNLABELLED,

@@ -60,7 +60,9 @@ def predict_file(
 
     count, total = 0, None
     if source != STANDARD:
-        total, blank = np.sum([(len(rows), _blank(rows)) for _, rows in parts()], axis=0).tolist()
+        total, blank = 0, 0
+        for _, rows in parts():
+            total, blank = total + len(rows), blank + _blank(rows)
         if blank:
             warnings.warn(
                 f"{counted(blank, 'row')} of {source} without text: their predictions carry no information",
