@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from mtkd.cli.flags import as_options
 from mtkd.cli.knowledge_store import size_text
 from mtkd.cli.options import out_option, report_options, show, table
 from tasks.errors import shorten
@@ -91,7 +92,7 @@ def init(columns: str | None, json_file: str | None, **given: Any) -> None:
     def draw() -> None:
         table(("guessed", ""), [(key, value) for key, value in rows.items() if value])
         for note in result.notes:
-            print(f"note: {note}")
+            print(f"note: {as_options(note)}")
         print(f"If a guess is wrong, correct {result.task_file}, or give --columns, --label or --kind.")
         print(f"next: mtkd run {shlex.quote(str(result.pipeline))}")
 
