@@ -267,6 +267,18 @@ def test_jobs_run_together_and_after_what_they_need(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "never").exists()
 
 
+def test_a_missing_grid_or_key_suggests_another(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text("seedz = [0]\n" + GRID, encoding="utf-8")
+    with pytest.raises(UserError, match=r"there is no grid .* \(did you mean '.*/grid\.toml'\?\)"):
+        load_grid(str(tmp_path / "gridd.toml"), {}, {})
+    with pytest.raises(UserError, match=r"(?s)'seedz' \(did you mean 'seeds'\?\).*docs/compare\.md"):
+        load_grid(str(tmp_path / "grid.toml"), {}, {})
+    with pytest.raises(
+        UserError, match=r"there is no grid 'mlkd-table-77' \(did you mean 'mlkd-table-7'\?\)"
+    ):
+        load_grid("mlkd-table-77", {}, {})
+
+
 def test_sigterm_ends_the_commands_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "started"
     stand_in(monkeypatch, f"import time; open({str(file)!r}, 'w').close(); time.sleep(600)")
