@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from mtkd.grids import TEACHER, Cell, Grid, Step
+from mtkd.jobs.grid_checks import check_inputs, learns_without_labels
 from mtkd.jobs.grid_jobs import GridInputs, Job, file_name, setting_words
-from mtkd.losses.loss_registry import loss_class
 from mtkd.models.saved_model import is_saved_model, read_saved
 from mtkd.recipes import load_settings, recipe_command
 from mtkd.settings import DistillSettings
 from tasks.errors import UserError
 from tasks.files import digest_bytes
 from tasks.task_names import resolve
-from tasks.unlabelled import UnlabelledRequest
 
 _LENGTH = re.compile(r"(^|\.)train\.(epochs|steps)$")
 
@@ -58,8 +57,7 @@ def plan(grid: Grid, inputs: GridInputs) -> list[PlannedRun]:
 class _Planner:
     def __init__(self, grid: Grid, inputs: GridInputs):
         self.grid, self.inputs = grid, inputs
-        _check_corpus(grid, inputs)
-        self._check_unlabelled()
+        check_inputs(grid, inputs)
 
     def runs(self) -> Iterator[PlannedRun]:
         if self.grid.refine and not self.inputs.store:
@@ -140,32 +138,13 @@ class _Planner:
         first = before[len(teacher) :]
         words += ["--init", str(first[0].out)] if first else []
         more = inputs.unlabelled_words(spec)
-        words += more if more and self._distils(name) else []
+        words += more if more and learns_without_labels(grid, name) else []
         other = None
         if cell.steps_of:
             (other,) = self._run(cell.steps_of, spec, seed).trained[:1]
         else:
             words += self._epochs(name, spec)
         return [Job(tuple(words), out, (*before, *([other] if other else [])), other)]
-
-    def _check_unlabelled(self) -> None:
-        names = [name for name in self.grid.cells if self._distils(name)] if self.inputs.unlabelled else []
-        if self.inputs.unlabelled and not names:
-            raise UserError(
-                "no cell of the grid can learn from rows without labels", hint="leave `unlabelled` out"
-            )
-        specs = dict.fromkeys(spec for name in names for spec in self.grid.specs_of(name))
-        tasks = [task for spec in specs for task in resolve(spec)]
-        UnlabelledRequest(self.inputs.unlabelled, self.inputs.unlabelled_limit).check(tasks)
-
-    def _distils(self, name: str) -> bool:
-        """True if a cell can learn from rows without labels."""
-        recipe = self.grid.recipe_of(name)
-        if recipe_command(recipe) != "distill":
-            return False
-        stages = load_settings(recipe, "distill", self.grid.sets_of(name)).resolved_stages()
-        losses = [loss_class(term.loss) for stage in stages for term in stage.terms.values()]
-        return any(not loss.needs_labels for loss in losses)
 
     def _refine(self, name: str, spec: str, seed: int, before: tuple[Job, ...]) -> list[Job]:
         out = self._out(name, spec, seed)
@@ -270,15 +249,6 @@ def task_words(spec: str) -> list[str]:
     words = [word.strip() for word in spec.split(",") if word.strip()]
     named = [[word] if word.endswith(".toml") else [task.name for task in resolve(word)] for word in words]
     return [name for names in named for name in names]
-
-
-def _check_corpus(grid: Grid, inputs: GridInputs) -> None:
-    wants = next((name for name, cell in grid.cells.items() if cell.corpus), None)
-    if wants is not None and inputs.corpus is None:
-        raise UserError(
-            f"the cell {wants!r} trains on an augmented corpus, but none is given",
-            hint=f"pass `corpus=DIR` made by mtkd augment, or leave the cell out with `without={wants}`",
-        )
 
 
 def _text_job(grid: Grid, cell: Cell, inputs: GridInputs, seed: int) -> Job | None:

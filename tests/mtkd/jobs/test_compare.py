@@ -267,6 +267,16 @@ def test_jobs_run_together_and_after_what_they_need(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "never").exists()
 
 
+def test_a_teacher_of_another_task_is_refused_before_the_first_run(
+    mtkd: Callable, tiny_teacher: Path, tmp_path: Path, started: list[list[str]]
+) -> None:
+    file, out = tmp_path / "grid.toml", tmp_path / "out"
+    file.write_text(GRID.replace('"rte"', '"cola"'), encoding="utf-8")
+    done = mtkd(*words_of(file, out, "--teacher", tiny_teacher))
+    assert done.code == 2 and "has no head for the task 'cola'" in done.err
+    assert not started and not out.exists()
+
+
 def test_a_missing_grid_or_key_suggests_another(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text("seedz = [0]\n" + GRID, encoding="utf-8")
     with pytest.raises(UserError, match=r"there is no grid .* \(did you mean '.*/grid\.toml'\?\)"):
