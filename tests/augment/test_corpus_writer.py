@@ -248,7 +248,7 @@ def test_a_damaged_shard_is_rejected_and_rebuilt(whole, copied):
 
 
 def test_invalid_corpora_are_rejected(copied, tmp_path):
-    with pytest.raises(UserError, match="there is no corpus .*nowhere"):
+    with pytest.raises(UserError, match=r"there is no corpus .*nowhere"):
         read_corpus(tmp_path / "nowhere")
     with pytest.raises(UserError, match="did you mean 'rte'"):
         corpus_rows(copied, "rtte")
