@@ -175,12 +175,13 @@ def staged_directory(path: Path, marker: str | None = None) -> Iterator[Path]:
 
 def move_files(source: Path, target: Path, last: str | None = None) -> None:
     """Move a file, or all files of a directory (`last` at the end), to `target`; removes the directory."""
-    files = [file for file in sorted(source.rglob("*")) if not file.is_dir()] or [source]
+    inside = source.is_dir()  # an earlier call may have moved all files, and been killed
+    files = [file for file in sorted(source.rglob("*")) if not file.is_dir()] if inside else [source]
     for file in sorted(files, key=lambda file: file == source / (last or "")):
         place = target / file.relative_to(source)
         place.parent.mkdir(parents=True, exist_ok=True)
         os.replace(file, place)
-    if source.is_dir():
+    if inside:
         shutil.rmtree(source)
 
 

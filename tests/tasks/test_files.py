@@ -187,3 +187,12 @@ def test_files_have_the_permissions_of_any_new_file(tmp_path: Path) -> None:
         save_file({"a": np.zeros(1)}, temporary / "weights.safetensors")
     for file in (tmp_path / "one.safetensors", tmp_path / "two" / "weights.safetensors"):
         assert file.stat().st_mode == expected
+
+
+def test_a_move_that_was_killed_after_its_last_file_is_finished(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "empty").mkdir(parents=True)
+    (target / "empty").mkdir(parents=True)
+    (target / "empty" / "file").write_text("moved")
+    move_files(source, target)
+    assert not source.exists() and (target / "empty" / "file").read_text() == "moved"
