@@ -8,7 +8,7 @@ and RTE.
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,10 +22,15 @@ def read_pairs(file: str) -> pa.Table:
 
 def main() -> None:
     """Write OUT from FILE..."""
-    out, *files = sys.argv[1:]
-    pairs = pa.concat_tables([read_pairs(file) for file in files])
-    pq.write_table(pairs, out)
-    print(f"{len(pairs):,} pairs: {out}")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out")
+    parser.add_argument("files", nargs="+", metavar="file")
+    args = parser.parse_args()
+    pairs = pa.concat_tables([read_pairs(file) for file in args.files])
+    pq.write_table(pairs, args.out)
+    print(f"{len(pairs):,} pairs: {args.out}")
 
 
 if __name__ == "__main__":

@@ -142,11 +142,8 @@ def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[s
     for name in (*_LABELS, *_SCORES):
         if name in names:
             return [names[name]]
-    sizes = {
-        name: len(pc.unique(label_texts(table[name])))
-        for name in names.values()
-        if not _is_nested(table[name].type) and name not in columns
-    }
+    texts = {name: label_texts(table[name]) for name in names.values() if not _is_nested(table[name].type)}
+    sizes = {name: len(pc.unique(values)) for name, values in texts.items()}
     most = min(MOST_LABELS, table.num_rows // 2)
     fitting = {name: size for name, size in sizes.items() if 2 <= size <= most}
     if not fitting:
@@ -158,7 +155,7 @@ def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[s
 
     def unlikely(name: str) -> tuple[bool, int, int]:
         usual = set(_WORD.findall(name.lower())) & {*_LABELS, *_SCORES}
-        return not usual, int(sum(missing(label_texts(table[name])))), fitting[name]
+        return not usual, int(missing(texts[name]).sum()), fitting[name]
 
     return sorted(fitting, key=unlikely)
 

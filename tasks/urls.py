@@ -17,7 +17,7 @@ _AT_START = re.compile(rf"({_SCHEME}):/+")
 
 
 def cache_directory() -> Path:
-    """Where local copies are: $MTKD_CACHE, by default ~/.cache/mtkd."""
+    """Where copies and converted models are kept: $MTKD_CACHE, by default ~/.cache/mtkd."""
     place = os.environ.get("MTKD_CACHE") or "~/.cache/mtkd"
     return Path(os.path.expanduser(place)).resolve()  # Path.expanduser raises if there is no home
 
