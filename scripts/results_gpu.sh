@@ -39,7 +39,7 @@ print("\n".join(list(dict.fromkeys(" ".join(text.split()) for text in texts))[: 
 
 contexts
 step bench python "$here/bench_gpu.py" --compile both $bench
-step generator $mtkd augment questions train --data "$data" --model fresh --format sentence --max-input 96 --max-output 32 $generator \
+step generator $mtkd augment questions train --data "$data" --model scratch --format sentence --max-input 96 --max-output 32 $generator \
   --precision bf16 --out "$out/t5" --quiet &  # beside the tables
 grid few few_labels $few
 grid full all_labels $full

@@ -63,7 +63,7 @@ def main() -> None:
     print("| | seeds | " + " | ".join(TASKS) + " | mean |")
     print("|---|---|" + "---|" * (len(TASKS) + 1))
     teacher = json.loads((out / "teacher" / "run.json").read_text())["scores"]
-    for what, key in (("best constant answer", "majority"), ("teacher", "primary")):
+    for what, key in (("best constant prediction", "majority"), ("teacher", "primary")):
         values = [100 * teacher[f"{task}/validation"][key] for task in TASKS]
         print(f"| {what} | 1 | " + " | ".join(f"{v:.1f}" for v in (*values, statistics.mean(values))) + " |")
     for what, pattern in ROWS:

@@ -1,8 +1,12 @@
-"""Progress of long jobs: a bar with an ETA on a terminal, otherwise a plain line every 15 seconds."""
+"""Progress of long jobs: a bar with an ETA on a terminal, otherwise a plain line every 15 seconds.
+
+Of the processes that a launcher such as torchrun started, only the first one prints any.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,12 +27,12 @@ def set_quiet(quiet: bool) -> None:
 
 def is_quiet() -> bool:
     """Whether progress output is off."""
-    return _quiet
+    return _quiet or (int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0")
 
 
 def say(text: str) -> None:
     """Print a status line to standard error, unless quiet."""
-    if not _quiet:
+    if not is_quiet():
         print(plain(text), file=sys.stderr, flush=True)
 
 
@@ -91,7 +95,7 @@ def progress(
     Yields:
         advance(count=1, note=""): a function to call after finishing `count` units.
     """
-    if _quiet or not show:
+    if is_quiet() or not show:
         yield lambda count=1, note="": None
     elif sys.stderr.isatty():
         yield from _bar(what, total, done, unit)

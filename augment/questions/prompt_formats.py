@@ -101,5 +101,5 @@ def _lacks(what: str) -> UserError:
     return UserError(
         f"this model's vocabulary cannot be used to generate questions: {what}",
         expected="a T5 whose tokeniser has </s>, <pad>, '?' and the words of the format",
-        hint="choose another `format` or another model, or train one with `model=fresh`",
+        hint="choose another `format` or another model, or train one with `model=scratch`",
     )

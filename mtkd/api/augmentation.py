@@ -248,7 +248,7 @@ def _write(
                 warn_caller(text)
     ready = method.prepare(rows)
     job = CorpusJob(ready, copies, source.name, __version__, command, ready.shard_copies, added)
-    with progress("copying", total_copies(job, rows), unit="copies", show=ranks.first) as advance:
+    with progress("copying", total_copies(job, rows), unit="copies") as advance:
         return write_corpus(
             job, rows, Path(out), workers=workers, overwrite=overwrite, advance=advance, ranks=ranks
         )

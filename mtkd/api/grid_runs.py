@@ -61,7 +61,7 @@ def compare(
             (see `distill`), for the cells that can learn from them.
         settings: dotted setting -> value, for every cell.
         reference: the cell that the others are compared with; by default the grid's, or its first.
-        baselines: also show the best constant answer and the baselines of a frozen encoder.
+        baselines: also show the best constant prediction and the baselines of a frozen encoder.
         jobs: how many runs at the same time, each with its share of the CPU cores.
         say: called with a line before each run, and with what went wrong.
 

@@ -148,10 +148,10 @@ class Model:
             data: "pocket", "hub", a directory, or tables such as {"rte": {"validation": frame}}; None = the
                 files that the tasks name themselves.
             tasks: by default all that the model has heads for.
-            split: another split than the validation ones.
+            split: the split to score; None = validation.
             limit: at most so many rows per split.
             against: another model, a run or a model directory, to compare with row by row.
-            baselines: compare with the best constant answer, a linear model on a frozen encoder, and cosines.
+            baselines: compare with the best constant prediction, a linear model on a frozen encoder, and cosines.
             encoder: that encoder; by default the one that the teacher started from.
             predictions: a directory for each row's prediction: parquet files TASK/SPLIT.parquet.
 

@@ -52,7 +52,7 @@ def train_questions(
     """Fine-tune a T5 to write the questions of a span task; an unfinished run is resumed.
 
     Args:
-        model: the T5 to start from, by hub name or directory; "fresh" makes a new one of `vocab_size`,
+        model: the T5 to start from, by hub name or directory; "scratch" makes a new one of `vocab_size`,
             `d_model`, `layers`, `heads` and `d_ff`.
         data, out: see `mtkd.refine`.
         task: a span task.
@@ -117,7 +117,7 @@ def generate_questions(
         model: a trained generator, by directory or hub name; "rules" asks by rules of English grammar; the
             URL of an OpenAI-compatible endpoint ("http://localhost:8000/v1") asks its `endpoint_model`.
         task: the span task that the questions are for.
-        words: "LEAST:MOST" words of a paragraph; longer ones are cut.
+        words: "MIN:MAX", the lengths of the paragraphs to use, in words; longer ones are truncated.
         workers, engine, address: what writes the questions, as for `mask`; not for an endpoint. Each process
             loads the generator; with Ray, there is one per GPU of the cluster, if it has any.
         options: the other options of `mtkd augment questions generate`, under the same names with underscores
@@ -142,7 +142,7 @@ def generate_questions(
             say(f"to send: {ready.estimate.sentence()}")
             ready.try_first()
         total = total_copies(ready.job, ready.rows)
-        with progress("questions", total, unit="questions", show=ranks.first) as advance:
+        with progress("questions", total, unit="questions") as advance:
             written = write_corpus(
                 ready.job,
                 ready.rows,
@@ -262,7 +262,7 @@ def filter_questions(
     ranks = launched()  # first: it decides which device is this process's
     answerer = load_answerer(Path(teacher), "cpu" if made_by.apart else None)
     load = partial(_load_same, path_elsewhere(str(teacher)), answerer.digest)
-    with progress("filtering", rows, unit="questions", show=ranks.first) as advance:
+    with progress("filtering", rows, unit="questions") as advance:
         return filter_corpus(
             job,
             answerer,

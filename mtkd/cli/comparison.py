@@ -70,7 +70,7 @@ from tasks.errors import UserError, plain
 @click.option(
     "--baselines/--no-baselines",
     default=True,
-    help="add the best constant answer and a frozen encoder with a linear model",
+    help="add the best constant prediction and a frozen encoder with a linear model",
 )
 @click.option(
     "--columns",

@@ -80,7 +80,7 @@ def demo(out: Path, seed: int, overwrite: bool, tiny: bool) -> None:
 
 
 def _scores(out: Path, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """Task (or "average") -> the score of the best constant answer, the teacher, and each student."""
+    """Task (or "average") -> the score of the best constant prediction, the teacher, and each student."""
     models = ("teacher", "labels", "distilled")
     runs = {name: read_run_record(out / name / "run.json")["scores"] for name in models}
     found = {}
@@ -123,7 +123,7 @@ def _bench(out: Path, batch: int) -> tuple[float, float]:
 def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, size: float) -> None:
     columns = (
         "task",
-        "best constant answer",
+        "best constant prediction",
         "teacher",
         "control (labels only)",
         "distilled",
@@ -139,9 +139,9 @@ def _report(scores: Mapping[str, Mapping[str, float]], gain: Any, speed: float, 
     )
     if (gained := average["teacher"] - average["majority"]) > 0:
         kept = (average["distilled"] - average["majority"]) / gained
-        print(f"The distilled student keeps {kept:.0%} of what the teacher gains over a constant answer.")
+        print(f"The distilled student keeps {kept:.0%} of what the teacher gains over a constant prediction.")
     else:
-        print("The teacher is no better than a constant answer: it has learned too little to teach.")
+        print("The teacher is no better than a constant prediction: it has learned too little to teach.")
     print(
         f"The student has {size:.0%} of the teacher's weights (without embeddings) and {speed:.1f} times the "
         "teacher's speed."

@@ -38,7 +38,7 @@ from mtkd.cli.options import PATH, report_options, say, show, table
     help="7 or 8 bits for int8 weights: 7 for processors without VNNI  [default: as this one needs]",
 )
 @click.option(
-    "--data", metavar="pocket|hub|DIR", help="labelled rows on which the model and the export are scored, too"
+    "--data", metavar="pocket|hub|DIR", help="labelled rows on which both the model and the export are scored"
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N rows per split of --data")
 @click.option("--overwrite", is_flag=True, help="replace another export in --out")

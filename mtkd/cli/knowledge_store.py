@@ -114,7 +114,7 @@ def plan(out: Path, json_file: str | None, **given: Any) -> None:
 @store.command()
 @contents_options
 @click.option("--out", required=True, type=PATH, metavar="DIR", help="output directory")
-@click.option("--repair", is_flag=True, help="make only the damaged shards of the store in --out again")
+@click.option("--repair", is_flag=True, help="rebuild only the damaged shards of the store in --out")
 @workers_options
 @overwrite_option
 @report_options

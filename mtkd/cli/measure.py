@@ -45,7 +45,7 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
     "--tasks", help="tasks of the model, groups of tasks or task files  [default: all that the model knows]"
 )
 @teacher_labels_option
-@click.option("--split", help="another split than the validation ones; test also means test_de, ...")
+@click.option("--split", help="the split to score instead of validation; 'test' includes test_de, ...")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N rows per split")
 @click.option("--report", is_flag=True, help="also print scores class by class (--json always has them)")
 @click.option(
@@ -57,7 +57,7 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 @click.option(
     "--baselines",
     is_flag=True,
-    help="compare with the best constant answer, a linear model on a frozen encoder, and cosines",
+    help="compare with the best constant prediction, a linear model on a frozen encoder, and cosines",
 )
 @click.option(
     "--encoder",
@@ -76,7 +76,7 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 def evaluate(
     model: Path, data: Any, tasks: str | None, report: bool, json_file: str | None, **given: Any
 ) -> None:
-    """Score a model on labelled data: one of mtkd, or a fine-tuned checkpoint of transformers.
+    """Score an mtkd model or a fine-tuned transformers checkpoint on labelled data.
 
     Differences to --against and --baselines have 95% intervals: a paired bootstrap over the rows. They are
     marked better, worse, or tied if the interval contains 0.

@@ -69,7 +69,7 @@ data_option = click.option(
 )
 out_option = click.option("--out", required=True, metavar="DIR", type=PATH, help="output directory")
 overwrite_option = click.option("--overwrite", is_flag=True, help="delete what another run left in --out")
-seed_option = click.option("--seed", default=0, type=click.IntRange(min=0))
+seed_option = click.option("--seed", default=0, type=click.IntRange(min=0), help="seed of all random choices")
 limit_option = click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -118,7 +118,7 @@ quiet_option = click.option(
     expose_value=False,
     is_eager=True,
     callback=lambda ctx, param, value: set_quiet(value),
-    help="no progress bar and no closing line",
+    help="no progress bar and no summary at the end",
 )
 json_option = click.option(
     "--json",

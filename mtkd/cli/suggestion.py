@@ -32,7 +32,7 @@ def suggest(json_file: str | None, **given: Any) -> None:
 
     Nothing is trained: students with random weights are timed, in about a minute. With --data, students
     whose vocabulary is pruned to the tokens of these rows are timed, too. The exit code is also 0 if no
-    student reaches the targets; the one that comes nearest is then named.
+    student reaches the targets; the closest one is then printed.
     """
     from mtkd.jobs.suggest import NOTE
 

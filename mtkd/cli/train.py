@@ -87,12 +87,10 @@ def refine(json_file: str | None, **given: Any) -> None:
 @out_option
 @train_options
 def distill(json_file: str | None, **given: Any) -> None:
-    """Train one student for all tasks by RECIPE (`mtkd recipes` lists them), or on plain text.
+    """Train one student for all tasks with RECIPE (`mtkd recipes` lists them), or on plain text.
 
-    Each ablation is one option: --set supervision=labels (no distillation), --tasks rte (one task), --tasks
-    nli (some of the tasks), --set student.kind=bilstm (no bi-attention), --set student.vocabulary=word
-    (word-level vocabulary; =pruned: only the tokens in the rows), --set terms.NAME.weight=0 (without one of
-    the losses), --set one_stage=true (all losses at once); without --corpus there is no augmentation.
+    Ablations are settings, such as --set supervision=labels (no distillation) or --set terms.NAME.weight=0
+    (without one of the losses); docs/methods.md lists them.
     """
     from mtkd.api.training import distill as job
 
@@ -164,7 +162,7 @@ def draw_scores(record: dict[str, Any]) -> None:
         for name, s in scored.items()
     ]
     if rows:
-        table(("validation", "rows", "metrics", "score", "best constant answer"), rows)
+        table(("validation", "rows", "metrics", "score", "best constant prediction"), rows)
     else:
         print("no scores: this recipe trains no task heads; use mtkd finetune, or --init of another recipe")
     if size := record.get("parameters"):

@@ -17,7 +17,7 @@ from tasks.errors import UserError, plain
 def verify(place: Path, json_file: str | None) -> None:
     """Compare the files in DIR with their digests: runs, models, corpora, stores, exports, generators.
 
-    Damaged shards of a store are made again by `mtkd store build --repair --out DIR`.
+    Damaged shards of a store can be rebuilt with `mtkd store build --repair --out DIR`.
     """
     result = mtkd.verify(place)
 

@@ -16,7 +16,7 @@ from tasks.task import Task
 from tasks.task_types.classification import Classification
 from tasks.task_types.regression import Regression
 
-CONSTANT = "best constant answer"
+CONSTANT = "best constant prediction"
 LINEAR = "frozen encoder + linear"
 COSINE = "zero-shot cosine"
 TRAINING_ROWS = 10_000  # at most, for the linear baseline and the cosine's threshold
@@ -24,7 +24,7 @@ _STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)  # inverse regularisation
 
 
 def best_constant(task: Task, splits: Mapping[str, RowPredictions]) -> dict[str, RowPredictions]:
-    """The constant answer with the best score on each split."""
+    """The constant prediction with the best score on each split."""
     return {split: task.type.best_constant(task, rows) for split, rows in splits.items()}
 
 
@@ -164,7 +164,7 @@ def best_cut(values: np.ndarray, positive: np.ndarray) -> tuple[float, int]:
 
 
 def baseline_warnings(tasks: Mapping[str, Task], scores: Iterable[TaskScores]) -> list[str]:
-    """Warn about each score that does not exceed the best constant answer beyond the bootstrap error.
+    """Warn about each score that does not exceed the best constant prediction beyond the bootstrap error.
 
     Args:
         tasks: name -> task.

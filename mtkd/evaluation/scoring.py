@@ -24,7 +24,7 @@ class TaskScores:
     Attributes:
         metrics: metric name -> value, as fractions.
         primary: the mean of the task's metrics.
-        majority: the score of the best constant answer; with accuracy that of the majority class.
+        majority: the score of the best constant prediction; with accuracy that of the majority class.
         loss: the task's own loss, averaged over rows (for `span` tasks, over windows).
         details: further numbers that are not part of `primary`.
         threshold: the decision threshold (`TaskType.best_threshold`), for tasks that have one.

@@ -16,7 +16,7 @@ def draw(table: Table, path: Path) -> Path | None:
     """Plot the average score of every trained row against its costs, one panel for each cost.
 
     A grey line joins the Pareto front: the rows that no other equals in score at a lower or equal cost. A
-    dotted line is the best constant answer.
+    dotted line is the best constant prediction.
 
     Returns:
         The file, or None if fewer than two rows have a score and a measured inference time.

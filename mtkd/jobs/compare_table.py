@@ -41,7 +41,7 @@ class Row:
         kept: "best" or "last": which epoch's weights were scored.
         metrics: heading such as "mnli-m acc" -> value of each seed.
         differences: task, or "average" -> difference to the reference.
-        above_majority: the same to the best constant answer; empty if the grid has no baselines.
+        above_majority: the same to the best constant prediction; empty if the grid has no baselines.
     """
 
     name: str

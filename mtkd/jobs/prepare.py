@@ -17,7 +17,6 @@ from mtkd.models.init import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
 from mtkd.models.saved_model import ModelInfo
-from mtkd.storage.distributed import launched
 from mtkd.teachers.teacher_ref import TeacherRef
 from tasks.errors import UserError
 from tasks.hub_loading import DEFAULT_ENCODER
@@ -139,8 +138,7 @@ def _build_student(
         tokeniser = Tokeniser.word_level(texts, wanted.vocabulary_size)
     elif wanted.vocabulary == "pruned":
         tokeniser, kept = prune_vocabulary(teacher_tokeniser, texts, wanted.vocabulary_size)
-        if launched().first:
-            say(f"the student keeps {len(kept):,} of the {teacher_tokeniser.vocab_size:,} tokens")
+        say(f"the student keeps {len(kept):,} of the {teacher_tokeniser.vocab_size:,} tokens")
     torch.manual_seed(settings.train.seed)
     measured = None
     if wanted.needs_importance:

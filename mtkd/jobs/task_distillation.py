@@ -142,7 +142,7 @@ class TaskDistillation(StagedJob):
         return evaluator(self.rows.data.tasks, validation, self.accelerator, train)
 
     def _teacher_warnings(self) -> list[str]:
-        """A warning for each task on which a teacher does not beat the best constant answer."""
+        """A warning for each task on which a teacher does not beat the best constant prediction."""
         assert self.rows is not None, "inputs come first"
         teacher_ref, tasks = self.validated.teacher, self.rows.data.tasks
         if not self.validated.teacher_need.logits or teacher_ref is None or teacher_ref.saved is None:
@@ -225,7 +225,7 @@ class TaskDistillation(StagedJob):
         kept = confident_rows(self.rows.data, logits, min_confidence)
         batches.keep({name: np.flatnonzero(mask) for name, mask in kept.items()})
         self.facts["dropped"] = {name: int((~mask).sum()) for name, mask in kept.items()}
-        for name, count in self.facts["dropped"].items() if self.accelerator.is_main_process else ():
+        for name, count in self.facts["dropped"].items():
             say(
                 f"{name}: {count:,} rows without labels dropped, as the teacher is less than "
                 f"{min_confidence:.0%} sure"

@@ -49,18 +49,18 @@ def check_teacher(
 
 
 def below_constant(who: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """One warning that names the tasks on which a teacher does not beat the best constant answer.
+    """One warning that names the tasks on which a teacher does not beat the best constant prediction.
 
     Args:
         scores: "task/split" -> scores, as recorded in run.json.
     """
     weak = [
-        f"{s['primary']:.3f} on {key} (a constant answer {s['majority']:.3f})"
+        f"{s['primary']:.3f} on {key} (a constant prediction {s['majority']:.3f})"
         for key, s in scores.items()
         if s["primary"] <= s["majority"]
     ]
     text = (
-        f"{who} scores {', '.join(weak)}: not better than the best constant answer, so it cannot teach "
+        f"{who} scores {', '.join(weak)}: not better than the best constant prediction, so it cannot teach "
         "this. Refine it longer, or leave such tasks out."
     )
     return [text] if weak else []

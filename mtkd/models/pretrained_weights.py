@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from mtkd.storage.distributed import launched
 from tasks.errors import UserError, shorten
 from tasks.hub_loading import load_named
 from tasks.progress import say
@@ -94,8 +93,7 @@ def read_bin(file: Path) -> dict[str, Tensor]:
     Raises:
         UserError: the file holds anything else, or is damaged.
     """
-    if launched().first:
-        say(f"converting {file} to safetensors; nothing but its tensors is read")
+    say(f"converting {file} to safetensors; nothing but its tensors is read")
     weights = read_torch_file(file, _EXPECTED, _HINT)
     values = weights.values() if isinstance(weights, dict) else [weights]
     others = {type(value).__name__ for value in values if not isinstance(value, Tensor)}

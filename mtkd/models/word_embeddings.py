@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mtkd.storage.distributed import launched
 from tasks.errors import UserError
 from tasks.progress import say
 from tasks.tokeniser import Tokeniser
@@ -37,6 +36,5 @@ def word_embeddings(file: Path, tokeniser: Tokeniser) -> Tensor:
         )
     table = torch.empty(len(ids), vectors.shape[1]).normal_(std=STD)
     table[[ids[word] for word in found]] = torch.from_numpy(vectors.copy())
-    if launched().first:
-        say(f"{len(found):,} of the {number:,} words of the vocabulary start from the vectors in {file}")
+    say(f"{len(found):,} of the {number:,} words of the vocabulary start from the vectors in {file}")
     return table

@@ -56,7 +56,7 @@ class Scores:
 
     Attributes:
         tasks: the scored tasks, by name.
-        lines: one per scored model, and the best constant answer last.
+        lines: one per scored model, and the best constant prediction last.
         differences: reference -> other line -> task, or "average" -> the difference.
     """
 
@@ -82,7 +82,7 @@ class Scores:
 
 
 def score_models(given: Gathered) -> Scores:
-    """Score all models, and compare them with the reference, the teacher and the best constant answer."""
+    """Score all models, and compare them with the reference, the teacher and the best constant prediction."""
     tasks = {name: task for model in given.models for name, task in model.tasks.items()}
     lines = [_line(model, tasks) for model in given.models if model.tasks]
     lines += [_constant(given.models, lines, tasks)] if lines else []
@@ -102,7 +102,7 @@ def _line(model: ReportedModel, tasks: dict[str, Task]) -> Line:
 
 
 def _constant(models: Sequence[ReportedModel], lines: Sequence[Line], tasks: dict[str, Task]) -> Line:
-    """The best constant answer on the rows of the first model that was scored on each task."""
+    """The best constant prediction on the rows of the first model that was scored on each task."""
     first = {name: next(model for model in models if name in model.tasks) for name in tasks}
     predicted: dict[str, dict[int, Splits]] = {}
     for name, task in tasks.items():

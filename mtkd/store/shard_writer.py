@@ -100,7 +100,7 @@ def write_missing_shards(
         release_pages()
         return job.tasks[shard.task], rows
 
-    with progress("teacher", total, done=total - left, show=accelerator.is_main_process) as advance:
+    with progress("teacher", total, done=total - left) as advance:
         written = output.write(
             missing,
             setup=partial(shard_maker, load, *options) if load and workers.apart else here,

@@ -130,7 +130,7 @@ def cache_logits(
         ranks.wait()
         missing = output.missing()
         total, left = total_size(shards), total_size(missing)
-        with progress("teacher", total, done=total - left, show=ranks.first) as advance:
+        with progress("teacher", total, done=total - left) as advance:
             output.write(missing, setup=setup, inputs=inputs, workers=workers, ranks=ranks, advance=advance)
         for place in filter(Path.is_dir, places) if ranks.first else ():
             if missing or not (place / DIGESTS).is_file():

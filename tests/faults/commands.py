@@ -214,7 +214,7 @@ COMMANDS = {
             "--task",
             "squad_v2",
             "--model",
-            "fresh",
+            "scratch",
             "--steps",
             4,
             "--batch",

@@ -74,6 +74,14 @@ def test_quiet_jobs_and_silent_processes_print_nothing(clock: Clock, capsys) -> 
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_only_the_first_of_several_processes_prints(rank: str, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", rank)
+    module.say("training on all tasks")
+    assert bool(capsys.readouterr().err) == (rank == "0")
+
+
 def test_a_terminal_gets_a_bar(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

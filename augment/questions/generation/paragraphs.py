@@ -34,7 +34,7 @@ class Words:
         words = Words(*map(int, match.groups())) if match else None
         if words is None or not 1 <= words.least <= words.most:
             raise UserError(
-                f"`words={spec!r}`", expected="LEAST:MOST with 1 <= LEAST <= MOST, such as 200:320"
+                f"`words={spec!r}`", expected="MIN:MAX with 1 <= MIN <= MAX, such as 200:320"
             )
         return words
 

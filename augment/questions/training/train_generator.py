@@ -36,7 +36,7 @@ from tasks.records import read_record, write_record
 from tasks.sources import DataSource
 from tasks.task import Task
 
-FROM_SCRATCH = "fresh"
+FROM_SCRATCH = "scratch"
 _WORK = "unfinished"  # folder of the new vocabulary until the model is written
 _EVERY = 50  # steps per logged loss
 
@@ -65,7 +65,7 @@ class TrainJob:
     """Everything that affects the outcome of a training run.
 
     Attributes:
-        model: directory or hub name of a T5, or "fresh" for a new one of `shape`.
+        model: directory or hub name of a T5, or "scratch" for a new one of `shape`.
         reading: the prompt format and the length limits.
         epochs: number of passes over the data; `steps`: number of steps, which overrides `epochs`.
         lr: the peak learning rate; None = 0.03 for a new model, else 3e-4. It rises linearly during the

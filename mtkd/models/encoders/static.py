@@ -19,7 +19,6 @@ from mtkd.losses.term_settings import Strict
 from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
 from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
-from mtkd.storage.distributed import launched
 from tasks.batching import Collator, ModelInputs, Tokens
 from tasks.encoding import Encoded
 from tasks.errors import UserError
@@ -162,8 +161,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
                 "student.static.init=teacher needs a teacher that returns a vector per token",
                 hint="use a Transformer as the teacher, or `student.static.init=random`",
             )
-        if launched().first:
-            say(f"running the teacher on each of the {config.vocab_size:,} tokens for the student's vectors")
+        say(f"running the teacher on each of the {config.vocab_size:,} tokens for the student's vectors")
         vectors = principal_components(teacher_states(context.teacher, context), config.width)
         weights = rarity_weights(context, settings.static.sif)
         return cls(config, vectors * weights.unsqueeze(1))
@@ -205,9 +203,7 @@ def teacher_states(teacher: AnyEncoder, context: InitContext) -> Tensor:
     states = torch.empty(len(pieces), teacher.width)
     training, device = teacher.training, next(teacher.parameters()).device
     teacher.eval()
-    with progress(
-        "token vectors from the teacher", len(order), unit="tokens", show=launched().first
-    ) as advance:
+    with progress("token vectors from the teacher", len(order), unit="tokens") as advance:
         for start in range(0, len(order), BATCH):
             rows = order[start : start + BATCH]
             inputs = collate(words, rows).inputs.to(device)

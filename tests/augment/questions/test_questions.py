@@ -49,7 +49,7 @@ CPU = torch.device("cpu")
 STOPS = [1, *range(50, 56)]  # several end tokens, so that random models do stop
 SQUAD = TASKS["squad"]
 JOB = TrainJob(
-    "fresh",
+    "scratch",
     Reading(max_input=64, max_output=12),
     NewModelShape(vocab_size=150, d_model=16, layers=1, heads=2, d_ff=32),
     steps=12,
@@ -253,7 +253,7 @@ def test_a_signal_leaves_a_checkpoint_from_which_training_resumes(data, tmp_path
 
     def command(out: str) -> list[str]:
         sizes = "--vocab-size 150 --d-model 16 --layers 1 --heads 2 --d-ff 32 --max-input 64 --max-output 12"
-        words = f"augment questions train --model fresh --steps 53 --batch 8 {sizes} --data"
+        words = f"augment questions train --model scratch --steps 53 --batch 8 {sizes} --data"
         return [*words.split(), str(data), "--out", str(tmp_path / out)]
 
     real, steps = module.batch_loss, iter(range(100))
@@ -349,7 +349,7 @@ def test_fine_tuning_a_trained_one_with_answers_and_bf16(trained, data, tmp_path
     with pytest.raises(UserError, match="no tokens for 'answer:"):
         fit(tmp_path / "none", data, job)
     assert not (tmp_path / "none").exists()
-    fresh = dataclasses.replace(job, model="fresh")
+    fresh = dataclasses.replace(job, model="scratch")
     fit(tmp_path / "marked", data, fresh)
     fit(tmp_path / "again", data, dataclasses.replace(job, model=str(tmp_path / "marked")))
     written = generate(tmp_path / "corpus", tmp_path / "again", data, per_paragraph=2)
@@ -591,7 +591,7 @@ def refused(*arguments: str) -> str:
 def test_invalid_training_usage_is_one_error(data, trained, tmp_path):
     out = tmp_path / "out"
 
-    def training(*more: str, model: str = "fresh", place: Path = data) -> str:
+    def training(*more: str, model: str = "scratch", place: Path = data) -> str:
         return refused("train", "--data", str(place), "--model", model, "--out", str(out), *more)
 
     assert "unknown task 'squat'" in training("--task", "squat")

@@ -218,7 +218,7 @@ BUILDERS: dict[str, Callable[[TinyInputs, Path], None]] = {
         "compare", inputs.grid / "grid.toml", "--data", "pocket", "--teacher", inputs.teacher, "--out", out, *TINY_TRAINING[:4], *TINY_BILSTM
     ),
     "generator": lambda inputs, out: run_accepted(
-        "augment", "questions", "train", "--data", "pocket", "--task", "squad", "--model", "fresh",
+        "augment", "questions", "train", "--data", "pocket", "--task", "squad", "--model", "scratch",
         "--out", out, "--limit", 16, "--steps", 2, "--batch", 8, "--max-input", 64, "--max-output", 12, *TINY_T5,
     ),
     "texts": lambda inputs, out: (out.mkdir(), (out / "text.txt").write_text("Anna was born in Rome in 1990 . " * 12 + "\n")),

@@ -108,7 +108,7 @@ def test_class_report_against_scikit_learn() -> None:
 def test_classes_on_screen_and_in_json(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
     words = ("evaluate", "--model", tiny_teacher, "--data", "pocket", "--tasks", "rte,stsb", "--quiet")
     plain, reported = mtkd(*words), mtkd(*words, "--report", "--json", tmp_path / "scores.json")
-    assert "class by class" not in plain.out and "best constant answer" in plain.out
+    assert "class by class" not in plain.out and "best constant prediction" in plain.out
     assert "rte/validation, class by class" in reported.out and "not_entailment" in reported.out
     record = json.loads((tmp_path / "scores.json").read_text())
     assert set(record["details"]) == {"rte/validation"} and set(record["scores"]) >= {"stsb/validation"}
