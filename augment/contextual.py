@@ -30,7 +30,7 @@ import pyarrow as pa
 from augment.augmenter import Augmenter, Copies, copies_table
 from augment.counter_rng import G, below, mix, streams_of, threshold
 from augment.tagged_text import split_words
-from mtkd.storage.worker_pools import other_model, path_elsewhere
+from mtkd.storage.worker_pools import other_model, path_for_workers
 from tasks.corpus_reader import SCHEMA
 from tasks.errors import UserError
 from tasks.files import digest_bytes
@@ -130,7 +130,7 @@ class Contextual(Augmenter):
     @property
     def loader(self) -> Callable[[], Contextual]:
         """Loads the model in another process."""
-        return partial(_load_same, replace(self, model=path_elsewhere(self.model)))
+        return partial(_load_same, replace(self, model=path_for_workers(self.model)))
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield the copies of `rows` in row order, keeping each row's copies together, in chunks."""

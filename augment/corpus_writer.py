@@ -163,12 +163,12 @@ def write_corpus(
     if not rows:
         raise UserError("no tasks to copy", expected="1 or more")
     output = _output(job, rows, out)
-    load = job.method.loader if workers.apart else None
+    load = job.method.loader if workers.in_other_processes else None
 
     def inputs(shard: PlannedShard) -> tuple[Augmenter | None, Rows, int]:
         part = _plain_strings(rows[shard.task].take(np.asarray(shard.rows)))
         release_pages()
-        method = None if load else job.method.part(part) if workers.apart else job.method
+        method = None if load else job.method.part(part) if workers.in_other_processes else job.method
         return method, part, shard.per_row
 
     with open_directory(out, CORPUS_KIND, output.key, overwrite=overwrite, ranks=ranks):

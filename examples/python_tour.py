@@ -55,7 +55,7 @@ class Cosine(mtkd.LossTerm):
 
     def forward(self, inputs: mtkd.TermInput) -> torch.Tensor:
         similarity = torch.nn.functional.cosine_similarity(
-            inputs.student.logits, inputs.teacher_signal.logits
+            inputs.student.logits, inputs.teacher_outputs.logits
         )
         return (1 - similarity).sum()
 

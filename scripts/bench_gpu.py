@@ -79,7 +79,7 @@ def forward_flops(model: MultiTaskModel, rows: int, length: int) -> float:
     """Floating-point operations of a forward pass."""
     named = model.encoder.named_parameters()
     weights = sum(p.numel() for name, p in named if p.ndim == 2 and "embeddings" not in name)
-    shape = model.encoder.shape
+    shape = model.encoder.spec
     return 2.0 * weights * rows * length + 4.0 * shape.layers * rows * length**2 * shape.width
 
 
@@ -105,7 +105,7 @@ def teacher_pass(model: MultiTaskModel, batch: Batch, bf16: bool, compiled: bool
     teacher = OnlineTeacher(model, LOGITS, "bf16" if bf16 else "fp32")
     if compiled:
         model.encoder.compile()
-    return lambda: teacher.signal(TASK, batch)
+    return lambda: teacher.outputs(TASK, batch)
 
 
 def seconds_of(way: Callable[[], object], device: torch.device, rounds: int) -> float:

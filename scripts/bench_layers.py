@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mtkd.models.dropout import attention, dropout
-from mtkd.models.linear import Linear
+from mtkd.models.fast_dropout import attention, dropout
+from mtkd.models.fast_linear import Linear
 
 P = 0.1
 HIDDEN = ((32, 40, 384), (16, 128, 312))  # B, L, d

@@ -26,12 +26,12 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from measured import report
+from benchmark_report import report
 
 from mtkd.jobs import prepare as planning
 from mtkd.jobs.build_store import build_store
-from mtkd.jobs.common import Request
 from mtkd.jobs.plan_store import StoreRequest, prepare_store
+from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.jobs.validated_run import validate_run
 from mtkd.models.encoders.pretrained_config import TransformerConfig

@@ -20,7 +20,7 @@ import click
 import numpy as np
 import psutil
 import torch
-from measured import report
+from benchmark_report import report
 
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.selection import Selection

@@ -42,7 +42,7 @@ from pathlib import Path
 import click
 import numpy as np
 import torch
-from textbrewer_sides import JOBS, Job, Rows, TextBrewerSide, att_mse_loss, make_trainer, padded, train
+from textbrewer_runs import JOBS, Job, Rows, TextBrewerSide, att_mse_loss, make_trainer, padded, train
 from torch import Tensor
 
 from mtkd.teachers.live import OnlineTeacher
@@ -108,7 +108,7 @@ def check(job: Job, trainer: Trainer, other: TextBrewerSide, pool: Encoded, coun
     assert source is not None
     batch = trainer.batches.source.collate(pool, rows)
     with torch.no_grad():
-        teacher = source.signal(TEXT, batch)
+        teacher = source.outputs(TEXT, batch)
         counts = inner.objective.num_items(TEXT, batch)
         _, values = inner(TEXT, batch, teacher, counts, 0.0, counts)
         student = inner.model(batch.inputs, TEXT.head, inner.objective.student_need)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from elsewhere import Elsewhere
 from filelock import FileLock
+from in_process_workers import InProcessPool
 from processes import Answered, Processes, serve
 
 from mtkd.storage.worker_pools import Workers
@@ -55,9 +55,9 @@ def ray_cluster() -> Iterator[None]:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
+def in_process_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
     """Workers that need no time to start."""
-    monkeypatch.setattr(Workers, "open", lambda self, setup=None: Elsewhere(tmp_path, setup))
+    monkeypatch.setattr(Workers, "open", lambda self, setup=None: InProcessPool(tmp_path, setup))
     return Workers(2)
 
 

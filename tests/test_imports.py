@@ -15,7 +15,7 @@ HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "accelerate")
 # Inside mtkd a row imports only its own row and the rows above.
 ROWS = (
     ("storage",),
-    ("device", "selection", "outputs", "model_files", "runtime", "trial"),
+    ("device", "selection", "outputs", "model_files", "runtime", "time_trial"),
     ("settings", "setting_errors", "precision", "models", "losses", "teachers", "store"),
     ("training", "evaluation", "onnx_export"),
     ("recipes", "grids"),
@@ -84,7 +84,7 @@ def test_the_rule_itself():
     assert not allowed("mtkd.jobs.refine", "mtkd.api.training")
     assert not allowed("tasks.rows", "augment.masking")
     assert allowed("augment.masking", "mtkd.training.checkpoint.Position")
-    assert not allowed("augment.masking", "mtkd.jobs.common")
+    assert not allowed("augment.masking", "mtkd.jobs.request")
     assert not allowed("augment.masking", "mtkd.evaluation.scoring")
     assert not allowed("mtkd.storage.sharded_output", "mtkd.outputs")
     assert not allowed("mtkd.training.trainer", "augment.masking")

@@ -12,7 +12,7 @@ from mtkd.evaluation.prediction import predict_rows
 from mtkd.evaluation.scoring import TaskScores, by_task
 from mtkd.jobs.evaluate import evaluate as evaluate_model
 from mtkd.jobs.evaluation_result import Evaluation
-from mtkd.jobs.teachers import pretrained_encoder
+from mtkd.jobs.find_teachers import pretrained_encoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, is_saved_model, read_saved
 from mtkd.storage.remote_paths import remote_paths
@@ -149,9 +149,10 @@ class Model:
                 files that the tasks name themselves.
             tasks: by default all that the model has heads for.
             split: the split to score; None = validation.
-            limit: at most so many rows per split.
+            limit: the maximum number of rows per split.
             against: another model, a run or a model directory, to compare with row by row.
-            baselines: compare with the best constant prediction, a linear model on a frozen encoder, and cosines.
+            baselines: compare with the best constant prediction, a linear model on a frozen encoder, and
+                cosines.
             encoder: that encoder; by default the one that the teacher started from.
             predictions: a directory for each row's prediction: parquet files TASK/SPLIT.parquet.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mtkd import __version__
 from mtkd.storage.remote_paths import remote_paths
-from mtkd.storage.worker_pools import Engine, Workers, other_model, path_elsewhere
+from mtkd.storage.worker_pools import Engine, Workers, other_model, path_for_workers
 from tasks.errors import UserError
 from tasks.sources import open_data
 from tasks.task_names import TaskSpec, resolve
@@ -204,7 +204,7 @@ def _prepared(
     config = GenerationConfig(str(text), str(model), words=Words.parse(words) if words else None, **options)
     with contextlib.ExitStack() as stack:
         found: Any = None
-        if config.asks_endpoint and (launched().count > 1 or made_by.apart):
+        if config.asks_endpoint and (launched().count > 1 or made_by.in_other_processes):
             raise UserError(
                 "an endpoint is asked by one process", hint="`concurrency=N` sends several requests at a time"
             )
@@ -212,7 +212,7 @@ def _prepared(
             from mtkd.device import find_device, keep_memory
 
             stack.enter_context(keep_memory())
-            found = find_device("cpu" if made_by.apart else device)
+            found = find_device("cpu" if made_by.in_other_processes else device)
         ready = prepare_generation(
             config, name, found, __version__, command, out=Path(out), overwrite=overwrite
         )
@@ -260,8 +260,8 @@ def filter_questions(
     job = FilterJob(Path(corpus), FilterSettings(**settings), __version__, command)
     rows = open_questions(Path(corpus)).rows
     ranks = launched()  # first: it decides which device is this process's
-    answerer = load_answerer(Path(teacher), "cpu" if made_by.apart else None)
-    load = partial(_load_same, path_elsewhere(str(teacher)), answerer.digest)
+    answerer = load_answerer(Path(teacher), "cpu" if made_by.in_other_processes else None)
+    load = partial(_load_same, path_for_workers(str(teacher)), answerer.digest)
     with progress("filtering", rows, unit="questions") as advance:
         return filter_corpus(
             job,

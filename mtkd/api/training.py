@@ -157,7 +157,9 @@ def distill(
     options, named, made_by = dict(locals()), model_or_path(teacher), Workers(workers, engine, address)
     if text is not None:
         of_tasks = "data tasks corpus store unlabelled limit unlabelled_limit teacher_labels"
-        given = [name for name in of_tasks.split() if options[name]] + ["workers"] * made_by.apart
+        given = [name for name in of_tasks.split() if options[name]] + [
+            "workers"
+        ] * made_by.in_other_processes
         if given:
             raise UserError(
                 f"plain text has no tasks: {', '.join(f'`{name}`' for name in given)} cannot be combined "

@@ -20,8 +20,8 @@ def prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = 
     Args:
         model: whose tasks may also be named.
     """
-    from mtkd.jobs.common import Request
-    from mtkd.jobs.objects import require_objects
+    from mtkd.jobs.python_objects import require_objects
+    from mtkd.jobs.request import Request
     from mtkd.training.callbacks import Callback
     from tasks.sources import open_data
 

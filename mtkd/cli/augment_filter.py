@@ -51,7 +51,11 @@ _SHORT_OF = 0.01  # how far the share of rows without an answer may fall short i
 @click.option(
     "--max-copied", default=0.9, help="drop a question if a larger share of it is copied from the context"
 )
-@click.option("--round-trip/--no-round-trip", default=True, help="ask again about the answer and compare")
+@click.option(
+    "--round-trip/--no-round-trip",
+    default=True,
+    help="drop a question if the teacher's answer is not the one that it was generated for",
+)
 @click.option("--any-form", is_flag=True, help="also keep text that does not look like a question")
 @click.option("--labels/--no-labels", default=False, help="write the teacher's answers")
 @seed_option

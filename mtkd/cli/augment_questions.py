@@ -48,7 +48,10 @@ def _json_value(ctx: click.Context, param: click.Parameter, value: str | None) -
 @data_option
 @click.option("--task", default="squad", help="a span task, or its .toml file")
 @click.option(
-    "--model", required=True, metavar="NAME|DIR|scratch", help="the T5 to start from, or 'scratch' for a new one"
+    "--model",
+    required=True,
+    metavar="NAME|DIR|scratch",
+    help="the T5 to start from; 'scratch' starts from random weights",
 )
 @out_option
 @click.option("--format", default="context", help=_FORMAT_HELP)
@@ -65,10 +68,10 @@ def _json_value(ctx: click.Context, param: click.Parameter, value: str | None) -
 @seed_option
 @click.option("--precision", default="fp32", type=click.Choice(["fp32", "bf16"]))
 @click.option("--vocab-size", default=8000, type=_ABOVE_0, help="vocabulary of a T5 trained from scratch")
-@click.option("--d-model", default=256, type=_ABOVE_0, help="width of a T5 trained from scratch")
-@click.option("--layers", default=4, type=_ABOVE_0, help="layers of encoder and decoder of a T5 trained from scratch")
-@click.option("--heads", default=4, type=_ABOVE_0, help="attention heads of a T5 trained from scratch")
-@click.option("--d-ff", default=1024, type=_ABOVE_0, help="feed-forward width of a T5 trained from scratch")
+@click.option("--d-model", default=256, type=_ABOVE_0, help="its width")
+@click.option("--layers", default=4, type=_ABOVE_0, help="layers of its encoder and of its decoder")
+@click.option("--heads", default=4, type=_ABOVE_0, help="its attention heads")
+@click.option("--d-ff", default=1024, type=_ABOVE_0, help="its feed-forward width")
 @limit_option
 @eval_limit_option
 @overwrite_option
@@ -119,7 +122,9 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
 @click.option("--text-column", default="text", help="column or key of the paragraphs")
 @click.option("--title-column", default="title", help="column or key of the paragraphs' titles")
 @click.option("--split", default="train", help="split of a hub data set")
-@click.option("--words", metavar="MIN:MAX", help="use paragraphs of these lengths, in words; longer ones are truncated")
+@click.option(
+    "--words", metavar="MIN:MAX", help="use paragraphs of these lengths, in words; longer ones are truncated"
+)
 @click.option("--per-paragraph", default=1, type=_ABOVE_0, help="questions per paragraph")
 @click.option("--beams", default=1, type=_ABOVE_0, help="beam search width")
 @click.option("--sample", is_flag=True, help="sample tokens instead of taking the most probable")
@@ -141,7 +146,8 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
 @click.option(
     "--spacy",
     metavar="PIPELINE",
-    help="spaCy pipeline that finds candidate answers; with `rules`, also people and places  [default: word lists and rules]",
+    help="spaCy pipeline that finds candidate answers; with `rules`, also people and places  "
+    "[default: word lists and rules]",
 )
 @click.option("--backend", default="native", help="what runs a T5: native, or ctranslate2 (int8)")
 @click.option(

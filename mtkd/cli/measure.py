@@ -84,7 +84,7 @@ def evaluate(
     Tasks without labelled rows are skipped with a warning; it is an error if none has any.
     """
     from mtkd.cli.train import draw_scores
-    from mtkd.jobs.common import scores_record
+    from mtkd.jobs.request import scores_record
 
     found = mtkd.evaluate(model, data, tasks, **given)
     skipped = [f"{name} is skipped: {reason}" for name, reason in found.skipped.items()]

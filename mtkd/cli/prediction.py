@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     type=click.Choice(["jsonl", "csv", "tsv", "parquet"]),
-    help="the format of standard input and output, and of files without a suffix  [default: jsonl for standard input, the same for output]",
+    help="the format of standard input and output, and of files without a suffix  "
+    "[default: jsonl for standard input, the same for output]",
 )
 @click.option(
     "--block",
@@ -48,9 +49,7 @@ if TYPE_CHECKING:
     help="rows read at once, and sorted by length to save padding",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="threads of the CPU  [default: all cores]")
-@click.option(
-    "--probabilities/--no-probabilities", default=True, help="also write the probabilities"
-)
+@click.option("--probabilities/--no-probabilities", default=True, help="also write the probabilities")
 @click.option("--data", metavar="pocket|hub|DIR", help="where the test rows come from (--glue-submission)")
 @click.option(
     "--glue-submission",

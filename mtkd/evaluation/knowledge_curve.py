@@ -93,7 +93,7 @@ def _points(file: Path) -> list[Point]:
     settings: DistillSettings = validate(DistillSettings, recorded)
     name, term = next((name, term) for name, term in settings.terms.items() if term.loss == _LOSS)
     assert isinstance(term, HiddenKnowledge.Settings)
-    layers = read_saved(file.parent).config.shape.layers
+    layers = read_saved(file.parent).config.spec.layers
     trained = {term for stage in settings.resolved_stages() for term in stage.terms}
     full = (layers + 1, settings.student.max_length)
     depth = (term.depth or full[0]) if name in trained else 0

@@ -94,7 +94,7 @@ def _write(
     """Write the missing or damaged shards, then the rest of the store; returns these shards."""
     job, accelerator = prepared.job, make_accelerator()
     ranks = ProcessGroup.of(accelerator)
-    load = prepared.teacher.loader(job.contents.max_length) if workers.apart else None
+    load = prepared.teacher.loader(job.contents.max_length) if workers.in_other_processes else None
     device = torch.device("cpu") if load else accelerator.device
 
     def difference() -> str:

@@ -9,10 +9,10 @@ from typing import Any
 from torch import nn
 
 from mtkd.jobs.class_weights import check_class_weights
-from mtkd.jobs.common import Request, check_metric
-from mtkd.jobs.objects import describe_losses, describe_module, require_objects
-from mtkd.jobs.task_distillation import TaskDistillation
-from mtkd.jobs.teachers import LabelsSpec, TeacherSpec, describe_teachers, parse_labels
+from mtkd.jobs.distill_tasks import TaskDistillation
+from mtkd.jobs.find_teachers import LabelsSpec, TeacherSpec, describe_teachers, parse_labels
+from mtkd.jobs.python_objects import describe_losses, describe_module, require_objects
+from mtkd.jobs.request import Request, check_metric
 from mtkd.jobs.training_data import trainable_tasks
 from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.jobs.unlabelled_rows import (
@@ -50,8 +50,8 @@ def distill(
     """Train one student for all tasks of the request, stage by stage.
 
     Args:
-        teacher: a run of `refine` (or any mtkd model with a head for each task), a fine-tuned checkpoint of
-            transformers, a model object, or several by task (see `mtkd.jobs.teachers.by_task`). If no term
+        teacher: a run of `refine` (or any mtkd model with a head for each task), a fine-tuned transformers
+            checkpoint, a model object, or several by task (see `mtkd.jobs.find_teachers.by_task`). If no term
             needs logits, it can also be a pretrained encoder; None only if no term needs a teacher, or if the
             rows have soft labels.
         corpus: an augmented corpus whose copies are added to the training rows.

@@ -9,10 +9,10 @@ from typing import Any
 
 from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.class_weights import check_class_weights
-from mtkd.jobs.common import Request, refuse_unlabelled_settings
+from mtkd.jobs.find_teachers import TeacherSpec, describe_teachers
 from mtkd.jobs.prepare import prepare_run
-from mtkd.jobs.stages import StagedJob, StageInputs
-from mtkd.jobs.teachers import TeacherSpec, describe_teachers
+from mtkd.jobs.request import Request, refuse_unlabelled_settings
+from mtkd.jobs.staged_job import StagedJob, StageInputs
 from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.jobs.validated_run import validate_run
 from mtkd.losses.loss_registry import loss_class

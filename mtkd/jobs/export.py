@@ -122,7 +122,7 @@ def export(
         return _export_transformers(part, tasks, out, data, limit)
     source = {"model": None if loaded else digest_model(Path(str(model))), "tasks": [t.name for t in tasks]}
     _check_directory(out, source, overwrite)
-    say(f"tracing {part.encoder.shape.family} with {counted(len(tasks), 'task')}")
+    say(f"tracing {part.encoder.spec.family} with {counted(len(tasks), 'task')}")
     graphs = trace(part)
     with open_directory(out, EXPORTS, source, overwrite=overwrite), staged_directory(out, EXPORT) as place:
         part.tokeniser.save(place)
@@ -227,7 +227,7 @@ def _export_transformers(
         kind = type(found).__name__
         use = f'```python\nfrom transformers import {kind}\n\n{kind}.from_pretrained("DIR")\n```'
         card = model_card(
-            part.encoder.shape.family, tasks, part.info, use, "As `save_pretrained` writes them."
+            part.encoder.spec.family, tasks, part.info, use, "As `save_pretrained` writes them."
         )
         (place / "README.md").write_text(card, encoding="utf-8")
         scores = _differences(part, place, data, tasks, limit) if data is not None else {}
@@ -279,6 +279,6 @@ def _describe(place: Path, part: MultiTaskModel, tasks: list[Task]) -> None:
     """Write the card of an export."""
     load = 'from mtkd.runtime import OnnxModel  # needs no torch\n\nmodel = OnnxModel("DIR")'
     use = usage(tasks[0], load)
-    what = f"{part.encoder.shape.family}, exported to ONNX"
+    what = f"{part.encoder.spec.family}, exported to ONNX"
     card = model_card(what, tasks, part.info, use, EXPORTED)
     (place / "README.md").write_text(card, encoding="utf-8")

@@ -40,7 +40,7 @@ def as_transformers(model: MultiTaskModel, task: Task) -> tuple[Any, float]:
     """
     encoder, head = model.encoder, model.heads[task.head]
     if not isinstance(encoder, TransformerEncoder):
-        raise _refused(f"a {encoder.shape.family} model", "a Transformer")
+        raise _refused(f"a {encoder.spec.family} model", "a Transformer")
     config = encoder.config
     pruned = bool(config.head_size or config.embedding_rank)
     spans = task.type.predicts_spans
@@ -103,5 +103,5 @@ def _difference(found: Any, model: MultiTaskModel, task: Task) -> float:
             logits = out.logits
         largest = max(largest, float((logits - expected).abs().max()))
     if not largest <= TOLERANCE:
-        raise _refused(f"a {model.encoder.shape.family} model", "BERT or RoBERTa")
+        raise _refused(f"a {model.encoder.spec.family} model", "BERT or RoBERTa")
     return largest

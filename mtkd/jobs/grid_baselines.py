@@ -9,9 +9,9 @@ from mtkd.evaluation.baseline import CONSTANT, TRAINING_ROWS, best_constant, enc
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.grids import Grid
 from mtkd.jobs.compare_table import Row
+from mtkd.jobs.find_teachers import by_task, encoder_of
 from mtkd.jobs.grid_jobs import GridInputs
 from mtkd.jobs.grid_plan import encoder_to_refine
-from mtkd.jobs.teachers import by_task, encoder_of
 from mtkd.models.saved_model import saved_in
 from tasks.errors import UserError
 from tasks.loading import load_rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mtkd.grids import Grid
+from mtkd.jobs.find_teachers import by_task
 from mtkd.jobs.grid_jobs import GridInputs
-from mtkd.jobs.teachers import by_task
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm
 from mtkd.models.saved_model import is_saved_model, read_saved

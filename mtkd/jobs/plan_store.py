@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from accelerate import Accelerator
 
-from mtkd.jobs.common import Request
+from mtkd.jobs.request import Request
 from mtkd.jobs.training_corpus import check_mask
 from mtkd.jobs.training_data import TrainingData, load_training_data, trainable_tasks
 from mtkd.jobs.validated_run import ValidatedRun, validate_run
@@ -159,7 +159,7 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
     if corpus:
         check_mask(corpus, {"teacher": teacher})
     encoded = {part.task.name: Encoded.encode(part.train, teacher.tokeniser) for part in data.parts}
-    contents = Contents.of(need, request.dtype, teacher_ref.config.shape, teacher.info.max_length)
+    contents = Contents.of(need, request.dtype, teacher_ref.config.spec, teacher.info.max_length)
     index_bytes = sum(table_bytes(part.train) for part in data.parts)
     chosen: dict[str, Any] = {}
     if request.budget is not None:
@@ -170,7 +170,7 @@ def prepare_store(request: StoreRequest) -> PreparedStore:
         chosen = _fit_to_budget(request.budget, settings, validated, contents, counts, index_bytes)
         settings = load_settings(request.recipe, "distill", request.sets | chosen, request.tasks)
         need = validate_run(settings, request.teacher, tasks).teacher_need
-        contents = Contents.of(need, request.dtype, teacher_ref.config.shape, teacher.info.max_length)
+        contents = Contents.of(need, request.dtype, teacher_ref.config.spec, teacher.info.max_length)
     counted = {name: _count_entries(contents, teacher, data, rows) for name, rows in encoded.items()}
     shards = []
     for name, rows in encoded.items():
@@ -285,10 +285,10 @@ def _estimate(job: StoreJob, accelerator: Accelerator) -> float:
         count = min(len(batches), max(1, _TIMED_BATCHES // len(job.data)))
         timed = [collate(rows, batches[int((n + 0.5) * len(batches) / count)]) for n in range(count)]
         pack_outputs(
-            source.signal(job.tasks[name], timed[0].to(accelerator.device)), job.contents
+            source.outputs(job.tasks[name], timed[0].to(accelerator.device)), job.contents
         )  # warms up
         started = time.perf_counter()
         for batch in timed:
-            pack_outputs(source.signal(job.tasks[name], batch.to(accelerator.device)), job.contents)
+            pack_outputs(source.outputs(job.tasks[name], batch.to(accelerator.device)), job.contents)
         total += (time.perf_counter() - started) / len(timed) * len(batches)
     return total

@@ -10,7 +10,7 @@ import torch
 
 from mtkd.evaluation.baseline import baseline_warnings
 from mtkd.jobs.class_weights import check_class_weights, weigh_classes
-from mtkd.jobs.common import Request, check_metric, evaluator, refuse_unlabelled_settings
+from mtkd.jobs.request import Request, check_metric, evaluator, refuse_unlabelled_settings
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
 from mtkd.losses.objective import labels_objective

@@ -189,7 +189,7 @@ def _students(
     """Name -> recipe and settings of each student, and name -> the student with random weights."""
     recipes: dict[str, tuple[str, dict[str, Any]]] = {}
     models: dict[str, MultiTaskModel] = {}
-    for name, recipe, sets in _shapes(ref.config.shape, teacher.encoder.embeddings.weight.shape[1]):
+    for name, recipe, sets in _shapes(ref.config.spec, teacher.encoder.embeddings.weight.shape[1]):
         recipes[name], models[name] = (recipe, sets), _build(recipe, sets, ref, teacher.tokeniser, tasks)
         if pruned and recipe in ("static", "mkd-lstm"):
             short = f"{name}, {pruned.vocab_size:,} tokens"

@@ -9,13 +9,13 @@ import numpy as np
 from accelerate import Accelerator
 
 from mtkd.evaluation.scoring import score_logits
-from mtkd.jobs.common import scores_record, validation_logits
 from mtkd.jobs.prepare import LoadedTeacher
+from mtkd.jobs.request import scores_record, validation_logits
 from mtkd.jobs.training_data import EncodedRows
 from mtkd.settings import TrainSettings
-from mtkd.teachers.checkpoint import CheckpointRef
 from mtkd.teachers.label_order import check_order
-from mtkd.trial import current_trial
+from mtkd.teachers.transformers_checkpoint import CheckpointRef
+from mtkd.time_trial import current_trial
 from tasks.task import Task
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mtkd.jobs.common import Request
+from mtkd.jobs.request import Request
 from mtkd.jobs.training_corpus import add_copies, question_tasks
 from tasks.corpus_reader import corpus_rows
 from tasks.encoding import Encoded

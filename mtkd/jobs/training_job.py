@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from mtkd.device import keep_memory
 from mtkd.evaluation.scoring import TaskScores, write_predictions
-from mtkd.jobs.common import Request, scores_record
+from mtkd.jobs.request import Request, scores_record
 from mtkd.jobs.training_data import EncodedRows
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters

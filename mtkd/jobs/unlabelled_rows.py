@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mtkd.jobs.common import refuse_unlabelled_settings
+from mtkd.jobs.request import refuse_unlabelled_settings
 from mtkd.jobs.training_data import TaskData, TrainingData
 from mtkd.jobs.validated_run import ValidatedRun
 from mtkd.losses.loss_term import LossTerm

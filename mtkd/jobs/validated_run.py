@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from mtkd.jobs.find_teachers import LabelsSpec, TeacherSpec, find_teachers
 from mtkd.jobs.store_checks import check_selection, check_store, teacher_of_store
-from mtkd.jobs.teachers import LabelsSpec, TeacherSpec, find_teachers
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective, build_objective
@@ -117,8 +117,8 @@ def validate_run(
     """Check that recipe, teacher, student and tasks fit together.
 
     Args:
-        teacher: see `mtkd.jobs.teachers.by_task`.
-        teacher_labels: see `mtkd.jobs.teachers.parse_labels`.
+        teacher: see `mtkd.jobs.find_teachers.by_task`.
+        teacher_labels: see `mtkd.jobs.find_teachers.parse_labels`.
         store: a knowledge store instead of the teacher; `teacher` may then be None.
         student: a model or an encoder passed as an object, instead of one built from the settings.
         losses: loss terms instead of those of the settings.
@@ -152,7 +152,7 @@ def validate_run(
             "the student learns from labels alone, but starts from the teacher's heads, so it is no control: "
             "a control needs student.init_heads=random and student.transformer.init=encoder"
         )
-    teacher_spec = None if from_labels or not teacher_ref else teacher_ref.config.shape
+    teacher_spec = None if from_labels or not teacher_ref else teacher_ref.config.spec
     torch.manual_seed(settings.train.seed)
     built = [
         (
@@ -209,9 +209,9 @@ def _student_spec(
     """The sizes of the student."""
     if student is not None:
         encoder: Any = student.encoder if isinstance(student, MultiTaskModel) else student
-        spec: EncoderSpec = encoder.shape
+        spec: EncoderSpec = encoder.spec
         return spec
-    return student_config(settings.student, _init_spec(teacher_ref)).shape
+    return student_config(settings.student, _init_spec(teacher_ref)).spec
 
 
 def _init_spec(teacher_ref: TeacherRef | None) -> InitSpec:

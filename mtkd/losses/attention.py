@@ -84,7 +84,7 @@ class ScoreMSE(ScoreTerm):
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
         return score_mse(
-            inputs.student.scores[layer_s], inputs.teacher_signal.scores[layer_t], mask_of(inputs)
+            inputs.student.scores[layer_s], inputs.teacher_outputs.scores[layer_t], mask_of(inputs)
         )
 
 
@@ -99,5 +99,5 @@ class AttentionKL(ScoreTerm):
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
         return attention_kl(
-            inputs.student.scores[layer_s], inputs.teacher_signal.scores[layer_t], mask_of(inputs)
+            inputs.student.scores[layer_s], inputs.teacher_outputs.scores[layer_t], mask_of(inputs)
         )

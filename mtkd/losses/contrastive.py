@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mtkd.losses.compatibility import vector_layers, widths_of
-from mtkd.losses.hidden import unit
+from mtkd.losses.hidden import normalise
 from mtkd.losses.layered import Projections, RowVector, SampleTerm
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import TermSettings
@@ -37,7 +37,7 @@ def sample_contrastive(
     """
     known = ~labels.isnan()
     h = torch.cat([g_s[known], g_t[known].detach()])
-    h = unit(h) if normalize else h
+    h = normalise(h) if normalize else h
     label = labels[known].repeat(2)
     itself = torch.eye(len(h), dtype=torch.bool, device=h.device)
     positive = (label.unsqueeze(0) == label.unsqueeze(1)) & ~itself

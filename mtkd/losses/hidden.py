@@ -36,7 +36,7 @@ def cosine(h_s: Tensor, h_t: Tensor, mask: Tensor) -> Tensor:
         h_s, h_t: (B, L, d) hidden states of the same width; no gradient flows to h_t.
         mask: (B, L) bool, True = real token.
     """
-    student, teacher = (unit(h.masked_fill(~mask.unsqueeze(-1), 0.0)) for h in (h_s, h_t.detach()))
+    student, teacher = (normalise(h.masked_fill(~mask.unsqueeze(-1), 0.0)) for h in (h_s, h_t.detach()))
     distance = 1 - (student * teacher).sum(-1)
     return distance.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
@@ -48,10 +48,10 @@ def patient_cls_mse(h_s: Tensor, h_t: Tensor) -> Tensor:
     Args:
         h_s, h_t: (B, n, d) [CLS] states of n layer pairs, of the same width; no gradient flows to h_t.
     """
-    return (unit(h_s) - unit(h_t.detach())).square().sum(-1).mean()
+    return (normalise(h_s) - normalise(h_t.detach())).square().sum(-1).mean()
 
 
-def unit(x: Tensor) -> Tensor:
+def normalise(x: Tensor) -> Tensor:
     """Scale the vectors x (..., d) to length 1; zero vectors stay zero and have a finite gradient."""
     squared = x.square().sum(-1, keepdim=True)
     return x * squared.masked_fill(squared == 0, 1.0).rsqrt()
@@ -96,7 +96,7 @@ class HiddenMSE(LayeredTerm):
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
         projected = self.projection(getattr(inputs.student, self._of)[layer_s], layer_s)
-        return masked_mse(projected, getattr(inputs.teacher_signal, self._of)[layer_t], mask_of(inputs))
+        return masked_mse(projected, getattr(inputs.teacher_outputs, self._of)[layer_t], mask_of(inputs))
 
 
 class HiddenCosine(LayeredTerm):
@@ -123,7 +123,7 @@ class HiddenCosine(LayeredTerm):
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
         projected = self.projection(inputs.student.hidden[layer_s], layer_s)
-        return cosine(projected, inputs.teacher_signal.hidden[layer_t], mask_of(inputs))
+        return cosine(projected, inputs.teacher_outputs.hidden[layer_t], mask_of(inputs))
 
 
 class ClsMSE(LossTerm):
@@ -148,7 +148,7 @@ class ClsMSE(LossTerm):
 
     def __init__(self, layers: Pairs, projection: Projections):
         super().__init__()
-        self.layers, self.projection = layers, projection
+        self.slow_build_pairs, self.projection = layers, projection
         student_layers, teacher_layers = (frozenset(side) for side in zip(*layers, strict=True))
         self.student_need, self.teacher_need = OutputSpec(cls=student_layers), OutputSpec(cls=teacher_layers)
 
@@ -172,5 +172,5 @@ class ClsMSE(LossTerm):
     def forward(self, inputs: TermInput) -> Tensor:
         pairs = self.pairs_on(inputs.on)
         student = torch.stack([self.projection(inputs.student.cls[layer], layer) for layer, _ in pairs], 1)
-        teacher = torch.stack([inputs.teacher_signal.cls[layer] for _, layer in pairs], 1)
+        teacher = torch.stack([inputs.teacher_outputs.cls[layer] for _, layer in pairs], 1)
         return patient_cls_mse(student, teacher) * len(student)

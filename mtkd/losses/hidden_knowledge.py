@@ -107,7 +107,7 @@ class HiddenKnowledge(LayeredTerm):
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over kept tokens for one pair of layers."""
-        kept = inputs.teacher_signal.selected[layer_t]
+        kept = inputs.teacher_outputs.selected[layer_t]
         hidden = inputs.student.hidden[layer_s]
         where = kept.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
         projected = self.projection(torch.gather(hidden, 1, where), layer_s)

@@ -48,8 +48,8 @@ class LayeredTerm(TokenTerm, ABC):
 
     def __init__(self, pairs: Pairs, kinds: Iterable[str], flow: bool = False):
         super().__init__()
-        self.pairs, self._flow = pairs, flow
-        self.layers = () if flow else pairs
+        self.layer_pairs, self._flow = pairs, flow
+        self.slow_build_pairs = () if flow else pairs
         sides = [frozenset(layers) for layers in zip(*pairs, strict=True)]
         self.student_need, self.teacher_need = (spec_of(kinds, layers) for layers in sides)
         if flow:
@@ -62,7 +62,7 @@ class LayeredTerm(TokenTerm, ABC):
 
     def forward(self, inputs: TermInput) -> Tensor:
         """Compute the sum of the loss over items and pairs."""
-        pairs = self.pairs if self._flow else self.pairs_on(inputs.on)
+        pairs = self.layer_pairs if self._flow else self.pairs_on(inputs.on)
         losses = torch.stack([self.pair_loss(inputs, *pair) for pair in pairs])
         if not self._flow:
             return losses.sum() * inputs.num_items
@@ -146,7 +146,7 @@ class SampleTerm(LossTerm):
 
     def vectors(self, inputs: TermInput) -> tuple[Tensor, Tensor]:
         """The row vectors of student (B, d_S) and teacher (B, d_T)."""
-        student, teacher = inputs.student, inputs.teacher_signal
+        student, teacher = inputs.student, inputs.teacher_outputs
         if self._vector == "pooled":
             assert student.pooled is not None and teacher.pooled is not None, "declared in the needs above"
             return student.pooled, teacher.pooled

@@ -57,7 +57,7 @@ def soft_label_kl(z_s: Tensor, z_t: Tensor, temperature: float = 1.0) -> Tensor:
 
 def both_logits(inputs: TermInput) -> tuple[Tensor, Tensor]:
     """The logits of student and teacher, for terms that declare both as needed."""
-    student, teacher = inputs.student.logits, inputs.teacher_signal.logits
+    student, teacher = inputs.student.logits, inputs.teacher_outputs.logits
     assert student is not None and teacher is not None, "the term declares both as needed"
     return student, teacher
 

@@ -39,7 +39,7 @@ class TermInput:
     on: frozenset[int] | None = None
 
     @property
-    def teacher_signal(self) -> ModelOutput:
+    def teacher_outputs(self) -> ModelOutput:
         """The teacher's outputs, for terms that declare a `teacher_need`."""
         assert self.teacher is not None, "a term without a teacher_need asked for the teacher"
         return self.teacher
@@ -71,8 +71,8 @@ class LossTerm(nn.Module):
             False, or the settings that make it possible, such as {"vector": "pooled"}. It is only
             read to name losses that fit in an error message.
         with_strides: the same for students whose hidden states stand for several tokens each, as in WaLDORf.
-        layers: the (student layer, teacher layer) pairs that slow build switches on one after another; a
-            term without pairs starts after all of them.
+        slow_build_pairs: the (student layer, teacher layer) pairs that slow build switches on one after
+            another; a term without pairs starts after all of them.
         weight: the factor in the objective, or points over the steps (`mtkd/losses/term_settings.py`).
         kinds: the task types that the term applies to; None = all.
     """
@@ -84,7 +84,7 @@ class LossTerm(nn.Module):
 
     student_need: OutputSpec = OutputSpec()
     teacher_need: OutputSpec = OutputSpec()
-    layers: Sequence[tuple[int, int]] = ()
+    slow_build_pairs: Sequence[tuple[int, int]] = ()
     weight: float | Points = 1.0
     kinds: Sequence[str] | None = None
 
@@ -111,7 +111,7 @@ class LossTerm(nn.Module):
 
     def pairs_on(self, on: frozenset[int] | None) -> list[tuple[int, int]]:
         """Return the compared pairs whose student layer is in `on`; None = all pairs."""
-        return [pair for pair in self.layers if on is None or pair[0] in on]
+        return [pair for pair in self.slow_build_pairs if on is None or pair[0] in on]
 
     def needs(self, on: frozenset[int]) -> tuple[OutputSpec, OutputSpec]:
         """What the term needs of student and teacher while only the student layers in `on` are used."""
@@ -126,7 +126,7 @@ class LossTerm(nn.Module):
         return len(batch)
 
 
-def wide(values: Tensor) -> Tensor:
+def to_float32(values: Tensor) -> Tensor:
     """Convert to float32, or keep float64: losses are never computed in lower precision."""
     return values if values.dtype == torch.float64 else values.float()
 
@@ -145,7 +145,7 @@ def full_precision(loss: Callable[Arguments, Result]) -> Callable[Arguments, Res
             if not isinstance(value, Tensor) or not value.is_floating_point():
                 return value
             if id(value) not in widened:
-                widened[id(value)] = wide(value)
+                widened[id(value)] = to_float32(value)
             return widened[id(value)]
 
         values = [*args, *kwargs.values()]

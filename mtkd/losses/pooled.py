@@ -131,7 +131,7 @@ class PooledHiddenMSE(PooledTerm):
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over windows for one pair of layers."""
         projected = self.projection(inputs.student.hidden[layer_s], layer_s)
-        hidden = inputs.teacher_signal.hidden[layer_t]
+        hidden = inputs.teacher_outputs.hidden[layer_t]
         return pooled_hidden_mse(projected, hidden, mask_of(inputs), self._stride)
 
 
@@ -154,5 +154,5 @@ class PooledScoreMSE(PooledTerm):
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over windows for one pair of layers."""
-        scores = inputs.teacher_signal.scores[layer_t]
+        scores = inputs.teacher_outputs.scores[layer_t]
         return pooled_score_mse(inputs.student.scores[layer_s], scores, mask_of(inputs), self._stride)

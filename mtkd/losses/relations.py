@@ -134,7 +134,7 @@ class Relation(LayeredTerm):
         """The sum over pairs of vectors."""
         kinds = {kind for pair in self._of for kind in pair}
         student = {kind: getattr(inputs.student, kind)[layer_s] for kind in kinds}
-        teacher = {kind: self._regroup(getattr(inputs.teacher_signal, kind)[layer_t]) for kind in kinds}
+        teacher = {kind: self._regroup(getattr(inputs.teacher_outputs, kind)[layer_t]) for kind in kinds}
         return torch.stack(
             [
                 relation_kl(student[a], student[b], teacher[a], teacher[b], mask_of(inputs), self._splits)
@@ -197,7 +197,7 @@ class TokenSimilarity(TokenTerm):
 
     with_strides: ClassVar[bool | dict[str, Any]] = True
     student_need = teacher_need = OutputSpec(hidden=frozenset({0}))
-    compared = ((0, 0),)
+    slow_build_pairs = ((0, 0),)
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
@@ -206,7 +206,7 @@ class TokenSimilarity(TokenTerm):
 
     def forward(self, inputs: TermInput) -> Tensor:
         mask = mask_of(inputs)
-        student, teacher = inputs.student.hidden[0], inputs.teacher_signal.hidden[0]
+        student, teacher = inputs.student.hidden[0], inputs.teacher_outputs.hidden[0]
         return token_similarity_kl(student, teacher, mask) * mask.sum()
 
 

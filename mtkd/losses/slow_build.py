@@ -14,22 +14,22 @@ _ROUNDING = 1e-9  # tolerance, because a fraction of the steps is a rounded quot
 class SlowBuild:
     """Which student layers are switched on at a point of the training.
 
-    Of K layers, layer k (from 0) is switched on at the fraction share * k / K of the steps, so equally many
-    steps lie between two layers. Terms that do not compare layers start at the fraction `share`.
+    Of K layers, layer k (from 0) is switched on after `fraction` * k / K of the steps, so equally many steps
+    lie between two layers. Terms that do not compare layers start after `fraction` of the steps.
 
     Attributes:
-        share: the fraction of the steps that slow build takes; 0 = everything is on from the start.
+        fraction: the fraction of the steps that slow build takes; 0 = everything is on from the start.
         layers: the student layers that at least one term compares, in ascending order.
     """
 
-    share: float = 0.0
+    fraction: float = 0.0
     layers: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, share: float, terms: Iterable[LossTerm]) -> SlowBuild:
+    def of(cls, fraction: float, terms: Iterable[LossTerm]) -> SlowBuild:
         """The slow build of some terms; it takes no steps if none of them compares layers."""
-        layers = sorted({layer for term in terms for layer, _ in term.layers})
-        return cls(share, tuple(layers)) if layers else cls()
+        layers = sorted({layer for term in terms for layer, _ in term.slow_build_pairs})
+        return cls(fraction, tuple(layers)) if layers else cls()
 
     def done(self, progress: float) -> bool:
         """True once everything is switched on.
@@ -37,9 +37,9 @@ class SlowBuild:
         Args:
             progress: the fraction of the training steps already done, 0 to 1.
         """
-        return progress + _ROUNDING >= self.share
+        return progress + _ROUNDING >= self.fraction
 
     def on(self, progress: float) -> frozenset[int]:
         """The layers that are switched on."""
-        each = self.share / max(len(self.layers), 1)
+        each = self.fraction / max(len(self.layers), 1)
         return frozenset(layer for k, layer in enumerate(self.layers) if progress + _ROUNDING >= k * each)

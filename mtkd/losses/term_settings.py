@@ -85,16 +85,16 @@ Projection = Annotated[
 ]
 
 
-def value_at(schedule: float | Points, share: float) -> float:
-    """The value of a schedule after the fraction `share` (0 to 1) of the steps."""
+def value_at(schedule: float | Points, progress: float) -> float:
+    """The value of a schedule after the fraction `progress` (0 to 1) of the steps."""
     if isinstance(schedule, int | float):
         return float(schedule)
-    before = [point for point in schedule if point[0] <= share]
-    after = [point for point in schedule if point[0] > share]
+    before = [point for point in schedule if point[0] <= progress]
+    after = [point for point in schedule if point[0] > progress]
     if not before or not after:
         return (before or after)[-1 if before else 0][1]
     (x0, y0), (x1, y1) = before[-1], after[0]
-    return y0 + (y1 - y0) * (share - x0) / (x1 - x0)
+    return y0 + (y1 - y0) * (progress - x0) / (x1 - x0)
 
 
 def is_zero(schedule: float | Points) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mtkd.models.dropout import attention, faster
+from mtkd.models.fast_dropout import attention, faster
 from mtkd.outputs import BY_LAYER, OutputSpec
 
 ATTENTION = "mtkd_sdpa"

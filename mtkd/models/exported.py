@@ -37,7 +37,7 @@ class ExportedModel(MultiTaskModel):
         config = saved.config
         # Parts of the program ask an encoder for these.
         self.encoder: Any = SimpleNamespace(
-            config=config, shape=config.shape, offers=OutputSpec(), input_format=config.input_format
+            config=config, spec=config.spec, offers=OutputSpec(), input_format=config.input_format
         )
         self.encoder.positions = saved.info.max_length
         self._device = nn.Parameter(torch.zeros(()), requires_grad=False)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.trial import BATCHES, current_trial
+from mtkd.time_trial import BATCHES, current_trial
 from tasks.batching import Collator
 from tasks.encoding import PADDED, Encoded
 from tasks.model_tasks import mapped_logits

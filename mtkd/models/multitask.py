@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mtkd.model_files import EXPORT
-from mtkd.models.dropout import use_dropout
 from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.pretrained_config import locate
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.linear import use_linear
+from mtkd.models.fast_dropout import use_dropout
+from mtkd.models.fast_linear import use_linear
 from mtkd.models.model_card import SAVED, model_card, usage
 from mtkd.models.pretrained_weights import refuse_not_finite
 from mtkd.models.saved_model import (
@@ -168,7 +168,7 @@ class MultiTaskModel(nn.Module):
             tasks = list(self.tasks.values())
             use = usage(tasks[0] if tasks else None, 'import mtkd\n\nmodel = mtkd.load("DIR")')
             files = SAVED.format(weights=WEIGHTS, heads=HEADS)
-            what = self.encoder.config.shape.family
+            what = self.encoder.config.spec.family
             card = model_card(what, tasks, info, use, files)
             (place / "README.md").write_text(card, encoding="utf-8")
             write_digests(place)

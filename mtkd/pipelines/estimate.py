@@ -13,9 +13,9 @@ from pathlib import Path
 from mtkd.jobs.grid_jobs import total
 from mtkd.pipelines.pipeline_file import move_steps, naming_step
 from mtkd.pipelines.step import TRAINS, Step, execute, size_of
+from mtkd.time_trial import trial_run
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
-from mtkd.trial import trial_run
 from tasks.progress import is_quiet, say, set_quiet
 
 _TIMED = (*TRAINS, "evaluate")

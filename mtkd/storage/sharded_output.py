@@ -134,8 +134,8 @@ class ShardedOutput:
             advance(count * ranks.count)
 
         written = {}
-        if own and workers.worth(len(own), loads=setup is not None):
-            written = self._write_elsewhere(own, make, setup, inputs, workers, advance_for_all)
+        if own and workers.should_make(len(own), loads=setup is not None):
+            written = self._write_in_workers(own, make, setup, inputs, workers, advance_for_all)
         elif own:
             make = make or setup()  # type: ignore[misc]
             for shard in own:
@@ -163,7 +163,7 @@ class ShardedOutput:
         rows = len(shard.rows) if footer is None or footer.rows is None else footer.rows
         return ShardEntry(shard.file, shard.task, rows, digest_file(path), path.stat().st_size)
 
-    def _write_elsewhere(
+    def _write_in_workers(
         self,
         shards: Sequence[PlannedShard],
         make: Make | None,

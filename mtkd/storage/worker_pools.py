@@ -51,17 +51,17 @@ class Workers:
             )
 
     @property
-    def apart(self) -> bool:
+    def in_other_processes(self) -> bool:
         """True if shards are made in other processes than this one."""
         return self.engine == "ray" or (self.count or 1) > 1
 
-    def worth(self, shards: int, *, loads: bool) -> bool:
+    def should_make(self, shards: int, *, loads: bool) -> bool:
         """True if other processes make this many shards; not if one process would make the only one.
 
         Args:
             loads: each process loads a model first; the caller does without.
         """
-        return self.engine == "ray" or (self.apart and (loads or shards > 1))
+        return self.engine == "ray" or (self.in_other_processes and (loads or shards > 1))
 
     def open(self, setup: Setup | None = None) -> WorkerPool:
         """Start the processes, or connect to the cluster.
@@ -210,7 +210,7 @@ def _leave(number: int, frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
-def path_elsewhere(name: str) -> str:
+def path_for_workers(name: str) -> str:
     """The name or path of a model as a process in another directory finds it."""
     return str(Path(name).resolve()) if Path(name).exists() else name
 

@@ -157,37 +157,37 @@ class Contents(Record):
         selection = self.need.selection
         need["selection"] = None if selection is None else vars(selection)
         absent = {f.name: f.default for f in fields(EncoderSpec)}
-        shape = {k: v for k, v in vars(self.shape).items() if k != "offers" and v != absent[k]}
-        return {"need": need, "dtype": self.dtype, "shape": shape, "max_length": self.max_length}
+        sizes = {k: v for k, v in vars(self.shape).items() if k != "offers" and v != absent[k]}
+        return {"need": need, "dtype": self.dtype, "shape": sizes, "max_length": self.max_length}
 
 
-def pack_outputs(signal: ModelOutput, contents: Contents) -> dict[str, Tensor]:
+def pack_outputs(outputs: ModelOutput, contents: Contents) -> dict[str, Tensor]:
     """Convert the teacher's outputs for a batch to entries of the fields, without the counts.
 
     Args:
-        signal: the outputs, including everything in `contents.need`.
+        outputs: the outputs, including everything in `contents.need`.
 
     Returns:
         field -> entries, with rows in the order of the batch.
     """
     found: dict[str, Tensor] = {}
     need = contents.need
-    if need.logits and signal.logits is not None:
-        logits = signal.logits.float()
-        if logits.dim() == 3 and signal.mask is not None:
-            logits = logits.transpose(1, 2)[signal.mask]
+    if need.logits and outputs.logits is not None:
+        logits = outputs.logits.float()
+        if logits.dim() == 3 and outputs.mask is not None:
+            logits = logits.transpose(1, 2)[outputs.mask]
         found["logits"] = logits
     vectors: dict[str, Tensor] = {}
-    if need.pooled and signal.pooled is not None:
-        vectors["pooled"] = signal.pooled
+    if need.pooled and outputs.pooled is not None:
+        vectors["pooled"] = outputs.pooled
     if need.cls:
-        vectors["cls"] = torch.stack([signal.cls[layer] for layer in contents.layers("cls")], 1)
+        vectors["cls"] = torch.stack([outputs.cls[layer] for layer in contents.layers("cls")], 1)
     for kind in OF_TOKENS:
         if layers := contents.layers(kind):
-            assert signal.mask is not None, "token vectors are kept only for rows read as one sequence"
-            vectors[kind] = torch.stack([getattr(signal, kind)[layer][signal.mask] for layer in layers], 1)
+            assert outputs.mask is not None, "token vectors are kept only for rows read as one sequence"
+            vectors[kind] = torch.stack([getattr(outputs, kind)[layer][outputs.mask] for layer in layers], 1)
     if need.selection:
-        parts = [signal.selected[layer] for layer in contents.layers("selected")]
+        parts = [outputs.selected[layer] for layer in contents.layers("selected")]
         valid = parts[0].valid
         found["selected.positions"] = torch.stack([part.positions[valid] for part in parts], 1)
         units = torch.stack([part.units[valid] for part in parts], 1)  # (K, depth, d)

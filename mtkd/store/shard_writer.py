@@ -103,7 +103,7 @@ def write_missing_shards(
     with progress("teacher", total, done=total - left) as advance:
         written = output.write(
             missing,
-            setup=partial(shard_maker, load, *options) if load and workers.apart else here,
+            setup=partial(shard_maker, load, *options) if load and workers.in_other_processes else here,
             inputs=inputs,
             workers=workers,
             ranks=ProcessGroup.of(accelerator),
@@ -154,7 +154,7 @@ def shard_tensors(
     collate = Collator(source.model.reader)
     for numbers in length_sorted_batches(rows, collate.reader, batch_size):
         batch = collate(rows, numbers)
-        found = pack_outputs(source.signal(task, batch.to(device)), contents)
+        found = pack_outputs(source.outputs(task, batch.to(device)), contents)
         indices = torch.from_numpy(batch.indices)
         for field in fields:
             if field.name not in found:
@@ -181,7 +181,7 @@ def check_scores(job: StoreJob, device: torch.device) -> None:
     name, rows = next(iter(job.data.items()))
     need = OutputSpec(scores=layers, query=layers, key=layers)
     batch = Collator(job.teacher.reader)(rows, np.arange(1)).to(device)
-    found = OnlineTeacher(job.teacher, need).signal(job.tasks[name], batch)
+    found = OnlineTeacher(job.teacher, need).outputs(job.tasks[name], batch)
     for layer in layers:
         again = scores_of(found.query[layer], found.key[layer], job.contents.shape.heads)
         if not torch.allclose(again, found.scores[layer], rtol=1e-3, atol=1e-3):

@@ -75,7 +75,7 @@ class StoredTeacher:
         """Start reading some training rows from disk in the background."""
         self._reader.read_ahead(task, self._places[task][indices])
 
-    def signal(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
+    def outputs(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
         """Read the stored outputs for the rows of a batch."""
         stored = self.read(task.name, batch.indices)
         need, contents = need or self._need, self._contents
@@ -95,7 +95,7 @@ class StoredTeacher:
         if task.type.predicts_spans and logits is not None:
             real = torch.arange(logits.shape[1]) < stored["tokens"][:, None]
             logits = logits.masked_fill(~real.unsqueeze(-1), PADDED).transpose(1, 2)
-        signal = ModelOutput(
+        outputs = ModelOutput(
             logits=logits,
             pooled=_decode(stored, "pooled") if need.pooled else None,
             mask=batch.inputs.joined.mask if batch.inputs.joined else None,
@@ -104,7 +104,7 @@ class StoredTeacher:
             selected=self._selected(stored),
             **{kind: {n: found[kind][n] for n in sorted(getattr(need, kind))} for kind in found},  # type: ignore[arg-type]
         )
-        return signal.to(batch.labels.device)
+        return outputs.to(batch.labels.device)
 
     def _selected(self, stored: Mapping[str, Tensor]) -> dict[int, Selected]:
         wanted, kept = self._need.selection, self._contents.need.selection

@@ -121,7 +121,9 @@ def cache_logits(
         return tasks[shard.task], rows
 
     here = partial(_logits_maker, lambda: teacher, precision, batch_size, accelerator.device)
-    setup = partial(_logits_maker, load, precision, batch_size) if load and workers.apart else here
+    setup = (
+        partial(_logits_maker, load, precision, batch_size) if load and workers.in_other_processes else here
+    )
     with locked(directory, wait=True) if ranks.first else nullcontext():  # other runs may use this teacher
         for place in filter(Path.is_dir, places) if ranks.first else ():
             remove_leftovers(place)

@@ -89,7 +89,7 @@ class TeacherGroup(TeacherRef):
         tasks = [task for member in self.members for task in member.tasks]
         if len(set(tasks)) < len(tasks):
             reasons.append("a task has several teachers, and only logits can be averaged")
-        if any(member.teacher.config.shape != self.config.shape for member in self.members):
+        if any(member.teacher.config.spec != self.config.spec for member in self.members):
             reasons.append("the teachers' encoders differ in their sizes")
         digests = {member.teacher.tokeniser().digest for member in self.members}
         if len(digests) > 1:
@@ -108,9 +108,9 @@ class TeacherByTask:
         self._sources = sources
         self.offers = next(iter(sources.values())).offers
 
-    def signal(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
+    def outputs(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
         """Return the outputs of the task's teacher."""
-        return self._sources[task.name].signal(task, batch, need)
+        return self._sources[task.name].outputs(task, batch, need)
 
 
 class AveragedLogits:

@@ -21,7 +21,7 @@ class TeacherSource(Protocol):
 
     offers: OutputSpec
 
-    def signal(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
+    def outputs(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
         """Return the teacher's outputs for one batch.
 
         Args:
@@ -38,7 +38,7 @@ class OnlineTeacher:
         self.offers = model.offers
         self._need, self._bf16 = need, precision == "bf16"
 
-    def signal(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
+    def outputs(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
         """Run the teacher without gradients, up to the last layer needed."""
         need = self._need if need is None else need
         inputs = batch.teacher or batch.inputs
@@ -48,7 +48,7 @@ class OnlineTeacher:
         if need.selection is None:
             return output
         assert inputs.joined is not None, "selecting hidden states needs rows read as one sequence"
-        selected = select(output, need, inputs.joined, self.model.encoder.shape.heads)
+        selected = select(output, need, inputs.joined, self.model.encoder.spec.heads)
         # Drop the layers that were needed only for the selection.
         kept = {
             kind: {layer: by_layer[layer] for layer in sorted(getattr(need, kind))}
@@ -82,7 +82,7 @@ class CachedLogits:
     def __init__(self, logits: Mapping[str, IndexedLogits]):
         self.logits = logits
 
-    def signal(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
+    def outputs(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
         """Return the precomputed logits for the rows of a batch."""
         rows = torch.from_numpy(self.logits[task.name][batch.indices])
         if task.type.predicts_spans and batch.inputs.joined is not None:

@@ -22,7 +22,7 @@ from mtkd.models.saved_model import (
     saved_tokeniser,
     write_description,
 )
-from mtkd.storage.worker_pools import other_model, path_elsewhere
+from mtkd.storage.worker_pools import other_model, path_for_workers
 from mtkd.store.store_manifest import StoreManifest
 from tasks.digests import write_digests
 from tasks.errors import UserError
@@ -127,11 +127,11 @@ class TeacherRef:
         Raises:
             UserError: the teacher is a model in memory.
         """
-        return partial(_load_same, self.elsewhere(), self.digest, max_length)
+        return partial(_load_same, self.for_workers(), self.digest, max_length)
 
-    def elsewhere(self) -> TeacherRef:
+    def for_workers(self) -> TeacherRef:
         """This teacher as a process in another directory finds it."""
-        return replace(self, name=path_elsewhere(self.name))
+        return replace(self, name=path_for_workers(self.name))
 
     def _require_weights(self, manifest: StoreManifest) -> None:
         try:

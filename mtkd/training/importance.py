@@ -50,12 +50,14 @@ def measure_importance(
         for name, rows in chosen.items():
             for start in range(0, len(rows), batch_size):
                 batch = collate(data[name], rows[start : start + batch_size]).to(device)
-                signal = teacher(batch.inputs, tasks[name].head)
-                loss, _ = objective(tasks[name], batch, signal, None, objective.num_items(tasks[name], batch))
+                outputs = teacher(batch.inputs, tasks[name].head)
+                loss, _ = objective(
+                    tasks[name], batch, outputs, None, objective.num_items(tasks[name], batch)
+                )
                 teacher.zero_grad(set_to_none=True)
                 loss.backward()
                 for layer, total in zip(parts, sums, strict=True):
-                    heads = _change(layer["output"][1]).view(encoder.shape.heads, -1).sum(1)
+                    heads = _change(layer["output"][1]).view(encoder.spec.heads, -1).sum(1)
                     units = _change(layer["down"][1])
                     total["heads"] = total["heads"] + heads.abs().cpu()
                     total["units"] = total["units"] + units.abs().cpu()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
-from mtkd.trial import BATCHES, current_trial
+from mtkd.time_trial import BATCHES, current_trial
 from tasks.batching import Collator
 from tasks.encoding import Encoded
 from tasks.heads import Head

@@ -162,7 +162,7 @@ def held_out_loss(
         for indices in parts:
             batch = collate(rows, indices).to(device)
             student = model(batch.inputs, TEXT.head, objective.student_need)
-            teacher = source.signal(TEXT, batch) if source else None
+            teacher = source.outputs(TEXT, batch) if source else None
             num_items = objective.num_items(TEXT, batch)
             loss, _ = objective(TEXT, batch, student, teacher, num_items, 1.0)
             weight = int(batch.inputs.joined.mask.sum()) if batch.inputs.joined else len(indices)

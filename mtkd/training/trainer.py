@@ -21,6 +21,7 @@ from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import TrainSettings
 from mtkd.teachers.live import TeacherSource
+from mtkd.time_trial import STEPS, Trial, current_trial
 from mtkd.training.batches import BatchSource, MicroBatches, StepBatches
 from mtkd.training.callbacks import Callback
 from mtkd.training.checkpoint import Position
@@ -28,7 +29,6 @@ from mtkd.training.loop import StepPlan, TrainingLoop, TrainingResult
 from mtkd.training.optimizers import build_optimizer, learning_rate
 from mtkd.training.processes import sum_over_processes
 from mtkd.training.train_step import TrainStep
-from mtkd.trial import STEPS, Trial, current_trial
 from tasks.batching import Batch
 from tasks.digests import quick_digest
 from tasks.errors import UserError
@@ -153,13 +153,13 @@ class Trainer(TrainingLoop[StepBatches]):
         """The objective for one micro-batch, and the value of each of its terms."""
         batch, done = cpu_batch.to(self.accelerator.device), self._progress
         needed = self.train_module.objective.needs(done)[1]
-        signals = self.teacher.signal(task, batch, needed) if self.teacher else None
-        loss, values = self.wrapped_module(task, batch, signals, num_items, done, batch_items)
+        teacher_outputs = self.teacher.outputs(task, batch, needed) if self.teacher else None
+        loss, values = self.wrapped_module(task, batch, teacher_outputs, num_items, done, batch_items)
         return loss * weight, values * weight
 
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
-        hold = self.train_module.objective.slow_build.share
+        hold = self.train_module.objective.slow_build.fraction
         return learning_rate(self.settings, self.position.step, self.total, hold)
 
     def after_epoch(self, losses: Mapping[str, list[float]]) -> None:

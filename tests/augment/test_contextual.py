@@ -236,7 +236,7 @@ def test_whole_words_are_found_for_tokenisers_that_mark_spaces(tmp_path: Path) -
 def test_two_workers_write_identical_output_and_the_model_is_part_of_the_key(
     masked_lm: Path, tmp_path: Path, engine: Engine, request: pytest.FixtureRequest
 ) -> None:
-    request.getfixturevalue("ray_cluster" if engine == "ray" else "elsewhere")
+    request.getfixturevalue("ray_cluster" if engine == "ray" else "in_process_workers")
     rows = {"mrpc": make_rows(TEXTS * 4, TEXTS[::-1] * 4)}
     method = Contextual(str(masked_lm), device="cpu").prepare(rows)
     job = CorpusJob(method, {"mrpc": 3}, "made up", "0.1", "mtkd", shard_copies=20)

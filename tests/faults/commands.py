@@ -292,7 +292,7 @@ COMMANDS = {
             "OUT",
         ),
         ("paragraphs.txt",),
-        imports=("augment.questions.endpoint.endpoint_method", "mtkd.api.augmentation"),
+        imports=("augment.questions.endpoint.prepare_endpoint", "mtkd.api.augmentation"),
     ),
     "augment questions filter": Command(
         (

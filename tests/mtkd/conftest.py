@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mtkd.jobs.common import Request
 from mtkd.jobs.refine import refine
+from mtkd.jobs.request import Request
 from mtkd.recipes import load_settings
 
 SMALL_RUN = {"train.epochs": 1, "train.batch_size": 16, "max_length": 32, "train.warmup": 0.0}

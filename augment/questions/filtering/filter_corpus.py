@@ -140,7 +140,7 @@ def filter_corpus(
     sources = _plan(job, manifest)
     output = ShardedOutput(out, key, list(sources), _FilteredFormat(QUESTION_SCHEMA))
 
-    opened = load if load and workers.apart else lambda: answerer
+    opened = load if load and workers.in_other_processes else lambda: answerer
 
     def inputs(shard: PlannedShard) -> _Part:
         source, start = sources[shard], shard.rows[0]

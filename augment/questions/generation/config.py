@@ -23,7 +23,7 @@ from augment.questions.generation.paragraphs import (
     open_paragraphs,
     select_paragraphs,
 )
-from augment.questions.rules.ask import ask, is_english
+from augment.questions.rules.generate import ask, is_english
 from augment.questions.rules.rule_augmenter import RULES, RuleQuestions, load_entities
 from tasks.corpus_reader import MANIFEST, CorpusManifest
 from tasks.errors import UserError, counted, unknown
@@ -160,7 +160,7 @@ def prepare_generation(
             )
     elif config.asks_endpoint:
         from augment.questions.endpoint.answer_log import AnswerLog
-        from augment.questions.endpoint.endpoint_method import endpoint_questions, read_options
+        from augment.questions.endpoint.prepare_endpoint import endpoint_questions, read_options
 
         _refuse(config, _OF_T5, "an endpoint")
         asked, client = read_options(config)
@@ -170,7 +170,7 @@ def prepare_generation(
         method = endpoint = endpoint_questions(config, asked, client, paragraphs, counts, log)
     else:
         _refuse(config, _OF_ENDPOINTS, "a T5")
-        from augment.questions.generation.t5_method import T5Method
+        from augment.questions.generation.prepare_t5 import T5Method
 
         t5 = T5Method.load(config)
         paragraphs, counts = t5.usable(*_sampled(*select_paragraphs(stream, config.words), config.limit))

@@ -33,9 +33,7 @@ class Words:
         match = re.fullmatch(r"(\d+):(\d+)", spec.strip())
         words = Words(*map(int, match.groups())) if match else None
         if words is None or not 1 <= words.least <= words.most:
-            raise UserError(
-                f"`words={spec!r}`", expected="MIN:MAX with 1 <= MIN <= MAX, such as 200:320"
-            )
+            raise UserError(f"`words={spec!r}`", expected="MIN:MAX with 1 <= MIN <= MAX, such as 200:320")
         return words
 
     def __str__(self) -> str:

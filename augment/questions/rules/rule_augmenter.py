@@ -11,7 +11,7 @@ import numpy as np
 
 from augment.augmenter import Augmenter, Copies
 from augment.questions.question_rows import QuestionRow, question_table
-from augment.questions.rules.ask import Entities, ask
+from augment.questions.rules.generate import Entities, ask
 from tasks.corpus_reader import QUESTION_SCHEMA
 from tasks.files import digest_bytes
 from tasks.rows import Rows

@@ -92,7 +92,7 @@ class BiLSTMConfig(BiLSTMSettings, EncoderConfig):
         return "separate"
 
     @property
-    def shape(self) -> EncoderSpec:
+    def spec(self) -> EncoderSpec:
         """The sizes; a BiLSTM has no layers or heads that could be compared with those of a Transformer."""
         return EncoderSpec(self.kind, 0, 0, 0, 0, self.output_size, POOLED)
 

@@ -109,7 +109,7 @@ class EncoderConfig(Strict):
 
     @property
     @abstractmethod
-    def shape(self) -> EncoderSpec:
+    def spec(self) -> EncoderSpec:
         """The encoder's sizes, and the outputs that it offers."""
 
 
@@ -126,7 +126,7 @@ class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
         Settings: the settings that a recipe can change.
         Config: the configuration that is saved.
         config: the configuration of this encoder.
-        shape: the encoder's sizes, and the outputs that it offers.
+        spec: the encoder's sizes, and the outputs that it offers.
         embeddings: the word embeddings, a module whose `weight` is (V, d).
     """
 
@@ -134,12 +134,12 @@ class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
     Config: ClassVar[type[EncoderConfig]]
 
     config: ConfigT
-    shape: EncoderSpec
+    spec: EncoderSpec
     embeddings: Any
 
     def __init__(self, config: ConfigT):
         super().__init__()
-        self.config, self.shape = config, config.shape
+        self.config, self.spec = config, config.spec
 
     @classmethod
     @abstractmethod
@@ -179,7 +179,7 @@ class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
     @property
     def width(self) -> int:
         """The width D of the vectors that the task heads read."""
-        return self.shape.pooled
+        return self.spec.pooled
 
     def head_width(self, n_texts: int) -> int:
         """The width of the vectors that heads of tasks with `n_texts` texts read; D except in bi-encoders."""
@@ -188,12 +188,12 @@ class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
     @property
     def n_layers(self) -> int:
         """The number of layers; hidden states exist for layers 1 to n_layers, and 0 for the embeddings."""
-        return self.shape.layers
+        return self.spec.layers
 
     @property
     def offers(self) -> OutputSpec:
         """The outputs that can be requested."""
-        return self.shape.offers
+        return self.spec.offers
 
     @property
     def positions(self) -> int | None:

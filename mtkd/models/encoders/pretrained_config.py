@@ -76,7 +76,7 @@ class TransformerConfig(EncoderConfig):
         return "side-by-side" if self.pairs == "bi-encoder" else "joined"
 
     @property
-    def shape(self) -> EncoderSpec:
+    def spec(self) -> EncoderSpec:
         """The encoder's sizes, and the outputs that it offers."""
         from transformers import MODEL_MAPPING
 

@@ -86,7 +86,7 @@ class StaticConfig(EncoderConfig):
         return "separate"
 
     @property
-    def shape(self) -> EncoderSpec:
+    def spec(self) -> EncoderSpec:
         """The sizes; there are no layers or heads that could be compared with those of a Transformer."""
         return EncoderSpec(self.kind, 0, 0, 0, 0, self.output_size, POOLED)
 
@@ -131,7 +131,7 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
             UserError: the token vectors are wider than the teacher's states, from which they are computed.
         """
         sizes = settings.static
-        teacher = init_spec.teacher.shape if init_spec.teacher else None
+        teacher = init_spec.teacher.spec if init_spec.teacher else None
         if sizes.init == "teacher" and teacher and teacher.offers.sequence and sizes.width > teacher.pooled:
             raise UserError(
                 f"student.static.width={sizes.width} is wider than the teacher ({teacher.pooled})",

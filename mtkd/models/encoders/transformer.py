@@ -63,10 +63,10 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             with configuration_errors():
                 body = AutoModel.from_config(hf_config, **pooler_option(config))
         if config.head_size:
-            resize_heads(body, config.shape.layers, config.shape.heads, config.head_size)
+            resize_heads(body, config.spec.layers, config.spec.heads, config.head_size)
         if config.embedding_rank:
             words = int(body.config.vocab_size)  # type: ignore[union-attr, arg-type]
-            table = FactorisedEmbedding(words, config.embedding_rank, config.shape.width)
+            table = FactorisedEmbedding(words, config.embedding_rank, config.spec.width)
             body.set_input_embeddings(table)  # type: ignore[operator]
         self.body = body
         if config.pairs == "bi-encoder":
@@ -163,7 +163,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         if pairs is not None:
             config = config.model_copy(update={"pairs": pairs})
         if layers is not None:
-            available = config.shape.layers
+            available = config.spec.layers
             if not 1 <= layers <= available:
                 raise UserError(
                     f"cannot keep {layers} layers: {name!r} has {available}", expected=f"1 to {available}"
@@ -277,7 +277,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         missing = requested.missing_from(OutputSpec(logits=True, pooled=True, sequence=True, **found))
         if missing:
             raise UserError(
-                f"the encoder {self.shape.family!r} does not provide {', '.join(missing)}",
+                f"the encoder {self.spec.family!r} does not provide {', '.join(missing)}",
                 expected="an encoder whose attention uses the attention interface of transformers",
                 hint="choose another encoder, or a recipe that only uses hidden states or logits",
             )

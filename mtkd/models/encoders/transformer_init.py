@@ -144,7 +144,7 @@ def student_transformer(wanted: TransformerSettings, init_spec: InitSpec) -> Tra
     }
     config = with_sizes(source, **{name: size for name, size in sizes.items() if size is not None})
     if wanted.prune:
-        head_size = source.shape.attention // source.shape.heads
+        head_size = source.spec.attention // source.spec.heads
         config = config.model_copy(update={"head_size": head_size, "embedding_rank": wanted.embedding_size})
     elif wanted.embedding_size is not None:
         config = factorised(config, wanted.embedding_size)
@@ -204,9 +204,9 @@ def _refuse_more(config: TransformerConfig, source: TransformerConfig, feed_forw
     """Refuse a pruned student that is larger than its teacher in any size."""
     student, teacher = config.build_hf(), source.build_hf()
     for words, count, most in (
-        ("{} attention heads", config.shape.heads, source.shape.heads),
+        ("{} attention heads", config.spec.heads, source.spec.heads),
         ("{} feed-forward units", getattr(student, feed_forward), getattr(teacher, feed_forward)),
-        ("an embedding rank of {}", config.embedding_rank or 0, source.shape.width),
+        ("an embedding rank of {}", config.embedding_rank or 0, source.spec.width),
     ):
         if count > most:
             raise UserError(

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mtkd.losses.term_settings import Strict
-from mtkd.models.dropout import attention, faster
 from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings
+from mtkd.models.fast_dropout import attention, faster
 from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from tasks.batching import ModelInputs, Tokens
@@ -76,7 +76,7 @@ class WaldorfConfig(WaldorfSettings, EncoderConfig):
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
     @property
-    def shape(self) -> EncoderSpec:
+    def spec(self) -> EncoderSpec:
         """The sizes; hidden states and scores of the blocks have a quarter of the sequence length."""
         blocks = frozenset(range(1, self.layers + 1))
         return EncoderSpec(

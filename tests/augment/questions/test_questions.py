@@ -434,7 +434,7 @@ def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(traine
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
 def test_other_processes_load_the_generator(trained, data, tmp_path, monkeypatch, engine, request):
-    request.getfixturevalue("ray_cluster" if engine == "ray" else "elsewhere")
+    request.getfixturevalue("ray_cluster" if engine == "ray" else "in_process_workers")
     monkeypatch.chdir(trained.parent)
     given = dict(model=trained.name, shard_rows=7, beams=2, per_paragraph=2, command="test", device="cpu")
     write = partial(mtkd.augment.generate_questions, data / "paragraphs.parquet", **given)

@@ -269,7 +269,7 @@ def test_a_task_a_loss_and_a_callback_of_ones_own(tiny_encoder: Path, tmp_path: 
         student_need = teacher_need = mtkd.LOGITS
 
         def forward(self, given: mtkd.TermInput) -> torch.Tensor:
-            return 2 * (given.student.logits - given.teacher_signal.logits).square().sum()
+            return 2 * (given.student.logits - given.teacher_outputs.logits).square().sum()
 
     class Steps(mtkd.Callback):
         """Counts steps; stops after four."""
@@ -307,7 +307,7 @@ class OwnLoss(mtkd.LossTerm):
     factor = 1
 
     def forward(self, given: mtkd.TermInput) -> torch.Tensor:
-        return self.result((given.student.logits - given.teacher_signal.logits).square().mean(1))
+        return self.result((given.student.logits - given.teacher_outputs.logits).square().mean(1))
 
     def result(self, values: torch.Tensor) -> torch.Tensor:
         return self.factor * values.sum()

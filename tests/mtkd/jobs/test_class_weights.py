@@ -12,9 +12,9 @@ import torch
 from torch.nn import functional
 
 from mtkd.jobs.class_weights import check_class_weights, weigh_classes
-from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
 from mtkd.jobs.refine import refine
+from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import TaskData, TrainingData
 from mtkd.jobs.unlabelled_rows import confident_rows
 from mtkd.losses.logits import LogitsMSE

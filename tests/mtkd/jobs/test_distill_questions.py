@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from augment.questions.question_rows import QuestionRow, question_table
-from mtkd.jobs.common import Request
+from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data
 from tasks.corpus_reader import CORPUS_FORMAT, CorpusManifest, CorpusTask, corpus_rows
 from tasks.files import digest_file, write_json

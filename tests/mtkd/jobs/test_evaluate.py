@@ -29,9 +29,9 @@ from mtkd.evaluation.baseline import (
 from mtkd.evaluation.class_report import class_report
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.evaluation.scoring import TaskScores, read_predictions
-from mtkd.jobs.common import Request
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.refine import refine
+from mtkd.jobs.request import Request
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from tasks.errors import UserError

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from mtkd.evaluation.scoring import TaskScores, averages, watched
-from mtkd.jobs.common import Request
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.finetune import finetune
+from mtkd.jobs.request import Request
 from mtkd.recipes import load_settings
 from mtkd.training.run_directory import RunDirectory
 from tasks.errors import UserError

@@ -12,12 +12,12 @@ import torch
 
 from mtkd.evaluation.question_answering import SpanAnswerer
 from mtkd.jobs.build_store import build_store
-from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
 from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.finetune import finetune
 from mtkd.jobs.plan_store import StoreRequest
 from mtkd.jobs.refine import refine
+from mtkd.jobs.request import Request
 from mtkd.losses.logits import logits_mse, soft_label_kl
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings

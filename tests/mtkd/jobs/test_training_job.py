@@ -10,9 +10,9 @@ import pytest
 import torch
 from small_students import SMALL_LSTM
 
-from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
 from mtkd.jobs.finetune import finetune
+from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.losses.logits import LogitsMSE, SoftLabels
 from mtkd.models.multitask import MultiTaskModel

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from elsewhere import kill_a_worker
+from in_process_workers import kill_a_worker
 from small_students import SMALL_LSTM
 
 import mtkd
 from mtkd.api.augmentation import mask
-from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
+from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
@@ -156,7 +156,7 @@ def test_other_processes_label_the_rows(
 ) -> None:
     """The logits and the student are those of one process; with Ray, although a worker is killed."""
     monkeypatch.setattr("mtkd.teachers.cached_logits._SHARD_ROWS", 8)
-    request.getfixturevalue("ray_cluster" if engine == "ray" else "elsewhere")
+    request.getfixturevalue("ray_cluster" if engine == "ray" else "in_process_workers")
     killed = tmp_path / "killed"
     if engine == "ray":
         kill_a_worker(monkeypatch, killed)

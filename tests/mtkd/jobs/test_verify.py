@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from flips import files, silent
+from bit_flips import files, undetected_flips
 
 import mtkd as library
 from tasks.errors import UserError
@@ -48,7 +48,7 @@ def test_flipped_bits_are_found(place: Path) -> None:
     assert {"run.json", "log.jsonl", "manifest.json", "model.safetensors"} < {
         file.name for file in files(place)
     }
-    assert not list(silent(place, 3 * len(files(place)), seed=0))
+    assert not list(undetected_flips(place, 3 * len(files(place)), seed=0))
 
 
 def test_where_nothing_has_digests(tmp_path: Path) -> None:

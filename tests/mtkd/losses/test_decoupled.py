@@ -24,7 +24,7 @@ from tasks.errors import UserError
 from tasks.glue import TASKS
 from tasks.task import Task
 
-LSTM = BiLSTMConfig(vocab_size=10).shape
+LSTM = BiLSTMConfig(vocab_size=10).spec
 
 
 def drawn(*shape: int) -> tuple[Tensor, Tensor]:

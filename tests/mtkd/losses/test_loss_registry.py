@@ -28,8 +28,8 @@ from tasks.errors import UserError
 from tasks.glue import TASKS
 
 RTE = TASKS["rte"]
-LSTM = BiLSTMConfig(vocab_size=10).shape
-WALDORF = WaldorfConfig(vocab_size=10, layers=2, hidden_size=6, heads=2, head_size=3, output_size=5).shape
+LSTM = BiLSTMConfig(vocab_size=10).spec
+WALDORF = WaldorfConfig(vocab_size=10, layers=2, hidden_size=6, heads=2, head_size=3, output_size=5).spec
 EVERY = frozenset(range(4))
 BERT = EncoderSpec("bert", 3, 8, 8, 2, 8, OutputSpec(True, True, True, **dict.fromkeys(BY_LAYER, EVERY)))
 RED = """
@@ -49,7 +49,7 @@ class Absolute(LossTerm):
         self.scale = scale
 
     def forward(self, given):
-        return self.scale * (given.student.logits - given.teacher_signal.logits).abs().mean(1).sum()
+        return self.scale * (given.student.logits - given.teacher_outputs.logits).abs().mean(1).sum()
 """
 
 
@@ -164,8 +164,8 @@ class Distance(LossTerm):
     student_need = teacher_need = LOGITS
 
     def forward(self, given: TermInput) -> Tensor:
-        assert given.student.logits is not None and given.teacher_signal.logits is not None
-        return (given.student.logits - given.teacher_signal.logits).abs().mean(1).sum()
+        assert given.student.logits is not None and given.teacher_outputs.logits is not None
+        return (given.student.logits - given.teacher_outputs.logits).abs().mean(1).sum()
 
 
 class Deep(LossTerm):

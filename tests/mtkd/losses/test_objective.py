@@ -28,14 +28,14 @@ from tasks.glue import TASKS
 RTE, STSB = TASKS["rte"], TASKS["stsb"]
 
 
-def shape(layers: int, width: int, heads: int, family: str = "bert") -> EncoderSpec:
+def spec_of(layers: int, width: int, heads: int, family: str = "bert") -> EncoderSpec:
     states, every = frozenset(range(layers + 1)), frozenset(range(1, layers + 1))
     offers = OutputSpec(True, True, True, states, states, every, every, every, every, every)
     return EncoderSpec(family, layers, width, width, heads, width, offers)
 
 
-STUDENT, TEACHER = shape(2, 12, 2), shape(4, 24, 4)
-LSTM = BiLSTMConfig(vocab_size=10).shape
+STUDENT, TEACHER = spec_of(2, 12, 2), spec_of(4, 24, 4)
+LSTM = BiLSTMConfig(vocab_size=10).spec
 
 
 def objective(
@@ -67,7 +67,7 @@ def test_layer_maps(name: str, student: int, teacher: int, expected: list[int]) 
     [("bert", 12, 12), ("bert", 24, 21), ("roberta", 24, 19), ("xlm-roberta", 24, 19), ("electra", 6, 6)],
 )
 def test_the_teacher_layer_of_minilmv2(family: str, layers: int, expected: int) -> None:
-    assert layer_pairs("auto", STUDENT, shape(layers, 24, 4, family)) == [(2, expected)]
+    assert layer_pairs("auto", STUDENT, spec_of(layers, 24, 4, family)) == [(2, expected)]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_map_of_layers_that_are_not_there(spec: object, complaint: str) -> Non
         (LSTM, RTE, {"loss": "relation"}, "bilstm-biattention.* neither layers nor attention heads"),
         (LSTM, RTE, {"loss": "sample_similarity"}, "neither layers nor attention heads"),
         (STUDENT, RTE, {"loss": "cls_mse", "layers": "emd"}, "does not support layers=emd"),
-        (shape(1, 24, 4), RTE, {"loss": "cls_mse"}, "leaves out the student's last layer"),
+        (spec_of(1, 24, 4), RTE, {"loss": "cls_mse"}, "leaves out the student's last layer"),
     ],
 )
 def test_terms_that_do_not_fit_are_refused(student: EncoderSpec, task, term: dict, complaint: str) -> None:
@@ -140,7 +140,7 @@ def joint_batch(lengths: list[int], labels: list[float]) -> Batch:
     return Batch("rte", np.arange(len(lengths)), torch.tensor(labels), None, inputs, inputs)
 
 
-def signal(of: EncoderSpec, batch: Batch, seed: int) -> ModelOutput:
+def outputs(of: EncoderSpec, batch: Batch, seed: int) -> ModelOutput:
     """Random knowledge of every kind and layer."""
     assert batch.inputs.joined is not None
     mask = batch.inputs.joined.mask
@@ -162,7 +162,7 @@ def signal(of: EncoderSpec, batch: Batch, seed: int) -> ModelOutput:
 
 def value_of(found: Objective, batch: Batch, student: EncoderSpec = STUDENT, progress: float = 0.0) -> Tensor:
     units = found.num_items(RTE, batch)
-    return found(RTE, batch, signal(student, batch, 1), signal(TEACHER, batch, 2), units, progress)[0]
+    return found(RTE, batch, outputs(student, batch, 1), outputs(TEACHER, batch, 2), units, progress)[0]
 
 
 BATCH = joint_batch([4, 2, 3], [0.0, 1.0, 0.0])
@@ -170,7 +170,7 @@ BATCH = joint_batch([4, 2, 3], [0.0, 1.0, 0.0])
 
 def test_relations_are_summed_over_pairs_and_layers() -> None:
     found = objective(r={"loss": "relation", "pairs": ["q-q", "v-o"], "layers": "uniform", "splits": 4})
-    mine, theirs = signal(STUDENT, BATCH, 1), signal(TEACHER, BATCH, 2)
+    mine, theirs = outputs(STUDENT, BATCH, 1), outputs(TEACHER, BATCH, 2)
     expected = 0.0
     for n, m in ((1, 2), (2, 4)):
         q, v, o = mine.query[n], mine.value[n], mine.context[n]
@@ -187,7 +187,7 @@ def test_one_projection_is_shared_and_none_is_the_models() -> None:
         "terms.each.projection.maps.1.weight",
         "terms.each.projection.maps.2.weight",
     ]
-    mine, theirs = signal(STUDENT, BATCH, 1), signal(TEACHER, BATCH, 2)
+    mine, theirs = outputs(STUDENT, BATCH, 1), outputs(TEACHER, BATCH, 2)
     w = found.terms["h"].projection.maps["all"].weight
     expected = sum(
         masked_mse(mine.hidden[n] @ w.T, theirs.hidden[m], mine.mask).item() for n, m in ((1, 2), (2, 4))
@@ -199,7 +199,7 @@ def test_one_projection_is_shared_and_none_is_the_models() -> None:
 
 def test_all_layers_are_weighed_by_the_flow() -> None:
     found = objective(h={"loss": "hidden_mse", "layers": "emd"})
-    mine, theirs = signal(STUDENT, BATCH, 1), signal(TEACHER, BATCH, 2)
+    mine, theirs = outputs(STUDENT, BATCH, 1), outputs(TEACHER, BATCH, 2)
     w = found.terms["h"].projection.maps["all"].weight
     cost = torch.tensor(
         [
@@ -248,7 +248,7 @@ def test_the_picked_heads_follow_the_seed() -> None:
 def test_scores_are_sorted_into_bins_for_the_contrast() -> None:
     found = objective(task=STSB, sc={"loss": "sample_contrastive", "bins": 5})
     batch = joint_batch([2, 2, 2, 2], [0.0, 0.9, 4.2, 5.0])
-    mine, theirs = signal(STUDENT, batch, 1), signal(TEACHER, batch, 2)
+    mine, theirs = outputs(STUDENT, batch, 1), outputs(TEACHER, batch, 2)
     projected = mine.cls[2] @ found.terms["sc"].projection.maps["all"].weight.T
     expected = sample_contrastive(projected, theirs.cls[4], torch.tensor([0, 0, 4, 4]))
     got = found(STSB, batch, mine, theirs, found.num_items(STSB, batch))[0]
@@ -292,7 +292,7 @@ def test_an_lstm_can_learn_relations_between_rows() -> None:
         c={"loss": "sample_contrastive", "vector": "pooled"},
     )
     student = ModelOutput(pooled=torch.randn(3, LSTM.pooled, requires_grad=True))
-    loss, values = found(RTE, BATCH, student, signal(TEACHER, BATCH, 2), found.num_items(RTE, BATCH))
+    loss, values = found(RTE, BATCH, student, outputs(TEACHER, BATCH, 2), found.num_items(RTE, BATCH))
     loss.backward()
     assert (values > 0).all() and student.pooled is not None and student.pooled.grad is not None
     assert TermInput(RTE, BATCH, student, None, num_items=3).progress == 0.0

@@ -22,7 +22,7 @@ from tasks.glue import TASKS
 RTE = TASKS["rte"]
 STUDENT = WaldorfConfig(
     vocab_size=10, embedding_size=3, layers=8, hidden_size=6, heads=2, head_size=3, output_size=5
-).shape
+).spec
 MASK = torch.arange(7) < torch.tensor([[7], [3], [5], [0]])
 
 
@@ -193,8 +193,8 @@ def test_other_heads_and_such_a_teacher_are_refused() -> None:
 def test_the_recipe_fits_teachers_of_any_depth(layers: int, expected: list[int]) -> None:
     terms = load_settings("waldorf", "distill", {}).terms
     built = build_objective(terms, STUDENT, bert(layers), [RTE])
-    assert built.terms["att"].pairs == built.terms["hid"].pairs == list(enumerate(expected, 1))
-    assert built.terms["emb"].pairs == [(0, 0)]
+    assert built.terms["att"].layer_pairs == built.terms["hid"].layer_pairs == list(enumerate(expected, 1))
+    assert built.terms["emb"].layer_pairs == [(0, 0)]
     assert built.terms["emb"].projection.maps["all"].weight.shape == (4, 3)
 
 

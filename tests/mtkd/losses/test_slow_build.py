@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
+from mtkd.jobs.request import Request
 from mtkd.losses.loss_term import TermInput
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.slow_build import SlowBuild
@@ -49,7 +49,7 @@ SMALL = {
 }
 
 
-def shape(layers: int) -> EncoderSpec:
+def spec_of(layers: int) -> EncoderSpec:
     states, every = frozenset(range(layers + 1)), frozenset(range(1, layers + 1))
     offers = OutputSpec(pooled=True, cls=states, hidden=states, scores=every)
     return EncoderSpec("bert", layers, 4, 4, 2, 4, offers)
@@ -58,10 +58,10 @@ def shape(layers: int) -> EncoderSpec:
 def objective(share: float, **terms: dict) -> Objective:
     values = {"name": "", "summary": "", "source": "", "terms": terms or TERMS}
     settings = validate(DistillSettings, values)
-    return build_objective(settings.terms, shape(2), shape(4), [RTE], share)
+    return build_objective(settings.terms, spec_of(2), spec_of(4), [RTE], share)
 
 
-def signal(layers: int) -> ModelOutput:
+def outputs(layers: int) -> ModelOutput:
     states = {layer: torch.randn(2, 3, 4) for layer in range(layers + 1)}
     cls = {layer: hidden[:, 0] for layer, hidden in states.items()}
     return ModelOutput(cls=cls, hidden=states, logits=torch.randn(2, 2), mask=MASK)
@@ -79,7 +79,7 @@ def test_layers_join_in_one_after_the_other() -> None:
 
 def test_each_term_counts_what_is_on() -> None:
     torch.manual_seed(0)
-    slow, student, teacher = objective(0.6), signal(2), signal(4)
+    slow, student, teacher = objective(0.6), outputs(2), outputs(4)
     batch = Batch("rte", np.arange(2), torch.zeros(2), None, ModelInputs(Tokens(MASK, MASK, MASK)), None)
     units = slow.num_items(RTE, batch)
     names = list(TERMS)
@@ -96,7 +96,7 @@ def test_each_term_counts_what_is_on() -> None:
     assert {name for name, value in at(0.59).items() if value} == {"emb", "hid", "cls"}
     given = TermInput(RTE, batch, student, teacher, num_items=0)
     hid = slow.terms["hid"]
-    pairs = [hid.pair_loss(given, *pair).item() for pair in hid.pairs]
+    pairs = [hid.pair_loss(given, *pair).item() for pair in hid.layer_pairs]
     assert at(0.2)["hid"] == pytest.approx(pairs[0], rel=1e-5)
     assert at(0.4)["hid"] == pytest.approx(sum(pairs), rel=1e-5) == pytest.approx(whole["hid"])
     assert at(0.4)["cls"] == pytest.approx(whole["cls"], rel=1e-5)
@@ -151,7 +151,7 @@ def test_any_recipe_is_built_slowly_and_goes_on_after_a_stop(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[OutputSpec, bool]] = []
-    real, step = OnlineTeacher.signal, Trainer.step
+    real, step = OnlineTeacher.outputs, Trainer.step
 
     def noted(
         self: OnlineTeacher, task: object, batch: object, need: OutputSpec | None = None
@@ -160,7 +160,7 @@ def test_any_recipe_is_built_slowly_and_goes_on_after_a_stop(
         asked.append((need, found.logits is None))
         return found
 
-    monkeypatch.setattr(OnlineTeacher, "signal", noted)
+    monkeypatch.setattr(OnlineTeacher, "outputs", noted)
     whole = trained(tmp_path / "whole", tiny_teacher)
     assert len(asked) == 16
     assert [without for _, without in asked] == [True] * 8 + [False] * 8

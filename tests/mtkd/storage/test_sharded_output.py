@@ -170,7 +170,7 @@ def test_only_missing_damaged_and_foreign_shards_are_rebuilt(tmp_path: Path, wor
     output = planned(tmp_path)
     made = output.write(output.missing(), make_lines, workers=workers)
     entries = output.entries()
-    assert output.entries(made) == entries and bool(made) == workers.apart
+    assert output.entries(made) == entries and bool(made) == workers.in_other_processes
     assert [entry.rows for entry in entries] == [3] * 5 and not output.missing(entries)
     before = {file: (tmp_path / file).read_text() for file in files_of(tmp_path)}
     (tmp_path / "0.txt").unlink()
@@ -184,7 +184,7 @@ def test_only_missing_damaged_and_foreign_shards_are_rebuilt(tmp_path: Path, wor
     setup = partial(record_and_open, record)
     output.write(missing, setup=setup, workers=workers, advance=done.append)
     opened = record.read_text().split()
-    assert len(set(opened)) == len(opened) and (str(os.getpid()) in opened) != workers.apart
+    assert len(set(opened)) == len(opened) and (str(os.getpid()) in opened) != workers.in_other_processes
     assert {file: (tmp_path / file).read_text() for file in files_of(tmp_path)} == before
     assert sum(done) == 9 and output.entries() == entries
 
@@ -262,7 +262,7 @@ def test_workers_that_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="workers=0"):
         Workers(0)
     monkeypatch.setattr("mtkd.storage.worker_pools.launched", lambda: ProcessGroup(0, 2))
-    assert Workers(2).apart
+    assert Workers(2).in_other_processes
     with pytest.raises(UserError, match="Ray starts its own processes"):
         Workers(engine="ray")
 

@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from elsewhere import kill_a_worker
+from in_process_workers import kill_a_worker
 from safetensors.torch import load_file, save_file
 
 from mtkd.jobs import plan_store as store_plan
 from mtkd.jobs.build_store import build_store, repair_store
-from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
 from mtkd.jobs.plan_store import StoreRequest, plan_store
+from mtkd.jobs.request import Request
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.recipes import load_settings
@@ -182,10 +182,10 @@ def test_stored_outputs_match_the_teacher(
         selection=manifest.contents.need.selection,
     )
     assert not need.missing_from(manifest.contents.offers)
-    stored = StoredTeacher(store, manifest, need, {"rte": find_stored_rows(store, manifest, rows)}).signal(
+    stored = StoredTeacher(store, manifest, need, {"rte": find_stored_rows(store, manifest, rows)}).outputs(
         rte, batch
     )
-    online = OnlineTeacher(teacher, need).signal(rte, batch)
+    online = OnlineTeacher(teacher, need).outputs(rte, batch)
     mask = batch.inputs.joined.mask  # type: ignore[union-attr]
     torch.testing.assert_close(stored.logits, online.logits, atol=1e-5, rtol=0)
     torch.testing.assert_close(stored.pooled, online.pooled, atol=1e-5, rtol=0)
@@ -216,10 +216,10 @@ def test_dtypes_have_the_expected_precision(
     teacher.read_at_most(24)
     batch = Collator(teacher.reader, teacher.reader)(Encoded.encode(rows, teacher.tokeniser), np.arange(40))
     need = manifest.contents.offers
-    mine = StoredTeacher(store, manifest, need, {"rte": find_stored_rows(store, manifest, rows)}).signal(
+    mine = StoredTeacher(store, manifest, need, {"rte": find_stored_rows(store, manifest, rows)}).outputs(
         rte, batch
     )
-    theirs = OnlineTeacher(teacher, need).signal(rte, batch)
+    theirs = OnlineTeacher(teacher, need).outputs(rte, batch)
     for layer, kept in mine.selected.items():
         expected = theirs.selected[layer].values
         largest = expected.abs().amax(-1, keepdim=True).clamp(min=1e-9)
@@ -288,12 +288,12 @@ def test_other_processes_load_the_teacher_and_write_identical_output(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     small_blocks: None,
-    elsewhere: Workers,
+    in_process_workers: Workers,
 ) -> None:
     whole = built(tmp_path / "whole", tiny_teacher)
     monkeypatch.chdir(tiny_teacher.parent)
     asked = request(Path(tiny_teacher.name))
-    manifest, _, made = build_store(asked, tmp_path / "other", "test", workers=elsewhere)
+    manifest, _, made = build_store(asked, tmp_path / "other", "test", workers=in_process_workers)
     assert made == len(manifest.shards) > 4 and files_of(tmp_path / "other") == files_of(whole)
     assert manifest.shards == read_store_manifest(whole).shards
 
@@ -529,10 +529,10 @@ def test_a_full_disk_keeps_the_finished_shards(
 def test_a_teacher_with_nan_outputs_is_stopped_at_the_row(
     tiny_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    signal_of = OnlineTeacher.signal
+    outputs_of = OnlineTeacher.outputs
 
     def sick(self: OnlineTeacher, task: Any, batch: Any) -> Any:
-        found = signal_of(self, task, batch)
+        found = outputs_of(self, task, batch)
         for values in found.selected.values():
             rows = (
                 torch.from_numpy(batch.indices == 3) if batch.task == "stsb" else torch.zeros(len(batch)) > 0
@@ -540,7 +540,7 @@ def test_a_teacher_with_nan_outputs_is_stopped_at_the_row(
             values.values[rows] = torch.nan
         return found
 
-    monkeypatch.setattr(OnlineTeacher, "signal", sick)
+    monkeypatch.setattr(OnlineTeacher, "outputs", sick)
     with pytest.raises(UserError, match=r"the teacher's selected for \S*stsb\S*\d+ \(stsb\) is not finite"):
         built(tmp_path / "store", tiny_teacher)
     assert not (tmp_path / "store" / "manifest.json").exists()

@@ -70,7 +70,7 @@ def test_what_is_kept_follows_the_paper(
     selection = Selection(5, by, 0.25, "magnitude", () if by == "left" else ((2, ranking),))  # type: ignore[arg-type]
     need = OutputSpec(selected=frozenset({2}), selection=selection)
     (rte,) = resolve("rte")
-    found = OnlineTeacher(teacher, need).signal(rte, batch).selected[2]
+    found = OnlineTeacher(teacher, need).outputs(rte, batch).selected[2]
 
     theirs = BertModel.from_pretrained(tiny_encoder, attn_implementation="eager").eval()
     tokens = batch.inputs.joined

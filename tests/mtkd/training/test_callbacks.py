@@ -11,8 +11,8 @@ import pytest
 import torch
 from small_students import SMALL_LSTM
 
-from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
+from mtkd.jobs.request import Request
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from mtkd.training.callbacks import Callback, JsonLinesLog, TrainingControl, TrainingState

@@ -17,8 +17,8 @@ from small_students import SMALL_LSTM
 
 from mtkd.evaluation.scoring import TaskScores, watched
 from mtkd.jobs import prepare, validated_run
-from mtkd.jobs.common import Request, check_metric
 from mtkd.jobs.distill import distill
+from mtkd.jobs.request import Request, check_metric
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings

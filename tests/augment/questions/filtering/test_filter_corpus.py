@@ -279,7 +279,7 @@ def test_killed_filter_resumes_to_identical_output(whole, corpus, tmp_path):
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
 def test_other_processes_load_the_answerer(whole, corpus, tmp_path, monkeypatch, engine, request):
-    request.getfixturevalue("ray_cluster" if engine == "ray" else "elsewhere")
+    request.getfixturevalue("ray_cluster" if engine == "ray" else "in_process_workers")
     monkeypatch.chdir(corpus.parent)
     here, done = Rule(), []
     filtered = filter_corpus(

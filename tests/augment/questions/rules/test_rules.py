@@ -17,7 +17,7 @@ import pytest
 import mtkd as library
 from augment.corpus_writer import write_corpus
 from augment.questions.generation.config import GenerationConfig, prepare_generation
-from augment.questions.rules.ask import ask, is_english
+from augment.questions.rules.generate import ask, is_english
 from augment.questions.rules.verbs import FORMS, third_person
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.worker_pools import Workers
@@ -198,7 +198,7 @@ def test_a_corpus_with_answers_and_paragraphs_that_cannot_be_used(text, tmp_path
     assert shown.split("squad")[1].split()[:4] == ["12", "27", "9", "3"]
 
 
-def test_the_corpus_does_not_depend_on_processes_or_interruptions(text, tmp_path, elsewhere):
+def test_the_corpus_does_not_depend_on_processes_or_interruptions(text, tmp_path, in_process_workers):
     def write(name: str, workers: Workers = Workers()):  # noqa: B008
         config = GenerationConfig(str(text), per_paragraph=3, shard_rows=6)
         ready = prepare_generation(config, "squad", None, "0.1", "mtkd")
@@ -229,7 +229,7 @@ def test_the_corpus_does_not_depend_on_processes_or_interruptions(text, tmp_path
     for thread in threads:
         thread.join()
     assert contents(tmp_path / "ranks") == whole
-    assert write("elsewhere", elsewhere).made == 6 and contents(tmp_path / "elsewhere") == whole
+    assert write("elsewhere", in_process_workers).made == 6 and contents(tmp_path / "elsewhere") == whole
 
 
 def test_rules_need_no_torch(text, tmp_path):

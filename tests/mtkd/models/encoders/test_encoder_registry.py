@@ -42,7 +42,7 @@ class Config(EncoderConfig):
     size: int
 
     @property
-    def shape(self):
+    def spec(self):
         return EncoderSpec(self.kind, 0, 0, 0, 0, self.size, OutputSpec(pooled=True))
 
 

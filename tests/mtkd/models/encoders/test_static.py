@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
+from mtkd.jobs.request import Request
 from mtkd.models.encoders.encoder_registry import build_student, student_settings
 from mtkd.models.encoders.static import StaticConfig, StaticEncoder, principal_components, teacher_states
 from mtkd.models.encoders.transformer import TransformerEncoder

@@ -152,7 +152,7 @@ def test_an_encoder_whose_attention_cannot_be_seen_offers_states_only() -> None:
 
     sizes = {"vocab_size": 400, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = TransformerConfig(hf=MPNetConfig(**sizes, intermediate_size=32).to_dict())
-    assert config.shape.offers.hidden == {0, 1, 2} and not config.shape.offers.query
+    assert config.spec.offers.hidden == {0, 1, 2} and not config.spec.offers.query
     encoder = TransformerEncoder(config).eval()
     assert set(encoder(batch([5, 3]), OutputSpec(hidden=frozenset({0, 1}))).hidden) == {0, 1}
     with pytest.raises(UserError, match="'mpnet' does not provide queries of layer 1"):
@@ -170,7 +170,7 @@ def test_a_student_takes_layers(take: object, layers: list[int], tiny_encoder: P
     tokeniser = Tokeniser.load(str(tiny_encoder))
     student = build_student(settings, InitContext(tokeniser, None, tokeniser, InitSpec(None, None)))
     source = TransformerEncoder.pretrained(str(tiny_encoder))
-    assert student.shape.heads == 4 and student.n_layers == 2
+    assert student.spec.heads == 4 and student.n_layers == 2
     for mine, theirs in enumerate(layers):
         for one, other in zip(
             student.body.encoder.layer[mine].parameters(),
@@ -203,7 +203,7 @@ def test_every_family_takes_sizes_by_berts_names(family: str) -> None:
     hf = {k: v for k, v in families()[family].to_dict().items() if v is not None}
     sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 20}
     encoder = TransformerEncoder(with_sizes(TransformerConfig(hf=hf), **sizes))
-    assert (encoder.shape.layers, encoder.shape.width, encoder.shape.heads) == (2, 16, 4)
+    assert (encoder.spec.layers, encoder.spec.width, encoder.spec.heads) == (2, 16, 4)
     shapes = {tuple(weight.shape) for weight in encoder.parameters()}
     assert {(20, 16), (40, 16)} & shapes, "the feed-forward layer (two in one where it is gated)"
 
@@ -213,7 +213,7 @@ def test_embeddings_of_a_rank_of_their_own(tiny_encoder: Path, tmp_path: Path) -
 
     config = factorised(pretrained_config(str(tiny_encoder)), 4)
     encoder = TransformerEncoder(config).eval()
-    assert encoder.embeddings.weight.shape == (30522, 4) and encoder.shape.width == 16
+    assert encoder.embeddings.weight.shape == (30522, 4) and encoder.spec.width == 16
     encoder.save_weights(tmp_path / "model.safetensors")
     again = AutoModel.from_pretrained(tmp_path).eval()
     inputs = batch([6, 3])

@@ -195,7 +195,7 @@ def test_saved_and_read_back_it_answers_the_same(tmp_path: Path) -> None:
 def test_a_student_of_the_papers_shape() -> None:
     with torch.device("meta"):
         made = WaldorfEncoder(WaldorfConfig(vocab_size=30522))
-    assert (made.shape.layers, made.shape.heads, made.shape.stride) == (8, 16, 4)
+    assert (made.spec.layers, made.spec.heads, made.spec.stride) == (8, 16, 4)
     assert 20e6 < sum(weight.numel() for weight in made.parameters()) < 110e6 / 4
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional
 
-from mtkd.models.dropout import Dropout, attention, dropout, use_dropout
+from mtkd.models.fast_dropout import Dropout, attention, dropout, use_dropout
 
 NEVER = 1e-12  # a probability at which none of a few thousand values is dropped
 

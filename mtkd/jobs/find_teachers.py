@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import nn
 
-from mtkd.jobs.objects import TeacherObject
+from mtkd.jobs.python_objects import TeacherObject
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import is_saved_model, model_directory, read_saved
-from mtkd.teachers.checkpoint import CheckpointRef, checkpoint_directory
 from mtkd.teachers.group import Member, TeacherGroup
 from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.teachers.transformers_checkpoint import CheckpointRef, checkpoint_directory
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
 from tasks.errors import UserError, a_type, shorten, unknown

@@ -17,11 +17,17 @@ from small_students import SMALL_LSTM
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import mtkd as api
-from mtkd.jobs.teachers import by_task, describe_teachers, find_teachers, parse_labels, pretrained_encoder
+from mtkd.jobs.find_teachers import (
+    by_task,
+    describe_teachers,
+    find_teachers,
+    parse_labels,
+    pretrained_encoder,
+)
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.teachers.group import TeacherGroup
-from mtkd.trial import trial_run
+from mtkd.time_trial import trial_run
 from tasks.encoding import Encoded
 from tasks.errors import MtkdWarning, UserError
 from tasks.loading import load_rows
@@ -56,7 +62,7 @@ def lessons(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
         found.append({name: rows[np.arange(len(rows))] for name, rows in logits.items()})
         return CachedLogits(logits)
 
-    monkeypatch.setattr("mtkd.jobs.task_distillation.CachedLogits", kept)
+    monkeypatch.setattr("mtkd.jobs.distill_tasks.CachedLogits", kept)
     return found
 
 

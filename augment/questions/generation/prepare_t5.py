@@ -12,7 +12,7 @@ from augment.questions.generation.paragraphs import Counts, Paragraph
 from augment.questions.generation.question_augmenter import BACKENDS, Questions, check_asking
 from augment.questions.generator import Generator, digest_generator, load_generator
 from mtkd.device import worker_device
-from mtkd.storage.worker_pools import other_model, path_elsewhere
+from mtkd.storage.worker_pools import other_model, path_for_workers
 
 if TYPE_CHECKING:
     from augment.questions.generation.config import GenerationConfig
@@ -60,7 +60,7 @@ class T5Method:
         config, generator = self.config, self.generator
         generator.model.to(device)
         digest, reading = digest_generator(generator), dataclasses.asdict(generator.reading)
-        same = dataclasses.replace(config, model=path_elsewhere(config.model), **reading)
+        same = dataclasses.replace(config, model=path_for_workers(config.model), **reading)
         return Questions(
             generator,
             digest,

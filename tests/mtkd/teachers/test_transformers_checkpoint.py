@@ -20,7 +20,7 @@ from transformers import (
 
 from mtkd.models.inference import predict_logits
 from mtkd.outputs import OutputSpec
-from mtkd.teachers.checkpoint import CheckpointRef, checkpoint_directory
+from mtkd.teachers.transformers_checkpoint import CheckpointRef, checkpoint_directory
 from tasks.batching import Collator
 from tasks.encoding import Encoded
 from tasks.errors import UserError

@@ -87,7 +87,7 @@ def make_trainer(job: Job, files: TextFiles, batch: int, place: Path) -> Trainer
 
     torch.manual_seed(stage.train.seed)
     student, teacher = model(job.student), model(TEACHER)
-    objective = build_objective(stage.terms, student.encoder.shape, teacher.encoder.shape, [TEXT])
+    objective = build_objective(stage.terms, student.encoder.spec, teacher.encoder.spec, [TEXT])
     trainer = Trainer(
         make_accelerator(),
         student,

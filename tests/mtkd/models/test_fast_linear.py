@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mtkd.models import linear
-from mtkd.models.linear import Linear, use_linear
+from mtkd.models import fast_linear
+from mtkd.models.fast_linear import Linear, use_linear
 
 
 @pytest.fixture
@@ -16,14 +16,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("this torch has no oneDNN")
     made: list[torch.Size] = []
-    multiply = linear._multiply
+    multiply = fast_linear._multiply
 
     def counted(values: Tensor, *others: Tensor) -> Tensor:
         made.append(values.shape)
         return multiply(values, *others)
 
-    monkeypatch.setattr(linear, "_multiply", counted)
-    monkeypatch.setattr(linear, "_LEAST", 10_000)
+    monkeypatch.setattr(fast_linear, "_multiply", counted)
+    monkeypatch.setattr(fast_linear, "_LEAST", 10_000)
     return made
 
 
@@ -76,7 +76,7 @@ def test_what_onednn_is_not_for_is_left_to_torch(calls: list[torch.Size]) -> Non
 
 def test_layers_are_replaced_on_slow_processors_only(monkeypatch: pytest.MonkeyPatch) -> None:
     for slow in (False, True):
-        monkeypatch.setattr(linear, "has_slow_mkl", lambda slow=slow: slow)
+        monkeypatch.setattr(fast_linear, "has_slow_mkl", lambda slow=slow: slow)
         module = nn.Sequential(nn.Linear(2, 3), nn.ModuleList([nn.Linear(3, 1)]), nn.Bilinear(2, 2, 2))
         weights = list(module.parameters())
         use_linear(module)

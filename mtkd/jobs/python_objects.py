@@ -122,7 +122,7 @@ class TeacherObject(TeacherRef):
         assert self.model is not None
         return self.model.tokeniser
 
-    def elsewhere(self) -> TeacherRef:
+    def for_workers(self) -> TeacherRef:
         """Other processes cannot load it; raises UserError."""
         raise in_memory(self.name)
 

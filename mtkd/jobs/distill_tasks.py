@@ -12,9 +12,9 @@ from torch import nn
 
 from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.class_weights import weigh_classes
-from mtkd.jobs.common import evaluator
 from mtkd.jobs.prepare import prepare_run
-from mtkd.jobs.stages import StagedJob, StageInputs
+from mtkd.jobs.request import evaluator
+from mtkd.jobs.staged_job import StagedJob, StageInputs
 from mtkd.jobs.teacher_checks import below_constant, check_teacher
 from mtkd.jobs.training_corpus import check_mask
 from mtkd.jobs.training_data import EncodedRows, load_training_data
@@ -37,11 +37,11 @@ from mtkd.teachers.cached_logits import cache_logits
 from mtkd.teachers.group import AveragedLogits, TeacherByTask
 from mtkd.teachers.live import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
 from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.time_trial import current_trial
 from mtkd.training.batches import BatchSource, TaskBatches
 from mtkd.training.importance import measure_importance
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.trainer import Evaluate
-from mtkd.trial import current_trial
 from tasks.batching import Collator
 from tasks.corpus_reader import read_corpus
 from tasks.errors import UserError
@@ -111,7 +111,7 @@ class TaskDistillation(StagedJob):
             if not objective.student_need.logits:
                 self.warnings += _meant_for_text(stage.train, n_train, inputs.batches)
             self.stages.append((stage, objective, inputs))
-        if self.request.workers.apart:
+        if self.request.workers.in_other_processes:
             self._check_workers()
         self.warnings += self._teacher_warnings()
         return student
@@ -202,7 +202,7 @@ class TaskDistillation(StagedJob):
                 hint="leave them out",
             )
         for teacher in teachers:
-            teacher.ref.elsewhere()
+            teacher.ref.for_workers()
 
     def _cached(self, need: OutputSpec) -> bool:
         """True if the teacher's outputs that a stage needs are logits that are computed before it."""
@@ -251,7 +251,7 @@ class TaskDistillation(StagedJob):
                 by_task[part.task.name].append(require_soft_labels(part.task, part.train))
         for teacher in self.prepared.teachers:
             model, workers = teacher.model, self.request.workers
-            if not workers.apart:
+            if not workers.in_other_processes:
                 model.to(self.accelerator.device)
             logits = cache_logits(
                 model,
@@ -269,7 +269,7 @@ class TaskDistillation(StagedJob):
                 precision=settings.precision,
                 batch_size=stage.train.eval_batch_size,
                 workers=workers,
-                load=teacher.ref.loader(model.info.max_length) if workers.apart else None,
+                load=teacher.ref.loader(model.info.max_length) if workers.in_other_processes else None,
             )
             model.cpu()  # it is not run in this stage; free the GPU memory
             for name, values in logits.items():

@@ -1,6 +1,6 @@
 """Write SQuAD's human-written questions as an unlabelled corpus, to evaluate the question filter.
 
-    python scripts/questions_of_squad.py ../shared/data OUT --rows 600 --beside 2500
+    python scripts/squad_questions_corpus.py ../shared/data OUT --rows 600 --beside 2500
 
 The rows are disjoint from those that a run with `--limit 2500` trains on.
 """

@@ -156,7 +156,7 @@ class CheckpointRef(TeacherRef):
             weights = [digest_file(file) for file in files]
         return digest_bytes(*weights, self._tokeniser.digest, str(self.order))
 
-    def elsewhere(self) -> CheckpointRef:
+    def for_workers(self) -> CheckpointRef:
         """This checkpoint as a process in another directory finds it."""
         if self.place is None:
             raise in_memory(self.name)

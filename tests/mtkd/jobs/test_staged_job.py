@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from mtkd.jobs.common import Request
 from mtkd.jobs.distill import distill
 from mtkd.jobs.distill_text import distill_text
+from mtkd.jobs.request import Request
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings, recipe_names
 from mtkd.settings import DistillSettings

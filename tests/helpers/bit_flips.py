@@ -25,7 +25,7 @@ def files(place: Path) -> list[Path]:
     return [file for file in found if not _LEFT_OUT.fullmatch(str(file)) and file not in logs]
 
 
-def silent(place: Path, count: int, seed: int) -> Iterator[str]:
+def undetected_flips(place: Path, count: int, seed: int) -> Iterator[str]:
     """Flip `count` random bits, equally often in each file of a directory; yield those that go unnoticed."""
     random, named = np.random.default_rng(seed), files(place)
     for number in range(count):

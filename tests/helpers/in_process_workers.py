@@ -17,7 +17,7 @@ import pytest
 from mtkd.storage.worker_pools import Worker, WorkerPool
 
 
-class Elsewhere(WorkerPool):
+class InProcessPool(WorkerPool):
     """Runs functions in this process, but in another directory and with what pickle keeps of them."""
 
     def __init__(self, place: Path, setup: Callable[[], Any] | None):
