@@ -32,6 +32,7 @@ _OTHER_NAMES = {
 }
 Pooling = Literal["cls", "pooler", "mean", "cls-of-layers"]
 Pairs = Literal["cross-encoder", "bi-encoder"]
+BI_ENCODER_POOLINGS = ("cls", "mean")
 
 
 class TransformerConfig(EncoderConfig):
@@ -153,11 +154,11 @@ def require_bi_encoder(config: TransformerConfig) -> None:
             expected="BERT, RoBERTa, XLM-R, ELECTRA, ALBERT and encoders built like them",
             hint="use `pairs=cross-encoder`",
         )
-    if config.pooling not in ("cls", "mean"):
+    if config.pooling not in BI_ENCODER_POOLINGS:
         raise UserError(
             f"a bi-encoder cannot use pooling={config.pooling}",
             expected="cls or mean",
-            hint="use `pooling=mean`",
+            hint="use `pooling=mean` or `pairs=cross-encoder`",
         )
 
 

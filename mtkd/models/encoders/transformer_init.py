@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mtkd.losses.layer_maps import spread
 from mtkd.models.encoders.pretrained_config import (
+    BI_ENCODER_POOLINGS,
     TransformerConfig,
     factorised,
     locate,
@@ -169,6 +170,8 @@ def _with_reading(
     pairs: Any = wanted.pairs
     if wanted.pairs == "auto":
         pairs = getattr(init_spec.teacher or config, "pairs", "cross-encoder")
+        if pooling not in BI_ENCODER_POOLINGS:
+            pairs = "cross-encoder"
     config = config.model_copy(update={"pooling": pooling, "pairs": pairs})
     pooler_option(config)
     if pairs == "bi-encoder":

@@ -40,7 +40,7 @@ class TransformerSettings(Strict):
             layers ("cls-of-layers", MKD), or as in the encoder that the student starts from ("auto").
         pairs: how tasks with two texts are read: both texts as one sequence ("cross-encoder"), each text by
             itself, with a head that compares their vectors ("bi-encoder"), or as a Transformer teacher reads
-            them ("auto").
+            them, if the student's pooling allows it ("auto").
     """
 
     layers: Depth | None = None

@@ -87,7 +87,9 @@ def teacher(tiny_encoder: Path, tmp_path: Path) -> mtkd.Model:
     return mtkd.refine(tiny_encoder, tasks=["rte", "sst2"], out=tmp_path / "t", settings=settings, **RUN)
 
 
-def test_a_student_reads_pairs_as_its_teacher(teacher: mtkd.Model, tmp_path: Path) -> None:
+def test_a_student_reads_pairs_as_its_teacher(
+    teacher: mtkd.Model, tiny_encoder: Path, tmp_path: Path
+) -> None:
     assert {name: head.output.in_features for name, head in teacher.module.heads.items()} == {
         "rte": 4 * teacher.module.encoder.width,
         "sst2": teacher.module.encoder.width,
@@ -107,6 +109,11 @@ def test_a_student_reads_pairs_as_its_teacher(teacher: mtkd.Model, tmp_path: Pat
     mtkd.build_store("layerwise-3", teacher=teacher, out=tmp_path / "k", limit=24, **data)
     again = mtkd.distill("layerwise-3", store=tmp_path / "k", out=tmp_path / "s2", **RUN | data)
     assert again.module.encoder.config.pairs == "bi-encoder"
+    own = {"student.transformer.init": str(tiny_encoder), "student.transformer.pooling": "cls-of-layers"}
+    joint = mtkd.distill(
+        "mkd-transformer", teacher=teacher, out=tmp_path / "m", **RUN | data | {"settings": small | own}
+    )
+    assert joint.module.encoder.config.pairs == "cross-encoder", "the mean over layers needs one sequence"
     other = {"student.transformer.pairs": "cross-encoder", "student.init_heads": "random"}
     with pytest.raises(
         UserError, match=r"two texts side by side \(a bi-encoder\).* the student both texts in one"
