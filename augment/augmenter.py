@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.corpus_reader import SCHEMA
+from tasks.errors import UserError, counted
 from tasks.rows import Rows
 
 
@@ -99,8 +100,18 @@ def copies_table(rows: Rows, copies: int, method: str, text: pa.Array, pair: pa.
 
     Args:
         text, pair: the (n * copies,) texts of the copies; `pair` is all null for single-text tasks.
+
+    Raises:
+        UserError: there are more or fewer texts.
     """
     count = len(rows) * copies
+    for texts in (text, pair):
+        if len(texts) != count:
+            made = f"{counted(len(texts), 'text')} from {counted(len(rows), 'row')}"
+            raise UserError(
+                f"the augmenter {method!r} made {made}",
+                expected=f"{count:,}, {copies} per row",
+            )
     parent = rows.uids.take(pa.array(np.repeat(np.arange(len(rows), dtype=np.int32), copies)))
     number = pa.array(np.tile(np.arange(1, copies + 1, dtype=np.int32), len(rows)))
     columns = [constant(rows.task, count), parent, number, text, pair, pa.nulls(count, pa.float64())]

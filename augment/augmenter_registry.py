@@ -16,7 +16,7 @@ from augment.contextual import Contextual
 from augment.masking import Masking
 from augment.replacement import Replacement
 from tasks.errors import UserError, unknown
-from tasks.plugins import load_plugins
+from tasks.plugins import load_plugin, load_plugins
 
 GROUP = "mtkd.augmenters"
 # Questions are made from plain paragraphs, not from task rows: see `augment.questions.generation.config`.
@@ -34,11 +34,12 @@ def build_augmenter(name: str, settings: Mapping[str, Any]) -> Augmenter:
         UserError: the name or a setting is unknown, a setting is missing, the augmenter rejects a value, or a
             plugin cannot be loaded.
     """
-    known = AUGMENTERS | load_plugins(GROUP, AUGMENTERS)
-    if name not in known:
+    augmenter = AUGMENTERS.get(name) or load_plugin(GROUP, name)
+    if augmenter is None:
+        known = AUGMENTERS | load_plugins(GROUP, AUGMENTERS)
         questions = "questions about paragraphs: mtkd augment questions generate"
         raise unknown("augmenter", name, known, hint=questions if name == "questions" else None)
-    parameters = inspect.signature(known[name]).parameters
+    parameters = inspect.signature(augmenter).parameters
     for setting in settings:
         if setting not in parameters:
             raise unknown(f"setting of {name}", setting, parameters)
@@ -49,6 +50,6 @@ def build_augmenter(name: str, settings: Mapping[str, Any]) -> Augmenter:
             hint=f"pass {missing[0]}=VALUE (on the command line: --set {missing[0]}=VALUE)",
         )
     try:
-        return known[name](**settings)
+        return augmenter(**settings)
     except (TypeError, ValueError) as error:
         raise UserError(f"the augmenter {name!r} does not accept these settings: {error}") from error

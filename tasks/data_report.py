@@ -21,7 +21,7 @@ from tasks.split_statistics import Lengths, SplitStatistics
 from tasks.task import UNLABELLED, Task
 from tasks.task_types.labels import ParsedLabels, RowProblem
 from tasks.unlabelled import UnlabelledRequest, append_unlabelled
-from tasks.validation import Problem, find_problems, is_blank
+from tasks.validation import Problem, find_problems, is_blank, summarise
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,16 @@ class DataReport:
     def errors(self) -> int:
         """How many problems are errors (warnings are not counted)."""
         return sum(problem.level == "error" for problem in self.all_problems)
+
+    def __str__(self) -> str:
+        """One line per split, and the problems."""
+        splits = [
+            f"{split.task}/{split.split}: {counted(split.rows, 'row')}, {split.duplicates:,} duplicate"
+            for split in self.splits
+        ]
+        return "\n".join([*splits, *(f"{level}: {line}" for level, line in summarise(self.all_problems))])
+
+    __repr__ = __str__
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON values."""

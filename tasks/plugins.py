@@ -2,43 +2,69 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from tasks.errors import UserError
+from tasks.errors import MtkdWarning, UserError
 
 Base = TypeVar("Base")
 
 
-def load_plugins(group: str, known: Mapping[str, Any], base: type[Base] = object) -> dict[str, type[Base]]:  # type: ignore[assignment]
-    """Import the classes that installed packages register under a group, in alphabetical order.
+def load_plugin(group: str, name: str, base: type[Base] = object) -> type[Base] | None:  # type: ignore[assignment]
+    """Import the class that an installed package registers under a name; None if there is none.
 
     A package registers a class in its `pyproject.toml`:
 
         [project.entry-points."mtkd.losses"]
         my_loss = "my_package.my_module:MyLoss"
 
-    Importing a plugin runs its code, so call this only when a plugin may be needed, and cache the result.
+    Importing a plugin runs its code, so call this only when it is needed, and cache the result.
 
     Args:
         group: the entry point group, such as "mtkd.losses".
-        known: the names that are already taken.
-        base: the class that every plugin must be a subclass of.
+        base: the class that the plugin must be a subclass of.
 
     Raises:
-        UserError: a name is already taken, or a plugin cannot be imported or is not a subclass of `base`. The
-            message names the plugin and its package.
+        UserError: two packages register the name, or the plugin cannot be imported or is not a subclass of
+            `base`. The message names the plugin and its package.
+    """
+    found = list(entry_points(group=group, name=name))
+    if len(found) > 1:
+        raise UserError(
+            f"{_describe(found[1])}: the name {name!r} is already taken",
+            hint="rename the entry point, or uninstall the package",
+        )
+    return _load(found[0], base) if found else None
+
+
+def load_plugins(group: str, known: Mapping[str, Any], base: type[Base] = object) -> dict[str, type[Base]]:  # type: ignore[assignment]
+    """Import all classes that installed packages register under a group, in alphabetical order.
+
+    A plugin that cannot be used is left out with a warning, so that it does not disable the others.
+
+    Args:
+        known: the names that are already taken.
     """
     found: dict[str, type[Base]] = {}
-    for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
-        if entry.name in known or entry.name in found:
-            raise UserError(
-                f"{_describe(entry)}: the name {entry.name!r} is already taken",
-                hint="rename the entry point, or uninstall the package",
-            )
-        found[entry.name] = _load(entry, base)
+    for name in sorted({entry.name for entry in entry_points(group=group)}):
+        if name in known:
+            (entry, *_) = entry_points(group=group, name=name)
+            _warn(f"{_describe(entry)} is not used: the name {name!r} is already taken")
+            continue
+        try:
+            plugin = load_plugin(group, name, base)
+        except UserError as error:
+            _warn(error.problem)
+            continue
+        assert plugin is not None, "it is registered"
+        found[name] = plugin
     return found
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, MtkdWarning, stacklevel=3)
 
 
 def _load(entry: EntryPoint, base: type[Base]) -> type[Base]:

@@ -24,7 +24,8 @@ def as_table(rows: Any, columns: Sequence[str] = (), what: str = "the rows") -> 
 
     Args:
         rows: a DataFrame (pandas, polars), datasets.Dataset, pyarrow.Table, mapping of column name -> values,
-            or list of dicts; with `columns` also a list of strings (one column) or of tuples.
+            or list of dicts; with `columns` also a list of strings (one column) or of tuples, an array or a
+            Series.
         columns: the column names for rows that are strings or tuples.
         what: what to call the rows in error messages.
 
@@ -53,6 +54,8 @@ def _convert(rows: Any, columns: list[str]) -> pa.Table:
         return rows
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows])
+    if columns and (values := _column(rows)) is not None:
+        return _of_records(values, columns)
     if hasattr(rows, "with_format"):  # datasets.Dataset
         return rows.with_format("arrow")[:]
     if hasattr(rows, "to_arrow"):  # polars
@@ -64,6 +67,17 @@ def _convert(rows: Any, columns: list[str]) -> pa.Table:
     if isinstance(rows, str) or not isinstance(rows, Sequence):
         raise TypeError(f"{a_type(rows)} is not a table")
     return _of_records(rows, columns)
+
+
+def _column(rows: Any) -> list[Any] | None:
+    """The values of a single column: an array of numpy or pyarrow, or a Series; None for anything else."""
+    if isinstance(rows, pa.Array | pa.ChunkedArray):
+        return rows.to_pylist()
+    is_column = not isinstance(rows, Sequence | Mapping) and not hasattr(rows, "columns")
+    for method in ("tolist", "to_list"):
+        if is_column and hasattr(rows, method):
+            return list(getattr(rows, method)())
+    return None
 
 
 def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:

@@ -108,7 +108,8 @@ class Model:
 
         Args:
             rows: a list of strings (tasks of one text), of tuples (one value per text column) or of dicts;
-                a DataFrame, datasets.Dataset, pyarrow.Table or mapping of columns.
+                an array or a Series of strings; a DataFrame, datasets.Dataset, pyarrow.Table or mapping of
+                columns.
             batch: rows per forward pass.
 
         Returns:
@@ -119,12 +120,12 @@ class Model:
             UserError: no head for the task, a column is missing, or a value is not text.
         """
         found = self.task(task)
-        table = as_table(rows, found.columns)
+        table, is_frame = as_table(rows, found.columns), hasattr(rows, "iloc") and hasattr(rows, "columns")
         if table.num_rows == 0:
-            return rows if hasattr(rows, "iloc") else []
+            return rows if is_frame else []
         checked = unlabelled_rows(found, RawTable(table, "rows"))
         predictions = list(predict_rows(self.module, found, checked, batch))
-        if not hasattr(rows, "iloc"):
+        if not is_frame:
             return predictions
         return rows.assign(**{key: [row[key] for row in predictions] for key in predictions[0]})
 

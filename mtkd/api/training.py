@@ -60,7 +60,7 @@ def refine(
         tasks: names, groups, paths of task files, `mtkd.Task` objects, or a list of these.
         out: the run directory. An unfinished run of the same settings that is there is resumed. It may be a
             URL such as "s3://bucket/run", and so may whatever names an input (docs/scale.md).
-        recipe: the settings to start from.
+        recipe: the settings to start from: a name or the path of a .toml file.
         settings: dotted setting -> value, such as {"train.epochs": 3}; `mtkd.show_recipe` lists them.
         train: a `TrainSettings`, of which the fields that were given override the recipe's.
         limit, eval_limit: at most so many training and validation rows per task (a seeded sample).
@@ -124,7 +124,7 @@ def distill(
     """Train one student for all tasks by a recipe, or a task-agnostic one on plain text.
 
     Args:
-        recipe: its name (`mtkd.list_recipes()`).
+        recipe: its name (`mtkd.list_recipes()`) or the path of a .toml file.
         data, tasks, out: see `refine`; `tasks` is "glue" by default.
         teacher: a run of `refine`, a model, or a pretrained encoder where no term needs task heads; a
             fine-tuned checkpoint of transformers (a directory or hub name, a pipeline, or a pair of model and

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     help="the pretrained encoder that becomes the teacher, or a checkpoint of MT-DNN (.pt)",
 )
 @out_option
-@click.option("--recipe", default="refine", help="settings to start from")
+@click.option("--recipe", default="refine", help="settings to start from: a name or a .toml file")
 @train_options
 def refine(json_file: str | None, **given: Any) -> None:
     """Fine-tune the teacher on all tasks: a shared encoder with one head per task.
@@ -87,7 +87,9 @@ def refine(json_file: str | None, **given: Any) -> None:
 @out_option
 @train_options
 def distill(json_file: str | None, **given: Any) -> None:
-    """Train one student for all tasks with RECIPE (`mtkd recipes` lists them), or on plain text.
+    """Train one student for all tasks with RECIPE, or on plain text.
+
+    RECIPE is a name (`mtkd recipes` lists them) or a .toml file.
 
     Ablations are settings, such as --set supervision=labels (no distillation) or --set terms.NAME.weight=0
     (without one of the losses); docs/methods.md lists them.
@@ -104,7 +106,7 @@ def distill(json_file: str | None, **given: Any) -> None:
 @click.option("--task", required=True, help="one task, or a task file")
 @data_option
 @out_option
-@click.option("--recipe", default="finetune", help="settings to start from")
+@click.option("--recipe", default="finetune", help="settings to start from: a name or a .toml file")
 @finetune_options
 def finetune(json_file: str | None, **given: Any) -> None:
     """Fine-tune a model on one task's labels; the learning rate is chosen on validation rows."""

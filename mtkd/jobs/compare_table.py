@@ -133,7 +133,7 @@ class Table:
                 row.name,
                 *(_percent(row.mean(task), row.std(task)) for task in self.tasks),
                 _percent(row.average(self.tasks), None),
-                "-" if row.parameters is None else f"{row.parameters / 1e6:.1f}M",
+                "-" if row.parameters is None else _count(row.parameters),
                 f"{statistics.fmean(row.steps):,.0f}" if row.steps else "-",
                 f"{statistics.fmean(row.seconds):.0f} s" if row.seconds else "-",
                 *(_speed(row.speed, row.ms, batch) for batch in self.grid.bench.batches),
@@ -199,6 +199,11 @@ def _mean(columns: Columns, name: str) -> float:
 def _std(columns: Columns, name: str) -> float | None:
     values = columns.get(name, [])
     return statistics.stdev(values) if len(values) > 1 else None
+
+
+def _count(number: int) -> str:
+    """A number of parameters, such as 10.6M or 12k."""
+    return f"{number / 1e6:.1f}M" if number >= 1e5 else f"{number / 1e3:.0f}k"
 
 
 def _percent(value: float, std: float | None) -> str:

@@ -85,7 +85,12 @@ def evaluate(
     model, checkpoint = _checkpoint(model, spec, target, teacher_labels)
     other_checkpoint = None
     if against is not None:
-        against, other_checkpoint = _checkpoint(against, spec, target)
+        try:
+            against, other_checkpoint = _checkpoint(against, spec, target)
+        except UserError as error:
+            raise UserError(
+                f"`against`: {error.problem}", expected=error.expected, hint=error.hint
+            ) from error
     known = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
     tasks = resolve(spec, known) if spec else known
     name = "the model" if isinstance(model, MultiTaskModel) else f"the model {model}"
@@ -222,14 +227,14 @@ def _checkpoint(
     if isinstance(model, MultiTaskModel) or checkpoint_directory(str(model)) is None:
         if labels:
             raise UserError(
-                "`teacher_labels` is for a checkpoint of transformers, but the model is none",
-                hint="leave it out: a model of mtkd knows its labels",
+                "`teacher_labels` applies only to transformers checkpoints, and this model is not one",
+                hint="leave it out: an mtkd model knows its labels",
             )
         return model, None
     tasks = resolve(spec) if spec else []
     if len(tasks) != 1:
         raise UserError(
-            f"{model} is a checkpoint of transformers, which is for one task",
+            f"{model} is a transformers checkpoint, which is for one task",
             hint="name the task: `tasks=NAME`, or a task file",
         )
     found = find_teachers(str(model), tasks, heads=True, labels=labels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mtkd.evaluation.class_report import ClassReport
@@ -30,23 +30,17 @@ class Evaluation(Mapping[str, TaskScores]):
     differences: dict[str, dict[str, Difference]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """A small table: task or split, rows, metrics, score and baseline; then what was skipped."""
+        """Tables of the scores and of the differences to other models; then what was skipped."""
         lines = [("task", "rows", "score", "baseline", "metrics")]
         of_tasks = {f"{score.task}/average": score for score in averages(self.scores)}
         for name, score in {**self, **of_tasks}.items():
             metrics = ", ".join(f"{metric} {value:.3f}" for metric, value in score.metrics.items())
             lines.append((name, f"{score.rows:,}", f"{score.primary:.3f}", f"{score.majority:.3f}", metrics))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        table = [
-            "  ".join(
-                [
-                    first.ljust(widths[0]),
-                    *(v.rjust(w) for v, w in zip(values, widths[1:-1], strict=True)),
-                    last,
-                ]
-            )
-            for first, *values, last in lines
-        ]
+        table = _aligned(lines)
+        for other, found in self.differences.items():
+            head = ("task", "score", "reference", "difference", "95% interval", "")
+            table += ["", f"against {other}, in points:"]
+            table += _aligned([head, *((name, *gap.columns()) for name, gap in found.items())])
         skipped = [f"{name} is skipped: {reason}" for name, reason in self.skipped.items()]
         return "\n".join([*table, *skipped, *self.warnings])
 
@@ -60,3 +54,14 @@ class Evaluation(Mapping[str, TaskScores]):
 
     def __len__(self) -> int:
         return len(self.scores)
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table as text: the first column is aligned left, the last as it is, the others right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            [first.ljust(widths[0]), *(v.rjust(w) for v, w in zip(values, widths[1:-1], strict=True)), last]
+        ).rstrip()
+        for first, *values, last in lines
+    ]

@@ -264,5 +264,5 @@ def _text_job(grid: Grid, cell: Cell, inputs: GridInputs, seed: int) -> Job | No
         )
     words = ["distill", cell.first.recipe, "--text", str(inputs.text), "--teacher", encoder]
     words += ["--seed", str(seed), *setting_words(cell.first.set)]
-    out = inputs.out / "first" / f"{cell.first.recipe}-{digest_bytes(*words)[:12]}"
+    out = inputs.out / "first" / f"{Path(cell.first.recipe).stem}-{digest_bytes(*words)[:12]}"
     return Job((*words, "--out", str(out)), out)

@@ -93,6 +93,8 @@ def require_objects(what: str, values: Any, kind: type) -> None:
             )
         if not isinstance(value, kind):
             raise UserError(f"`{what}` holds {a_type(value)}", expected=expected)
+        if isinstance(value, nn.Module) and "_parameters" not in vars(value):
+            raise UserError(f"the `__init__` of {type(value).__name__} does not call `super().__init__()`")
 
 
 @dataclass(frozen=True)

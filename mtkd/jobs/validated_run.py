@@ -15,6 +15,7 @@ from mtkd.jobs.store_checks import check_selection, check_store, teacher_of_stor
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective, build_objective
+from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.encoder_registry import encoder_classes, student_config
 from mtkd.models.init import InitSpec
 from mtkd.models.multitask import MultiTaskModel
@@ -23,7 +24,7 @@ from mtkd.settings import DistillSettings, Stage
 from mtkd.store.store_manifest import StoreManifest
 from mtkd.teachers.group import Member, TeacherGroup
 from mtkd.teachers.teacher_ref import TeacherRef
-from tasks.errors import UserError
+from tasks.errors import UserError, a_type
 from tasks.model_tasks import require_heads
 from tasks.task import Task
 
@@ -209,6 +210,12 @@ def _student_spec(
     """The sizes of the student."""
     if student is not None:
         encoder: Any = student.encoder if isinstance(student, MultiTaskModel) else student
+        if not isinstance(encoder, Encoder):
+            raise UserError(
+                f"`student` cannot be {a_type(student)}",
+                expected="a model of mtkd, or an object whose class extends mtkd.Encoder",
+                hint="to start from a transformers checkpoint: `init=NAME` with a recipe for Transformers",
+            )
         spec: EncoderSpec = encoder.spec
         return spec
     return student_config(settings.student, _init_spec(teacher_ref)).spec

@@ -9,7 +9,7 @@ from typing import Literal
 
 from mtkd.losses.loss_term import LossTerm
 from tasks.errors import unknown
-from tasks.plugins import load_plugins
+from tasks.plugins import load_plugin, load_plugins
 
 PLUGINS = "mtkd.losses"  # the entry point group
 
@@ -39,20 +39,20 @@ def find_loss(name: str) -> type[LossTerm] | None:
     """The class of a loss, or None if there is no loss of that name.
 
     Raises:
-        UserError: the loss is not one of mtkd's, and an installed plugin cannot be loaded.
+        UserError: an installed package registers the loss, but it cannot be loaded.
     """
     if name in BUILT_IN:
         file, _, loss = BUILT_IN[name].partition(".")
         found: type[LossTerm] = getattr(import_module(f"mtkd.losses.{file}"), loss)
         return found
-    return _plugins().get(name)
+    return _plugin(name)
 
 
 def loss_class(name: str) -> type[LossTerm]:
     """The class of a loss.
 
     Raises:
-        UserError: there is no loss of that name, or a plugin cannot be loaded.
+        UserError: there is no loss of that name, or it is a plugin that cannot be loaded.
     """
     found = find_loss(name)
     if found is None:
@@ -61,11 +61,7 @@ def loss_class(name: str) -> type[LossTerm]:
 
 
 def loss_classes() -> dict[str, type[LossTerm]]:
-    """All losses by name: mtkd's, then those of plugins.
-
-    Raises:
-        UserError: a plugin cannot be loaded.
-    """
+    """All losses by name: mtkd's, then those of plugins."""
     return {name: loss_class(name) for name in BUILT_IN} | _plugins()
 
 
@@ -80,6 +76,11 @@ def losses_for(fact: Literal["without_layers", "with_strides"]) -> str:
         elif holds:
             names.append(name)
     return ", ".join(names)
+
+
+@cache
+def _plugin(name: str) -> type[LossTerm] | None:
+    return load_plugin(PLUGINS, name, LossTerm)
 
 
 @cache

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mtkd.losses.term_settings import Points, TermSettings
 from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
 from tasks.batching import Batch
+from tasks.errors import UserError
 from tasks.task import Task
 
 Arguments = ParamSpec("Arguments")
@@ -40,8 +41,16 @@ class TermInput:
 
     @property
     def teacher_outputs(self) -> ModelOutput:
-        """The teacher's outputs, for terms that declare a `teacher_need`."""
-        assert self.teacher is not None, "a term without a teacher_need asked for the teacher"
+        """The teacher's outputs, for terms that declare a `teacher_need`.
+
+        Raises:
+            UserError: no term declares one.
+        """
+        if self.teacher is None:
+            raise UserError(
+                "a loss reads `teacher_outputs`, but its class declares no `teacher_need`",
+                hint="for example `teacher_need = mtkd.LOGITS`",
+            )
         return self.teacher
 
 

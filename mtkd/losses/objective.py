@@ -16,6 +16,7 @@ from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput
 from mtkd.losses.slow_build import SlowBuild
 from mtkd.losses.term_settings import TermSettings, value_at
 from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
+from mtkd.setting_errors import validate
 from tasks.batching import Batch
 from tasks.errors import UserError, a_type
 from tasks.task import Task
@@ -89,19 +90,23 @@ class Objective(nn.Module):
         """
         on = None if self.slow_build.done(progress) else self.slow_build.on(progress)
         loss = _zero_loss(student)
+        trains = loss.requires_grad
         values = []
         counts = self.num_items(task, batch) if batch_items is None else batch_items
         for (name, term), count, own_count in zip(self._terms(), num_items, counts, strict=True):
             inputs = TermInput(task, batch, student, teacher, own_count, progress, on)
             weight = value_at(term.weight, progress)
             live = on is None or term.pairs_on(on)
-            value = _value(name, term, inputs) / count if count and weight and live else loss.new_zeros(())
+            value = loss.new_zeros(())
+            if count and weight and live:
+                value = _value(name, term, inputs, trains) / count
             values.append(value.detach().float())
             loss = loss + weight * value
         return loss, torch.stack(values)
 
 
-def _value(name: str, term: LossTerm, inputs: TermInput) -> Tensor:
+def _value(name: str, term: LossTerm, inputs: TermInput, trains: bool) -> Tensor:
+    """The value of a term; `trains`: whether the student's outputs have gradients."""
     value = term(inputs)
     if not isinstance(value, Tensor) or value.ndim:
         found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else a_type(value)
@@ -109,6 +114,11 @@ def _value(name: str, term: LossTerm, inputs: TermInput) -> Tensor:
             f"the loss {name!r} returned {found}",
             expected="the sum over the items of the micro-batch, as a scalar tensor",
             hint="end its `forward` with `.sum()`",
+        )
+    if trains and not value.requires_grad:
+        raise UserError(
+            f"the loss {name!r} does not depend on the student, so nothing could learn from it",
+            expected="a value computed from `inputs.student`, not detached from it",
         )
     return value
 
@@ -176,6 +186,7 @@ _NO_TEACHER = EncoderSpec("none", 0, 0, 0, 0, 0, OutputSpec())
 
 def _build(name: str, term: TermSettings | LossTerm, models: ModelPair) -> LossTerm:
     if isinstance(term, LossTerm):
+        validate(TermSettings, {"loss": name, "weight": term.weight, "kinds": term.kinds})
         return term
     built = loss_class(term.loss).from_settings(name, term, models)
     built.weight, built.kinds = term.weight, term.kinds

@@ -123,8 +123,22 @@ class MultiTaskModel(nn.Module):
             assert inputs.joined is not None, "a Transformer reads both texts in one sequence"
             found: Tensor = module(out.sequence, *inputs.joined.text_masks)
         else:
-            found = module(out.sequence, out.mask) if self.read_by(head).sequence else module(out.pooled)
+            found = (
+                module(out.sequence, out.mask)
+                if self.read_by(head).sequence
+                else module(self._pooled(head, out))
+            )
         return found
+
+    def _pooled(self, head: str, out: EncoderOutput) -> Tensor:
+        width = self.encoder.head_width(len(self.tasks[head].columns))
+        if out.pooled is None or out.pooled.shape[-1] != width:
+            given = "none" if out.pooled is None else f"of width {out.pooled.shape[-1]}"
+            raise UserError(
+                f"{type(self.encoder).__name__} must return pooled vectors of width {width}; it gave {given}",
+                hint="its `spec.pooled` must be the width of what its `forward` returns",
+            )
+        return out.pooled
 
     def threshold(self, task: Task) -> Any:
         """The best threshold on the task's validation rows (`TaskType.best_threshold`), or None."""

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from mtkd.pipelines.step import Step, find_command, parameters
+from mtkd.recipes import recipe_files
 from tasks.errors import UserError, did_you_mean
 from tasks.file_readers import suffix_of
 from tasks.files import digest_file
@@ -45,6 +46,8 @@ def _named(step: Step, key: str, value: Any) -> Iterable[Path]:
         return []
     if key in ("tasks", "task"):
         return _task_files(step, texts)
+    if key == "recipe":
+        return [file for text in texts for file in recipe_files(text)]
     if key == "data":
         open_data(texts)
         roots = [Path(text) for text in texts if text not in ("pocket", "hub")]

@@ -1,17 +1,22 @@
-"""Recipes: one TOML file each, containing only settings, which `--set` can override."""
+"""Recipes: one TOML file each, containing only settings, which `--set` can override.
+
+A recipe is named by the name of a built-in one, or by the path of a file that ends in `.toml`.
+"""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from mtkd.setting_errors import validate
 from mtkd.settings import COMMANDS
-from tasks.errors import UserError, brief, unknown
-from tasks.records import plain_toml
+from tasks.errors import UserError, brief, did_you_mean_path, unknown
+from tasks.records import plain_toml, read_toml
 
 
 def recipe_names(command: str = "distill") -> list[str]:
@@ -23,35 +28,43 @@ def recipe_text(name: str) -> str:
     """The text of a recipe's TOML file.
 
     Raises:
-        UserError: unknown recipe.
+        UserError: unknown recipe, or a file that is not TOML.
     """
-    if name not in _files():
-        raise unknown("recipe", name, _files(), hint="`mtkd recipes` lists all recipes")
-    return (resources.files("mtkd.recipes") / f"{name}.toml").read_text(encoding="utf-8")
+    recipe_command(name)  # raises the errors
+    file = Path(name) if _is_path(name) else resources.files("mtkd.recipes") / f"{name}.toml"
+    return file.read_text(encoding="utf-8")
 
 
-@cache
 def recipe_command(name: str) -> str:
     """The command that a recipe is for: "distill", "refine" or "finetune".
 
     Raises:
-        UserError: unknown recipe.
+        UserError: unknown recipe, or a file that is not a recipe.
     """
-    if name not in _files():
+    if not _is_path(name) and name not in _files():
         raise unknown("recipe", name, _files(), hint="`mtkd recipes` lists all recipes")
-    return _read(name)["command"]
+    return str(_read(name)["command"])
 
 
 def recipe_summary(name: str) -> str:
     """The one-line summary of a recipe; does not import torch."""
-    return _read(name)["summary"]
+    return str(_read(name)["summary"])
+
+
+def recipe_files(name: str) -> list[Path]:
+    """The files of a user's recipe, with those that it extends; none for a built-in recipe.
+
+    Raises:
+        UserError: a file does not exist or is not a recipe.
+    """
+    return [file for file, _ in _files_with_values(Path(name))] if _is_path(name) else []
 
 
 def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: str = "") -> Any:
     """Load a recipe, apply overrides, and validate the settings.
 
     Args:
-        name: the recipe.
+        name: the recipe, or its file.
         command: "distill", "refine" or "finetune".
         overrides: dotted key -> value, as returned by `parse_set`. `train.*` applies to every stage of the
             recipe that has no override of its own.
@@ -60,10 +73,12 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
     Raises:
         UserError: unknown recipe or key (the most similar one is suggested), or a value out of range.
     """
-    if name not in _files() or recipe_command(name) != command:
+    if not _is_path(name) and name not in recipe_names(command):
         raise unknown(
             f"{command} recipe", name, recipe_names(command), hint="`mtkd recipes` lists all recipes"
         )
+    if recipe_command(name) != command:
+        raise UserError(f"the recipe {name} is for mtkd {recipe_command(name)}, not for mtkd {command}")
     if command == "finetune" and "train.lr" in overrides:
         raise UserError(
             f"`train.lr={overrides['train.lr']}` has no effect: fine-tuning tries all learning_rates",
@@ -121,11 +136,60 @@ def _files() -> list[str]:
     ]
 
 
+def _is_path(name: str) -> bool:
+    return name.endswith(".toml")
+
+
 def _read(name: str) -> dict[str, Any]:
     """The values of a recipe, merged over those of the recipe that it extends."""
-    values = tomllib.loads((resources.files("mtkd.recipes") / f"{name}.toml").read_text(encoding="utf-8"))
+    return _read_file(Path(name)) if _is_path(name) else deepcopy(_read_built_in(name))
+
+
+@cache
+def _read_built_in(name: str) -> dict[str, Any]:
+    text = (resources.files("mtkd.recipes") / f"{name}.toml").read_text(encoding="utf-8")
+    values = tomllib.loads(text)
     base = values.pop("extends", None)
-    return _merge(_read(base), values) if base else values
+    return _merge(_read_built_in(base), values) if base else values
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    """The values of a user's recipe, merged over those of the recipe that it extends."""
+    *extended, (_, own) = reversed(_files_with_values(file))
+    base = extended[0][1] if extended else own
+    values = _read(base["extends"]) if "extends" in base else {}
+    for _, changes in [*extended, (file, own)]:
+        values = _merge(values, changes)
+    values.pop("extends", None)
+    values = {"summary": "", "source": "", **values, "name": own.get("name", file.stem)}
+    if values.get("command") not in COMMANDS:
+        raise UserError(
+            f"the recipe {file} does not say which command it is for",
+            expected=f'`command = "..."` with {", ".join(COMMANDS)}',
+        )
+    return values
+
+
+def _files_with_values(file: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """A user's recipe and the files that it extends, whose paths are relative to the file that names them.
+
+    Raises:
+        UserError: a file does not exist or is not TOML, a recipe is unknown, or one extends itself.
+    """
+    found: list[tuple[Path, dict[str, Any]]] = []
+    while True:
+        if not file.is_file():
+            raise UserError(f"there is no recipe file {str(file)!r}{did_you_mean_path(file)}")
+        if file.resolve() in (earlier.resolve() for earlier, _ in found):
+            raise UserError(f"the recipe {file} extends itself")
+        values = read_toml(file)
+        found.append((file, values))
+        base = values.get("extends")
+        if base is None or base in _files():
+            return found
+        if not isinstance(base, str) or not _is_path(base):
+            raise unknown(f"recipe that {file} extends,", str(base), _files(), hint="or name a .toml file")
+        file = file.parent / base
 
 
 def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class OutputKind:
         work: regular expressions for the files, and folders if empty, that are removed when it is finished.
         is_finished: directory -> whether the output in it is complete; None = if it has the marker.
         tolerant: True if the directory of such an output may also hold other files.
+        records: regular expressions for the files that nobody would miss: an output that has only these can
+            be replaced by another without `overwrite`; none by default.
     """
 
     name: str
@@ -55,6 +57,7 @@ class OutputKind:
     work: tuple[str, ...] = ()
     is_finished: Callable[[Path], bool] | None = None
     tolerant: bool = False
+    records: tuple[str, ...] = ()
 
     def owns(self, file: str) -> bool:
         """Whether mtkd writes a file with this relative path."""
@@ -63,6 +66,10 @@ class OutputKind:
     def finished(self, path: Path) -> bool:
         """Whether the output in a directory is complete."""
         return self.is_finished(path) if self.is_finished else (path / self.marker).is_file()
+
+    def has_only_records(self, path: Path) -> bool:
+        """Whether the output in a directory ended before it had anything worth keeping."""
+        return bool(self.records) and all(_matches(self.records, file) for file in _owned(path, self))
 
 
 def check_directory(
@@ -104,6 +111,8 @@ def check_directory(
             hint="choose an empty or new directory with `out`",
         )
     if existing is None or overwrite:
+        return False
+    if existing != identity and kind.has_only_records(path):
         return False
     if existing != identity:
         how = difference() if difference else "it was made with other settings or from other data"
@@ -151,7 +160,8 @@ def open_directory(
             check_directory(path, kind, identity, overwrite=overwrite, difference=difference)
             _remove_leftovers(path)
             claim = _read_claim(path, kind)
-            if overwrite or (claim and claim["identity"] is None):
+            other = existing_identity(path, kind) not in (None, with_urls(identity))
+            if overwrite or other or (claim and claim["identity"] is None):
                 remove_output(path, kind)
             if not kind.finished(path):
                 _write_claim(path, kind, identity)

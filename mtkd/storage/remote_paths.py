@@ -12,12 +12,12 @@ import functools
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from mtkd.storage.output_directory import has_claim, visible_files
-from tasks.errors import UserError, shorten
+from tasks.errors import UserError, did_you_mean, shorten
 from tasks.files import digest_bytes, digest_file, locked
 from tasks.progress import say
 from tasks.remote import UPLOADING, Mirror, local, one_look, remote_errors, uploaded
@@ -55,7 +55,10 @@ def remote_paths(
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            given = signature.bind(*args, **kwargs)
+            try:
+                given = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}{_similar(kwargs, signature)}") from None
             values = {name: value for name, value in given.arguments.items() if name != more}
             values |= given.arguments.get(more, {})
             for name, value in values.items():
@@ -77,6 +80,12 @@ def remote_paths(
         return call
 
     return wrap
+
+
+def _similar(given: Iterable[str], signature: inspect.Signature) -> str:
+    """`(did you mean 'NAME'?)` for the first argument that a function does not have."""
+    odd = next((name for name in given if name not in signature.parameters), None)
+    return did_you_mean(odd, list(signature.parameters)) if odd else ""
 
 
 def _local(name: str, value: Any) -> Any:

@@ -219,14 +219,15 @@ def checkpoint_directory(name: str) -> Path | None:
                 return None
             return load_named(partial(_fetch, _FILES), name, "teacher")
         except UserError as error:
+            similar, hint = similar_model(name), None
+            if similar in (None, DEFAULT_ENCODER) and ("/" not in name or not place.parent.is_dir()):
+                encoder = DEFAULT_ENCODER if similar else name
+                command = f"mtkd refine --encoder {encoder} --out DIR"
+                hint = f"turn a pretrained encoder into a teacher with: {command}"
             raise UserError(
                 error.problem,
-                expected="a run of mtkd refine, or a fine-tuned checkpoint of transformers (a directory, or "
-                "a name on the hub)",
-                hint=None
-                if similar_model(name) not in (None, DEFAULT_ENCODER)
-                else "turn a pretrained encoder into a teacher with: mtkd refine --encoder "
-                f"{DEFAULT_ENCODER if similar_model(name) else name} --out DIR",
+                expected="an mtkd run, or a fine-tuned transformers checkpoint (a directory, or a hub name)",
+                hint=hint,
             ) from error
     return place if _architecture(place).endswith((_CLASSIFIER, _READER)) else None
 

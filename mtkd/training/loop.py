@@ -226,7 +226,9 @@ class TrainingLoop(ABC, Generic[StepRows]):
         values_on_cpu = torch.cat([torch.stack([*parts, norm.float()]), torch.stack(terms).sum(0)]).tolist()
         step_loss, norm_value = sum(values_on_cpu[: len(parts)]), values_on_cpu[len(parts)]
         loss, *term_values = self._sync_processes([step_loss, *values_on_cpu[len(parts) + 1 :]])
-        self._check_finite(loss, self.position.step + 1)
+        pairs = zip(plan.terms, term_values, strict=True)
+        wrong = [name for name, value in pairs if name and not math.isfinite(value)]
+        self._check_finite(loss, self.position.step + 1, wrong)
         self._check_finite(norm_value, self.position.step + 1)
         rate = self.learning_rate()
         set_learning_rate(self.optimizer, rate)
@@ -262,13 +264,15 @@ class TrainingLoop(ABC, Generic[StepRows]):
         sizes = [weight.detach().abs().max() for weight in self.train_module.parameters() if weight.numel()]
         self._check_finite(float(torch.stack(sizes).max()), self.position.step)
 
-    def _check_finite(self, value: float, step: int) -> None:
+    def _check_finite(self, value: float, step: int, terms: Sequence[str] = ()) -> None:
+        """Raise UserError if a value of a step is not finite; `terms`: the loss terms that are not."""
         if math.isfinite(value):
             return
+        what = f"the loss {', '.join(map(repr, terms))} is" if terms else "loss or weights are"
         kept = newest_checkpoint(self.checkpoints)
         where = f"the last good checkpoint is {kept}" if kept else "there is no checkpoint yet"
         raise UserError(
-            f"loss or weights are not finite at step {step} (task {self.state.task!r}); {where}",
+            f"{what} not finite at step {step} (task {self.state.task!r}); {where}",
             hint=f"start over (`overwrite=True`) with {self.divergence_hint}",
         )
 

@@ -84,6 +84,7 @@ RUN_KIND = OutputKind(
     work=(r"(stages/[^/]+/)?checkpoints(/.+)?", r"lr-[^/]+(/.+)?"),
     is_finished=lambda directory: _read_record(directory).get("status") == "finished",
     tolerant=True,
+    records=(r"run\.json|(stages/[^/]+/|lr-[^/]+/)?(log\.jsonl|tensorboard/.+)",),
 )
 
 

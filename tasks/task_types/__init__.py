@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from tasks.errors import UserError, unknown
-from tasks.plugins import load_plugins
+from tasks.plugins import load_plugin, load_plugins
 from tasks.task import Task
 from tasks.task_types.classification import Classification
 from tasks.task_types.multilabel import MultiLabel
@@ -45,9 +45,9 @@ def task_type(kind: str) -> TaskType:
     """The task type of this name, built in or from an installed package.
 
     Raises:
-        UserError: unknown task type.
+        UserError: unknown task type, or that of a package which cannot be loaded.
     """
-    found = TASK_TYPES.get(kind) or installed_types().get(kind)
+    found = _find(kind)
     if found is None:
         raise unknown("task type", kind, kinds())
     return found()
@@ -75,7 +75,12 @@ def check_metrics(task: Task) -> None:
 
 def is_kind(name: str) -> bool:
     """True if a task type of this name exists, built in or from an installed package."""
-    return name in TASK_TYPES or name in installed_types()
+    return _find(name) is not None
+
+
+@cache
+def _find(kind: str) -> type[TaskType] | None:
+    return TASK_TYPES.get(kind) or load_plugin(ENTRY_POINTS, kind, TaskType)  # type: ignore[type-abstract]
 
 
 def kinds() -> list[str]:
@@ -85,9 +90,5 @@ def kinds() -> list[str]:
 
 @cache
 def installed_types() -> dict[str, type[TaskType]]:
-    """The task types of installed packages, by name.
-
-    Raises:
-        UserError: one of them cannot be loaded.
-    """
+    """The task types of installed packages, by name."""
     return load_plugins(ENTRY_POINTS, TASK_TYPES, TaskType)  # type: ignore[type-abstract]

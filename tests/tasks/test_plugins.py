@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tasks.errors import UserError
-from tasks.plugins import load_plugins
+from tasks.errors import MtkdWarning, UserError
+from tasks.plugins import load_plugin, load_plugins
 
 GROUP = "mtkd.tests"
 
@@ -28,11 +28,6 @@ def test_classes_of_several_packages_by_name(install_plugin: Callable) -> None:
 @pytest.mark.parametrize(
     ("code", "entry", "complaint"),
     [
-        (
-            "class A(dict): ...",
-            "black = {module}:A",
-            "black = .* package broken .*'black' is already taken",
-        ),
         ("import not_there", "a = {module}:A", "the plugin a = .* package broken .*: ModuleNotFoundError"),
         ("1 / 0", "a = {module}:A", "package broken .* cannot be loaded: ZeroDivisionError"),
         ("", "a = {module}:A", "cannot be loaded: AttributeError"),
@@ -44,12 +39,22 @@ def test_a_plugin_that_does_not_work_is_named(
     install_plugin: Callable, code: str, entry: str, complaint: str
 ) -> None:
     install_plugin("broken", GROUP, code, entry)
+    install_plugin("sound", GROUP, "class B(dict): ...", "b = {module}:B")
     with pytest.raises(UserError, match=complaint):
-        load_plugins(GROUP, {"black": object}, dict)
+        load_plugin(GROUP, "a", dict)
+    with pytest.warns(MtkdWarning, match=complaint):
+        assert list(load_plugins(GROUP, {}, dict)) == ["b"], "the others still work"
+    assert load_plugin(GROUP, "c", dict) is None
+
+
+def test_a_plugin_cannot_take_a_name(install_plugin: Callable) -> None:
+    install_plugin("greedy", GROUP, "class A(dict): ...", "black = {module}:A")
+    with pytest.warns(MtkdWarning, match="black = .* package greedy .* is not used: .* already taken"):
+        assert load_plugins(GROUP, {"black": object}, dict) == {}
 
 
 def test_two_packages_cannot_share_a_name(install_plugin: Callable) -> None:
     install_plugin("one", GROUP, "class A: ...", "a = {module}:A")
     install_plugin("two", GROUP, "class A: ...", "a = {module}:A")
     with pytest.raises(UserError, match="'a' is already taken"):
-        load_plugins(GROUP, {})
+        load_plugin(GROUP, "a")

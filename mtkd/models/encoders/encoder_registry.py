@@ -13,7 +13,7 @@ from typing import Any
 from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
 from mtkd.models.init import InitContext, InitSpec
 from tasks.errors import UserError, unknown
-from tasks.plugins import load_plugins
+from tasks.plugins import load_plugin, load_plugins
 from tasks.records import check_record
 
 # Loaded like entry points, so that the file of an encoder is imported only when its kind is used.
@@ -29,11 +29,7 @@ GROUP = "mtkd.students"
 
 
 def encoder_classes() -> dict[str, type[AnyEncoder]]:
-    """All encoders by kind, including those of installed packages.
-
-    Raises:
-        UserError: an entry point of a package cannot be loaded, or is not an Encoder.
-    """
+    """All encoders by kind, including those of installed packages."""
     built_in: dict[str, type[AnyEncoder]] = {
         kind: EntryPoint(kind, place, GROUP).load() for kind, place in ENCODERS.items()
     }
@@ -44,15 +40,15 @@ def encoder_class(kind: str) -> type[AnyEncoder]:
     """The encoder class of a kind.
 
     Raises:
-        UserError: there is no such kind.
+        UserError: there is no such kind, or the package that adds it cannot be used.
     """
     if kind in ENCODERS:
         known: type[AnyEncoder] = EntryPoint(kind, ENCODERS[kind], GROUP).load()
         return known
-    found = encoder_classes()
-    if kind not in found:
-        raise unknown("kind of student (student.kind)", kind, found)
-    return found[kind]
+    plugin: type[AnyEncoder] | None = load_plugin(GROUP, kind, Encoder)  # type: ignore[type-abstract]
+    if plugin is None:
+        raise unknown("kind of student (student.kind)", kind, encoder_classes())
+    return plugin
 
 
 def settings_class(student: Any) -> type[StudentSettings]:

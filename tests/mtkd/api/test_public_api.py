@@ -23,6 +23,7 @@ import mtkd
 from mtkd.api import augmentation, exporting, grid_runs, measurement, stores, training
 from mtkd.cli.main import cli
 from mtkd.models.multitask import MultiTaskModel
+from mtkd.outputs import OutputSpec
 from tasks.glue import TASKS
 from tasks.loading import load_rows
 from tasks.sources import open_data
@@ -163,6 +164,29 @@ def test_models_in_memory_are_timed_and_scores_print_as_a_table(
     head, line, *_ = str(scores).splitlines()
     assert head.split() == ["task", "rows", "score", "baseline", "metrics"] and repr(scores) == str(scores)
     assert line.split()[:3] == ["sst2", "16", f"{scores['sst2'].primary:.3f}"]
+    compared = str(teacher.evaluate("pocket", "sst2", limit=16, against=teacher)).splitlines()
+    assert compared[3].startswith("against ") and compared[5].split()[-1] == "tied"
+
+
+def test_wrong_arguments_are_named_with_their_function() -> None:
+    with pytest.raises(TypeError, match=r"refine\(\) .*'epoch' \(did you mean 'epochs'\?\)"):
+        mtkd.refine("minilm", data="pocket", tasks="sst2", out="x", epoch=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"refine\(\) missing a required argument: 'out'"):
+        mtkd.refine("minilm", data="pocket", tasks="sst2")  # type: ignore[call-arg]
+
+
+def test_a_column_of_texts_is_predicted(teacher: mtkd.Model) -> None:
+    texts = ["a fine film .", "a dull film ."]
+    expected = teacher.predict("sst2", texts)
+    for column in (
+        pandas.Series(texts, name="review"),
+        np.array(texts),
+        pa.array(texts),
+        pa.chunked_array([texts]),
+    ):
+        assert teacher.predict("sst2", column) == expected
+    with pytest.raises(mtkd.UserError, match="row 1 is a float"):
+        teacher.predict("sst2", pandas.Series(["a fine film .", float("nan")]))
 
 
 def test_another_command_in_out_is_named(teacher: mtkd.Model) -> None:
@@ -331,12 +355,46 @@ def test_losses_and_callbacks_of_the_wrong_type_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("result", [lambda self, values: values, lambda self, values: values.sum().item()])
-def test_a_loss_that_returns_no_scalar_tensor_is_refused(
-    result: Callable, teacher: mtkd.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("result", "complaint"),
+    [
+        (lambda self, values: values, "'OwnLoss' returned shape"),
+        (lambda self, values: values.sum().item(), "'OwnLoss' returned a float"),
+        (lambda self, values: values.sum().detach(), "'OwnLoss' does not depend on the student"),
+        (lambda self, values: values.sum() * float("nan"), "the loss 'OwnLoss' is not finite at step 1"),
+    ],
+)
+def test_what_a_loss_may_not_return(
+    result: Callable,
+    complaint: str,
+    teacher: mtkd.Model,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(OwnLoss, "result", result)
-    with pytest.raises(mtkd.UserError, match=r"'OwnLoss' returned (shape|a float)"):
+    with pytest.raises(mtkd.UserError, match=complaint):
+        student(teacher, tmp_path / "run", losses=[OwnLoss()])
+    monkeypatch.undo()
+    student(teacher, tmp_path / "run", losses=[OwnLoss()])  # a run that came to nothing is replaced
+
+
+def test_a_loss_that_cannot_be_used_is_refused_before_anything_is_written(
+    teacher: mtkd.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unfinished(OwnLoss):
+        def __init__(self) -> None:
+            self.scale = 1
+
+    heavy = OwnLoss()
+    heavy.weight = "high"  # type: ignore[assignment]
+    for loss, complaint in ((Unfinished(), "super"), (heavy, "weight")):
+        with pytest.raises(mtkd.UserError, match=complaint):
+            student(teacher, tmp_path / "run", losses=[loss])
+    with pytest.raises(mtkd.UserError, match="`student` cannot be a Linear"):
+        student(teacher, tmp_path / "run", student=torch.nn.Linear(2, 2))
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(OwnLoss, "teacher_need", OutputSpec())
+    with pytest.raises(mtkd.UserError, match="no `teacher_need`"):
         student(teacher, tmp_path / "run", losses=[OwnLoss()])
 
 

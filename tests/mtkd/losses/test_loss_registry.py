@@ -24,7 +24,7 @@ from mtkd.outputs import BY_LAYER, LOGITS, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
 from tasks.batching import Batch
-from tasks.errors import UserError
+from tasks.errors import MtkdWarning, UserError
 from tasks.glue import TASKS
 
 RTE = TASKS["rte"]
@@ -57,8 +57,10 @@ class Absolute(LossTerm):
 def forget_plugins() -> Iterator[None]:
     """What a test installs is not there in the next."""
     loss_registry._plugins.cache_clear()
+    loss_registry._plugin.cache_clear()
     yield
     loss_registry._plugins.cache_clear()
+    loss_registry._plugin.cache_clear()
 
 
 def settings_of(**terms: dict) -> dict[str, TermSettings]:
@@ -138,16 +140,21 @@ def test_a_recipe_trains_on_a_loss_of_a_plugin(
     assert refused.code == 2 and "did you mean 'terms.mean.scale'" in refused.err
 
 
-def test_plugins_are_imported_only_when_a_name_is_not_one_of_ours(install_plugin: Callable) -> None:
+def test_a_plugin_is_imported_only_when_it_is_named(install_plugin: Callable) -> None:
     install_plugin("broken", "mtkd.losses", "1 / 0", "absolute = {module}:Absolute")
+    install_plugin("colours", "mtkd.losses", RED, "red = {module}:Absolute")
     assert settings_of(t={"loss": "logits_mse"})["t"].loss == "logits_mse"
+    assert settings_of(t={"loss": "red"})["t"].loss == "red"
     with pytest.raises(UserError, match=r"absolute = .* of the package broken .* ZeroDivisionError"):
         settings_of(t={"loss": "absolute"})
 
 
 def test_a_plugin_cannot_take_the_name_of_one_of_ours(install_plugin: Callable) -> None:
     install_plugin("greedy", "mtkd.losses", RED, "logits_mse = {module}:Absolute")
-    with pytest.raises(UserError, match=r"package greedy .*'logits_mse' is already taken"):
+    with (
+        pytest.warns(MtkdWarning, match=r"package greedy .*'logits_mse' is already taken"),
+        pytest.raises(UserError, match="unknown loss"),
+    ):
         settings_of(t={"loss": "absolut"})
 
 

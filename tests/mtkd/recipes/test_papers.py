@@ -46,7 +46,7 @@ def spec(layers: int, width: int = 48, heads: int = 12) -> EncoderSpec:
 def top_of(settings: DistillSettings, student: int, teacher: int) -> int:
     """The teacher layer that the student's last layer is compared with."""
     models = ModelPair(spec(student), spec(teacher), (TASKS["rte"],))
-    return HiddenKnowledge.from_settings("hidden", settings.terms["hidden"], models).layers[-1][1]
+    return HiddenKnowledge.from_settings("hidden", settings.terms["hidden"], models).layer_pairs[-1][1]
 
 
 @pytest.mark.parametrize("recipe", HSK)

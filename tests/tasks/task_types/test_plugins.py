@@ -61,7 +61,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def _forget() -> None:
-    for cached in (task_types.installed_types, task_types.task_type):
+    for cached in (task_types.installed_types, task_types.task_type, task_types._find):
         cached.cache_clear()
 
 

@@ -1,0 +1,71 @@
+"""Recipes of a user's own, named by the path of their file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mtkd
+from mtkd.pipelines.inputs import input_files
+from mtkd.pipelines.step import Step
+from mtkd.recipes import recipe_files
+from tasks.errors import UserError
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """A recipe that extends another file, which extends a built-in recipe."""
+    (tmp_path / "base.toml").write_text(
+        'extends = "mkd-lstm"\nname = "base"\ntrain = { lr = 1e-3, steps = 2, batch_size = 8 }\n'
+        "student = { max_length = 24, bilstm = { hidden_size = 4 } }\n"
+    )
+    own = tmp_path / "mine.toml"
+    own.write_text('extends = "base.toml"\ntrain = { lr = 2e-3 }\n')
+    return own
+
+
+def test_a_file_changes_what_it_extends(recipe: Path) -> None:
+    built_in, shown = mtkd.show_recipe("mkd-lstm"), mtkd.show_recipe(str(recipe))
+    assert (shown.name, shown.train.lr, shown.train.batch_size) == ("mine", 2e-3, 8)
+    assert shown.terms == built_in.terms and shown.train.optimizer == built_in.train.optimizer
+    assert recipe_files(str(recipe)) == [recipe, recipe.parent / "base.toml"]
+    assert recipe_files("mkd-lstm") == []
+    step = Step.of(
+        "student", "", "distill", {"recipe": str(recipe), "data": "pocket", "tasks": "sst2"}, "runs"
+    )
+    assert input_files(step) == [recipe.parent / "base.toml", recipe], "what makes a pipeline repeat the step"
+
+
+def test_a_student_is_distilled_by_a_file(
+    recipe: Path, tiny_teacher: Path, tmp_path: Path, mtkd: Callable[..., Any]
+) -> None:
+    limits = ["--limit", 16, "--eval-limit", 8]
+    words = ["--data", "pocket", "--tasks", "sst2", "--teacher", tiny_teacher, *limits]
+    done = mtkd("distill", recipe, *words, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    grid = tmp_path / "grid.toml"
+    grid.write_text(f'title = "mine"\nrecipe = "{recipe}"\ntasks = ["sst2"]\n[cells.mine]\n')
+    planned = mtkd("compare", grid, *words[:2], *words[4:], "--out", tmp_path / "table", "--dry-run")
+    assert f"mtkd distill {recipe} --tasks sst2" in planned.out, planned.err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lr = 1", "does not say which command it is for"),
+        ('extends = "own.toml"', "extends itself"),
+        ('extends = "mkd-lstn"', r"did you mean 'mkd-lstm'\?"),
+        ('extends = "other.toml"', "no recipe file '.*other.toml'"),
+        ('extends = "mkd-lstm"\nlr = 1', "unknown setting 'lr'"),
+        ("lr = ", "not valid TOML"),
+        ('extends = "refine"', "is for mtkd refine"),
+    ],
+)
+def test_what_is_no_recipe(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(text)
+    with pytest.raises(UserError, match=message):
+        mtkd.distill(str(tmp_path / "own.toml"), data="pocket", tasks="sst2", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
