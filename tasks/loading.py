@@ -24,6 +24,7 @@ from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 from tasks.validation import NULL_TEXT, Problem, find_problems, summarise
 
+_NO_LABEL = "no label; expected"
 _SHOWN = 8
 
 
@@ -104,6 +105,9 @@ def _invalid(problems: Iterable[Problem], what: str, hint: str | None) -> UserEr
     shown = "\n".join(f"  {line}" for _, line in summarise(errors)[:_SHOWN])
     if hint is None and NULL_TEXT in shown:
         hint = "drop the rows without text, or name their columns as the others do"
+    if _NO_LABEL in shown:
+        advice = "drop the rows without a label, or pass them as text without labels (`unlabelled`)"
+        hint = f"{advice}; {hint}" if hint else advice
     return UserError(f"{counted(next(count), 'problem')} in {what}:\n{shown}", hint=hint)
 
 

@@ -85,7 +85,7 @@ def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
         return pa.table({name: pa.array([], pa.string()) for name in columns})
     if all(isinstance(row, Mapping) for row in rows):
         names = list(dict.fromkeys(str(name) for row in rows for name in row))
-        return pa.table({name: [row.get(name) for row in rows] for name in names})
+        return pa.table({name: _array(name, [row.get(name) for row in rows]) for name in names})
     if not columns:
         raise TypeError(f"a list of {type(rows[0]).__name__} has no column names")
     odd = next((row for row in rows if not isinstance(row, str | tuple | list)), rows[0])
@@ -96,6 +96,20 @@ def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
     if wrong is not None:
         raise ValueError(f"{len(wrong)} values in {str(wrong)[:60]}, expected {', '.join(columns)}")
     return pa.table(dict(zip(columns, zip(*tuples, strict=True), strict=True)))
+
+
+def _array(name: str, values: list[Any]) -> pa.Array:
+    """A column; raises TypeError with the name and the first two rows whose types do not fit together."""
+    try:
+        return pa.array(values)
+    except pa.ArrowException:
+        known = [(row, value) for row, value in enumerate(values) if value is not None]
+        first, odd = (
+            known[0],
+            next((pair for pair in known if type(pair[1]) is not type(known[0][1])), known[0]),
+        )
+        types = f"{a_type(first[1])} in row {first[0]}, {a_type(odd[1])} in row {odd[0]}"
+        raise TypeError(f"the column {name!r} mixes types: {types}") from None
 
 
 class TableSource(DataSource):

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.errors import UserError, did_you_mean
+from tasks.errors import UserError, a_type, did_you_mean
 from tasks.loading import require_valid, sample_indices, sample_rows
 from tasks.mapped import MappedTexts, mapped
 from tasks.raw_table import RawTable
@@ -51,6 +51,11 @@ class UnlabelledRequest:
             UserError: a task is not among `tasks`, or the limit is negative.
         """
         names = [task.name for task in tasks]
+        if not isinstance(self.files, Mapping):
+            raise UserError(
+                f"`unlabelled` cannot be {a_type(self.files)}",
+                expected=f'a mapping from tasks to rows or files, such as {{"{names[0]}": rows}}',
+            )
         for name in self.files:
             if name not in names:
                 raise UserError(

@@ -73,7 +73,10 @@ def mask(
     from augment.masking import Masking
 
     method = Masking(p=p, seed=seed, mask_token=mask_token)
-    more, made_by = UnlabelledRequest(unlabelled or {}, unlabelled_limit), Workers(workers, engine, address)
+    more, made_by = (
+        UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit),
+        Workers(workers, engine, address),
+    )
     numbers = _copies(tasks, copies)
     return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
 
@@ -114,7 +117,10 @@ def replace(
 
     method = Replacement({}, tagger, p_mask, p_pos, p_ngram, seed, mask_token)
     numbers = _copies(tasks, copies, default=COPIES)
-    more, made_by = UnlabelledRequest(unlabelled or {}, unlabelled_limit), Workers(workers, engine, address)
+    more, made_by = (
+        UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit),
+        Workers(workers, engine, address),
+    )
     return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
 
 
@@ -163,7 +169,10 @@ def contextual(
 
     method = Contextual(str(model), None if vectors is None else str(vectors), p, candidates, seed, device)
     numbers = _copies(tasks, copies, default=COPIES)
-    more, made_by = UnlabelledRequest(unlabelled or {}, unlabelled_limit), Workers(workers, engine, address)
+    more, made_by = (
+        UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit),
+        Workers(workers, engine, address),
+    )
     return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
 
 
@@ -198,7 +207,10 @@ def run(
     from augment.augmenter_registry import build_augmenter
 
     method = build_augmenter(name, settings or {})
-    more, made_by = UnlabelledRequest(unlabelled or {}, unlabelled_limit), Workers(workers, engine, address)
+    more, made_by = (
+        UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit),
+        Workers(workers, engine, address),
+    )
     numbers = _copies(tasks, copies)
     return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
 

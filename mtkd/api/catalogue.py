@@ -69,4 +69,4 @@ def check_data(
     chosen = resolve(tasks or "glue,ax,squad")
     if tasks is None:
         chosen = [task for task in chosen if source.splits(task)] or chosen
-    return report_on(source, chosen, max_length, UnlabelledRequest(unlabelled or {}))
+    return report_on(source, chosen, max_length, UnlabelledRequest({} if unlabelled is None else unlabelled))

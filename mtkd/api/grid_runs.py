@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtkd.api.training_request import file_names
+from mtkd.api.training_request import file_names, require_path
 from mtkd.storage.remote_paths import remote_paths
 from tasks.errors import UserError
 
@@ -103,7 +103,9 @@ def plan_grid(grid: str | Path, **given: Any) -> tuple[Any, Any]:
     models = ("teacher", "encoder", "store", "corpus")
     found: dict[str, Any] = {name: str(given[name]) if given[name] else None for name in models}
     text = Path(given["text"]) if given["text"] else None
-    data = given["data"] or []
+    data = [] if given["data"] is None else given["data"]
+    for part in data if isinstance(data, list | tuple) else [data]:
+        require_path("data", part, "each run of a grid is a command")
     sources = str(data) if isinstance(data, str | Path) else [str(part) for part in data]
     files = file_names(given["unlabelled"])
     return loaded, GridInputs(

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtkd.api.training_request import file_names, model_or_path
+from mtkd.api.training_request import file_names, model_or_path, require_path
 from mtkd.storage.remote_paths import remote_paths
 from mtkd.storage.worker_pools import Engine, Workers
+from tasks.errors import UserError
+from tasks.task import Task
 from tasks.task_names import TaskSpec, describe
 
 if TYPE_CHECKING:
@@ -138,6 +140,13 @@ def store_request(given: Mapping[str, Any]) -> StoreRequest:
     from mtkd.jobs.plan_store import StoreRequest
 
     names = ("recipe", "limit", "unlabelled_limit", "dtype", "precision", "batch", "budget")
+    require_path("data", given["data"], "a store records where its rows come from")
+    tasks = given["tasks"] if isinstance(given["tasks"], list | tuple) else [given["tasks"]]
+    if unnamed := [task.name for task in tasks if isinstance(task, Task)]:
+        raise UserError(
+            f"`tasks` holds the task object {unnamed[0]!r}, but a store records names",
+            expected="names of tasks, or the paths of task files",
+        )
     return StoreRequest(
         **{name: given[name] for name in names},
         data=str(given["data"]) if given["data"] else None,

@@ -62,7 +62,7 @@ def suggest_students(
         if value is not None and value < 1:
             raise UserError(f"`{name}={value}`", expected="1 or more")
     settings = BenchSettings(seq_len, batch, rounds, warmup=1, device=str(find_device(device)))
-    request = UnlabelledRequest(unlabelled or {})
+    request = UnlabelledRequest({} if unlabelled is None else unlabelled)
     usual = torch.get_num_threads()
     torch.set_num_threads(threads or usual)
     try:

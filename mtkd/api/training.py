@@ -190,7 +190,7 @@ def distill(
             Path(corpus) if corpus else None,
             Path(store) if store else None,
             teacher_labels=teacher_labels,
-            unlabelled=UnlabelledRequest(unlabelled or {}, unlabelled_limit),
+            unlabelled=UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit),
             student=_module(student),
             losses=losses,
             callbacks=callbacks,

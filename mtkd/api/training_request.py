@@ -120,10 +120,34 @@ def model_or_path(model: Any) -> Any:
     return str(model) if isinstance(model, Path) else model
 
 
+def require_path(name: str, value: Any, reason: str) -> None:
+    """Refuse rows in memory where only a name or a path can be used; None is allowed.
+
+    Raises:
+        UserError: `value` is anything else; `reason`: why.
+    """
+    if value is not None and not isinstance(value, str | Path):
+        raise UserError(
+            f"`{name}` cannot be {a_type(value)} here: {reason}",
+            expected="a name or a path",
+            hint="write the rows to a directory TASK/SPLIT.parquet, or into the files of a task file",
+        )
+
+
 def file_names(
     unlabelled: Mapping[str, str | Path | Sequence[Path]] | None,
 ) -> dict[str, str | list[str]]:
-    """The argument `unlabelled` of functions that take only files, with names in place of paths."""
+    """The argument `unlabelled` of functions that take only files, with names in place of paths.
+
+    Raises:
+        UserError: it holds rows in memory.
+    """
+    if unlabelled is not None and not isinstance(unlabelled, Mapping):
+        expected = 'a mapping from tasks to files, such as {"sst2": "more.csv"}'
+        raise UserError(f"`unlabelled` cannot be {a_type(unlabelled)}", expected=expected)
+    for files in (unlabelled or {}).values():
+        for file in files if isinstance(files, list | tuple) else [files]:
+            require_path("unlabelled", file, "only files can be recorded")
     return {
         task: str(files) if isinstance(files, str | Path) else [str(file) for file in files]
         for task, files in (unlabelled or {}).items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from mtkd.device import find_device
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import Parameters, count_parameters
 from mtkd.models.saved_model import disk_bytes, read_saved
+from mtkd.storage.spawn import CleanSpawn
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError, unknown
 from tasks.progress import progress
@@ -240,7 +240,7 @@ def wait_for(device: str) -> Callable[[], object]:
 
 def _peak_apart(place: Path, head: str, settings: BenchSettings) -> int | None:
     """Run `_peak` in a new process, whose memory nothing else has used."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
+    with ProcessPoolExecutor(1, mp_context=CleanSpawn()) as fresh:
         return fresh.submit(_peak, place, head, settings, torch.get_num_threads()).result()
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import types
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
+import numpy as np
+import torch
+from pydantic import BaseModel
 from torch import nn
 
 from mtkd.losses.loss_term import LossTerm
@@ -20,6 +23,7 @@ from tasks.files import digest_bytes
 from tasks.tokeniser import Tokeniser
 
 _PLAIN = (bool, int, float, str, type(None))
+_ATTRIBUTES = (*_PLAIN, list, tuple, Set, Mapping, torch.Tensor, np.ndarray)
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
@@ -33,22 +37,42 @@ def describe_module(module: nn.Module) -> dict[str, Any]:
 
 
 def describe_losses(losses: Mapping[str, LossTerm]) -> dict[str, Any]:
-    """What determines the result of a run with these terms: as `describe_module`, and plain attributes."""
+    """What determines the result of a run with these terms: as `describe_module`, and their attributes."""
     return {
         name: {
             **describe_module(term),
-            **{
-                key: value
-                for key, value in vars(term).items()
-                if isinstance(value, _PLAIN) and key not in _MODULE_ATTRIBUTES
-            },
+            **{key: _describe(value) for key, value in vars(term).items() if key not in _MODULE_ATTRIBUTES},
         }
         for name, term in losses.items()
     }
 
 
+def _describe(value: Any) -> Any:
+    """An attribute as JSON: numbers and text, collections of them, digests of arrays and of code.
+
+    Of any other object it is the class and, if it has some, the attributes.
+    """
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, list | tuple):
+        return [_describe(part) for part in value]
+    if isinstance(value, Set):
+        return sorted(map(repr, map(_describe, value)))
+    if isinstance(value, Mapping):
+        return {str(key): _describe(part) for key, part in value.items()}
+    if isinstance(value, torch.Tensor | np.ndarray):
+        array = torch.as_tensor(value).detach().cpu()
+        raw = array.contiguous().view(-1).view(torch.uint8) if array.numel() else array
+        return [str(array.dtype), list(array.shape), digest_bytes(raw.numpy().tobytes())[:16]]
+    if isinstance(value, types.FunctionType):
+        return digest_bytes(*_code_parts(value.__code__))[:16]
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    known = vars(value) if is_dataclass(value) or isinstance(value, BaseModel) else {}
+    return {"class": kind, **{key: _describe(part) for key, part in known.items()}} if known else kind
+
+
 def digest_code(kind: type) -> str:
-    """A SHA-256 of the methods and plain attributes of a class and of its bases outside torch and mtkd.
+    """A SHA-256 of the methods and attributes of a class and of its bases outside torch and mtkd.
 
     The methods count as compiled, so comments and line numbers do not matter. Functions that they call are
     not included.
@@ -61,8 +85,8 @@ def digest_code(kind: type) -> str:
             function = getattr(value, "__func__", getattr(value, "fget", value))
             if isinstance(function, types.FunctionType):
                 parts += [name, *_code_parts(function.__code__)]
-            elif isinstance(value, _PLAIN) and not name.startswith("__"):
-                parts += [name, repr(value)]
+            elif isinstance(value, _ATTRIBUTES) and not name.startswith("__"):
+                parts += [name, repr(_describe(value))]
     return digest_bytes(*parts)
 
 

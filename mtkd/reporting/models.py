@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import statistics
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing_extensions import TypedDict
 
 from mtkd.evaluation.differences import Splits
 from mtkd.reporting.runs import CONTROL, FINETUNED, ROLES, Run, read_run, run_directories
-from tasks.errors import UserError
+from mtkd.training.run_record import RUN_FILE, read_run_record
+from tasks.errors import MtkdWarning, UserError
 from tasks.records import read_record
 from tasks.task import Task
 
@@ -102,9 +104,11 @@ def gather(places: Sequence[Path], reference: Path | None = None) -> Gathered:
         UserError: there is no run, or a run is unfinished or cannot be read.
     """
     directories = run_directories(places)
+    grid_files = sorted({file.resolve() for place in places for file in place.rglob(GRID_FILE)})
+    directories = _finished(directories, [file.parent for file in grid_files])
     root = Path(os.path.commonpath([path.parent for path in directories]))
     runs = [read_run(path, path.relative_to(root).as_posix()) for path in directories]
-    grids = [_read_grid(file) for file in sorted({f.resolve() for p in places for f in p.rglob(GRID_FILE)})]
+    grids = [_read_grid(file) for file in grid_files]
     alone = len(grids) == 1 and all(path.is_relative_to(grids[0].place) for path in directories)
     models: list[ReportedModel] = []
     used: set[Path] = set()
@@ -121,6 +125,19 @@ def gather(places: Sequence[Path], reference: Path | None = None) -> Gathered:
     timed = f"{batch} rows per batch on a CPU, measured by mtkd compare" if batch else None
     chosen = _reference(models, [grid.reference for grid in grids if alone], reference)
     return Gathered(grids[0].title if alone else None, runs, models, chosen, timed)
+
+
+def _finished(directories: Sequence[Path], grids: Sequence[Path]) -> list[Path]:
+    """The directories without unfinished runs of grids (`mtkd compare` lists them); warns of these."""
+    unfinished = [
+        path
+        for path in directories
+        if any(path.is_relative_to(grid) for grid in grids)
+        and read_run_record(path / RUN_FILE).get("status") != "finished"
+    ]
+    for path in unfinished:
+        warnings.warn(f"the run in {path} is not finished, so it is left out", MtkdWarning, stacklevel=2)
+    return [path for path in directories if path not in unfinished]
 
 
 def _reference(models: list[ReportedModel], named: list[str], asked: Path | None) -> ReportedModel:

@@ -12,11 +12,12 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from multiprocessing import get_context, parent_process
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from mtkd.storage.distributed import launched
+from mtkd.storage.spawn import CleanSpawn
 from tasks.errors import UserError
 
 Engine = Literal["processes", "ray"]
@@ -99,7 +100,7 @@ class LocalPool(WorkerPool):
 
     def __init__(self, size: int, setup: Setup | None):
         self.size, self._with_setup = size, setup is not None
-        self._pool = ProcessPoolExecutor(size, get_context("spawn"), _start_worker, (setup,))
+        self._pool = ProcessPoolExecutor(size, CleanSpawn(), _start_worker, (setup,))
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         try:

@@ -175,6 +175,27 @@ def test_wrong_arguments_are_named_with_their_function() -> None:
         mtkd.refine("minilm", data="pocket", tasks="sst2")  # type: ignore[call-arg]
 
 
+def test_rows_in_memory_are_refused_where_only_names_can_be_recorded(
+    teacher: mtkd.Model, tmp_path: Path
+) -> None:
+    data, frame = {"rte": {"train": ROWS}}, pandas.DataFrame({"sentence": ["a", "b"]})
+    grid = {"grid": "mlkd-table-7", "teacher": teacher.path, "out": tmp_path / "t"}
+    for call in (
+        lambda: mtkd.compare(data=data, **grid),
+        lambda: mtkd.compare(data="pocket", unlabelled={"sst2": frame}, **grid),
+        lambda: mtkd.build_store("mkd-lstm", data=data, tasks="rte", teacher=teacher, out=tmp_path / "s"),
+        lambda: mtkd.build_store("mkd-lstm", tasks=teacher.tasks["rte"], teacher=teacher, out=tmp_path / "s"),
+        lambda: student(teacher, tmp_path / "run", unlabelled=frame),
+    ):
+        with pytest.raises(
+            mtkd.UserError, match=r"`(data|unlabelled|tasks)` (cannot be|holds the task object)"
+        ):
+            call()  # type: ignore[no-untyped-call]
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(mtkd.UserError, match="'label' mixes types: a str in row 0, a float in row 1"):
+        mtkd.check_data({"rte": {"train": [{"label": "3.5"}, {"label": 7.0}]}}, "rte")
+
+
 def test_a_column_of_texts_is_predicted(teacher: mtkd.Model) -> None:
     texts = ["a fine film .", "a dull film ."]
     expected = teacher.predict("sst2", texts)
@@ -393,6 +414,10 @@ def test_a_loss_that_cannot_be_used_is_refused_before_anything_is_written(
     with pytest.raises(mtkd.UserError, match="`student` cannot be a Linear"):
         student(teacher, tmp_path / "run", student=torch.nn.Linear(2, 2))
     assert not (tmp_path / "run").exists()
+    misspelt = OwnLoss()
+    misspelt.kinds = ["clasify"]
+    with pytest.raises(mtkd.UserError, match="kinds"):
+        student(teacher, tmp_path / "run", losses=[misspelt])
     monkeypatch.setattr(OwnLoss, "teacher_need", OutputSpec())
     with pytest.raises(mtkd.UserError, match="no `teacher_need`"):
         student(teacher, tmp_path / "run", losses=[OwnLoss()])
@@ -407,6 +432,16 @@ def test_the_code_of_a_loss_is_part_of_the_run(
     with pytest.raises(mtkd.UserError, match="losses"):
         student(teacher, tmp_path / "run", losses=[OwnLoss()])
     monkeypatch.undo()
+    for changes in (
+        {"kinds": ["classify"]},
+        {"levels": [1, 2]},
+        {"levels": torch.ones(2)},
+        {"levels": np.ones(3)},
+    ):
+        other = OwnLoss()
+        vars(other).update(changes)
+        with pytest.raises(mtkd.UserError, match="losses"):
+            student(teacher, tmp_path / "run", losses=[other])
     monkeypatch.setattr(OwnLoss, "factor", 2)
     with pytest.raises(mtkd.UserError, match="losses"):
         student(teacher, tmp_path / "run", losses=[OwnLoss()])
