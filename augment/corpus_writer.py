@@ -159,9 +159,11 @@ def write_corpus(
         if len(part) == 0:
             raise UserError(f"task {task!r} has no rows to copy", hint="omit the task, or increase `limit`")
         if not 1 <= job.copies[task] <= MOST_COPIES:
-            raise UserError(f"{job.copies[task]} copies of task {task!r}", expected=f"1 to {MOST_COPIES:,}")
+            raise UserError(
+                f"{job.copies[task]} copies of task {task!r} were asked for", expected=f"1 to {MOST_COPIES:,}"
+            )
     if not rows:
-        raise UserError("no tasks to copy", expected="1 or more")
+        raise UserError("there is no task to copy", expected="1 or more")
     output = _output(job, rows, out)
     load = job.method.loader if workers.in_other_processes else None
 

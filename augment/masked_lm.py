@@ -32,7 +32,7 @@ class MaskedLM:
     """A masked language model, its tokeniser, and which of its tokens are whole words.
 
     Args:
-        model: a `...ForMaskedLM` of transformers.
+        model: a transformers `...ForMaskedLM`.
 
     Attributes:
         words: the whole words of the vocabulary.

@@ -79,14 +79,16 @@ class Replacement(Augmenter):
         chances = {"p_mask": self.p_mask, "p_pos": self.p_pos, "p_ngram": self.p_ngram}
         for name, chance in chances.items():
             if not 0 <= chance < 1:
-                raise UserError(f"{name} = {chance}", expected="0 or more, and below 1")
+                raise UserError(f"`{name}={chance}` is not valid", expected="0 or more, and below 1")
         if not self.p_mask + self.p_pos < 1 or not any(chances.values()):
             raise UserError(
-                ", ".join(f"{name} = {chance}" for name, chance in chances.items()),
+                ", ".join(f"`{name}={chance}`" for name, chance in chances.items()) + " do not fit together",
                 expected="p_mask + p_pos below 1, and not all of them 0",
             )
         if self.mask_token.split() != [self.mask_token]:
-            raise UserError(f"mask token {self.mask_token!r}", expected="one word, such as [MASK]")
+            raise UserError(
+                f"the mask token {self.mask_token!r} is not one word", expected="a word such as [MASK]"
+            )
 
     @property
     def settings(self) -> dict[str, float | int | str]:

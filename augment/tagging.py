@@ -122,7 +122,7 @@ def open_tagger(spec: str) -> Tagger:
     if spec == "none":
         return NoTagger()
     if spec != "auto":
-        raise UserError(f"`tagger={spec!r}`", expected="auto, spacy:MODEL, nltk or none")
+        raise UserError(f"`tagger={spec!r}` is not valid", expected="auto, spacy:MODEL, nltk or none")
     return _any_tagger()
 
 

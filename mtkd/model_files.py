@@ -113,7 +113,7 @@ def read_export(place: Path) -> dict[str, Any]:
         UserError: there is none, or another version of mtkd wrote it.
     """
     if not (place / EXPORT).is_file():
-        raise UserError(f"{place} is no export", expected="a directory that `mtkd export` wrote")
+        raise UserError(f"{place} is not an mtkd export", expected="a directory that `mtkd export` wrote")
     record = read_record(place / EXPORT, dict[str, Any], hint=AGAIN)
     if record.get("format", EXPORT_FORMAT) != EXPORT_FORMAT:
         raise UserError(f"{place} was exported by another version of mtkd", hint=AGAIN)

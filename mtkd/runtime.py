@@ -51,7 +51,7 @@ class OnnxModel:
     def __init__(self, directory: str | Path, *, threads: int = 0):
         place = Path(directory)
         if threads < 0:
-            raise UserError(f"`threads={threads}`", expected="0 or more")
+            raise UserError(f"`threads={threads}` is not valid", expected="0 or more")
         self.record = read_export(place)
         for file, digest in self.record["files"].items():
             if not (place / file).is_file() or digest_file(place / file) != digest:
@@ -105,7 +105,7 @@ class OnnxModel:
             return next(iter(by_name.values()))
         if name not in by_name:
             if name is None:
-                raise UserError("no task is named", expected=f"one of {shorten(by_name)}")
+                raise UserError("no task was given", expected=f"one of {shorten(by_name)}")
             raise unknown("task of this export", name, by_name)
         return by_name[name]
 
@@ -125,7 +125,7 @@ class OnnxModel:
             UserError: no such task, a column is missing, or a value is not text.
         """
         if batch < 1:
-            raise UserError(f"`batch={batch}`", expected="1 or more")
+            raise UserError(f"`batch={batch}` is not valid", expected="1 or more")
         wanted = self.task(task)
         table = as_table(rows, wanted.columns)
         if table.num_rows == 0:
@@ -174,7 +174,7 @@ def recorded_threshold(scores: Mapping[str, Mapping[str, Any]], task: Task) -> A
 
 
 class SavedTokeniser:
-    """What `Tokeniser` needs of a fast tokeniser of transformers, read without transformers.
+    """What `Tokeniser` needs of a fast transformers tokeniser, read without transformers.
 
     Args:
         place: the directory of tokenizer.json.

@@ -4,7 +4,7 @@
     python scripts/bench_masking.py --data ../shared/data
 
 Both libraries make masked copies of the same sentences in alternating rounds of one process, and the median
-copies per second are compared. The time of mtkd includes writing the corpus (parquet, manifest, card). nlpaug
+copies per second are compared. mtkd's time includes writing the corpus (parquet, manifest, card). nlpaug
 writes nothing and gets fewer sentences, because its time is proportional to their number. Peak memory is then
 measured at growing sizes, each in a separate process. Without nlpaug, only mtkd is measured.
 """

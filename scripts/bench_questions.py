@@ -1,4 +1,4 @@
-"""Benchmark question generation in batches against one call of transformers' `generate` per paragraph.
+"""Benchmark question generation in batches against one call to transformers' `generate` per paragraph.
 
     python scripts/bench_questions.py --text ../shared/data/wiki/paragraphs.parquet
     python scripts/bench_questions.py --text ... --model runs/generator --backend ctranslate2

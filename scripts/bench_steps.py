@@ -24,7 +24,7 @@ SMALL = ("--limit", "64", "--eval-limit", "16", "--steps", "2", "--batch", "16",
 
 
 def processor_seconds(home: Path, *words: str) -> float:
-    """The processor time of a command of mtkd and its children, in seconds."""
+    """The processor time of an mtkd command and its children, in seconds."""
     command = [sys.executable, "-m", "mtkd.cli.main", *words]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Benchmark training steps of mtkd against TextBrewer: MiniLMv2 and TinyBERT's general distillation.
+"""Benchmark mtkd training steps against TextBrewer: MiniLMv2 and TinyBERT's general distillation.
 
 The teacher is a BERT-base with random weights, and the students are 6x384 and 4x312. Both sides train on
 plain text in fp32 with AdamW and gradient clipping. TextBrewer's loop trains on random batches that are

@@ -175,7 +175,9 @@ def _kind(column: pa.ChunkedArray, label: str, what: str) -> str:
     """The task type that a label column suggests."""
     if pa.types.is_struct(column.type):
         if not {"text", "answer_start"} <= {field.name for field in column.type}:
-            raise UserError(f"the label column {label!r} of {what} holds {column.type}, which is no label")
+            raise UserError(
+                f"the label column {label!r} of {what} holds {column.type}, which cannot be a label"
+            )
         return "span"
     if _is_nested(column.type):
         return "multilabel"

@@ -24,7 +24,7 @@ def task_of_model(spec: TaskSpec | None, known: Collection[Task]) -> Task:
     tasks = list(known) if spec is None else resolve(spec, known)
     if len(tasks) != 1:
         raise UserError(
-            "no task is named" if spec is None else f"{len(tasks)} tasks are named",
+            "no task was given" if spec is None else f"{len(tasks)} tasks were given",
             expected=f"one task; the model knows {shorten(task.name for task in known) or 'none'}",
         )
     require_heads({task.head: task for task in known}, tasks, "the model")

@@ -39,8 +39,8 @@ def prune_vocabulary(
     fixed |= _characters(model, fixed)
     if missing := sorted(fixed - known.keys()):
         raise UserError(
-            f"this vocabulary cannot be pruned, since {len(missing):,} of its characters are no tokens by "
-            f"themselves: {shorten(missing)}",
+            f"this vocabulary cannot be pruned, since {len(missing):,} of its characters are not tokens of "
+            f"their own: {shorten(missing)}",
             hint="use `student.vocabulary=wordpiece`",
         )
     if size < len(fixed):

@@ -59,7 +59,7 @@ def read_soft_labels(task: Task, raw: RawTable) -> tuple[np.ndarray, list[RowPro
     if probabilities:
         sums = values.sum(1)
         for row in np.flatnonzero(good & ~between).tolist():
-            problems[row] = f"{_shown(values[row])} are no probabilities; expected: values from 0 to 1"
+            problems[row] = f"{_shown(values[row])} are not probabilities; expected: values from 0 to 1"
         if task.type.one_class:
             for row in np.flatnonzero(good & between & (abs(sums - 1) > _SUM_TOLERANCE)).tolist():
                 problems[row] = f"{_shown(values[row])} sum to {sums[row]:.4g}; expected: 1"

@@ -205,7 +205,10 @@ def _check_map(path: Path | str, task: Task, has_head: bool) -> None:
     if task.kind != "classify":
         raise UserError(f"{path}: {task.kind} tasks have no key 'map'", expected="kind classify")
     if not has_head and task.head == task.name:
-        raise UserError(f"{path}: map without head", hint="name the task whose head predicts this one: head")
+        raise UserError(
+            f"{path}: `map` is set, but `head` is not",
+            hint="`head` names the task whose head predicts this one",
+        )
     for label in task.map.values():
         if label not in task.labels:
             raise unknown(f"label in {path}, map:", label, task.labels)

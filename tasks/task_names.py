@@ -44,7 +44,7 @@ def resolve(spec: TaskSpec, known: Iterable[Task] = ()) -> list[Task]:
                 )
     if not chosen:
         raise UserError(
-            f"{describe(spec)!r} names no task",
+            f"there is no task {describe(spec)!r}",
             expected=f"{', '.join(TASKS)}; groups: {', '.join(GROUPS)}; or a task's TOML file",
         )
     return list(chosen.values())

@@ -114,7 +114,7 @@ class Tokeniser:
         if len(hf) <= len(hf.all_special_tokens):  # transformers makes an empty one if files are missing
             raise UserError(
                 f"the tokeniser of {name_or_dir!r} has no vocabulary",
-                expected="a tokenizer.json, or the vocabulary of a tokeniser of transformers",
+                expected="a tokenizer.json, or the vocabulary of a transformers tokeniser",
             )
         if not hf.is_fast:
             raise UserError(

@@ -65,7 +65,7 @@ class UnlabelledRequest:
                     hint="add it to `tasks`, or leave its rows out",
                 )
         if self.limit is not None and self.limit < 0:
-            raise UserError(f"`unlabelled_limit={self.limit}`", expected="0 or more")
+            raise UserError(f"`unlabelled_limit={self.limit}` is not valid", expected="0 or more")
 
     def record(self) -> dict[str, Any]:
         """The request as plain JSON; rows in memory by their type."""

@@ -127,7 +127,7 @@ def load_generator(name: str, **changes: Any) -> Generator:
     load = _loader(AutoModelForSeq2SeqLM.from_pretrained, **options)
     model, loaded = load_named(load, name, "generator")
     if lost := sorted(loaded["missing_keys"]):
-        raise UserError(f"the generator {name!r} lacks weights of {shorten(lost)}")
+        raise UserError(f"the generator {name!r} has no weights for {shorten(lost)}")
     refuse_not_finite(model, name)
     return Generator(name, model, tokenizer, reading)
 

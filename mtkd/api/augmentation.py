@@ -152,7 +152,7 @@ def contextual(
     by one of its nearest neighbours among word vectors.
 
     Args:
-        model: hub name or directory of a masked language model of transformers, with its head.
+        model: hub name or directory of a transformers masked language model, with its head.
         vectors: a text file of word vectors in the format of GloVe or word2vec; None = the model's input
             embeddings of whole words, compared with the mean of the word's tokens.
         p: probability that a word is replaced.

@@ -97,7 +97,7 @@ def plan_grid(grid: str | Path, **given: Any) -> tuple[Any, Any]:
     if not (given["teacher"] or given["store"] or loaded.refine) and loaded.needs_teacher:
         raise UserError("a grid needs a teacher", hint="`teacher=DIR|NAME`, or `store=DIR` of its knowledge")
     if given["jobs"] < 1:
-        raise UserError(f"`jobs={given['jobs']}`", expected="1 or more")
+        raise UserError(f"`jobs={given['jobs']}` is not valid", expected="1 or more")
     names = ("limit", "eval_limit", "unlabelled_limit", "epochs")
     numbers: dict[str, Any] = {name: given[name] for name in names}
     models = ("teacher", "encoder", "store", "corpus")

@@ -61,8 +61,8 @@ def evaluate(
     """Score a model on labelled rows, and compare it with another one; see `Model.evaluate`.
 
     Args:
-        model: a run or model directory, or a model; or a directory or hub name of a fine-tuned checkpoint of
-            transformers, for one task.
+        model: a run or model directory, or a model; or a directory or hub name of a fine-tuned transformers
+            checkpoint, for one task.
         teacher_labels: the labels in the order of the outputs of such a checkpoint; see `mtkd.distill`.
         data, tasks, split, limit, batch, against, baselines, encoder, predictions: see `Model.evaluate`.
         device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
@@ -128,7 +128,7 @@ def predict(
     files = (Path(source), Path(out))
     for name, value in (("batch", batch), ("threads", 1 if threads is None else threads)):
         if value < 1:
-            raise UserError(f"`{name}={value}`", expected="1 or more")
+            raise UserError(f"`{name}={value}` is not valid", expected="1 or more")
     if isinstance(model, str | Path) and (Path(model) / EXPORT).is_file():
         if device not in (None, "cpu"):
             raise UserError(f"`device={device}`: an exported model runs on the CPU", expected="cpu")
@@ -141,7 +141,7 @@ def predict(
     except ModuleNotFoundError as error:
         if isinstance(model, str | Path) and not Path(model).exists():
             problem = f"there is no directory {model}{did_you_mean_model(str(model))}"
-            raise UserError(problem, hint="models that are no exports need torch") from error
+            raise UserError(problem, hint="models that are not exports need torch") from error
         raise
 
     from mtkd.evaluation.prediction import predict_rows

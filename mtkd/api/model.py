@@ -39,7 +39,7 @@ class Model:
         path: the directory it was read from; None for a module.
 
     Raises:
-        UserError: the directory holds no mtkd model, or there is no such device.
+        UserError: the directory does not contain an mtkd model, or there is no such device.
     """
 
     def __init__(self, source: str | Path | MultiTaskModel, *, device: str | None = None):
@@ -188,7 +188,9 @@ class Model:
         """
         place = Path(directory)
         if place.exists() and (not place.is_dir() or any(place.iterdir())) and not is_saved_model(place):
-            raise UserError(f"{place} exists and holds no mtkd model", hint="name another directory")
+            raise UserError(
+                f"{place} exists and does not contain an mtkd model", hint="name another directory"
+            )
         self.module.save(place)
         return place
 

@@ -60,7 +60,7 @@ def suggest_students(
 
     for name, value in (("seq_len", seq_len), ("batch", batch), ("rounds", rounds), ("threads", threads)):
         if value is not None and value < 1:
-            raise UserError(f"`{name}={value}`", expected="1 or more")
+            raise UserError(f"`{name}={value}` is not valid", expected="1 or more")
     settings = BenchSettings(seq_len, batch, rounds, warmup=1, device=str(find_device(device)))
     request = UnlabelledRequest({} if unlabelled is None else unlabelled)
     usual = torch.get_num_threads()

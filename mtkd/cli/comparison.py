@@ -140,4 +140,6 @@ def _numbers(seeds: str | None) -> list[int]:
     try:
         return [int(seed) for seed in seeds.split(",")] if seeds else []
     except ValueError as error:
-        raise UserError(f"--seeds {seeds!r}", expected="comma-separated numbers, such as 0,1,2") from error
+        raise UserError(
+            f"--seeds {seeds!r} is not valid", expected="comma-separated numbers, such as 0,1,2"
+        ) from error

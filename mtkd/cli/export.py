@@ -44,7 +44,7 @@ from mtkd.cli.options import PATH, report_options, say, show, table
 @click.option("--overwrite", is_flag=True, help="replace another export in --out")
 @report_options
 def export(model: Path, json_file: str | None, **given: Any) -> None:
-    """Write a model as ONNX graphs, which run without torch, or as a checkpoint of transformers.
+    """Write a model as ONNX graphs, which run without torch, or as a transformers checkpoint.
 
     The logits of the fp32 graphs are compared with those of the model at several lengths and batch sizes.
     Nothing is written if they differ by more than 0.0001. With --int8, nothing is written if a task's score

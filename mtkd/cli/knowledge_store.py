@@ -148,7 +148,7 @@ def build(
             )
         manifest, files = remote_paths(out="out")(repair_store)(out, made_by)
         if PartialState().is_main_process:
-            say(f"{len(files)} of {len(manifest.shards)} shards were damaged and made again")
+            say(f"{len(files)} of {len(manifest.shards)} shards were damaged and have been rebuilt")
             show({"repaired": files}, json_file, lambda: print("\n".join(files) or "nothing to repair"))
         return
 

@@ -84,7 +84,9 @@ def _files_of_tasks(ctx: click.Context, param: click.Parameter, value: tuple[str
     for item in value:
         task, separator, file = item.partition("=")
         if not (task and separator and file):
-            raise UserError(f"--unlabelled {item!r}", expected="TASK=FILE, such as sst2=reviews.csv")
+            raise UserError(
+                f"--unlabelled {item!r} is not valid", expected="TASK=FILE, such as sst2=reviews.csv"
+            )
         given.setdefault(task, []).append(file)
     return {task: files[0] if len(files) == 1 else [Path(f) for f in files] for task, files in given.items()}
 

@@ -74,7 +74,7 @@ def refine(json_file: str | None, **given: Any) -> None:
     multiple=True,
     metavar="[TASK=]DIR|NAME",
     callback=one_or_several,
-    help="a run of mtkd refine, a fine-tuned checkpoint of transformers, or a pretrained encoder; "
+    help="a run of mtkd refine, a fine-tuned transformers checkpoint, or a pretrained encoder; "
     "sst2=DIR,rte=NAME for one teacher per task; several of one task are averaged",
 )
 @teacher_labels_option

@@ -50,7 +50,7 @@ def predict_file(
         UserError: as for `mtkd.predict`.
     """
     if block < 1:
-        raise UserError(f"`block={block}`", expected="1 or more")
+        raise UserError(f"`block={block}` is not valid", expected="1 or more")
     read, write = _formats(source, out, format)
     size = _ALL if task.group else block  # a group is ranked as a whole
 

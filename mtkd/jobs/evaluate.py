@@ -65,7 +65,7 @@ def evaluate(
 
     Args:
         model: the directory of a model, or the model itself, which stays on its device; or a directory or hub
-            name of a fine-tuned checkpoint of transformers, for one task.
+            name of a fine-tuned transformers checkpoint, for one task.
         spec: the tasks; by default all that the model was trained on. These need no TOML file.
         split: a split to score instead of the validation splits; "test" also means test_de, test_matched, ...
         teacher_labels: task -> its labels in the order of the outputs of a transformers checkpoint given as
@@ -219,7 +219,7 @@ def _differences(tasks: Mapping[str, Task], model: Runs, other: Runs) -> dict[st
 def _checkpoint(
     model: Path | MultiTaskModel, spec: TaskSpec | None, device: torch.device, labels: LabelsSpec = None
 ) -> tuple[Path | MultiTaskModel, CheckpointRef | None]:
-    """Load a checkpoint of transformers, which does not know its task; other models stay as they are.
+    """Load a transformers checkpoint, which does not know its task; other models stay as they are.
 
     Returns:
         The model, and the reference to it if it is a checkpoint.

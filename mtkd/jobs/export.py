@@ -40,7 +40,7 @@ def _read_source(place: Path) -> Any:
 EXPORTS = OutputKind(
     "export", EXPORT, (rf"{EXPORT}|model[^/]*\.onnx|weights\.bin|{MODEL_FILES}",), _read_source
 )
-TRANSFORMERS = OutputKind("model of transformers", "config.json", (MODEL_FILES,), lambda place: None)
+TRANSFORMERS = OutputKind("transformers checkpoint", "config.json", (MODEL_FILES,), lambda place: None)
 Format = Literal["onnx", "transformers"]
 
 
@@ -110,7 +110,7 @@ def export(
     loaded = isinstance(model, MultiTaskModel)
     part = copy.deepcopy(model) if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model)
     if isinstance(part, ExportedModel):
-        raise UserError("this model is exported already", hint="export the run that it was made from")
+        raise UserError("this model is already an export", hint="export the run that it was made from")
     tasks = resolve(spec, part.tasks.values()) if spec else list(part.tasks.values())
     if not tasks:
         raise UserError("the model has no task heads to export", hint="train it on tasks first")
@@ -161,7 +161,7 @@ def _check_options(format: str, int8: bool, max_drop: float, overwrite: bool) ->
             "`int8` and `overwrite` are for `format=onnx`", hint="choose a new directory with `out`"
         )
     if not 0 <= max_drop <= 100:
-        raise UserError(f"`max_drop={max_drop}`", expected="points from 0 to 100")
+        raise UserError(f"`max_drop={max_drop}` is not valid", expected="points from 0 to 100")
 
 
 def _check_rows(tasks: Sequence[Task], int8: bool, data: Any, limit: int | None) -> None:
@@ -215,7 +215,7 @@ def _export_transformers(
 ) -> Export:
     if len(tasks) != 1:
         raise UserError(
-            f"a model of transformers has the head of one task, not {len(tasks)}",
+            f"a transformers checkpoint has the head of one task, not {len(tasks)}",
             hint="name it: `tasks=NAME`",
         )
     (task,) = tasks
@@ -271,7 +271,7 @@ def _check_directory(out: Path, source: Any, overwrite: bool) -> None:
     """Check that nothing but another export is replaced, and that only if it may be."""
     if EXPORTS.finished(out) and not overwrite and not has_claim(out):
         hint = "replace it with `overwrite=True`, or choose another directory with `out`"
-        raise UserError(f"{out} holds an export already", hint=hint)
+        raise UserError(f"{out} already holds an export", hint=hint)
     check_directory(out, EXPORTS, source, overwrite=overwrite)
 
 

@@ -1,4 +1,4 @@
-"""A Transformer with the head of one task, as a classifier or question-answering model of transformers."""
+"""A Transformer with the head of one task, as a classifier or question-answering model for transformers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def as_transformers(model: MultiTaskModel, task: Task) -> tuple[Any, float]:
         The model, and the largest difference between two logits.
 
     Raises:
-        UserError: no class of transformers computes what this model computes.
+        UserError: no transformers class computes what this model computes.
     """
     encoder, head = model.encoder, model.heads[task.head]
     if not isinstance(encoder, TransformerEncoder):
@@ -65,9 +65,7 @@ def as_transformers(model: MultiTaskModel, task: Task) -> tuple[Any, float]:
 
 
 def _refused(what: str, expected: str) -> UserError:
-    return UserError(
-        f"{what} cannot be written as a classifier of transformers", expected=expected, hint=_HINT
-    )
+    return UserError(f"{what} cannot be written as a transformers classifier", expected=expected, hint=_HINT)
 
 
 def _empty(body: Any, task: Task) -> Any:

@@ -166,7 +166,7 @@ def find_teachers(
         raise UserError(
             f"`teacher_labels` gives the order of labels for {extra[0]!r}, but the teacher of this task is "
             "no transformers checkpoint",
-            hint="leave it out: a run of mtkd knows its labels",
+            hint="leave it out: an mtkd run knows its labels",
         )
     return TeacherGroup.of(members, tasks) if members else None
 

@@ -30,7 +30,7 @@ def push(directory: Path, name: str, *, private: bool = False) -> str:
     from huggingface_hub import HfApi
 
     if name.count("/") > 1 or not name.strip("/ "):
-        raise UserError(f"`name={name}`", expected=_NAME)
+        raise UserError(f"`name={name}` is not valid", expected=_NAME)
     if (directory / MANIFEST).is_file() and not is_saved_model(directory):
         read_corpus_manifest(directory)
         place, kind = directory, "dataset"
@@ -70,8 +70,8 @@ def pull(name: str, out: Path, *, revision: str | None = None) -> Path:
             read_saved(place)
         else:
             raise UserError(
-                f"{name} is neither a model nor a corpus of mtkd",
-                hint="models of transformers need no download: name them as `encoder` or `teacher`",
+                f"{name} is neither an mtkd model nor an mtkd corpus",
+                hint="transformers models need no download: name them as `encoder` or `teacher`",
             )
     return out
 

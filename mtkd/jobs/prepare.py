@@ -174,7 +174,7 @@ def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool
         elif not optional and name not in teacher.heads:
             raise UserError(
                 f"student.init_heads=teacher: the (first) teacher has no head for {name!r} to copy",
-                expected="one run of mtkd that teaches all tasks; a transformers checkpoint has another head",
+                expected="an mtkd run that was trained on all tasks",
                 hint="use `student.init_heads=random`",
             )
         elif not optional:

@@ -126,7 +126,7 @@ def evaluator(
         raise UserError(
             f"`train.metric={train.metric}` watches a validation split that the data do not have",
             expected=", ".join(split for name, split in validation if name == place[0]),
-            hint="add its rows, or watch the mean over the splits that there are: `train.metric=score`",
+            hint="add its rows, or watch the mean over all validation splits: `train.metric=score`",
         )
 
     def evaluate(model: MultiTaskModel) -> list[TaskScores]:

@@ -114,7 +114,7 @@ def suggest(
     """
     for name, target in (("target_speedup", target_speedup), ("max_mb", max_mb)):
         if target is not None and not 0 < target < math.inf:
-            raise UserError(f"`{name}={target}`", expected="a number above 0")
+            raise UserError(f"`{name}={target}` is not valid", expected="a number above 0")
     ref, model = _load_teacher(teacher, settings)
     if data is not None and tasks is None and not model.tasks:
         raise UserError("`data` needs `tasks`, since this teacher has none", hint="name them: `tasks=sst2`")
@@ -163,11 +163,11 @@ def suggest(
 
 
 def _load_teacher(name: str, settings: BenchSettings) -> tuple[TeacherRef, MultiTaskModel]:
-    """Load the teacher; UserError if it is no Transformer."""
+    """Load the teacher; UserError if it is not a Transformer."""
     ref = TeacherRef.find(name, heads=False)
     if not isinstance(ref.config, TransformerConfig):
         raise UserError(
-            f"the teacher {name} is no Transformer ({ref.config.kind})",
+            f"the teacher {name} is not a Transformer ({ref.config.kind})",
             expected="a Transformer, whose layers some of the students have",
         )
     model = ref.load(max_length=8).eval()  # rows are random token ids, which nothing truncates

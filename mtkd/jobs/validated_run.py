@@ -150,8 +150,8 @@ def validate_run(
     from_labels = settings.supervision == "labels"
     if from_labels and student is None and settings.student.init_heads == "teacher":
         warnings.append(
-            "the student learns from labels alone, but starts from the teacher's heads, so it is no control: "
-            "a control needs student.init_heads=random and student.transformer.init=encoder"
+            "the student learns from labels alone, but starts from the teacher's heads, so it is not a valid "
+            "control: this needs student.init_heads=random and student.transformer.init=encoder"
         )
     teacher_spec = None if from_labels or not teacher_ref else teacher_ref.config.spec
     torch.manual_seed(settings.train.seed)
@@ -213,7 +213,7 @@ def _student_spec(
         if not isinstance(encoder, Encoder):
             raise UserError(
                 f"`student` cannot be {a_type(student)}",
-                expected="a model of mtkd, or an object whose class extends mtkd.Encoder",
+                expected="an mtkd model, or an object whose class extends mtkd.Encoder",
                 hint="to start from a transformers checkpoint: `init=NAME` with a recipe for Transformers",
             )
         spec: EncoderSpec = encoder.spec

@@ -61,7 +61,10 @@ def verify(place: Path) -> Verified:
                     result.damaged[str(record.parent / file)] = state
             advance()
     if not result.files:
-        raise UserError(f"nothing in {place} has digests", expected="a directory that mtkd wrote")
+        raise UserError(
+            f"{place} contains no files written by mtkd (no digests were found)",
+            expected="a directory that mtkd wrote",
+        )
     return result
 
 

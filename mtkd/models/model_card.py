@@ -50,8 +50,8 @@ SAVED = """\
 - `{weights}`: the encoder's weights; `{heads}`: one head per task
 - `tokenizer.json`, `tokenizer_config.json`: the tokeniser
 
-If there is a `config.json`, `AutoModel.from_pretrained` of transformers loads the encoder without heads. The
-classifiers of transformers (`AutoModelForSequenceClassification`, `pipeline`) would add a new, random head.
+If there is a `config.json`, transformers' `AutoModel.from_pretrained` loads the encoder without heads. The
+transformers classifiers (`AutoModelForSequenceClassification`, `pipeline`) would add a new, random head.
 `config.json` therefore declares no labels, which makes a pipeline fail. To fine-tune the encoder with
 transformers, pass `num_labels`.
 """

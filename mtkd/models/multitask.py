@@ -170,7 +170,7 @@ class MultiTaskModel(nn.Module):
     def save(self, directory: Path) -> None:
         """Write the model, `model.json` last: the weights of encoder and heads, and the tokeniser.
 
-        `AutoModel.from_pretrained` of transformers can load a Transformer encoder from the directory, without
+        transformers' `AutoModel.from_pretrained` can load a Transformer encoder from the directory, without
         the heads. README.md is its model card.
         """
         info = self.info

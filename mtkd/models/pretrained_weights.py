@@ -47,10 +47,10 @@ def find_weights(place: str, local_files_only: bool) -> Path:
 
 
 def load_pretrained(auto: Any, name: str, what: str, **options: Any) -> tuple[Any, set[str]]:
-    """Load a pretrained model of transformers; code in its files is never run.
+    """Load a pretrained transformers model; code in its files is never run.
 
     Args:
-        auto: a class of transformers with `from_pretrained`, such as AutoModel.
+        auto: a transformers class with `from_pretrained`, such as AutoModel.
         name: a directory, or a name on the hub.
         what: what is loaded, for error messages ("encoder").
         options: further arguments of `from_pretrained`.

@@ -1,7 +1,7 @@
 """Prune a teacher into a student: layers, heads and feed-forward units by importance, embeddings by SVD.
 
 This is ROSITA (Liu et al. 2021, AAAI). The result is a Transformer with fewer heads of unchanged size, which
-no configuration of transformers can describe; such students can be loaded by mtkd, but not by AutoModel.
+no transformers configuration can describe; such students can be loaded by mtkd, but not by AutoModel.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class SavedModel:
 
     Attributes:
         encoder_json: the encoder's configuration as plain JSON values.
-        file: where it was read; None for a checkpoint of transformers.
+        file: where it was read; None for a transformers checkpoint.
     """
 
     encoder_json: dict[str, Any]

@@ -1,1 +1,1 @@
-"""Pipelines: a TOML file names the steps of a whole job, each a command of mtkd (docs/pipelines.md)."""
+"""Pipelines: a TOML file names the steps of a whole job, each an mtkd command (docs/pipelines.md)."""

@@ -88,7 +88,9 @@ def init_pipeline(
             files in `out` that would be replaced.
     """
     if not 0 < validation_fraction < 1:
-        raise UserError(f"`validation_fraction={validation_fraction}`", expected="a number between 0 and 1")
+        raise UserError(
+            f"`validation_fraction={validation_fraction}` is not valid", expected="a number between 0 and 1"
+        )
     names = [str(each) for each in ([data] if isinstance(data, str | Path) else data)]
     parts, more = read_parts(names, validation, unlabelled)
     inputs = {part.path.resolve() for part in (*parts.values(), *more) if part.path}
@@ -217,7 +219,8 @@ def _write(
     task_file, pipeline = out / f"{task.name}.toml", out / PIPELINE
     if read := [path for path in contents if path.resolve() in inputs]:
         raise UserError(
-            f"{read[0]} would be replaced by a part of its rows", hint="choose another directory with `out`"
+            f"{read[0]} would be overwritten with some of its own rows",
+            hint="choose another directory with `out`",
         )
     contents[task_file] = task_text(task, files).encode()
     contents[pipeline] = pipeline_text(task, parts["train"].raw.table, more).encode()

@@ -131,10 +131,11 @@ def _expanded(name: str, table: Any, common: Mapping[str, Any], out: str) -> Ite
         values = list(value.values()) if isinstance(value, dict) else [value]
         parts = [part for one in values for part in (one if isinstance(one, list) else [one])]
         if key in ("out", "title", "json") and not isinstance(value, str | None):
-            raise UserError(f"{key} = {brief(value)}", expected="text")
+            raise UserError(f"{key} = {brief(value)} is not valid", expected="text")
         if key != "set" and not all(isinstance(part, str | int | float | None) for part in parts):
             raise UserError(
-                f"{key} = {brief(value)}", expected="text, a number, true, false, or a list or table of these"
+                f"{key} = {brief(value)} is not valid",
+                expected="text, a number, true, false, or a list or table of these",
             )
     given = {key: value for key, value in table.items() if value is not None}
     own = {key: value for key, value in given.items() if key not in ("command", "title")}

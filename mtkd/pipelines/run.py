@@ -67,7 +67,7 @@ def run_pipeline(
     dry_run: bool = False,
     estimate: bool = False,
 ) -> list[StepResult]:
-    """Run all steps of a pipeline that are not finished: each is a command of mtkd (docs/pipelines.md).
+    """Run all steps of a pipeline that are not finished: each is an mtkd command (docs/pipelines.md).
 
     A step runs again if its options or the files that it reads have changed, or if a step whose output it
     reads has run again. After an interruption the same call resumes.

@@ -1,4 +1,4 @@
-"""One step of a pipeline: a command of mtkd with its options, and their validation by that command."""
+"""One step of a pipeline: an mtkd command with its options, and their validation by that command."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Step:
 
 
 def find_command(name: str) -> click.Command:
-    """The command of mtkd that a step names.
+    """The mtkd command that a step names.
 
     Raises:
         UserError: there is no such command, or it is a group of commands, or no step can run it.

@@ -43,9 +43,9 @@ class Workers:
 
     def __post_init__(self) -> None:
         if self.count is not None and self.count < 1:
-            raise UserError(f"`workers={self.count}`", expected="1 or more")
+            raise UserError(f"`workers={self.count}` is not valid", expected="1 or more")
         if self.address and self.engine != "ray":
-            raise UserError(f"`address={self.address}` is that of a Ray cluster", hint="add `engine=ray`")
+            raise UserError("`address` applies only to `engine=ray`", hint="add `engine=ray`")
         if self.engine == "ray" and launched().count > 1:
             raise UserError(
                 "Ray starts its own processes", hint="leave out `accelerate launch`, or `engine=ray`"

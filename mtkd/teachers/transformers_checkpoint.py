@@ -1,4 +1,4 @@
-"""Fine-tuned checkpoints of transformers as teachers: the model with its own head and its own tokeniser."""
+"""Fine-tuned transformers checkpoints as teachers: the model with its own head and its own tokeniser."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 
 class CheckpointModel(MultiTaskModel):
-    """A classifier or question-answering model of transformers, run as it is, for one task.
+    """A transformers classifier or question-answering model, run as it is, for one task.
 
     Args:
         classifier: a `...ForSequenceClassification` or `...ForQuestionAnswering`.
@@ -70,7 +70,7 @@ class CheckpointModel(MultiTaskModel):
         return logits
 
     def save(self, directory: Path) -> None:
-        """Raises UserError: a checkpoint of transformers is already on disk."""
+        """Raises UserError: a transformers checkpoint is already on disk."""
         raise UserError("a transformers checkpoint is saved with its own `save_pretrained`")
 
 
@@ -189,14 +189,14 @@ class CheckpointRef(TeacherRef):
         model, missing = load_pretrained(getattr(transformers, kind), str(self.place), "teacher")
         if missing:
             raise UserError(
-                f"the checkpoint {self.name} lacks weights of {shorten(sorted(missing))}",
+                f"the checkpoint {self.name} has no weights for {shorten(sorted(missing))}",
                 expected="a fine-tuned checkpoint with its head",
             )
         return model
 
 
 def checkpoint_directory(name: str) -> Path | None:
-    """The local directory of a fine-tuned checkpoint of transformers, downloaded from the hub if needed.
+    """The local directory of a fine-tuned transformers checkpoint, downloaded from the hub if needed.
 
     Args:
         name: a directory, or a name on the hub.

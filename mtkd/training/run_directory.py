@@ -48,7 +48,7 @@ _PACKAGES = (
 
 
 def _read_identity(directory: Path) -> Any:
-    """The identity of the run in a directory; None if there is no run, or one that is not of mtkd."""
+    """The identity of the run in a directory; None if there is no run, or one that mtkd did not write."""
     record = _read_record(directory)
     ours = isinstance(record.get("versions"), dict) and "mtkd" in record["versions"]
     identity = record.get("identity")

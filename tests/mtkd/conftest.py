@@ -1,4 +1,4 @@
-"""What several test files start from: encoders, teachers, checkpoints of transformers, and a task file."""
+"""What several test files start from: encoders, teachers, transformers checkpoints, and a task file."""
 
 from __future__ import annotations
 

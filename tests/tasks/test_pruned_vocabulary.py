@@ -80,7 +80,7 @@ def test_what_cannot_be_pruned_is_refused(minilm: Tokeniser, roberta: Tokeniser,
     parts = json.loads(file.read_text())
     parts["model"]["vocab"]["##§§"] = parts["model"]["vocab"].pop("##§")
     file.write_text(json.dumps(parts))
-    with pytest.raises(UserError, match=r"1 of its characters are no tokens by themselves: ##§"):
+    with pytest.raises(UserError, match=r"1 of its characters are not tokens of their own: ##§"):
         prune_vocabulary(Tokeniser.load(str(tmp_path)), [TEXTS], 60_000)
 
 

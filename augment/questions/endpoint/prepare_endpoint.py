@@ -42,7 +42,7 @@ def read_options(config: GenerationConfig) -> tuple[Asked, Client]:
     for option, (least, most) in _LIMITS.items():
         value = getattr(config, option)
         if value is not None and not (isinstance(value, int | float) and least <= value <= most):
-            raise UserError(f"`{option}={value!r}`", expected=f"{least:g} to {most:,}")
+            raise UserError(f"`{option}={value!r}` is not valid", expected=f"{least:g} to {most:,}")
     if not config.endpoint_model:
         raise UserError(
             f"`model={config.model[:200]}` does not say which model of the server to ask",
@@ -78,7 +78,9 @@ def _extra(extra: Any) -> Mapping[str, Any]:
     except (TypeError, ValueError, RecursionError):  # also half a surrogate pair
         usable = False
     if not usable:
-        raise UserError(f"`extra_body={brief(extra)}`", expected="a JSON object, such as '{\"top_k\": 20}'")
+        raise UserError(
+            f"`extra_body={brief(extra)}` is not valid", expected="a JSON object, such as '{\"top_k\": 20}'"
+        )
     if wrong := [key for key in _OURS if key in (extra or {})]:
         raise UserError(f"`extra_body` has the field {wrong[0]!r}, which mtkd sets itself")
     return extra or {}

@@ -51,14 +51,20 @@ class FilterSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.unanswerable < 1:
-            raise UserError(f"`unanswerable={self.unanswerable}`", expected="0 or more, and below 1")
+            raise UserError(
+                f"`unanswerable={self.unanswerable}` is not valid", expected="0 or more, and below 1"
+            )
         for name in ("min_overlap", "max_copied"):
             if not 0 < getattr(self, name) <= 1:
-                raise UserError(f"`{name}={getattr(self, name)}`", expected="above 0, and up to 1")
+                raise UserError(
+                    f"`{name}={getattr(self, name)}` is not valid", expected="above 0, and up to 1"
+                )
         if not abs(self.min_confidence) < float("inf"):
-            raise UserError(f"`min_confidence={self.min_confidence}`", expected="a number, such as 0 or 1.5")
+            raise UserError(
+                f"`min_confidence={self.min_confidence}` is not valid", expected="a number, such as 0 or 1.5"
+            )
         if self.shard_rows < 1:
-            raise UserError(f"`shard_rows={self.shard_rows}`", expected="1 or more")
+            raise UserError(f"`shard_rows={self.shard_rows}` is not valid", expected="1 or more")
 
     def to_json(self) -> dict[str, float | int | bool]:
         """The fields by name."""

@@ -98,7 +98,7 @@ def _check(config: GenerationConfig) -> None:
     for option in _COUNTS:
         value = getattr(config, option)
         if value is not None and (type(value) is not int or value < 1):
-            raise UserError(f"`{option}={value!r}`", expected="1 or more")
+            raise UserError(f"`{option}={value!r}` is not valid", expected="1 or more")
     if config.precision not in _PRECISIONS:
         raise unknown("precision", config.precision, _PRECISIONS)
 
@@ -155,7 +155,8 @@ def prepare_generation(
         method = RuleQuestions(config.spacy, str(config.words or "any"), counts.sentence())
         if paragraphs and not any(ask(paragraph.text, 1, entities) for paragraph in paragraphs):
             raise UserError(
-                f"the rules find nothing to ask in {config.text} ({counted(len(paragraphs), 'paragraph')})",
+                f"the rules cannot generate any question from {config.text} "
+                f"({counted(len(paragraphs), 'paragraph')})",
                 expected="text in whole English sentences, with names, dates, numbers or places",
             )
     elif config.asks_endpoint:

@@ -33,7 +33,9 @@ class Words:
         match = re.fullmatch(r"(\d+):(\d+)", spec.strip())
         words = Words(*map(int, match.groups())) if match else None
         if words is None or not 1 <= words.least <= words.most:
-            raise UserError(f"`words={spec!r}`", expected="MIN:MAX with 1 <= MIN <= MAX, such as 200:320")
+            raise UserError(
+                f"`words={spec!r}` is not valid", expected="MIN:MAX with 1 <= MIN <= MAX, such as 200:320"
+            )
         return words
 
     def __str__(self) -> str:
@@ -124,7 +126,9 @@ def _of_hub(name: str, column: str, title: str, split: str) -> Iterator[Paragrap
 
     parts = name.split("/")
     if not all(parts) or len(parts) > 3:
-        raise UserError(f"`text={HUB}{name}`", expected="hub:OWNER/NAME or hub:OWNER/NAME/CONFIG")
+        raise UserError(
+            f"`text={HUB}{name}` is not valid", expected="hub:OWNER/NAME or hub:OWNER/NAME/CONFIG"
+        )
     table = fetch("/".join(parts[:2]), parts[2] if len(parts) == 3 else None, split)
     if column not in table.column_names:
         raise unknown(f"text column of {name}", column, table.column_names, hint="`text_column=NAME`")

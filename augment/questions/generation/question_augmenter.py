@@ -102,13 +102,14 @@ def check_asking(asking: Asking, backend: str, precision: str) -> None:
         raise unknown("backend", backend, BACKENDS)
     if not (1 <= strategy.beams <= _MOST and 1 <= asking.count <= _MOST):
         raise UserError(
-            f"`beams={strategy.beams}` `per_paragraph={asking.count}`", expected=f"1 to {_MOST} of each"
+            f"`beams={strategy.beams}`, `per_paragraph={asking.count}`: out of range",
+            expected=f"1 to {_MOST} of each",
         )
     if strategy.sample and strategy.beams > 1:
-        raise UserError("`sample=True` with `beams`", expected="only one of the two")
+        raise UserError("`sample=True` cannot be combined with `beams`", expected="only one of the two")
     if strategy.sample and not (strategy.temperature > 0 and 0 < strategy.top_p <= 1):
         raise UserError(
-            f"`temperature={strategy.temperature}` `top_p={strategy.top_p}`",
+            f"`temperature={strategy.temperature}`, `top_p={strategy.top_p}`: out of range",
             expected="a temperature above 0, 0 < top-p <= 1",
         )
     if (

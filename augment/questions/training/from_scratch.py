@@ -26,11 +26,11 @@ class NewModelShape:
         """Raise UserError unless the sizes can be built and the heads divide the width."""
         for name, most in _LARGEST.items():
             if not 1 <= getattr(self, name) <= most:
-                raise UserError(f"`{name}={getattr(self, name)}`", expected=f"1 to {most:,}")
+                raise UserError(f"`{name}={getattr(self, name)}` is not valid", expected=f"1 to {most:,}")
         if self.d_model % self.heads:
             raise UserError(
-                f"`d_model={self.d_model}` with `heads={self.heads}`",
-                expected="`d_model` must be a multiple of `heads`",
+                f"`d_model={self.d_model}` cannot be divided among `heads={self.heads}`",
+                expected="`d_model` is a multiple of `heads`",
             )
 
 

@@ -61,7 +61,7 @@ class BiLSTMStudentSettings(StudentSettings):
         """Check that a file of word vectors exists, and that the student reads words."""
         if (file := self.embedding_file) and not file.is_file():
             raise UserError(
-                f"student.embeddings={self.embeddings} is no file",
+                f"student.embeddings={self.embeddings} does not exist",
                 expected="random, teacher, or a text file of word vectors (word2vec, GloVe)",
             )
         if file and self.vocabulary != "word":

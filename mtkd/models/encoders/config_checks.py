@@ -1,4 +1,4 @@
-"""Checks of configurations of transformers: they run no code, and their sizes can be built."""
+"""Checks of transformers configurations: they run no code, and their sizes can be built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.errors import UserError, brief
 _CODE = ("auto_map", "custom_pipelines", "quantization_config", "compression_config", "adapter_config")
 _ATTENTION = ("eager", "sdpa")  # other implementations may be kernels of the hub
 _DEEPEST, _LARGEST = 8, 10**9  # tables and lists inside each other; numbers
-# How a model of transformers returns its outputs, which mtkd decides, and the dtype of its weights.
+# How a transformers model returns its outputs, which mtkd decides, and the dtype of its weights.
 _OF_OUTPUTS = (
     *("return_dict", "use_return_dict", "output_hidden_states", "output_attentions", "torchscript"),
     *("chunk_size_feed_forward", "dtype", "torch_dtype", "attn_implementation", "_attn_implementation"),
@@ -52,7 +52,7 @@ def build_configuration(values: Mapping[str, Any]) -> Any:
 
 
 def refuse_code(values: Any, where: str, depth: int = 0) -> None:
-    """Check that a configuration of transformers names no code, kernels or quantised weights.
+    """Check that a transformers configuration names no code, kernels or quantised weights.
 
     Raises:
         UserError: it does, or a number is not finite or huge.
@@ -78,7 +78,7 @@ def refuse_code(values: Any, where: str, depth: int = 0) -> None:
 
 @contextlib.contextmanager
 def configuration_errors() -> Iterator[None]:
-    """Turns the exceptions of transformers and torch for an unusable configuration into a UserError."""
+    """Turns exceptions from transformers and torch for an unusable configuration into a UserError."""
     try:
         yield
     except UserError:

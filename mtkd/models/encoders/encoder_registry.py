@@ -107,7 +107,7 @@ def config_from_json(value: Mapping[str, Any], where: str) -> EncoderConfig:
     """
     kind = value.get("kind")
     if not isinstance(kind, str):
-        raise UserError(f"{where} has no kind", expected=", ".join(ENCODERS))
+        raise UserError(f"{where} has no key 'kind'", expected=", ".join(ENCODERS))
     return check_record(value, encoder_class(kind).Config, where)
 
 

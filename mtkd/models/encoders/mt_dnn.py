@@ -1,4 +1,4 @@
-"""The encoders in MT-DNN's published checkpoints (Liu et al. 2019), as directories of transformers.
+"""The encoders in MT-DNN's published checkpoints (Liu et al. 2019), as transformers directories.
 
 A checkpoint is a torch file of {"state": weights, "config": sizes}: a BERT under "bert.", and a head per task
 under "scoring_list.N.", which the published files leave out.
@@ -55,7 +55,7 @@ def read_mt_dnn(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def convert_mt_dnn(file: Path) -> Path:
-    """Write the encoder of a checkpoint as a directory of transformers beside it, unless it is there.
+    """Write the encoder of a checkpoint as a transformers directory beside it, unless it is there.
 
     Returns:
         The directory, FILE.converted.
@@ -84,7 +84,7 @@ def convert_mt_dnn(file: Path) -> Path:
 
 
 def _load(file: Path) -> tuple[Any, Tokeniser]:
-    """The encoder of a checkpoint as a model of transformers, and its tokeniser."""
+    """The encoder of a checkpoint as a transformers model, and its tokeniser."""
     from transformers import BertConfig, BertModel
 
     from mtkd.models.encoders.pretrained_config import quieten

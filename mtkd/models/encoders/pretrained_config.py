@@ -220,7 +220,7 @@ def config_of(hf: Any, pooling: Pooling = "cls") -> TransformerConfig:
 
 
 def quieten() -> None:
-    """Turn off the log messages and progress bars of transformers."""
+    """Turn off the transformers' log messages and progress bars."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

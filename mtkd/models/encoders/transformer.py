@@ -184,7 +184,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             body, missing = load_pretrained(AutoModel, locate(name), "encoder", **options)
             encoder = cls(config, body)
         if lost := sorted(key for key in missing if not key.startswith("pooler.")):
-            raise UserError(f"the encoder {name!r} lacks weights of {shorten(lost)}")
+            raise UserError(f"the checkpoint of the encoder {name!r} has no weights for {shorten(lost)}")
         return encoder
 
     @property
@@ -215,7 +215,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         return self.run(self.body, inputs, need)[1]
 
     def run(self, module: nn.Module, inputs: ModelInputs, need: OutputSpec) -> tuple[Any, EncoderOutput]:
-        """As `forward`, by running the body inside another module, such as a classifier of transformers.
+        """As `forward`, by running the body inside another module, such as a transformers classifier.
 
         Returns:
             The result of the module, None if it was stopped early; and the requested outputs.
@@ -278,7 +278,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         if missing:
             raise UserError(
                 f"the encoder {self.spec.family!r} does not provide {', '.join(missing)}",
-                expected="an encoder whose attention uses the attention interface of transformers",
+                expected="an encoder whose attention uses the transformers attention interface",
                 hint="choose another encoder, or a recipe that only uses hidden states or logits",
             )
 

@@ -26,7 +26,7 @@ class TransformerSettings(Strict):
             None = as in the encoder that the student starts from.
         init: what the student starts from: the pretrained encoder that the teacher was refined from
             ("encoder"), the "teacher" itself, "random" weights, or another encoder, given as a hub name, a
-            directory in the format of transformers or an mtkd run; of a list, the first that is available and
+            directory in the transformers format or an mtkd run; of a list, the first that is available and
             has the student's sizes and the teacher's vocabulary.
         take: which layers of that encoder to copy: "first", "last", "uniform", "skip", a list of layer
             numbers from 1, or "importance" (only with `prune`).

@@ -249,7 +249,7 @@ def test_scores_predictions_and_saved_models(teacher: mtkd.Model, tmp_path: Path
     for answer in answers:
         assert answer["prediction"] in TASKS["rte"].labels
         assert sum(answer["probabilities"].values()) == pytest.approx(1, abs=1e-5)
-    with pytest.raises(mtkd.UserError, match="holds no mtkd model"):
+    with pytest.raises(mtkd.UserError, match="does not contain an mtkd model"):
         (tmp_path / "full").mkdir()
         (tmp_path / "full" / "notes.txt").write_text("mine")
         teacher.save(tmp_path / "full")

@@ -1,4 +1,4 @@
-"""A student as a model of transformers answers as the student does."""
+"""A student as a transformers model answers as the student does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fine-tuned checkpoints of transformers as teachers, against plain code with transformers."""
+"""Fine-tuned transformers checkpoints as teachers, against plain code with transformers."""
 
 from __future__ import annotations
 
