@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from mtkd.losses.allowed_values import allowed_values
-from mtkd.losses.term_settings import Strict, loss_settings
+from mtkd.losses.term_settings import loss_settings
 from mtkd.models.encoders.encoder_registry import settings_class
+from mtkd.strict_settings import Strict
 from tasks.errors import UserError, brief, unknown
 
 _UNION_PARTS = ("float", "str", "int", "constrained-int", "constrained-float")

@@ -18,10 +18,11 @@ from pydantic import (
     ValidationInfo,
 )
 
-from mtkd.losses.term_settings import Strict, TermSettings, is_zero, loss_settings
+from mtkd.losses.term_settings import TermSettings, is_zero, loss_settings
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.models.encoders.encoder_registry import student_settings
 from mtkd.setting_errors import validate
+from mtkd.strict_settings import Strict
 from tasks.errors import UserError, unknown
 from tasks.records import Depth, Seed
 from tasks.sampler import Mixing

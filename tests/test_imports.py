@@ -15,7 +15,7 @@ HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "accelerate")
 # Inside mtkd a row imports only its own row and the rows above.
 ROWS = (
     ("storage",),
-    ("device", "selection", "outputs", "model_files", "runtime", "time_trial"),
+    ("device", "strict_settings", "selection", "outputs", "model_files", "runtime", "time_trial"),
     ("settings", "setting_errors", "precision", "models", "losses", "teachers", "store"),
     ("training", "evaluation", "onnx_export"),
     ("recipes", "grids"),

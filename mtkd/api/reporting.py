@@ -58,6 +58,6 @@ def report_html(
 @remote_paths("runs")
 def report_knowledge(runs: Sequence[str | Path], out: str | Path) -> list[Path]:
     """Plot score against the amount of hidden-state knowledge kept, of finished runs; the files written."""
-    from mtkd.evaluation.knowledge_curve import draw, gather
+    from mtkd.evaluation.knowledge_curve import plot_knowledge, read_points
 
-    return draw(gather([Path(run) for run in runs]), Path(out))
+    return plot_knowledge(read_points([Path(run) for run in runs]), Path(out))

@@ -107,12 +107,12 @@ def compare(
     from mtkd.api.grid_runs import plan_grid
     from mtkd.jobs.compare import run_grid
     from mtkd.jobs.compare_table import METRICS_TITLE
-    from mtkd.jobs.grid_plan import plan
+    from mtkd.jobs.grid_plan import plan_runs
     from mtkd.recipes import parse_set
 
     loaded, inputs = plan_grid(grid, **given, tasks=tasks, seeds=_numbers(seeds), settings=parse_set(sets))
     if dry_run:
-        for job in dict.fromkeys(job for run in plan(loaded, inputs) for job in run.jobs):
+        for job in dict.fromkeys(job for run in plan_runs(loaded, inputs) for job in run.jobs):
             print(plain(f"mtkd {shlex.join(job.command)}"))
         return
     found = run_grid(loaded, inputs, say, given["jobs"])

@@ -62,10 +62,10 @@ def knowledge(runs: tuple[Path, ...], out: Path, json_file: str | None) -> None:
 
     RUNS are run directories, or directories that contain some, such as the output of `mtkd compare`.
     """
-    from mtkd.evaluation.knowledge_curve import curve, draw, gather
+    from mtkd.evaluation.knowledge_curve import curve, plot_knowledge, read_points
 
-    points = gather(runs)
-    files = draw(points, out)
+    points = read_points(runs)
+    files = plot_knowledge(points, out)
     rows = []
     for model, task in dict.fromkeys((p.model, p.task) for p in points):
         runs_of_pair = [p for p in points if (p.model, p.task) == (model, task)]

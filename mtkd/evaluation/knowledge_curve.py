@@ -66,7 +66,7 @@ class Point:
         return asdict(self) | {"units_kept": self.units_kept, "share": self.share}
 
 
-def gather(places: Iterable[Path]) -> list[Point]:
+def read_points(places: Iterable[Path]) -> list[Point]:
     """Collect the scores of all finished runs below some directories.
 
     Raises:
@@ -143,7 +143,7 @@ FIGURES = {
 }
 
 
-def draw(points: Sequence[Point], out: Path) -> list[Path]:
+def plot_knowledge(points: Sequence[Point], out: Path) -> list[Path]:
     """Plot scores against the AHSK (`joint.png`) and against each dimension, with one panel per task.
 
     In the plot of one dimension, the other two are kept whole.

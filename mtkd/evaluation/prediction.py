@@ -65,7 +65,7 @@ def encode_and_predict(
     Raises:
         UserError: the model has no head for the task.
     """
-    model.require([task], "the model")
+    model.require_heads([task], "the model")
     encoded = Encoded.encode(model.reader.rows(rows), model.tokeniser)
     with progress(f"predicting {task.name}", len(encoded), show=show) as advance:
         return encoded, predict_logits(model, task, encoded, batch_size=batch_size, advance=advance)

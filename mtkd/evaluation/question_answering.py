@@ -40,7 +40,7 @@ def answer_spans(
     Raises:
         UserError: the model has no head for the task.
     """
-    model.require([task], "the model")
+    model.require_heads([task], "the model")
     encoded = Encoded.encode(model.reader.rows(rows), model.tokeniser)
     with progress(label, len(encoded), unit="windows", show=bool(label)) as advance:
         logits = predict_logits(model, task, encoded, batch_size=batch_size, advance=advance)

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt
 
-from mtkd.losses.term_settings import Strict
 from mtkd.recipes import load_settings, recipe_command
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
+from mtkd.strict_settings import Strict
 from tasks.errors import UserError, did_you_mean, did_you_mean_path, shorten, unknown
 from tasks.records import Seed, Text, parse_toml, read_toml
 from tasks.sampler import check_epochs
@@ -28,7 +28,7 @@ _ONLY_WITH = {
 }
 
 
-class Step(Strict):
+class CellStep(Strict):
     """A run before or after that of a cell; in a grid also the name of the recipe alone.
 
     Attributes:
@@ -39,7 +39,7 @@ class Step(Strict):
     set: dict[str, Any] = Field(default_factory=dict)
 
 
-class Finetuning(Step):
+class Finetuning(CellStep):
     """The fine-tuning of a cell's model.
 
     Attributes:
@@ -90,7 +90,7 @@ class Cell(Strict):
     recipe: str | None = None
     tasks: list[Text] = Field(default_factory=list)
     set: dict[str, Any] = Field(default_factory=dict)
-    first: Annotated[Step, _NAME_ALONE] | None = None
+    first: Annotated[CellStep, _NAME_ALONE] | None = None
     corpus: bool = False
     then: Annotated[Finetuning, _NAME_ALONE] | None = None
     steps_of: str | None = None

@@ -14,7 +14,7 @@ from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.output_directory import open_directory
 from mtkd.storage.sharded_output import PlannedShard
 from mtkd.storage.worker_pools import Workers
-from mtkd.store.contents import Outputs
+from mtkd.store.contents import LogitsLayout
 from mtkd.store.row_index import write_rows
 from mtkd.store.shard_writer import StoreJob, check_scores, write_missing_shards
 from mtkd.store.store_manifest import (
@@ -180,5 +180,5 @@ def _finish(prepared: PreparedStore, out: Path, shards: tuple[ShardEntry, ...], 
 
 
 def _store_task(job: StoreJob, name: str, count: int) -> StoreTask:
-    outputs = Outputs.of(job.tasks[name])
+    outputs = LogitsLayout.of(job.tasks[name])
     return StoreTask(name, count, job.digests[name], outputs.count, outputs.per)

@@ -21,11 +21,11 @@ from mtkd.evaluation.differences import (
 from mtkd.evaluation.inference_bench import BenchSettings, time_each_shape
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import Bench, Grid
-from mtkd.jobs.compare_plot import draw
+from mtkd.jobs.compare_plot import plot_table
 from mtkd.jobs.compare_table import Row, Table, metric_name
 from mtkd.jobs.grid_baselines import Predicted, grid_baselines, within_constant
-from mtkd.jobs.grid_jobs import GridInputs, total
-from mtkd.jobs.grid_plan import PlannedRun, plan
+from mtkd.jobs.grid_jobs import GridInputs, total_of_stages
+from mtkd.jobs.grid_plan import PlannedRun, plan_runs
 from mtkd.jobs.grid_scheduler import run_jobs
 from mtkd.models.saved_model import read_saved
 from mtkd.training.run_directory import PREDICTIONS, RUN_FILE
@@ -64,7 +64,7 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
     Raises:
         UserError: an input that a cell needs is missing.
     """
-    planned = plan(grid, inputs)
+    planned = plan_runs(grid, inputs)
     with locked(inputs.out):
         for folder in {job.out.parent for run in planned for job in run.jobs}:
             if folder.is_dir():
@@ -103,7 +103,7 @@ def _run(
     table = Table(grid, tasks, list(rows.values()), commands, notes)
     write_record(inputs.out / "compare.json", table.to_json())
     write_text(inputs.out / "compare.md", table.markdown())
-    draw(table, inputs.out / "compare.png")
+    plot_table(table, inputs.out / "compare.png")
     return table
 
 
@@ -123,9 +123,8 @@ def _collect(row: Row, run: PlannedRun, results: _Results) -> None:
         row.kept = _kept(record["identity"]["settings"])
     for task, values in by_task.items():
         row.scores.setdefault(task, []).append(statistics.fmean(values))
-    records = [read_run_record(job.out / RUN_FILE) for job in run.trained]
-    row.seconds.append(sum(total(record, "seconds") for record in records))
-    row.steps.append(sum(total(record, "steps") for record in records))
+    row.seconds.append(sum(total_of_stages(job.out, "seconds") for job in run.trained))
+    row.steps.append(sum(total_of_stages(job.out, "steps") for job in run.trained))
     results.models.setdefault(run.cell, run.scored[0].out)
 
 

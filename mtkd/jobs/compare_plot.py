@@ -12,7 +12,7 @@ from mtkd.evaluation.baseline import CONSTANT
 from mtkd.jobs.compare_table import Row, Table
 
 
-def draw(table: Table, path: Path) -> Path | None:
+def plot_table(table: Table, path: Path) -> Path | None:
     """Plot the average score of every trained row against its costs, one panel for each cost.
 
     A grey line joins the Pareto front: the rows that no other equals in score at a lower or equal cost. A

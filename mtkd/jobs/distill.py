@@ -51,7 +51,8 @@ def distill(
 
     Args:
         teacher: a run of `refine` (or any mtkd model with a head for each task), a fine-tuned transformers
-            checkpoint, a model object, or several by task (see `mtkd.jobs.find_teachers.by_task`). If no term
+            checkpoint, a model object, or several by task (see
+            `mtkd.jobs.find_teachers.teachers_by_task`). If no term
             needs logits, it can also be a pretrained encoder; None only if no term needs a teacher, or if the
             rows have soft labels.
         corpus: an augmented corpus whose copies are added to the training rows.

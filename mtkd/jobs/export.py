@@ -114,9 +114,9 @@ def export(
     tasks = resolve(spec, part.tasks.values()) if spec else list(part.tasks.values())
     if not tasks:
         raise UserError("the model has no task heads to export", hint="train it on tasks first")
-    part.require(tasks, "the model")
+    part.require_heads(tasks, "the model")
     _check_rows(tasks, int8, data, limit)
-    part.keep(tasks)
+    part.set_tasks(tasks)
     part.cpu().eval()
     if format == "transformers":
         return _export_transformers(part, tasks, out, data, limit)

@@ -29,7 +29,7 @@ LabelsSpec = Mapping[str, Sequence[str]] | Sequence[str] | str | None
 _OF_TASK = re.compile(r"([A-Za-z][\w-]*)=(.*)", re.DOTALL)
 
 
-def by_task(spec: TeacherSpec) -> list[tuple[str | None, Any]]:
+def teachers_by_task(spec: TeacherSpec) -> list[tuple[str | None, Any]]:
     """Every teacher as (task, teacher); the task is None if it teaches all tasks.
 
     Args:
@@ -43,9 +43,9 @@ def by_task(spec: TeacherSpec) -> list[tuple[str | None, Any]]:
         parts = [_OF_TASK.fullmatch(part) for part in re.split(r",(?=[A-Za-z][\w-]*=)", spec)]
         return [(part[1], part[2]) for part in parts if part]
     if isinstance(spec, Mapping):
-        pairs = [(task, one) for task, value in spec.items() for _, one in by_task(value)]
+        pairs = [(task, one) for task, value in spec.items() for _, one in teachers_by_task(value)]
     elif isinstance(spec, list):
-        pairs = [pair for value in spec for pair in by_task(value)]
+        pairs = [pair for value in spec for pair in teachers_by_task(value)]
     elif isinstance(spec, str | MultiTaskModel) or as_pair(spec):
         return [(None, spec)]
     else:
@@ -72,7 +72,7 @@ def describe_teachers(spec: TeacherSpec) -> str | dict[str, list[str]] | None:
     """How a run's record names its teachers."""
     if spec is None:
         return None
-    pairs = by_task(spec)
+    pairs = teachers_by_task(spec)
     if len(pairs) == 1 and pairs[0][0] is None:
         return _name(pairs[0][1])
     named: dict[str, list[str]] = {}
@@ -113,7 +113,7 @@ def find_teachers(
     Tasks with soft labels (`Task.soft_labels`) need no teacher, but a teacher that is named for them is used.
 
     Args:
-        spec: see `by_task`; None = no teacher.
+        spec: see `teachers_by_task`; None = no teacher.
         heads: True if the teachers' logits are needed.
         labels: see `parse_labels`.
 
@@ -128,7 +128,7 @@ def find_teachers(
     known = {task.name: task for task in tasks}
     if others := [name for name in orders if name not in known]:
         raise unknown("task in `teacher_labels`", others[0], known)
-    pairs = [] if spec is None else by_task(spec)
+    pairs = [] if spec is None else teachers_by_task(spec)
     for name, teacher in pairs:
         if name is not None and name not in known:
             raise UserError(

@@ -94,8 +94,8 @@ class _Finetune(TrainingJob):
     def prepare(self) -> MultiTaskModel:
         assert self.rows is not None, "inputs come first"
         model = self._fresh_copy()
-        model.require([task for task in self.tasks if task.head in model.tasks], self._what)
-        model.keep(self.tasks)
+        model.require_heads([task for task in self.tasks if task.head in model.tasks], self._what)
+        model.set_tasks(self.tasks)
         reader = model.reader
         self.rows = self.rows.for_reader(reader)
         data = self.rows.data
@@ -115,7 +115,7 @@ class _Finetune(TrainingJob):
             model = MultiTaskModel.load(self.start)
         else:
             model = copy.deepcopy(self.start, {id(self.start.tokeniser): self.start.tokeniser})
-        model.read_at_most(self.settings.max_length or model.info.max_length)
+        model.set_max_length(self.settings.max_length or model.info.max_length)
         return model
 
     def train(self) -> Trained:
@@ -162,7 +162,7 @@ class _Finetune(TrainingJob):
             return read_record(directory / "result.json", dict[str, Any])
         model = self._fresh_copy()
         torch.manual_seed(train.seed)
-        model.keep(self.tasks)
+        model.set_tasks(self.tasks)
         trainer = Trainer(
             self.accelerator,
             model,

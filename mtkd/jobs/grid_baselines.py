@@ -9,7 +9,7 @@ from mtkd.evaluation.baseline import CONSTANT, TRAINING_ROWS, best_constant, enc
 from mtkd.evaluation.frozen_encoder import FrozenEncoder
 from mtkd.grids import Grid
 from mtkd.jobs.compare_table import Row
-from mtkd.jobs.find_teachers import by_task, encoder_of
+from mtkd.jobs.find_teachers import encoder_of, teachers_by_task
 from mtkd.jobs.grid_jobs import GridInputs
 from mtkd.jobs.grid_plan import encoder_to_refine
 from mtkd.models.saved_model import saved_in
@@ -81,7 +81,7 @@ def _encoder(grid: Grid, inputs: GridInputs, spec: str) -> str | None:
     teacher = inputs.teacher or inputs.encoder
     if not teacher:
         return None
-    teachers = by_task(teacher.replace("{task}", spec))
+    teachers = teachers_by_task(teacher.replace("{task}", spec))
     return next((encoder_of(name) for task, name in teachers if task in (None, *spec.split(","))), None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mtkd.grids import Grid
-from mtkd.jobs.find_teachers import by_task
+from mtkd.jobs.find_teachers import teachers_by_task
 from mtkd.jobs.grid_jobs import GridInputs
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm
@@ -64,7 +64,7 @@ def _check_teacher(grid: Grid, teacher: str) -> None:
     """Check the heads of a teacher that mtkd has trained; others are checked by the runs."""
     names = [name for name in grid.cells if any(loss.teacher_need.logits for loss in _losses(grid, name))]
     for spec in dict.fromkeys(spec for name in names for spec in grid.specs_of(name)):
-        for named, place in by_task(teacher.replace("{task}", spec)):
+        for named, place in teachers_by_task(teacher.replace("{task}", spec)):
             taught = [task for task in resolve(spec) if named in (None, task.name) and not task.soft_labels]
             if is_saved_model(Path(place)):
                 heads = {task.head: task for task in read_saved(Path(place)).tasks}

@@ -87,7 +87,7 @@ class Job:
             return list(self.words)
         record = self.steps_of.out / RUN_FILE
         known = record.is_file() and read_run_record(record).get("status") == "finished"
-        steps = str(total(read_run_record(record), "steps")) if known else f"STEPS OF {self.steps_of.out}"
+        steps = str(total_of_stages(record.parent, "steps")) if known else f"STEPS OF {self.steps_of.out}"
         return [*self.words, "--steps", steps]
 
     @property
@@ -110,12 +110,12 @@ class Job:
         return self.out.with_name(f"{self.out.name}.{_LOG}")
 
 
-def total(record: dict[str, Any], key: str) -> Any:
-    """The sum of "steps" or "seconds" over the stages of a finished run."""
-    training = record.get("training", {})
+def total_of_stages(run: Path, key: str) -> Any:
+    """The sum of "steps" or "seconds" over the stages of a finished run, from its run.json."""
+    training = read_run_record(run / RUN_FILE).get("training", {})
     parts = [training] if key in training else training.values()
     if not all(key in part for part in parts):
-        raise UserError(f"a {RUN_FILE} lacks the key {key!r} of its training", hint="train the run again")
+        raise UserError(f"{run / RUN_FILE} lacks the key {key!r} in `training`", hint="train the run again")
     return sum(part[key] for part in parts)
 
 

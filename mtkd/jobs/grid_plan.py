@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mtkd.grids import TEACHER, Cell, Grid, Step
+from mtkd.grids import TEACHER, Cell, CellStep, Grid
 from mtkd.jobs.grid_checks import check_inputs, learns_without_labels
 from mtkd.jobs.grid_jobs import GridInputs, Job, file_name, setting_words
 from mtkd.models.saved_model import is_saved_model, read_saved
@@ -44,7 +44,7 @@ class PlannedRun:
         return f"{self.cell}, {self.spec}, seed {self.seed}"
 
 
-def plan(grid: Grid, inputs: GridInputs) -> list[PlannedRun]:
+def plan_runs(grid: Grid, inputs: GridInputs) -> list[PlannedRun]:
     """All runs of a grid: the teachers that it refines first, then seed by seed and cell by cell.
 
     Raises:
@@ -163,13 +163,13 @@ class _Planner:
             raise UserError(
                 f"the cell {name!r} fine-tunes the teacher, but none is given", hint="pass `teacher=DIR`"
             )
-        step = Step(recipe=self.grid.recipe_of(name), set=self._sets(name))
+        step = CellStep(recipe=self.grid.recipe_of(name), set=self._sets(name))
         more = [*self.inputs.rows(self.grid.cells[name].limit), *self._epochs(name, spec)]
         return self._finetuned(step, spec, seed, model, before, self._out(name, spec, seed), more)
 
     def _finetuned(
         self,
-        step: Step,
+        step: CellStep,
         spec: str,
         seed: int,
         model: str,

@@ -21,7 +21,7 @@ from mtkd.outputs import OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.selection import Selection
 from mtkd.settings import DistillSettings
-from mtkd.store.contents import Contents, Dtype, Outputs, pack_outputs
+from mtkd.store.contents import Contents, Dtype, LogitsLayout, pack_outputs
 from mtkd.store.row_index import table_bytes
 from mtkd.store.shard_files import plan_shards
 from mtkd.store.shard_writer import StoreJob, entry_counts, length_sorted_batches
@@ -214,7 +214,7 @@ def _count_entries(contents: Contents, teacher: Any, data: TrainingData, rows: E
     selection = contents.need.selection
     everything = with_token_limit(contents, 1 << 30) if selection and selection.tokens else contents
     tokens, eligible = entry_counts(everything, teacher, rows)
-    return Counted(Outputs.of(data.tasks[rows.task]), tokens, eligible)
+    return Counted(LogitsLayout.of(data.tasks[rows.task]), tokens, eligible)
 
 
 def _fit_to_budget(

@@ -84,8 +84,8 @@ def prepare_run(
     tasks = [task for task in validated.tasks if task.type.has_head]
     torch.manual_seed(settings.train.seed)
     if isinstance(student, MultiTaskModel):
-        student.require([task for task in tasks if task.head in student.tasks], "the student")
-        student.keep(tasks)
+        student.require_heads([task for task in tasks if task.head in student.tasks], "the student")
+        student.set_tasks(tasks)
         made = student
     else:
         made = _build_student(validated, student, teacher, teacher_tokeniser, texts, importance)

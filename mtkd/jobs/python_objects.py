@@ -158,5 +158,5 @@ class TeacherObject(TeacherRef):
         model = copy.copy(self.model)
         model.info = replace(model.info)
         if max_length is not None:
-            model.read_at_most(max_length)
+            model.set_max_length(max_length)
         return model.eval()

@@ -121,7 +121,7 @@ def suggest(
     known = list(model.tasks.values())
     found = resolve(tasks, known) if tasks is not None else known or [TASKS["sst2"]]
     names = tasks if tasks is not None else known or None
-    model.keep(found)
+    model.set_tasks(found)
     recipes, built = _students(ref, model, found, _pruned(model.tokeniser, found, data, unlabelled))
     models = {teacher: model, **built}
     times = _times(models, settings)

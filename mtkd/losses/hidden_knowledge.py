@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of
-from mtkd.losses.layer_maps import Pairs, spread
+from mtkd.losses.layer_maps import Pairs, uniform_pairs
 from mtkd.losses.layered import LayeredTerm, Projections
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import Projection, TermSettings
@@ -91,10 +91,12 @@ class HiddenKnowledge(LayeredTerm):
                     expected=f"{least} to {most}",
                     hint=f"use `terms.{name}.{key}=N`",
                 )
-        pairs = pairs_of(name, [(0, 0), *spread(f"top:{top}", n, last)][n + 1 - depth :], models)
+        pairs = pairs_of(name, [(0, 0), *uniform_pairs(f"top:{top}", n, last)][n + 1 - depth :], models)
         scored: list[tuple[int, int]] = []
         if s.tokens is not None and s.by != "left":
-            ranking = dict([(0, 0), *spread(f"top:{last if s.by == 'att-last-no-sep' else top}", n, last)])
+            ranking = dict(
+                [(0, 0), *uniform_pairs(f"top:{last if s.by == 'att-last-no-sep' else top}", n, last)]
+            )
             # The embedding layer has no attention, so the attention of the first layer is used for it.
             scored = [(layer_t, max(1, ranking[layer_s])) for layer_s, layer_t in pairs]
         selection = Selection(s.tokens, s.by, s.width, s.units, tuple(scored))

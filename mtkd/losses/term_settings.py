@@ -3,41 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 
-from tasks.records import MOST
+from mtkd.strict_settings import Strict
 from tasks.task_types import is_kind, kinds
-
-_MOST = 10**9
-
-
-class Strict(BaseModel):
-    """Base class of all settings: an unknown key is an error, and a number that is not finite or huge."""
-
-    model_config = ConfigDict(extra="forbid", protected_namespaces=(), allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _refuse_huge(cls, value: Any, info: ValidationInfo) -> Any:
-        most = MOST if info.field_name in ("seed", "seeds") else _MOST
-        if not all(abs(number) <= most for number in _numbers(value)):
-            raise ValueError(f"a number up to {most:,}")
-        return value
-
-
-def _numbers(value: Any) -> Iterator[int | float]:
-    """The numbers in a value and in its lists."""
-    if isinstance(value, list | tuple):
-        for part in value:
-            yield from _numbers(part)
-    elif isinstance(value, int | float):
-        yield value
-
 
 # Points [fraction of the stage's steps, value], interpolated linearly; two points at one fraction are a jump.
 Points = list[tuple[float, float]]

@@ -60,10 +60,10 @@ class MultiTaskModel(nn.Module):
                 f"the tokeniser has {tokeniser.vocab_size:,} tokens, the encoder {known:,} embeddings",
                 hint="use the tokeniser that the encoder was trained with",
             )
-        self.read_at_most(info.max_length)
+        self.set_max_length(info.max_length)
         self.heads = nn.ModuleDict({name: self._new_head(task) for name, task in self.tasks.items()})
 
-    def read_at_most(self, max_length: int) -> None:
+    def set_max_length(self, max_length: int) -> None:
         """Truncate rows to `max_length` tokens from now on.
 
         Raises:
@@ -107,11 +107,11 @@ class MultiTaskModel(nn.Module):
         Returns:
             ModelOutput with logits (B, C), or (B, 2, L) for `span` tasks, and the other requested outputs.
         """
-        read = self.read_by(head) if need.logits else OutputSpec()
+        read = self.head_inputs(head) if need.logits else OutputSpec()
         out = self.encoder(inputs, replace(need, logits=False) | read)
         return ModelOutput(**vars(out), logits=self.logits(head, inputs, out) if need.logits else None)
 
-    def read_by(self, head: str) -> OutputSpec:
+    def head_inputs(self, head: str) -> OutputSpec:
         """The encoder's outputs that a head reads."""
         of_tokens = isinstance(self.heads[head], SANHead) or self.tasks[head].type.predicts_spans
         return OutputSpec(pooled=not of_tokens, sequence=of_tokens)
@@ -125,7 +125,7 @@ class MultiTaskModel(nn.Module):
         else:
             found = (
                 module(out.sequence, out.mask)
-                if self.read_by(head).sequence
+                if self.head_inputs(head).sequence
                 else module(self._pooled(head, out))
             )
         return found
@@ -144,7 +144,7 @@ class MultiTaskModel(nn.Module):
         """The best threshold on the task's validation rows (`TaskType.best_threshold`), or None."""
         return recorded_threshold(self.info.scores, task)
 
-    def keep(self, tasks: Iterable[Task]) -> None:
+    def set_tasks(self, tasks: Iterable[Task]) -> None:
         """Keep only the heads of these tasks, and add a new head for each task that has none.
 
         Raises:
@@ -163,7 +163,7 @@ class MultiTaskModel(nn.Module):
         }
         self.tasks, self.heads = wanted, nn.ModuleDict(heads)
 
-    def require(self, tasks: Iterable[Task], what: str) -> None:
+    def require_heads(self, tasks: Iterable[Task], what: str) -> None:
         """Check that there is a matching head for each task; see `require_heads`."""
         require_heads(self.tasks, tasks, what)
 

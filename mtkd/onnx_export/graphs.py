@@ -66,7 +66,7 @@ class _Graph(nn.Module):
         inputs = self._joined(given) if self.texts is None else self._separate(given, self.texts)
         need = OutputSpec()
         for head in self.heads:
-            need = need | self.model.read_by(head)
+            need = need | self.model.head_inputs(head)
         out = self.model.encoder(inputs, need)
         of_one_text = out
         if self.side_by_side and out.pooled is not None:  # one text has the first vector

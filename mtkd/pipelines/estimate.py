@@ -10,26 +10,24 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mtkd.jobs.grid_jobs import total
+from mtkd.jobs.grid_jobs import total_of_stages
 from mtkd.pipelines.pipeline_file import move_steps, naming_step
 from mtkd.pipelines.step import TRAINS, Step, execute, size_of
 from mtkd.time_trial import trial_run
-from mtkd.training.run_directory import RUN_FILE
-from mtkd.training.run_record import read_run_record
 from tasks.progress import is_quiet, say, set_quiet
 
 _TIMED = (*TRAINS, "evaluate")
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TimeEstimate:
     """What a step takes: seconds, and the bytes of its output."""
 
     seconds: float
     bytes: int
 
 
-def estimate_steps(steps: Sequence[Step], wanted: Collection[str]) -> dict[str, Estimate]:
+def estimate_steps(steps: Sequence[Step], wanted: Collection[str]) -> dict[str, TimeEstimate]:
     """Estimate steps that train or evaluate, from a few batches of the rows that they would read.
 
     A step that reads the output of a step without an estimate has none either, unless that output exists.
@@ -41,7 +39,7 @@ def estimate_steps(steps: Sequence[Step], wanted: Collection[str]) -> dict[str, 
     Raises:
         UserError: the error of a step.
     """
-    found: dict[str, Estimate] = {}
+    found: dict[str, TimeEstimate] = {}
     with tempfile.TemporaryDirectory(prefix="mtkd-") as folder:
         moved = {step.name: step for step in move_steps(steps, folder)}
         for real in steps:
@@ -57,14 +55,12 @@ def estimate_steps(steps: Sequence[Step], wanted: Collection[str]) -> dict[str, 
     return found
 
 
-def _try_out(step: Step, moved: Mapping[str, Step]) -> Estimate:
-    steps = (
-        total(read_run_record(Path(moved[step.steps_of].out, RUN_FILE)), "steps") if step.steps_of else None
-    )
+def _try_out(step: Step, moved: Mapping[str, Step]) -> TimeEstimate:
+    steps = total_of_stages(Path(moved[step.steps_of].out), "steps") if step.steps_of else None
     started, unseen, quiet = time.monotonic(), io.StringIO(), is_quiet()
     try:
         with trial_run() as trial, contextlib.redirect_stdout(unseen), contextlib.redirect_stderr(unseen):
             execute(step.command, [*step.words(steps), "--quiet"])
     finally:
         set_quiet(quiet)
-    return Estimate(time.monotonic() - started + trial.skipped, size_of(Path(step.out)) or 0)
+    return TimeEstimate(time.monotonic() - started + trial.skipped, size_of(Path(step.out)) or 0)

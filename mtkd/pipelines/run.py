@@ -13,7 +13,7 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
-from mtkd.jobs.grid_jobs import total
+from mtkd.jobs.grid_jobs import total_of_stages
 from mtkd.pipelines.estimate import estimate_steps
 from mtkd.pipelines.inputs import Digests, input_files
 from mtkd.pipelines.pipeline_file import load_steps, naming_step, read_pipeline
@@ -21,7 +21,6 @@ from mtkd.pipelines.step import Step, check_step, execute, find_command, size_of
 from mtkd.storage.distributed import launched
 from mtkd.storage.remote_paths import remote_paths
 from mtkd.training.run_directory import RUN_FILE
-from mtkd.training.run_record import read_run_record
 from tasks.errors import UserError
 from tasks.files import locked, write_json
 from tasks.progress import is_quiet, say
@@ -205,8 +204,8 @@ class _Runner:
         """The step's command; `@NAME` stands for a number of steps that is not known yet."""
         other = step.steps_of
         if other and other not in again and self.records.get(other, {}).get("finished"):
-            run = Path(self.steps[other].out) / RUN_FILE
-            return step.words(total(read_run_record(run), "steps") if run.is_file() else None)
+            run = Path(self.steps[other].out)
+            return step.words(total_of_stages(run, "steps") if (run / RUN_FILE).is_file() else None)
         return step.words()
 
     def _reason(self, step: Step, again: Collection[str] = ()) -> str | None:

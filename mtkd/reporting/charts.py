@@ -95,7 +95,7 @@ def curves(
             svg.line(x(start), y.start, x(start), y.end, "boundary"),
             svg.text(x(start) + 3, 34, name, "tick"),
         ]
-    ends = svg.spread([y(points[-1][1]) for points in lines.values()], y.end, y.start)
+    ends = svg.move_apart([y(points[-1][1]) for points in lines.values()], y.end, y.start)
     counts: dict[str, int] = {}
     for (name, points), height in zip(lines.items(), ends, strict=True):
         group = svg.css_class(roles[name]) if roles else "series"

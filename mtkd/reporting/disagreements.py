@@ -22,7 +22,7 @@ LONGEST = 500  # characters shown of a text
 
 
 @dataclass(frozen=True)
-class Answer:
+class ShownAnswer:
     """What a model predicted; `confidence` is the probability of the predicted class, if it is known."""
 
     text: str
@@ -42,7 +42,7 @@ class Example:
     uid: str
     texts: list[tuple[str, str]]
     label: str
-    answers: tuple[Answer, Answer]
+    answers: tuple[ShownAnswer, ShownAnswer]
 
 
 @dataclass(frozen=True)
@@ -157,14 +157,14 @@ def _example(task: Task, rows: Rows | str, row: int, sides: tuple[RowPredictions
     return Example(sides[0].uids[row].as_py(), texts, label, (one, other))
 
 
-def _answer(task: Task, side: RowPredictions, row: int) -> Answer:
+def _answer(task: Task, side: RowPredictions, row: int) -> ShownAnswer:
     value, label = side.predictions[row], side.labels[row]
     if side.by_row:
-        return Answer(str(value) or "no answer", None, bool(side.by_row[task.metrics[0]][row] == 1))
+        return ShownAnswer(str(value) or "no answer", None, bool(side.by_row[task.metrics[0]][row] == 1))
     right = None if task.type.outputs == "scores" else bool(np.array_equal(value, label))
     known = side.probabilities is not None and np.ndim(value) == 0
     chance = float(side.probabilities[row][int(value)]) if known and side.probabilities is not None else None
-    return Answer(_shown(task, value), chance, right)
+    return ShownAnswer(_shown(task, value), chance, right)
 
 
 def _shown(task: Task, value: Any) -> str:

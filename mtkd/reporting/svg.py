@@ -145,7 +145,7 @@ def axes(
     return Markup("").join(parts)
 
 
-def spread(wanted: Sequence[float], low: float, high: float, gap: float = TEXT + 1) -> list[float]:
+def move_apart(wanted: Sequence[float], low: float, high: float, gap: float = TEXT + 1) -> list[float]:
     """Heights near those wanted, at least `gap` apart and inside the chart if there is room."""
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     placed: list[float] = []

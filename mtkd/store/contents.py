@@ -46,16 +46,16 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Outputs:
+class LogitsLayout:
     """The number of logits of a task per row, or per token for span tasks."""
 
     count: int
     per: Per = "row"
 
     @staticmethod
-    def of(task: Task) -> Outputs:
+    def of(task: Task) -> LogitsLayout:
         """The outputs of a task."""
-        return Outputs(task.type.n_outputs(task), "token" if task.type.predicts_spans else "row")
+        return LogitsLayout(task.type.n_outputs(task), "token" if task.type.predicts_spans else "row")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Contents(Record):
         """The layers for which a kind of output is kept, in order."""
         return sorted(getattr(self.need, kind))
 
-    def fields(self, outputs: Outputs) -> list[Field]:
+    def fields(self, outputs: LogitsLayout) -> list[Field]:
         """The tensors in the shards of a task."""
         need, shape = self.need, self.shape
         found = []

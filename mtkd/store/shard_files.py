@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mtkd.storage.safetensors_shards import read_header
 from mtkd.storage.sharded_output import PlannedShard
-from mtkd.store.contents import Field, Outputs
+from mtkd.store.contents import Field, LogitsLayout
 from mtkd.store.store_manifest import StoreManifest, damage_error
 from tasks.batch_stream import BLOCK, blocks_of
 from tasks.errors import UserError
@@ -112,7 +112,8 @@ class ShardReader:
         }
         self._open: OrderedDict[str, Shard] = OrderedDict()
         self._fields = {
-            task.name: manifest.contents.fields(Outputs(task.n_outputs, task.per)) for task in manifest.tasks
+            task.name: manifest.contents.fields(LogitsLayout(task.n_outputs, task.per))
+            for task in manifest.tasks
         }
         self._sizes = {shard.file: shard.bytes for shard in manifest.shards}
         self._checked: set[str] = set()

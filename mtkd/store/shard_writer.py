@@ -20,7 +20,7 @@ from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.safetensors_shards import SafetensorsFormat
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, total_size
 from mtkd.storage.worker_pools import Workers
-from mtkd.store.contents import Contents, Field, Outputs, pack_outputs
+from mtkd.store.contents import Contents, Field, LogitsLayout, pack_outputs
 from mtkd.store.store_manifest import STORE_FORMAT
 from mtkd.teachers.hidden_selection import scores_of
 from mtkd.teachers.live import OnlineTeacher
@@ -141,7 +141,7 @@ def shard_tensors(
 ) -> dict[str, Tensor]:
     """The teacher's outputs for the rows of a shard: field -> entries in the order of the shard."""
     task, rows = inputs
-    fields = contents.fields(Outputs.of(task))
+    fields = contents.fields(LogitsLayout.of(task))
     counts = _counts(contents, source.model, rows)
     offsets = {
         per: torch.cat([torch.zeros(1, dtype=torch.int64), count.cumsum(0)]) for per, count in counts.items()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mtkd.store.contents import Contents, Outputs
+from mtkd.store.contents import Contents, LogitsLayout
 from mtkd.store.shard_files import header_bytes
 from tasks.errors import UserError
 
@@ -22,7 +22,7 @@ MOST_UNITS, LEAST_LENGTH, LEAST_WIDTH, MOST_TOKENS = 10.0, 0.05, 0.2, 50
 class Counted:
     """The outputs of a task, the (n,) number of real tokens per row, and how many of them may be kept."""
 
-    outputs: Outputs
+    outputs: LogitsLayout
     tokens: np.ndarray
     eligible: np.ndarray
 
@@ -46,7 +46,7 @@ def sizes(contents: Contents, tasks: Mapping[str, Counted], shards: int, tables:
         for field in contents.fields(counted.outputs):
             kind = "index" if field.name in ("tokens", "kept") else field.of
             found[kind] = found.get(kind, 0) + entries[field.per] * field.bytes
-    found["index"] = found.get("index", 0) + shards * header_bytes(contents.fields(Outputs(1))) + tables
+    found["index"] = found.get("index", 0) + shards * header_bytes(contents.fields(LogitsLayout(1))) + tables
     return found
 
 

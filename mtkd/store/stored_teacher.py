@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mtkd.outputs import ModelOutput, OutputSpec, Selected
-from mtkd.store.contents import OF_TOKENS, Field, Outputs, unit_bits
+from mtkd.store.contents import OF_TOKENS, Field, LogitsLayout, unit_bits
 from mtkd.store.row_index import read_rows, row_digests
 from mtkd.store.shard_files import ShardReader
 from mtkd.store.store_manifest import StoreManifest
@@ -41,13 +41,13 @@ class StoredTeacher:
         self._contents, self._need, self._places = manifest.contents, need, places
         self._reader = ShardReader(directory, manifest)
         wanted = {
-            task.name: self._wanted(Outputs(task.n_outputs, task.per))
+            task.name: self._wanted(LogitsLayout(task.n_outputs, task.per))
             for task in manifest.tasks
             if task.name in places
         }
         self._fields: dict[str, list[Field]] = wanted
 
-    def _wanted(self, outputs: Outputs) -> list[Field]:
+    def _wanted(self, outputs: LogitsLayout) -> list[Field]:
         """The fields required for `need`."""
         need, contents = self._need, self._contents
         names = {"logits"} if need.logits else set()

@@ -118,7 +118,7 @@ class TeacherRef:
             return MultiTaskModel.without_heads(self.name, max_length or 128)
         model = MultiTaskModel.load(Path(self.name))
         if max_length is not None and self.config.input_format != "separate":
-            model.read_at_most(max_length)
+            model.set_max_length(max_length)
         return model
 
     def loader(self, max_length: int | None) -> Callable[[], MultiTaskModel]:

@@ -178,7 +178,7 @@ class CheckpointRef(TeacherRef):
         model = CheckpointModel(classifier, self.task, self._tokeniser, info, self.order)
         if max_length is None:
             longest = min(self._tokeniser.hf.model_max_length, model.encoder.positions or _LONGEST)
-            model.read_at_most(longest if longest < 1 << 20 else _LONGEST)
+            model.set_max_length(longest if longest < 1 << 20 else _LONGEST)
         return model.eval()
 
     def _load_classifier(self) -> Any:

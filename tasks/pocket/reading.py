@@ -125,7 +125,7 @@ def _other_name(rng: Rng, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class GeneratedQuestion:
+class PocketQuestion:
     """One question about a paragraph; `start` is the character offset of its answer in the context.
 
     If the paragraph does not answer the question, `answer` is "" and `start` is -1.
@@ -142,7 +142,7 @@ class GeneratedParagraph:
 
     title: str
     context: str
-    questions: tuple[GeneratedQuestion, ...]
+    questions: tuple[PocketQuestion, ...]
 
 
 def squad(rng: Rng, unanswered: bool = False) -> GeneratedParagraph:
@@ -164,12 +164,10 @@ def squad(rng: Rng, unanswered: bool = False) -> GeneratedParagraph:
             starts[slot.field] = len(context) + len(_fill(before, subject))
         context += _fill(pattern, subject) + " "
     questions = [
-        GeneratedQuestion(
-            _fill(rng.pick(slot.questions), place), getattr(place, slot.field), starts[slot.field]
-        )
+        PocketQuestion(_fill(rng.pick(slot.questions), place), getattr(place, slot.field), starts[slot.field])
         for slot in slots[:3]
     ]
     if unanswered:
         slot = rng.pick([slot for slot in SLOTS if slot not in slots])
-        questions.append(GeneratedQuestion(_fill(rng.pick(slot.questions), place), "", -1))
+        questions.append(PocketQuestion(_fill(rng.pick(slot.questions), place), "", -1))
     return GeneratedParagraph(place.name, context.rstrip(), tuple(questions))

@@ -30,7 +30,7 @@ def micro_f1(compared: Predictions) -> float:
     return float(_f1(compared.predictions, compared.labels, axis=None))
 
 
-def macro_f1(compared: Predictions) -> float:
+def label_macro_f1(compared: Predictions) -> float:
     """The mean of the F1 of all labels; 0 for a label that is never predicted and never true."""
     return float(_f1(compared.predictions, compared.labels, axis=0).mean())
 
@@ -44,7 +44,7 @@ def _f1(predictions: np.ndarray, labels: np.ndarray, axis: int | None) -> np.nda
 class MultiLabel(TaskType):
     """Any of K labels per row; logits (B, K); labels (B, K), 1 if the row has the label, else 0."""
 
-    metrics: ClassVar[Metrics] = {"micro_f1": micro_f1, "macro_f1": macro_f1}
+    metrics: ClassVar[Metrics] = {"micro_f1": micro_f1, "macro_f1": label_macro_f1}
     default_metrics = ("micro_f1", "macro_f1")
     fields = ("labels",)
     baseline = "always predicting the same labels"

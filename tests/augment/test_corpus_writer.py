@@ -296,7 +296,7 @@ def test_copies_of_defaults_and_errors():
 
 
 def test_a_job_without_rows_is_an_error():
-    with pytest.raises(UserError, match="no tasks to copy"):
+    with pytest.raises(UserError, match="no task to copy"):
         write_corpus(JOB, {}, Path("unused"))
     with pytest.raises(UserError, match="'rte' has no rows"):
         write_corpus(JOB, {"rte": ROWS["rte"].take(np.arange(0))}, Path("unused"))

@@ -329,8 +329,8 @@ def test_the_command_writes_a_corpus_with_a_spacy_pipeline(mtkd, pipeline, tmp_p
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (("--p-mask", 1), "p_mask = 1.0"),
-        (("--p-ngram", -0.1), "p_ngram = -0.1"),
+        (("--p-mask", 1), "--p-mask 1.0"),
+        (("--p-ngram", -0.1), "--p-ngram -0.1"),
         (("--p-mask", 0.6, "--p-pos", 0.5), "p_mask + p_pos below 1"),
         (("--p-mask", 0, "--p-pos", 0, "--p-ngram", 0), "not all of them 0"),
         (("--mask-token", "a b"), "'a b'"),

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from augment.augmenter import Augmenter, Copies
 from augment.questions.endpoint.answer_log import AnswerLog
 from augment.questions.endpoint.client import Client, Completion, RequestFailed
-from augment.questions.endpoint.estimate import COUNTS, Estimate, Prices
+from augment.questions.endpoint.estimate import COUNTS, CostEstimate, Prices
 from augment.questions.endpoint.question_text import find_question
-from augment.questions.generation.answer_candidates import by_rule, by_spacy, spread
+from augment.questions.generation.answer_candidates import by_rule, by_spacy, spread_over_text
 from augment.questions.generation.paragraphs import Paragraph
 from augment.questions.question_rows import QuestionRow, question_table
 from tasks.corpus_reader import QUESTION_SCHEMA
@@ -34,7 +34,7 @@ _ABOUT = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class EndpointPrompt:
     """What a language model is asked, besides the paragraphs: all that affects its answers.
 
     Attributes:
@@ -85,7 +85,7 @@ class Asked:
         if not self.names_answers:
             return [None] * self.count
         found = by_spacy(text, self.spacy) if self.spacy else by_rule(text)
-        return [candidate.text for candidate in spread(found, self.count)]
+        return [candidate.text for candidate in spread_over_text(found, self.count)]
 
     def prompt(self, text: str, answer: str | None) -> str:
         """The message that is sent."""
@@ -140,7 +140,7 @@ class EndpointQuestions(Augmenter):
         failures, without: how many requests in a row failed, or had an answer without a question.
     """
 
-    asked: Asked
+    asked: EndpointPrompt
     client: Client
     log: AnswerLog
     concurrency: int
@@ -270,9 +270,9 @@ class EndpointQuestions(Augmenter):
                 if not error.refused or number == _MOST_FAILURES:
                     raise self.client.stop_with(f"no request is answered: {error}") from error
 
-    def estimate(self, paragraphs: Iterable[Paragraph], prices: Prices) -> Estimate:
+    def estimate(self, paragraphs: Iterable[Paragraph], prices: Prices) -> CostEstimate:
         """What it will cost to ask about some paragraphs."""
         missing = self.missing(paragraphs)
         sizes = [len(self.asked.prompt(text, answer).encode()) for _, text, answer in missing]
         before = sum(map(len, self.answers.values())) - len(sizes)
-        return Estimate.of(sum(sizes), len(sizes), before, self.asked.max_output, prices)
+        return CostEstimate.of(sum(sizes), len(sizes), before, self.asked.max_output, prices)

@@ -30,7 +30,7 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """The requests that are still to be sent.
 
     Attributes:
@@ -49,12 +49,12 @@ class Estimate:
     most_cost: float | None
 
     @staticmethod
-    def of(prompt_bytes: int, requests: int, answered: int, limit: int, prices: Prices) -> Estimate:
+    def of(prompt_bytes: int, requests: int, answered: int, limit: int, prices: Prices) -> CostEstimate:
         """The estimate for some requests; `limit`: of output tokens."""
         read = prompt_bytes // _BYTES_PER_TOKEN + requests * _AROUND
         written, most = requests * min(_QUESTION, limit), requests * limit
         costs = prices.cost(read, written), prices.cost(read, most)
-        return Estimate(requests, answered, read, written, most, *costs)
+        return CostEstimate(requests, answered, read, written, most, *costs)
 
     def to_json(self) -> dict[str, int | float | None]:
         """The estimate by name."""

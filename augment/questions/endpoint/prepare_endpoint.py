@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from augment.questions.endpoint.address import Address
 from augment.questions.endpoint.answer_log import AnswerLog
 from augment.questions.endpoint.client import Client
-from augment.questions.endpoint.endpoint_augmenter import Asked, EndpointQuestions
+from augment.questions.endpoint.endpoint_augmenter import EndpointPrompt, EndpointQuestions
 from augment.questions.endpoint.question_text import read_template
 from augment.questions.generation.answer_candidates import load_spacy
 from augment.questions.generation.paragraphs import Counts, Paragraph
@@ -33,7 +33,7 @@ _LIMITS = {  # option -> (least, most)
 }
 
 
-def read_options(config: GenerationConfig) -> tuple[Asked, Client]:
+def read_options(config: GenerationConfig) -> tuple[EndpointPrompt, Client]:
     """What is asked, and where; nothing is sent.
 
     Raises:
@@ -48,7 +48,7 @@ def read_options(config: GenerationConfig) -> tuple[Asked, Client]:
             f"`model={config.model[:200]}` does not say which model of the server to ask",
             hint="`endpoint_model=NAME`; most servers list their models at /v1/models",
         )
-    asked = Asked(
+    asked = EndpointPrompt(
         config.endpoint_model,
         read_template(config.prompt_template),
         config.per_paragraph,
@@ -88,7 +88,7 @@ def _extra(extra: Any) -> Mapping[str, Any]:
 
 def endpoint_questions(
     config: GenerationConfig,
-    asked: Asked,
+    asked: EndpointPrompt,
     client: Client,
     paragraphs: list[Paragraph],
     counts: Counts,

@@ -85,7 +85,7 @@ def load_spacy(name: str) -> Any:
         ) from error
 
 
-def spread(found: list[Candidate], count: int) -> list[Candidate]:
+def spread_over_text(found: list[Candidate], count: int) -> list[Candidate]:
     """Select `count` candidates spread over the paragraph, or all if there are no more than that."""
     if len(found) <= count:
         return found

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from augment.augmenter import Augmenter
 from augment.corpus_writer import ANSWERS, CorpusJob, unfinished_rows
-from augment.questions.endpoint.estimate import Estimate, Prices
+from augment.questions.endpoint.estimate import CostEstimate, Prices
 from augment.questions.generation.paragraphs import (
     Counts,
     Paragraph,
@@ -117,7 +117,7 @@ class PreparedGeneration:
     job: CorpusJob
     rows: Mapping[str, Rows]
     counts: Counts
-    estimate: Estimate | None = None
+    estimate: CostEstimate | None = None
     prices: Prices = Prices()  # noqa: RUF009 (it is frozen)
     try_first: Callable[[], None] = _nothing
     close: Callable[[], None] = _nothing

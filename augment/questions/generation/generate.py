@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from augment.questions.generation.answer_candidates import by_rule, by_spacy, spread
+from augment.questions.generation.answer_candidates import by_rule, by_spacy, spread_over_text
 from augment.questions.generation.decoding import Prompt, Strategy, stream_of
 from augment.questions.generator import Reading
 from augment.questions.prompt_formats import Format
@@ -20,7 +20,7 @@ Decode = Callable[[list[Prompt], Strategy], list[list[list[int]]]]
 
 
 @dataclass(frozen=True)
-class Asking:
+class QuestionOptions:
     """How questions are generated from paragraphs.
 
     Attributes:
@@ -81,7 +81,7 @@ class _Request:
 
 
 def generate_questions(
-    tokenizer: Any, decode: Decode, asking: Asking, uids: list[str], contexts: list[str]
+    tokenizer: Any, decode: Decode, asking: QuestionOptions, uids: list[str], contexts: list[str]
 ) -> list[list[GeneratedQuestion]]:
     """Generate up to `asking.count` distinct, non-blank questions about each context.
 
@@ -112,14 +112,14 @@ def generate_questions(
     return found
 
 
-def _requests(row: int, context: str, form: Format, asking: Asking) -> list[_Request]:
+def _requests(row: int, context: str, form: Format, asking: QuestionOptions) -> list[_Request]:
     """The requests for one context: one per question, or a single one if beam search returns several."""
     if not form.asks_for_an_answer:
         count = 1 if asking.strategy.beams > 1 else asking.count
         return [_Request(row, number, form.prompt(context), None) for number in range(count)]
     candidates = by_spacy(context, asking.spacy) if asking.spacy else by_rule(context)
     requests = []
-    for number, answer in enumerate(spread(candidates, asking.count)):
+    for number, answer in enumerate(spread_over_text(candidates, asking.count)):
         short = " ".join(answer.text.split()[:8])
         requests.append(_Request(row, number, form.prompt(context, short, answer.start), short))
     return requests

@@ -7,7 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from augment.questions.generation.decoding import Strategy
-from augment.questions.generation.generate import Asking, readable
+from augment.questions.generation.generate import QuestionOptions, readable
 from augment.questions.generation.paragraphs import Counts, Paragraph
 from augment.questions.generation.question_augmenter import BACKENDS, Questions, check_asking
 from augment.questions.generator import Generator, digest_generator, load_generator
@@ -26,7 +26,7 @@ class T5Method:
 
     config: GenerationConfig
     generator: Generator
-    asking: Asking
+    asking: QuestionOptions
 
     @staticmethod
     def load(config: GenerationConfig) -> T5Method:
@@ -37,7 +37,7 @@ class T5Method:
         strategy = Strategy(
             config.beams, config.sample, config.temperature, config.top_p, generator.reading.max_output
         )
-        asking = Asking(generator.reading, strategy, config.seed, config.per_paragraph, config.spacy)
+        asking = QuestionOptions(generator.reading, strategy, config.seed, config.per_paragraph, config.spacy)
         check_asking(asking, config.backend, config.precision)
         return T5Method(config, generator, asking)
 

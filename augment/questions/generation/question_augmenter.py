@@ -10,7 +10,12 @@ import pyarrow as pa
 
 from augment.augmenter import Augmenter, Copies, constant
 from augment.questions.generation.answer_candidates import load_spacy
-from augment.questions.generation.generate import Asking, Decode, GeneratedQuestion, generate_questions
+from augment.questions.generation.generate import (
+    Decode,
+    GeneratedQuestion,
+    QuestionOptions,
+    generate_questions,
+)
 from augment.questions.generator import Generator
 from tasks.corpus_reader import QUESTION_SCHEMA
 from tasks.errors import UserError, unknown
@@ -37,7 +42,7 @@ class Questions(Augmenter):
 
     generator: Generator
     digest: str
-    asking: Asking
+    asking: QuestionOptions
     decode: Decode
     backend: str = "native"
     precision: str = "fp32"
@@ -91,7 +96,7 @@ class Questions(Augmenter):
 _MOST = 100  # questions per paragraph, and beams
 
 
-def check_asking(asking: Asking, backend: str, precision: str) -> None:
+def check_asking(asking: QuestionOptions, backend: str, precision: str) -> None:
     """Check that the settings can produce the requested questions and that the packages are installed.
 
     Raises:

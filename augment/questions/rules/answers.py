@@ -152,7 +152,7 @@ def who_or_what(sentence: Tagged, phrase: Phrase, personal: bool) -> tuple[str, 
     return "which country" if country else "what", start
 
 
-def counted(sentence: Tagged, phrase: Phrase) -> tuple[int, int] | None:
+def counted_nouns(sentence: Tagged, phrase: Phrase) -> tuple[int, int] | None:
     """Where number and counted noun begin in "more than 20 large towns"; None if nothing is counted."""
     tags, words = sentence.tags, sentence.words
     number = phrase.start

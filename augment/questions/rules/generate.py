@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from augment.questions.rules.answers import Memory, is_plural, read_names, read_phrase
 from augment.questions.rules.clauses import Clause, clauses_of
 from augment.questions.rules.composer import RuleQuestion, Subject
-from augment.questions.rules.questions import questions_of
+from augment.questions.rules.questions import clause_questions
 from augment.questions.rules.tagging import tag_sentence
 from augment.questions.rules.words import WORDS
 from augment.questions.sentences import sentence_spans
@@ -56,7 +56,7 @@ def ask(text: str, count: int | None = None, entities: Entities | None = None) -
             sentence = tag_sentence(text, start, stop, known)
             for clause in clauses_of(sentence) if "?" not in sentence.tags else ():
                 if subject := _subject(clause, memory, topics):
-                    questions += questions_of(clause, memory, subject)
+                    questions += clause_questions(clause, memory, subject)
                     subjects.append(subject)
                     topics.see(subject)
         topics.last = subjects[0] if subjects else None

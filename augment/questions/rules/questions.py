@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from augment.questions.rules.answers import Memory, counted, who_or_what
+from augment.questions.rules.answers import Memory, counted_nouns, who_or_what
 from augment.questions.rules.clauses import Chunk, Clause
 from augment.questions.rules.composer import Composer, RuleQuestion, Subject
 from augment.questions.rules.words import WORDS
@@ -13,7 +13,7 @@ _NEAR = frozenset(["in", "at", "on", "near", "from"])
 _NOUN_ENDINGS = ("s", "tion", "ment", "or", "er", "ity", "ness")
 
 
-def questions_of(clause: Clause, memory: Memory, subject: Subject) -> Iterator[RuleQuestion]:
+def clause_questions(clause: Clause, memory: Memory, subject: Subject) -> Iterator[RuleQuestion]:
     """The questions that can be asked about a clause."""
     one = Composer(clause, memory, subject)
     if one.tags[clause.subject[0]] == "!":
@@ -37,7 +37,7 @@ def questions_of(clause: Clause, memory: Memory, subject: Subject) -> Iterator[R
 def _about_existing(one: Composer) -> Iterator[RuleQuestion]:
     """There are 20 towns in the county: how many towns are there in the county?"""
     first, *rest = one.chunks or [Chunk("", 0, 0)]
-    number = counted(one.sentence, one.phrase(first.start, first.stop)) if first.kind == "np" else None
+    number = counted_nouns(one.sentence, one.phrase(first.start, first.stop)) if first.kind == "np" else None
     if number and first.whole and (rest or one.lead()):
         towns = one.sentence.text(number[1], first.stop)
         parts = ["how many", towns, one.words[one.clause.verb[0]], "there", *one.others(first), one.lead()]
@@ -51,7 +51,7 @@ def _about_subject(one: Composer) -> Iterator[RuleQuestion]:
     if tags[0] == "U" or "&" in tags or "W" in tags or not tail or one.base == "include":
         return
     phrase = one.phrase(start, stop)
-    number = counted(one.sentence, phrase)
+    number = counted_nouns(one.sentence, phrase)
     if number and tags[0] in "CZR":
         parts = ["how many", one.sentence.text(number[1], stop), *one.group, *tail, one.lead()]
         yield from one.check(parts, *number, 3.0)
@@ -116,7 +116,7 @@ def _about_object(one: Composer, chunk: Chunk) -> Iterator[RuleQuestion]:
 def _about_number(one: Composer, chunk: Chunk, following: Chunk) -> Iterator[RuleQuestion]:
     """How many, how much, how long; or what, if the subject is a quantity."""
     words = one.words
-    number = counted(one.sentence, one.phrase(chunk.start, chunk.stop))
+    number = counted_nouns(one.sentence, one.phrase(chunk.start, chunk.stop))
     amount = chunk.start + (one.tags[chunk.start] == "R")
     later = one.after(chunk, "when", "where")
     if one.copula and following.kind == "adj" and words[following.start] in WORDS["measured"]:
@@ -189,7 +189,7 @@ def _about_inner(one: Composer, chunk: Chunk) -> Iterator[RuleQuestion]:
     """About the object of a preposition, which comes first ("by which ...") or last ("... by?")."""
     inner, preposition = chunk.start + 1, one.words[chunk.start].lower()
     phrase, place = one.phrase(inner, chunk.stop), one.chunks.index(chunk)
-    number = counted(one.sentence, phrase) if one.tags[inner] in "CZR" else None
+    number = counted_nouns(one.sentence, phrase) if one.tags[inner] in "CZR" else None
     if number and preposition in ("in", "for", "with", "by", "of", "to"):
         towns = one.sentence.text(number[1], chunk.stop)
         yield from one.ask(f"{preposition} how many {towns}", *number, one.others(chunk), 2.5)

@@ -17,7 +17,7 @@ from tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReferenceQuestions:
     """A prompt and its human-written questions; `context` is the paragraph that the prompt was made from."""
 
     prompt: str
@@ -27,7 +27,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """`Asked` as token ids: the truncated prompt, and each question with its end token."""
+    """`ReferenceQuestions` as token ids: the truncated prompt, and each question with its end token."""
 
     prompt: list[int]
     questions: list[list[int]]
@@ -48,7 +48,7 @@ def span_task(tasks: list[Task]) -> Task:
 
 def read_asked(
     source: DataSource, task: Task, split: str, form: Format, limit: int | None, seed: int
-) -> list[Asked]:
+) -> list[ReferenceQuestions]:
     """Read the prompts of one split in file order.
 
     Rows with blank texts are skipped, and if the format marks an answer, so are rows without one.
@@ -85,10 +85,14 @@ def read_asked(
         raise UserError(
             f"{task.name}/{split} has no row with a context and a question", hint="increase `limit`"
         )
-    return [Asked(prompt, tuple(questions), contexts[prompt]) for prompt, questions in found.items()]
+    return [
+        ReferenceQuestions(prompt, tuple(questions), contexts[prompt]) for prompt, questions in found.items()
+    ]
 
 
-def encode(tokenizer: Any, asked: list[Asked], max_input: int, max_output: int) -> list[EncodedPrompt]:
+def encode(
+    tokenizer: Any, asked: list[ReferenceQuestions], max_input: int, max_output: int
+) -> list[EncodedPrompt]:
     """Convert prompts and questions to token ids, truncated to the limits."""
     prompts = tokenizer([one.prompt for one in asked], truncation=True, max_length=max_input).input_ids
     flat = [question for one in asked for question in one.questions]

@@ -11,7 +11,7 @@ import torch
 from augment.questions.generation.decoder import Decoder
 from augment.questions.generation.decoding import Prompt, Strategy, decode
 from augment.questions.generator import Reading
-from augment.questions.training.prompts import Asked, EncodedPrompt, encode
+from augment.questions.training.prompts import EncodedPrompt, ReferenceQuestions, encode
 from augment.questions.training.sequence_loss import batch_loss
 from augment.questions.training.text_scores import bleu, rouge_l
 from tasks.progress import progress
@@ -39,7 +39,7 @@ class GeneratorScores:
 
 @torch.inference_mode()
 def evaluate(
-    model: Any, tokenizer: Any, asked: list[Asked], reading: Reading
+    model: Any, tokenizer: Any, asked: list[ReferenceQuestions], reading: Reading
 ) -> tuple[GeneratorScores, list[Sample]]:
     """Score the model on held-out prompts; returns the scores and a few samples."""
     encoded = encode(tokenizer, asked, reading.max_input, reading.max_output)

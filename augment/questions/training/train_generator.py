@@ -18,7 +18,13 @@ from torch import Tensor
 from augment.questions.generator import RECORD, Reading, digest_generator, load_generator
 from augment.questions.prompt_formats import check_vocabulary
 from augment.questions.training.from_scratch import NewModelShape, new_model, train_tokenizer
-from augment.questions.training.prompts import Asked, EncodedPrompt, encode, prompt_batches, read_asked
+from augment.questions.training.prompts import (
+    EncodedPrompt,
+    ReferenceQuestions,
+    encode,
+    prompt_batches,
+    read_asked,
+)
 from augment.questions.training.score_generator import GeneratorScores, Sample, evaluate
 from augment.questions.training.sequence_loss import batch_loss
 from mtkd.models.saved_model import MODEL_FILES
@@ -202,13 +208,13 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
     return report.to_json()
 
 
-def _key(job: TrainJob, model: str, asked: list[Asked]) -> str:
+def _key(job: TrainJob, model: str, asked: list[ReferenceQuestions]) -> str:
     """A digest of everything that affects the outcome; a model that has a digest may have any name."""
     settings = json.dumps(dataclasses.asdict(job) | ({"model": ""} if model else {}), sort_keys=True)
     return digest_bytes(settings, model, *(part for one in asked for part in (one.prompt, *one.questions)))
 
 
-def _start(job: TrainJob, asked: list[Asked], work: Path) -> tuple[Any, Any]:
+def _start(job: TrainJob, asked: list[ReferenceQuestions], work: Path) -> tuple[Any, Any]:
     """Create a new model and its tokeniser, before the first step."""
     from transformers import AutoTokenizer
 

@@ -18,11 +18,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from mtkd.losses.term_settings import Strict
 from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings
 from mtkd.models.init import InitContext, InitSpec, teacher_embeddings
 from mtkd.models.word_embeddings import word_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
+from mtkd.strict_settings import Strict
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.reader import InputFormat

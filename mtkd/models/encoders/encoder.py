@@ -14,8 +14,8 @@ from pydantic import Field
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from mtkd.losses.term_settings import Strict
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
+from mtkd.strict_settings import Strict
 from tasks.batching import ModelInputs
 from tasks.errors import UserError
 from tasks.reader import InputFormat

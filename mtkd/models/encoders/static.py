@@ -15,10 +15,10 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mtkd.losses.term_settings import Strict
 from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
 from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
+from mtkd.strict_settings import Strict
 from tasks.batching import Collator, ModelInputs, Tokens
 from tasks.encoding import Encoded
 from tasks.errors import UserError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mtkd.losses.layer_maps import spread
+from mtkd.losses.layer_maps import uniform_pairs
 from mtkd.models.encoders.pretrained_config import (
     BI_ENCODER_POOLINGS,
     TransformerConfig,
@@ -104,7 +104,7 @@ def taken_layers(wanted: TransformerSettings, layers: int, available: int) -> li
         UserError: a layer does not exist, or the list does not have one entry per layer of the student.
     """
     if not isinstance(wanted.take, list):
-        return [teacher for _, teacher in spread(wanted.take, layers, available)]
+        return [teacher for _, teacher in uniform_pairs(wanted.take, layers, available)]
     if len(wanted.take) != layers or not all(1 <= layer <= available for layer in wanted.take):
         raise UserError(
             f"student.transformer.take={wanted.take} does not fit a student with {layers} layers",

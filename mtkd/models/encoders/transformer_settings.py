@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mtkd.losses.term_settings import Strict
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.models.encoders.transformer_init import first_available
 from mtkd.models.init import InitSpec
+from mtkd.strict_settings import Strict
 from tasks.records import Depth, Units
 
 

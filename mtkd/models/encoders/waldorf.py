@@ -14,11 +14,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mtkd.losses.term_settings import Strict
 from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings
 from mtkd.models.fast_dropout import attention, faster
 from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
+from mtkd.strict_settings import Strict
 from tasks.batching import ModelInputs, Tokens
 from tasks.records import Depth, Units, Vocabulary
 

@@ -25,11 +25,11 @@ from transformers import T5ForConditionalGeneration as T5
 import mtkd
 from augment.corpus_writer import write_corpus
 from augment.questions.answer_context import around
-from augment.questions.generation.answer_candidates import Candidate, by_rule, spread
+from augment.questions.generation.answer_candidates import Candidate, by_rule, spread_over_text
 from augment.questions.generation.config import GenerationConfig, prepare_generation
 from augment.questions.generation.decoder import Decoder
 from augment.questions.generation.decoding import Prompt, Strategy, decode, stream_of
-from augment.questions.generation.generate import Asking, generate_questions, readable
+from augment.questions.generation.generate import QuestionOptions, generate_questions, readable
 from augment.questions.generation.paragraphs import Words, open_paragraphs, select_paragraphs
 from augment.questions.generator import Reading, load_generator
 from augment.questions.prompt_formats import FORMATS, check_vocabulary, published_format
@@ -490,7 +490,7 @@ def test_answer_formats_use_one_candidate_per_question():
         seen.extend(list(prompt.ids) for prompt in prompts)
         return [[list(prompt.ids)] for prompt in prompts]
 
-    asking = Asking(Reading("answer"), Strategy(), count=2)
+    asking = QuestionOptions(Reading("answer"), Strategy(), count=2)
     (made,) = generate_questions(Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left Oslo for Rome."])
     assert made == [
         (f"answer: {answer} context: In 1850 Anna Berg left Oslo for Rome.", answer)
@@ -523,14 +523,17 @@ def test_candidates_by_rule():
     assert [one.text for one in by_rule(opening)] == ["Bay of Fundy", "Italy", "Rome"]
     assert all(opening.startswith(one.text, one.start) for one in by_rule(opening))
     letters = [Candidate(letter, place) for place, letter in enumerate("abcdef")]
-    assert spread(letters, 2) == [letters[1], letters[4]] and spread(letters[:1], 3) == letters[:1]
+    assert (
+        spread_over_text(letters, 2) == [letters[1], letters[4]]
+        and spread_over_text(letters[:1], 3) == letters[:1]
+    )
 
 
 def test_beams_use_every_answer_before_repeating_one():
     def echo(prompts, strategy):
         return [[[65 + n, 65 + rank] for rank in range(strategy.beams)] for n, _ in enumerate(prompts)]
 
-    asking = Asking(Reading("answer"), Strategy(beams=3), count=3)
+    asking = QuestionOptions(Reading("answer"), Strategy(beams=3), count=3)
     (made,) = generate_questions(Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left for the station."])
     assert made == [("AA", "1850"), ("BA", "Anna Berg"), ("AB", "1850")]
 
@@ -597,7 +600,7 @@ def test_invalid_training_usage_is_one_error(data, trained, tmp_path):
     assert "unknown task 'squat'" in training("--task", "squat")
     assert "is a classify task" in training("--task", "rte")
     assert "unknown format 'answers'" in training("--format", "answers")
-    assert "`d_model=100` with `heads=3`" in training("--d-model", "100", "--heads", "3")
+    assert "`d_model=100` cannot be divided among `heads=3`" in training("--d-model", "100", "--heads", "3")
     assert "not a model" in training(model=str(data))
     twice = tmp_path / "twice"
     (twice / "squad").mkdir(parents=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mtkd.evaluation.knowledge_curve import Point, curve, draw, gather, whole_points
+from mtkd.evaluation.knowledge_curve import Point, curve, plot_knowledge, read_points, whole_points
 from mtkd.recipes import load_settings
 from tasks.errors import UserError
 
@@ -38,7 +38,7 @@ def write_run(
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A grid's directory with runs of several sizes, and one that is not finished."""
-    saved = SimpleNamespace(config=SimpleNamespace(shape=SimpleNamespace(layers=2)))
+    saved = SimpleNamespace(config=SimpleNamespace(spec=SimpleNamespace(layers=2)))
     monkeypatch.setattr("mtkd.evaluation.knowledge_curve.read_saved", lambda place: saved)
     write_run(tmp_path / "runs" / "a", 0.60, 1, 4, 0.5)
     write_run(tmp_path / "runs" / "b", 0.70, 2, 2, 0.5)
@@ -52,7 +52,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_points_of_runs(runs: Path) -> None:
-    found = {Path(point.run).name: point for point in gather([runs])}
+    found = {Path(point.run).name: point for point in read_points([runs])}
     assert found.keys() == set("abcde"), "the unfinished run has none"
     # The full set: the embeddings and 2 layers, 24 tokens each, of which c keeps everything.
     assert {name: (p.depth, p.tokens, p.width) for name, p in found.items()} == {
@@ -66,11 +66,11 @@ def test_points_of_runs(runs: Path) -> None:
     assert found["d"].share == pytest.approx(1 / 3) and found["c"].whole == (True, True, True)
     assert {p.model for p in found.values()} == {"hsk-tinybert-4, 2 layers"}
     with pytest.raises(UserError, match=r"no finished run with hidden-state knowledge in .*deep"):
-        gather([runs / "deep" / "nothing"])
+        read_points([runs / "deep" / "nothing"])
 
 
 def test_a_curve_holds_mean_best_and_count_by_rising_amount(runs: Path) -> None:
-    points = [point for point in gather([runs]) if point.depth]
+    points = [point for point in read_points([runs]) if point.depth]
     assert curve(points, "units_kept") == [
         (2.0, pytest.approx(0.65), 0.70, 2),
         (24.0, pytest.approx(0.80), 0.80, 1),
@@ -90,9 +90,11 @@ def test_the_star_is_the_uniform_map_if_it_was_run() -> None:
 
 def test_a_dimension_is_drawn_where_it_varies_and_the_others_are_whole(tmp_path: Path) -> None:
     along_depth = [point(1, 24, 1.0, 0.5), point(2, 24, 1.0, 0.6)]
-    files = draw([*along_depth, point(3, 5, 0.5, 0.7)], tmp_path / "one")
+    files = plot_knowledge([*along_depth, point(3, 5, 0.5, 0.7)], tmp_path / "one")
     assert [file.name for file in files] == ["joint.png", "depth.png"]
-    files = draw([point(3, 24, 1.0, 0.5), point(3, 12, 1.0, 0.5), point(3, 24, 0.5, 0.4)], tmp_path / "two")
+    files = plot_knowledge(
+        [point(3, 24, 1.0, 0.5), point(3, 12, 1.0, 0.5), point(3, 24, 0.5, 0.4)], tmp_path / "two"
+    )
     assert [file.name for file in files] == ["joint.png", "length.png", "width.png"]
     assert all(file.read_bytes().startswith(PNG) for file in files)
 

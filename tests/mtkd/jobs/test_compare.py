@@ -26,10 +26,10 @@ from mtkd.cli.main import cli
 from mtkd.evaluation.baseline import CONSTANT, COSINE, LINEAR
 from mtkd.evaluation.scoring import read_predictions
 from mtkd.grids import grid_names, load_grid
-from mtkd.jobs.compare_plot import draw, pareto_front
+from mtkd.jobs.compare_plot import pareto_front, plot_table
 from mtkd.jobs.compare_table import Row, Table
 from mtkd.jobs.grid_jobs import GridInputs, Job
-from mtkd.jobs.grid_plan import plan
+from mtkd.jobs.grid_plan import plan_runs
 from mtkd.jobs.grid_scheduler import run_jobs
 from mtkd.recipes import load_settings, parse_set
 from mtkd.training.interrupts import PARENT
@@ -310,7 +310,7 @@ def test_sigterm_ends_the_commands_too(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp_path: Path) -> None:
     first = load_grid(name, {}, {}).tasks[0]
     grid = load_grid(name, {"tasks": [first], "seeds": [1]}, {})
-    planned = plan(grid, replace(HERE, out=tmp_path / "out"))
+    planned = plan_runs(grid, replace(HERE, out=tmp_path / "out"))
     runs = sum(len(cell.tasks or grid.tasks) for cell in grid.cells.values())
     assert len(planned) == runs * len(grid.seeds)
     assert len({run.jobs[-1].out for run in planned}) == len(planned)
@@ -333,14 +333,14 @@ def test_the_grids_that_ship_print_their_commands(name: str, mtkd: Callable, tmp
 def test_a_grid_as_commands() -> None:
     changes = {"tasks": ["rte", "sst2,rte"], "seeds": [3], "recipe": "mkd-transformer"}
     grid = load_grid("minilmv2-table-8", changes, {"train.epochs": 2})
-    run = plan(grid, HERE)[1]
+    run = plan_runs(grid, HERE)[1]
     first, last = run.jobs
     assert (run.cell, run.spec, run.seed) == ("6 relation heads", "sst2,rte", 3)
     assert first.words[:6] == ("distill", "minilmv2-6x384", "--text", "text.txt", "--teacher", "encoder")
     assert "terms.relation.splits=6" in first.words and "train.epochs=2" not in first.words
     assert last.words[-2:] == ("--init", str(first.out)) and "train.epochs=2" in last.words
     assert "teach/sst2,rte" in last.words and last.words[last.words.index("--limit") + 1] == "9"
-    assert plan(grid, HERE)[0].jobs[0] == first, "cells that start alike share the start"
+    assert plan_runs(grid, HERE)[0].jobs[0] == first, "cells that start alike share the start"
 
 
 def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path
     given |= {"data": "pocket", "out": tmp_path, "text": "text.txt", "seeds": [3], "encoder": "encoder"}
     changes = {"grid": "minilmv2-table-8", "tasks": ["sst2,cola"]}
     grid, inputs = plan_grid(**given | changes)
-    run = plan(grid, inputs)[0]
+    run = plan_runs(grid, inputs)[0]
     first, *tuned = run.jobs
     assert run.scored == tuple(tuned) and all(job.needs == (first,) for job in tuned)
     assert [job.words[:7] for job in tuned] == [
@@ -363,7 +363,7 @@ def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path
 
 def test_students_are_fine_tuned_on_tasks_that_they_have_not_seen() -> None:
     seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
-    for run in plan(load_grid("mkd-table-3", {}, {}), HERE):
+    for run in plan_runs(load_grid("mkd-table-3", {}, {}), HERE):
         distil, *tuned = run.jobs
         assert distil.words[:4] == ("distill", "mkd-lstm", "--tasks", run.spec)
         assert [job.words[:5] for job in tuned] == [
@@ -397,7 +397,7 @@ recipe = "finetune"
 def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(STEPS, encoding="utf-8")
     grid = load_grid(str(tmp_path / "grid.toml"), {}, {"train.batch_size": 8})
-    teacher, *cells = plan(grid, GridInputs("pocket", None, tmp_path, epochs=7))
+    teacher, *cells = plan_runs(grid, GridInputs("pocket", None, tmp_path, epochs=7))
     by_name = {run.cell: run for run in cells}
     (refine,) = teacher.jobs
     assert refine.words[0] == "refine" and {"minilm", "train.epochs=7", "rte,stsb"} <= set(refine.words)
@@ -429,13 +429,13 @@ def test_a_grid_with_all_kinds_of_runs(tmp_path: Path) -> None:
         ("finetune", "--model", str(refine.out))
     ]
     with pytest.raises(UserError, match="less than one epoch for each stage of the cell 'distilled'"):
-        plan(grid, GridInputs("pocket", None, tmp_path, epochs=1))
+        plan_runs(grid, GridInputs("pocket", None, tmp_path, epochs=1))
 
 
 def test_each_seed_may_have_a_teacher_and_each_cell_its_number_of_rows() -> None:
     changes = {"seeds": [4, 5], "refine": {"encoder": "minilm", "seed": "each"}}
     grid = load_grid("scripts/grids/few_labels.toml", changes, {})
-    teachers, students = plan(grid, HERE)[:2], plan(grid, HERE)[2:]
+    teachers, students = plan_runs(grid, HERE)[:2], plan_runs(grid, HERE)[2:]
     assert [run.seed for run in teachers] == [4, 5]
     one, other = (run.jobs[0] for run in teachers)
     assert one.out != other.out and one.words[one.words.index("--seed") + 1] == "4"
@@ -456,7 +456,10 @@ def test_each_seed_may_have_a_teacher_and_each_cell_its_number_of_rows() -> None
         ("recipe = 'finetune'\nthen = 'finetune'\n", "then cannot be used with a recipe for mtkd finetune"),
         ("recipe = 'refine'\ncorpus = true\n", "corpus cannot be used with a recipe for mtkd refine"),
         ("[cells.teacher]\n", "a cell is called 'teacher'"),
-        ("set = {'train.steps_per_epoch' = 9}\n", "cell 'x': steps_per_epoch = 9 with the mixing 'all'"),
+        (
+            "set = {'train.steps_per_epoch' = 9}\n",
+            "cell 'x': `steps_per_epoch=9` cannot be combined with mixing='all'",
+        ),
     ],
 )
 def test_cells_that_do_not_fit(change: str, complaint: str, tmp_path: Path) -> None:
@@ -518,9 +521,9 @@ def test_the_plot_joins_what_nothing_beats(tmp_path: Path) -> None:
     ]
     rows.append(Row(CONSTANT, {"rte": [0.4]}))
     grid = grid.model_copy(update={"bench": grid.bench.model_copy(update={"batches": [64]})})
-    drawn = draw(Table(grid, ["rte"], rows, {}), tmp_path / "compare.png")
+    drawn = plot_table(Table(grid, ["rte"], rows, {}), tmp_path / "compare.png")
     assert drawn is not None and drawn.read_bytes().startswith(b"\x89PNG")
-    assert draw(Table(grid, ["rte"], rows[-1:], {}), tmp_path / "none.png") is None
+    assert plot_table(Table(grid, ["rte"], rows[-1:], {}), tmp_path / "none.png") is None
     assert not (tmp_path / "none.png").exists()
 
 
@@ -536,7 +539,7 @@ def test_another_command_is_not_taken_for_finished(tmp_path: Path) -> None:
 def test_a_store_stands_in_for_the_teacher(tmp_path: Path) -> None:
     grid = load_grid("hsk-tinybert-4-grid", {"tasks": ["rte"]}, {})
     inputs = GridInputs("pocket", None, tmp_path, store="stores/{task}")
-    words = plan(grid, inputs)[0].jobs[-1].words
+    words = plan_runs(grid, inputs)[0].jobs[-1].words
     assert "--teacher" not in words and words[words.index("--store") + 1] == "stores/rte"
     assert len(grid.cells) == 103, "100 configurations, predictions alone, and everything twice"
 
@@ -578,5 +581,5 @@ def test_rows_without_labels_go_to_the_cells_that_can_use_them(mtkd: Callable, t
     paths = {"rte": [Path("a.csv"), Path("b.csv")]}
     changed = {"grid": tmp_path / "grid.toml", "out": tmp_path, "unlabelled": paths}
     grid, inputs = plan_grid(**defaults | changed)
-    planned = [run.scored[0].words for run in plan(grid, inputs) if run.cell == "distilled"]
+    planned = [run.scored[0].words for run in plan_runs(grid, inputs) if run.cell == "distilled"]
     assert ["rte=a.csv" in words and "rte=b.csv" in words for words in planned] == [True, False]

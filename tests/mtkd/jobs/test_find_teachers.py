@@ -18,11 +18,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 import mtkd as api
 from mtkd.jobs.find_teachers import (
-    by_task,
     describe_teachers,
     find_teachers,
     parse_labels,
     pretrained_encoder,
+    teachers_by_task,
 )
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
@@ -214,7 +214,7 @@ def test_a_student_with_another_vocabulary_is_refused_where_tokens_are_compared(
 ) -> None:
     roberta = save_checkpoint("Roberta", layers=3, **NEGATIVE_LAST)
     student = MultiTaskModel.load(tiny_teacher)
-    student.read_at_most(24)
+    student.set_max_length(24)
     with pytest.raises(UserError, match=r"token by token, but the teacher\s+reads .* 400 ids"):
         api.distill(
             "tinybert-4", teacher=roberta, student=student, tasks="sst2", out=tmp_path / "run",
@@ -297,19 +297,19 @@ def test_teachers_that_do_not_fit_the_run(
 
 
 def test_how_teachers_are_written(tiny_teacher: Path) -> None:
-    assert by_task("DIR") == [(None, "DIR")]
-    assert by_task("sst2=a,b,rte=c,sst2=d") == [("sst2", "a,b"), ("rte", "c"), ("sst2", "d")]
-    assert by_task({"sst2": ["a", "b"], "rte": "c"}) == [("sst2", "a"), ("sst2", "b"), ("rte", "c")]
-    assert by_task(["sst2=a", "b"]) == [("sst2", "a"), (None, "b")]
+    assert teachers_by_task("DIR") == [(None, "DIR")]
+    assert teachers_by_task("sst2=a,b,rte=c,sst2=d") == [("sst2", "a,b"), ("rte", "c"), ("sst2", "d")]
+    assert teachers_by_task({"sst2": ["a", "b"], "rte": "c"}) == [("sst2", "a"), ("sst2", "b"), ("rte", "c")]
+    assert teachers_by_task(["sst2=a", "b"]) == [("sst2", "a"), (None, "b")]
     assert describe_teachers("DIR") == "DIR" and describe_teachers(None) is None
     assert describe_teachers(["sst2=a", "b"]) == {"sst2": ["a"], "all": ["b"]}
     assert parse_labels(["sst2=a, b", "rte=c,d"]) == {"sst2": ["a", "b"], "rte": ["c", "d"]}
     with pytest.raises(UserError, match="TASK=label"):
         parse_labels("a,b")
     with pytest.raises(UserError, match="cannot be an int"):
-        by_task({"sst2": 3})
+        teachers_by_task({"sst2": 3})
     with pytest.raises(UserError, match="is empty"):
-        by_task({})
+        teachers_by_task({})
     with pytest.raises(UserError, match="unknown task in `teacher_labels` 'cola'"):
         find_teachers(None, [SST2], True, ["cola=a,b"])
     with pytest.raises(UserError, match="no transformers checkpoint"):

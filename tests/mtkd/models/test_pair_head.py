@@ -68,7 +68,7 @@ def test_the_head_is_trained(tiny_encoder: Path) -> None:
     model = MultiTaskModel.without_heads(str(tiny_encoder), 48)
     model.info = dataclasses.replace(model.info, pair_head="san")
     task = resolve("rte")[0]
-    model.keep([task])
+    model.set_tasks([task])
     rows = load_rows(open_data("pocket"), task, "train", 8, 0)
     encoded = Encoded.encode(rows, model.tokeniser)
     batch = Collator(model.reader)(encoded, np.arange(8))

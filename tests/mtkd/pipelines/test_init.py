@@ -192,7 +192,7 @@ def test_nothing_of_the_user_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "pipeline.toml").read_text() != "mine"
     again = tmp_path / "mine-train.parquet"
     before = again.read_bytes()
-    with pytest.raises(mtkd.UserError, match="would be replaced by a part of its rows"):
+    with pytest.raises(mtkd.UserError, match="would be overwritten with some of its own rows"):
         mtkd.init_pipeline(again, out=tmp_path, name="mine", overwrite=True)
     assert again.read_bytes() == before
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mtkd.grids import grid_names, load_grid
-from mtkd.jobs.grid_plan import GridInputs, plan
+from mtkd.jobs.grid_plan import GridInputs, plan_runs
 from mtkd.losses.hidden_knowledge import HiddenKnowledge
 from mtkd.losses.layer_maps import layer_pairs
 from mtkd.losses.loss_registry import loss_class
@@ -200,7 +200,7 @@ def test_table_2_of_mkd_has_single_task_and_joint_students() -> None:
     grid = load_grid("mkd-table-2", {}, {})
     inputs = GridInputs("pocket", "teacher", Path("out"), corpus="copies")
     runs: dict[str, list[str]] = {}
-    for planned in plan(grid, inputs):
+    for planned in plan_runs(grid, inputs):
         runs.setdefault(planned.cell[0], []).append(planned.spec)
         assert ("--corpus" in planned.trained[-1].words) == (planned.cell[0] != "1")
     seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mtkd.reporting.svg import TEXT, Scale, fitted, number, place_labels, spread, width_of
+from mtkd.reporting.svg import TEXT, Scale, fitted, move_apart, number, place_labels, width_of
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_numbers_are_short() -> None:
 
 
 def test_labels_beside_lines_are_apart_and_inside() -> None:
-    found = spread([50, 51, 52, 180, 10, 185, 184], 0, 190)
+    found = move_apart([50, 51, 52, 180, 10, 185, 184], 0, 190)
     assert (np.diff(np.sort(found)) >= TEXT + 1 - 1e-9).all() and min(found) >= 0 and max(found) <= 190
     assert np.argsort(found, kind="stable").tolist() == [4, 0, 1, 2, 3, 6, 5], "in the order of the lines"
 

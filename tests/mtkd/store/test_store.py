@@ -33,7 +33,7 @@ from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput
 from mtkd.storage.worker_pools import Workers
-from mtkd.store.contents import Outputs
+from mtkd.store.contents import LogitsLayout
 from mtkd.store.shard_files import Shard
 from mtkd.store.sizing import amount, choose_selection
 from mtkd.store.store_manifest import damaged_shards, read_store_manifest
@@ -163,7 +163,7 @@ def test_stored_outputs_match_the_teacher(
     (rte,) = resolve("rte")
     rows = load_rows(open_data("pocket"), rte, "train", 40)
     teacher = MultiTaskModel.load(tiny_teacher)
-    teacher.read_at_most(24)
+    teacher.set_max_length(24)
     batch = Collator(teacher.reader, teacher.reader)(
         Encoded.encode(rows, teacher.tokeniser), np.array([3, 39, 0, 17, 8])
     )
@@ -213,7 +213,7 @@ def test_dtypes_have_the_expected_precision(
     (rte,) = resolve("rte")
     rows = load_rows(open_data("pocket"), rte, "train", 40)
     teacher = MultiTaskModel.load(tiny_teacher)
-    teacher.read_at_most(24)
+    teacher.set_max_length(24)
     batch = Collator(teacher.reader, teacher.reader)(Encoded.encode(rows, teacher.tokeniser), np.arange(40))
     need = manifest.contents.offers
     mine = StoredTeacher(store, manifest, need, {"rte": find_stored_rows(store, manifest, rows)}).outputs(
@@ -613,7 +613,7 @@ def test_a_selection_of_everything_is_stored_completely(tiny_teacher: Path, tmp_
     store = built(tmp_path / "store", tiny_teacher, tasks="rte", sets=whole)
     contents = read_store_manifest(store).contents
     assert contents.need.selection == Selection(24, "left", 1.0)
-    assert "selected.units" not in {field.name for field in contents.fields(Outputs(2))}
+    assert "selected.units" not in {field.name for field in contents.fields(LogitsLayout(2))}
 
 
 def test_a_request_names_files_so_that_any_directory_finds_them(

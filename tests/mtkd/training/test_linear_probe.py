@@ -27,7 +27,7 @@ from tasks.sources import open_data
 def model(tiny_encoder: Path) -> MultiTaskModel:
     found = MultiTaskModel.without_heads(str(tiny_encoder), 32)
     found.info.head_hidden = 0
-    found.keep([TASKS["sst2"], TASKS["mnli"], TASKS["stsb"]])
+    found.set_tasks([TASKS["sst2"], TASKS["mnli"], TASKS["stsb"]])
     return found
 
 
@@ -88,7 +88,7 @@ def test_labels_without_a_pattern_leave_a_small_head(model: MultiTaskModel) -> N
 
 def test_heads_with_a_hidden_layer_are_left_as_they_are(tiny_encoder: Path) -> None:
     model = MultiTaskModel.without_heads(str(tiny_encoder), 32)
-    model.keep([TASKS["sst2"]])
+    model.set_tasks([TASKS["sst2"]])
     before = model.heads["sst2"].output.weight.clone()
     assert fit_linear_heads(model, TASKS, {"sst2": encoded(model, "sst2", 8)}, 8, seed=0) == []
     assert torch.equal(before, model.heads["sst2"].output.weight)

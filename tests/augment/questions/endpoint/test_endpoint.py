@@ -24,7 +24,7 @@ import mtkd
 from augment.questions.endpoint import client as client_module
 from augment.questions.endpoint.address import Address
 from augment.questions.endpoint.client import Client, RequestFailed
-from augment.questions.endpoint.estimate import Estimate, Prices
+from augment.questions.endpoint.estimate import CostEstimate, Prices
 from augment.questions.endpoint.question_text import DEFAULT_TEMPLATE, find_question, read_template
 from augment.questions.generation.config import GenerationConfig
 from mtkd.cli.augment_questions import generate as command
@@ -546,7 +546,7 @@ def test_estimates_before_anything_is_sent(
     assert (found["output_tokens"], found["most_output_tokens"]) == (240, 12 * 128)
     assert found["cost"] == pytest.approx((found["input_tokens"] * 3 + 240 * 15) / 1e6)
     assert not endpoint.bodies and not (tmp_path / "c").exists()
-    assert Estimate.of(4000, 10, 0, 100, Prices()).cost is None
+    assert CostEstimate.of(4000, 10, 0, 100, Prices()).cost is None
     text.write_text("Anna Berg was born in Oslo in 1850.\n")
     rules = mtkd("augment", "questions", "generate", "--text", text, "--out", tmp_path / "c", "--dry-run")
     assert rules.code == 0 and "1 paragraph read" in rules.out and not (tmp_path / "c").exists()

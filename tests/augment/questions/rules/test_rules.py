@@ -273,7 +273,7 @@ def test_text_and_options_that_cannot_be_used(text, tmp_path):
 
     for line, expected in (
         (PARAGRAPHS[2], "1 skipped because the rules work for English only"),
-        (PARAGRAPHS[5], "the rules find nothing to ask in "),
+        (PARAGRAPHS[5], "the rules cannot generate any question from "),
     ):
         (tmp_path / "t.txt").write_text(line)
         assert expected in refused(tmp_path / "t.txt")

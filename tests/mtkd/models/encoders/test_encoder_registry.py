@@ -21,7 +21,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from mtkd.losses.term_settings import Strict
+from mtkd.strict_settings import Strict
 from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 

@@ -189,7 +189,7 @@ def test_saved_and_read_back_it_answers_the_same(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read 33 tokens"):
         bench_inference({"it": tmp_path}, BenchSettings(seq_len=33, batch=1, rounds=1))
     with pytest.raises(UserError, match="more than the 32 positions"):
-        model.read_at_most(40)
+        model.set_max_length(40)
 
 
 def test_a_student_of_the_papers_shape() -> None:
