@@ -65,15 +65,15 @@ def loss_classes() -> dict[str, type[LossTerm]]:
     return {name: loss_class(name) for name in BUILT_IN} | _plugins()
 
 
-def losses_for(fact: Literal["without_layers", "with_strides"]) -> str:
+def losses_for(attribute: Literal["without_layers", "with_strides"]) -> str:
     """List the losses for which an attribute of LossTerm holds, for error messages."""
     names = []
     for name, loss in loss_classes().items():
-        holds = getattr(loss, fact)
-        if isinstance(holds, dict):
-            needed = (f"{key} = {json.dumps(value)}" for key, value in holds.items())
+        fits = getattr(loss, attribute)
+        if isinstance(fits, dict):
+            needed = (f"{key} = {json.dumps(value)}" for key, value in fits.items())
             names.append(f"{name} (with {', '.join(needed)})")
-        elif holds:
+        elif fits:
             names.append(name)
     return ", ".join(names)
 

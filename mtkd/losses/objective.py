@@ -96,9 +96,9 @@ class Objective(nn.Module):
         for (name, term), count, own_count in zip(self._terms(), num_items, counts, strict=True):
             inputs = TermInput(task, batch, student, teacher, own_count, progress, on)
             weight = value_at(term.weight, progress)
-            live = on is None or term.pairs_on(on)
+            active = on is None or term.pairs_on(on)
             value = loss.new_zeros(())
-            if count and weight and live:
+            if count and weight and active:
                 value = _value(name, term, inputs, trains) / count
             values.append(value.detach().float())
             loss = loss + weight * value
