@@ -44,15 +44,15 @@ def encoder_baselines(
     """
     if not isinstance(task.type, Classification | Regression):
         return {}
-    given = encoder.vectors(train)
-    asked = {rows.split: encoder.vectors(rows) for rows in validation}
+    train_vectors = encoder.vectors(train)
+    vectors = {rows.split: encoder.vectors(rows) for rows in validation}
     by_split = {rows.split: rows for rows in validation}
-    logits = {LINEAR: _linear(task, given, train.labels, asked)}
-    if len(given) == 2 and (isinstance(task.type, Regression) or len(task.labels) == 2):
-        logits[COSINE] = _cosine(task, given, train.labels, asked)
+    logits = {LINEAR: _linear(task, train_vectors, train.labels, vectors)}
+    if len(train_vectors) == 2 and (isinstance(task.type, Regression) or len(task.labels) == 2):
+        logits[COSINE] = _cosine(task, train_vectors, train.labels, vectors)
     return {
-        name: {split: _predictions(task, by_split[split], values) for split, values in found.items()}
-        for name, found in logits.items()
+        name: {split: _predictions(task, by_split[split], values) for split, values in split_logits.items()}
+        for name, split_logits in logits.items()
     }
 
 
@@ -63,29 +63,35 @@ def _predictions(task: Task, rows: Rows, logits: np.ndarray) -> RowPredictions:
 
 
 def _linear(
-    task: Task, given: Sequence[np.ndarray], labels: np.ndarray, asked: Mapping[str, Sequence[np.ndarray]]
+    task: Task,
+    train_vectors: Sequence[np.ndarray],
+    labels: np.ndarray,
+    split_vectors: Mapping[str, Sequence[np.ndarray]],
 ) -> dict[str, np.ndarray]:
     """Split -> logits (n, C), or scores (n, 1), of a linear model on the vectors."""
     from sklearn.linear_model import RidgeCV
     from sklearn.preprocessing import StandardScaler
 
-    scaler = StandardScaler().fit(_features(given))
-    train = scaler.transform(_features(given))
-    features = {split: scaler.transform(_features(vectors)) for split, vectors in asked.items()}
+    scaler = StandardScaler().fit(_features(train_vectors))
+    train_features = scaler.transform(_features(train_vectors))
+    features = {split: scaler.transform(_features(vectors)) for split, vectors in split_vectors.items()}
     if isinstance(task.type, Regression):
-        ridge = RidgeCV(np.logspace(0, 5, 6)).fit(train, labels)
+        ridge = RidgeCV(np.logspace(0, 5, 6)).fit(train_features, labels)
         return {split: ridge.predict(values)[:, None] for split, values in features.items()}
     classes = labels.astype(np.int64)
     if len(np.unique(classes)) == 1:
-        only = np.eye(len(task.labels))[classes[:1]]
-        return {split: np.repeat(_arranged(task, only), len(values), 0) for split, values in features.items()}
-    model = _logistic(train, classes)
-    found = {}
+        constant = np.eye(len(task.labels))[classes[:1]]
+        return {
+            split: np.repeat(_task_logits(task, constant), len(values), 0)
+            for split, values in features.items()
+        }
+    model = _logistic(train_features, classes)
+    split_logits = {}
     for split, values in features.items():
         logits = np.full((len(values), len(task.labels)), -np.inf)
         logits[:, model.classes_] = model.predict_log_proba(values)
-        found[split] = _arranged(task, logits)
-    return found
+        split_logits[split] = _task_logits(task, logits)
+    return split_logits
 
 
 def _logistic(features: np.ndarray, classes: np.ndarray):  # type: ignore[no-untyped-def]
@@ -93,7 +99,7 @@ def _logistic(features: np.ndarray, classes: np.ndarray):  # type: ignore[no-unt
     from sklearn.linear_model import LogisticRegression
 
     order = np.random.default_rng(0).permutation(len(classes))
-    held, rest = order[: len(order) // 5], order[len(order) // 5 :]
+    held_out, training = order[: len(order) // 5], order[len(order) // 5 :]
 
     def fit(strength: float, rows: np.ndarray):  # type: ignore[no-untyped-def]
         with warnings.catch_warnings():
@@ -101,12 +107,12 @@ def _logistic(features: np.ndarray, classes: np.ndarray):  # type: ignore[no-unt
             return LogisticRegression(C=strength, max_iter=200).fit(features[rows], classes[rows])
 
     best = _STRENGTHS[1]
-    if len(held) and len(np.unique(classes[rest])) > 1:
-        best = max(_STRENGTHS, key=lambda c: fit(c, rest).score(features[held], classes[held]))
+    if len(held_out) and len(np.unique(classes[training])) > 1:
+        best = max(_STRENGTHS, key=lambda c: fit(c, training).score(features[held_out], classes[held_out]))
     return fit(best, order)
 
 
-def _arranged(task: Task, logits: np.ndarray) -> np.ndarray:
+def _task_logits(task: Task, logits: np.ndarray) -> np.ndarray:
     """Logits of classes as the task type has them: for candidates the score of the positive label."""
     if task.group is None:
         return logits
@@ -121,13 +127,16 @@ def _features(vectors: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _cosine(
-    task: Task, given: Sequence[np.ndarray], labels: np.ndarray, asked: Mapping[str, Sequence[np.ndarray]]
+    task: Task,
+    train_vectors: Sequence[np.ndarray],
+    labels: np.ndarray,
+    split_vectors: Mapping[str, Sequence[np.ndarray]],
 ) -> dict[str, np.ndarray]:
     """Split -> logits (n, 2), or scores (n, 1), from the cosines of pairs."""
-    cosines = {split: _cosines(*vectors) for split, vectors in asked.items()}
+    cosines = {split: _cosines(*vectors) for split, vectors in split_vectors.items()}
     if isinstance(task.type, Regression) or task.group is not None:
         return {split: values[:, None] for split, values in cosines.items()}
-    threshold, sign = best_cut(_cosines(*given), labels == 1)
+    threshold, sign = best_cut(_cosines(*train_vectors), labels == 1)
     return {
         split: np.stack([np.zeros(len(values)), sign * (values - threshold)], axis=1)
         for split, values in cosines.items()
@@ -170,7 +179,7 @@ def baseline_warnings(tasks: Mapping[str, Task], scores: Iterable[TaskScores]) -
         tasks: name -> task.
         scores: those without predictions are ignored.
     """
-    found = []
+    messages = []
     for score in scores:
         if score.predictions is None:
             continue
@@ -178,9 +187,9 @@ def baseline_warnings(tasks: Mapping[str, Task], scores: Iterable[TaskScores]) -
         model, constant = sample_scores(task, [{0: rows}, {0: best_constant(task, rows)}])
         gap = paired_difference([model], [constant])
         if gap.verdict != "better":
-            found.append(
+            messages.append(
                 f"{score.task}/{score.split}: the score {gap.score:.3f} is not above {task.type.baseline} "
                 f"({gap.reference:.3f}) beyond chance: the 95% interval of the difference on {score.rows:,} "
                 f"rows is {gap.low:+.3f} to {gap.high:+.3f}."
             )
-    return found
+    return messages

@@ -48,8 +48,8 @@ class ClassReport:
         """The class that class `index` is most often mistaken for, with the number of rows, or "-"."""
         wrong = self.confusion[index].copy()
         wrong[index] = 0
-        most = int(wrong.argmax())
-        return f"{self.classes[most].label} ({wrong[most]:,})" if wrong[most] else "-"
+        other = int(wrong.argmax())
+        return f"{self.classes[other].label} ({wrong[other]:,})" if wrong[other] else "-"
 
 
 def class_report(task: Task, predictions: np.ndarray, labels: np.ndarray) -> ClassReport:

@@ -75,12 +75,12 @@ class ScoreSamples:
         Drawing S - 1 instead of S with replacement (Rao & Wu 1988) gives the variance of the mean without
         bias. Models with the same seeds draw the same ones, so differences are paired by seed too.
         """
-        number, total = self.samples.shape
-        if number == 1:
+        n_seeds, n_samples = self.samples.shape
+        if n_seeds == 1:
             return self.samples[0]
         rng = np.random.default_rng([seed, zlib.crc32(repr(self.seeds).encode())])
-        chosen = rng.integers(number, size=(number - 1, total))
-        return self.samples[chosen, np.arange(total)].mean(0)
+        chosen = rng.integers(n_seeds, size=(n_seeds - 1, n_samples))
+        return self.samples[chosen, np.arange(n_samples)].mean(0)
 
 
 def sample_scores(
@@ -99,10 +99,10 @@ def sample_scores(
         UserError: the models were not scored on the same rows.
     """
     runs = [splits for model in models for splits in model.values()]
-    names = list(runs[0])
-    values, drawn = np.zeros(len(runs)), np.zeros((len(runs), samples))
-    for split in names:
-        if any(set(run) != set(names) for run in runs):
+    split_names = list(runs[0])
+    values, sampled = np.zeros(len(runs)), np.zeros((len(runs), samples))
+    for split in split_names:
+        if any(set(run) != set(split_names) for run in runs):
             raise UserError(f"not all models were scored on the same splits of {task.name}")
         rows = [run[split] for run in runs]
         for other in rows[1:]:
@@ -112,14 +112,14 @@ def sample_scores(
                     hint="score them on the same data, with the same limit",
                 )
         values += [np.mean(list(metric_values(task, part).values())) for part in rows]
-        drawn += resampled_scores(task, split, rows, samples=samples, seed=seed)
-    values, drawn = values / len(names), drawn / len(names)
-    found, start = [], 0
+        sampled += resampled_scores(task, split, rows, samples=samples, seed=seed)
+    values, sampled = values / len(split_names), sampled / len(split_names)
+    results, start = [], 0
     for model in models:
         part = slice(start, start + len(model))
-        found.append(ScoreSamples(list(model), values[part], drawn[part]))
+        results.append(ScoreSamples(list(model), values[part], sampled[part]))
         start += len(model)
-    return found
+    return results
 
 
 def metric_values(task: Task, rows: RowPredictions) -> dict[str, float]:
@@ -144,10 +144,14 @@ def paired_difference(
         model, reference: the samples of each task, for the same tasks.
         seed: of the draw of seeds.
     """
-    ours, others = ([float(part.scores.mean()) for part in side] for side in (model, reference))
-    gaps = np.mean([a.drawn(seed) - b.drawn(seed) for a, b in zip(model, reference, strict=True)], axis=0)
-    low, high = np.quantile(gaps, [0.025, 0.975])
-    means = float(np.mean(ours)), float(np.mean(others))
+    model_scores, reference_scores = (
+        [float(part.scores.mean()) for part in tasks] for tasks in (model, reference)
+    )
+    differences = np.mean(
+        [a.drawn(seed) - b.drawn(seed) for a, b in zip(model, reference, strict=True)], axis=0
+    )
+    low, high = np.quantile(differences, [0.025, 0.975])
+    means = float(np.mean(model_scores)), float(np.mean(reference_scores))
     return Difference(*means, means[0] - means[1], float(low), float(high))
 
 
@@ -162,8 +166,8 @@ def differences_by_task(
     If there are several tasks and both models have all of them, "average" holds that of their averages.
     """
     shared = [name for name in model if name in reference]
-    found = {name: paired_difference([model[name]], [reference[name]], seed=seed) for name in shared}
+    differences = {name: paired_difference([model[name]], [reference[name]], seed=seed) for name in shared}
     if len(shared) > 1 and set(model) == set(reference):
-        sides = [model[name] for name in shared], [reference[name] for name in shared]
-        found[AVERAGE] = paired_difference(*sides, seed=seed)
-    return found
+        samples = [model[name] for name in shared], [reference[name] for name in shared]
+        differences[AVERAGE] = paired_difference(*samples, seed=seed)
+    return differences

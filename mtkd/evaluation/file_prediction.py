@@ -51,18 +51,18 @@ def predict_file(
     """
     if block < 1:
         raise UserError(f"`block={block}` is not valid", expected="1 or more")
-    read, write = _formats(source, out, format)
+    read_format, write_format = _formats(source, out, format)
     size = _ALL if task.group else block  # a group is ranked as a whole
 
     def parts() -> Iterator[tuple[RawTable, Rows]]:
-        for raw in read_batches(source, task.columns, size, read):
+        for raw in read_batches(source, task.columns, size, read_format):
             yield raw, unlabelled_rows(task, raw)
 
     count, total = 0, None
     if source != STANDARD:
         total, blank = 0, 0
         for _, rows in parts():
-            total, blank = total + len(rows), blank + _blank(rows)
+            total, blank = total + len(rows), blank + _count_blank(rows)
         if blank:
             warnings.warn(
                 f"{counted(blank, 'row')} of {source} without text: their predictions carry no information",
@@ -72,22 +72,23 @@ def predict_file(
     with (
         warnings.catch_warnings(),
         progress(f"predicting {task.name}", total) as advance,
-        open_writer(out, write) as add,
+        open_writer(out, write_format) as add,
     ):
         if total is not None:
             warnings.simplefilter("ignore", MtkdWarning)  # said when the rows were checked
         for raw, rows in parts():
-            found = list(predict(rows))
-            add(raw, found if probabilities else [{"prediction": each["prediction"]} for each in found])
-            count += len(found)
-            advance(len(found))
+            records = list(predict(rows))
+            shown = records if probabilities else [{"prediction": record["prediction"]} for record in records]
+            add(raw, shown)
+            count += len(records)
+            advance(len(records))
     return count
 
 
-def _blank(rows: Rows) -> int:
+def _count_blank(rows: Rows) -> int:
     """How many rows have no text in any column."""
-    blank = np.logical_and.reduce([is_blank(texts).to_numpy(zero_copy_only=False) for texts in rows.texts])
-    return int(blank.sum())
+    is_empty = np.logical_and.reduce([is_blank(texts).to_numpy(zero_copy_only=False) for texts in rows.texts])
+    return int(is_empty.sum())
 
 
 def _formats(source: Path, out: Path, format: str | None) -> tuple[str, str]:
@@ -109,17 +110,18 @@ def _formats(source: Path, out: Path, format: str | None) -> tuple[str, str]:
             f"`out={out}` is the file that `in={source}` reads: it would be overwritten",
             hint="name another file",
         )
-    named = [suffix_of(path) for path in (source, out)]
-    if format is not None and all(named):
+    suffixes = [suffix_of(path) for path in (source, out)]
+    if format is not None and all(suffixes):
         raise UserError(
             f"`format={format}` has no effect: the names of both files say their formats",
             hint="rename a file, or leave `format` out",
         )
-    read = named[0] or _given("in", source, format, ".jsonl")
-    return read, named[1] or _given("out", out, format, ".jsonl" if read == ".parquet" else read)
+    read_format = suffixes[0] or _format_without_suffix("in", source, format, ".jsonl")
+    default = ".jsonl" if read_format == ".parquet" else read_format
+    return read_format, suffixes[1] or _format_without_suffix("out", out, format, default)
 
 
-def _given(name: str, path: Path, format: str | None, default: str) -> str:
+def _format_without_suffix(name: str, path: Path, format: str | None, default: str) -> str:
     """The format of a file whose name does not say it; standard input and output have a default."""
     if path != STANDARD and format is None:
         raise UserError(

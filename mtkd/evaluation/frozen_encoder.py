@@ -47,8 +47,8 @@ class FrozenEncoder:
         Raises:
             UserError: there is no such encoder.
         """
-        texts = [self._file(rows, column) for column in range(len(rows.texts))]
-        return [self._column(rows, column, file) for column, file in enumerate(texts)]
+        files = [self._file(rows, column) for column in range(len(rows.texts))]
+        return [self._column(rows, column, file) for column, file in enumerate(files)]
 
     def _file(self, rows: Rows, column: int) -> Path | None:
         if self._cache is None:
@@ -57,8 +57,8 @@ class FrozenEncoder:
         return self._cache / f"{rows.task}-{rows.split}-{column}-{identity[:16]}.safetensors"
 
     def _column(self, rows: Rows, column: int, file: Path | None) -> np.ndarray:
-        if file is not None and (found := _kept(file)) is not None:
-            return found
+        if file is not None and (cached := _read_cached(file)) is not None:
+            return cached
         single = replace(rows, texts=(rows.texts[column],), answers=None)
         vectors = self._encode(single, f"encoding {rows.task}/{rows.split}")
         if file is not None:
@@ -71,15 +71,15 @@ class FrozenEncoder:
         encoded, collate = Encoded.encode(rows, reader.tokeniser), Collator(reader)
         order = np.argsort(-reader.lengths(encoded.texts), kind="stable")
         device = next(encoder.parameters()).device
-        found = np.zeros((len(rows), encoder.width), np.float32)
+        vectors = np.zeros((len(rows), encoder.width), np.float32)
         with torch.inference_mode(), progress(label, len(rows)) as advance:
             for start in range(0, len(order), _BATCH):
                 indices = order[start : start + _BATCH]
                 pooled = encoder(collate(encoded, indices).inputs.to(device), OutputSpec(pooled=True)).pooled
                 assert pooled is not None, "asked for"
-                found[indices] = pooled.float().cpu().numpy()
+                vectors[indices] = pooled.float().cpu().numpy()
                 advance(len(indices))
-        return found
+        return vectors
 
     def _load(self) -> tuple[TransformerEncoder, Reader]:
         if self._loaded is None:
@@ -89,7 +89,7 @@ class FrozenEncoder:
         return self._loaded
 
 
-def _kept(file: Path) -> np.ndarray | None:
+def _read_cached(file: Path) -> np.ndarray | None:
     """The vectors that were kept in a file; None if it is missing or damaged."""
     try:
         with safe_open(file, "np") as opened:

@@ -95,11 +95,11 @@ def bench_inference(models: Mapping[str, Path], settings: BenchSettings) -> list
             one of them, or the device does not exist.
     """
     find_device(settings.device)
-    loaded = {name: MultiTaskModel.load(place) for name, place in models.items()}
+    loaded = {name: MultiTaskModel.load(directory) for name, directory in models.items()}
     head = common_head(loaded, settings.task)
     for name, model in loaded.items():
         check_length(name, model, settings)
-    peaks = {name: _peak_apart(place, head, settings) for name, place in models.items()}
+    peaks = {name: _peak_apart(directory, head, settings) for name, directory in models.items()}
     runs = {name: batch_runner(model.to(settings.device), head, settings) for name, model in loaded.items()}
     times = time_in_turn(runs, settings.rounds, settings.warmup, wait_for(settings.device))
     first = times[next(iter(times))]
@@ -189,10 +189,10 @@ def common_head(models: Mapping[str, MultiTaskModel], task: str | None) -> str:
 def batch_runner(model: MultiTaskModel, head: str, settings: BenchSettings) -> Callable[[], Tensor | None]:
     """A function that runs one batch of random token ids, the same in each call, and returns its logits."""
     inputs = random_inputs(model, head, settings)
-    kind, automatic = torch.device(settings.device).type, settings.precision == "bf16"
+    device_type, bf16 = torch.device(settings.device).type, settings.precision == "bf16"
 
     def run() -> Tensor | None:
-        with torch.autocast(kind, torch.bfloat16, enabled=automatic):
+        with torch.autocast(device_type, torch.bfloat16, enabled=bf16):
             return model(inputs, head).logits
 
     return run
@@ -238,20 +238,20 @@ def wait_for(device: str) -> Callable[[], object]:
     return torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
 
 
-def _peak_apart(place: Path, head: str, settings: BenchSettings) -> int | None:
+def _peak_apart(directory: Path, head: str, settings: BenchSettings) -> int | None:
     """Run `_peak` in a new process, whose memory nothing else has used."""
-    with ProcessPoolExecutor(1, mp_context=CleanSpawn()) as fresh:
-        return fresh.submit(_peak, place, head, settings, torch.get_num_threads()).result()
+    with ProcessPoolExecutor(1, mp_context=CleanSpawn()) as pool:
+        return pool.submit(_peak, directory, head, settings, torch.get_num_threads()).result()
 
 
 @torch.inference_mode()
-def _peak(place: Path, head: str, settings: BenchSettings, threads: int) -> int | None:
+def _peak(directory: Path, head: str, settings: BenchSettings, threads: int) -> int | None:
     """Measure the size of the weights plus the peak memory of running a batch, in bytes.
 
     The peak that `getrusage` reports cannot be used, because a child process inherits its parent's.
     """
     torch.set_num_threads(threads)
-    model = MultiTaskModel.load(place).to(settings.device)
+    model = MultiTaskModel.load(directory).to(settings.device)
     run = batch_runner(model, head, settings)
     if torch.device(settings.device).type == "cuda":
         torch.cuda.reset_peak_memory_stats(settings.device)

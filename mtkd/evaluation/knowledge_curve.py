@@ -66,13 +66,13 @@ class Point:
         return asdict(self) | {"units_kept": self.units_kept, "share": self.share}
 
 
-def read_points(places: Iterable[Path]) -> list[Point]:
+def read_points(roots: Iterable[Path]) -> list[Point]:
     """Collect the scores of all finished runs below some directories.
 
     Raises:
         UserError: no run has a recipe with a `hidden_knowledge` term.
     """
-    directories = list(places)
+    directories = list(roots)
     files = sorted({file for directory in directories for file in directory.rglob(RUN_FILE)})
     points = [point for file in files for point in _points(file)]
     if not points:
@@ -131,8 +131,8 @@ def curve(points: Sequence[Point], along: str) -> list[tuple[float, float, float
 
 def whole_points(points: Sequence[Point]) -> list[Point]:
     """The points that keep everything; only those of the uniform map if there are any."""
-    whole = [point for point in points if point.depth and all(point.whole)]
-    return [point for point in whole if point.top is None] or whole
+    complete = [point for point in points if point.depth and all(point.whole)]
+    return [point for point in complete if point.top is None] or complete
 
 
 # figure -> field on the x axis, field in which the curves differ, dimension that varies, axis label
@@ -151,11 +151,11 @@ def plot_knowledge(points: Sequence[Point], out: Path) -> list[Path]:
     Returns:
         the files written; there is none for a dimension that does not vary.
     """
-    files = [_joint(points, out / "joint.png")]
+    files = [_plot_amount(points, out / "joint.png")]
     for name, (along, differ, free, label) in FIGURES.items():
         shown = [p for p in points if p.depth and all(p.whole[i] for i in range(3) if i != free)]
         if len({getattr(p, along) for p in shown}) > 1:
-            files.append(_dimension(shown, along, differ, label, out / f"{name}.png"))
+            files.append(_plot_dimension(shown, along, differ, label, out / f"{name}.png"))
     return files
 
 
@@ -174,23 +174,23 @@ def _panels(points: Sequence[Point]) -> tuple[Any, dict[tuple[str, str], Any]]:
     return figure, dict(zip(keys, axes, strict=False))
 
 
-def _joint(points: Sequence[Point], path: Path) -> Path:
+def _plot_amount(points: Sequence[Point], path: Path) -> Path:
     figure, panels = _panels(points)
     for (model, task), axis in panels.items():
         panel = [p for p in points if (p.model, p.task) == (model, task)]
-        alone, uniform = [p for p in panel if not p.depth], whole_points(panel)
-        kept = [p for p in panel if p.depth and (p not in uniform or p.top is not None)] or uniform
-        means = curve(kept, "share")
-        axis.scatter([p.share for p in kept], [100 * p.score for p in kept], s=8, color="0.7")
+        without_states, uniform = [p for p in panel if not p.depth], whole_points(panel)
+        plotted = [p for p in panel if p.depth and (p not in uniform or p.top is not None)] or uniform
+        means = curve(plotted, "share")
+        axis.scatter([p.share for p in plotted], [100 * p.score for p in plotted], s=8, color="0.7")
         axis.plot([x for x, *_ in means], [100 * y for _, y, *_ in means], "o-", ms=3, label="mean")
         axis.plot([x for x, *_ in means], [100 * best for _, _, best, _ in means], "^-", ms=3, label="best")
-        if alone:
-            level = 100 * statistics.fmean(p.score for p in alone)
+        if without_states:
+            level = 100 * statistics.fmean(p.score for p in without_states)
             axis.axhline(level, color="0.4", ls="--", label="predictions alone")
         if uniform:
             level = 100 * statistics.fmean(p.score for p in uniform)
             axis.plot([1], [level], "r*", ms=9, label="all hidden states")
-        if any(p.share for p in kept):
+        if any(p.share for p in plotted):
             axis.set_xscale("log")
         axis.set_xlabel("AHSK as a fraction of the full set")
         axis.set_ylabel("score")
@@ -198,7 +198,7 @@ def _joint(points: Sequence[Point], path: Path) -> Path:
     return _save(figure, path)
 
 
-def _dimension(points: Sequence[Point], along: str, differ: str, label: str, path: Path) -> Path:
+def _plot_dimension(points: Sequence[Point], along: str, differ: str, label: str, path: Path) -> Path:
     figure, panels = _panels(points)
     for (model, task), axis in panels.items():
         panel = [p for p in points if (p.model, p.task) == (model, task)]

@@ -96,33 +96,35 @@ def glue_submission(
         models: each task is predicted by the first model that knows it.
         data: the source of the test splits.
     """
-    found = []
-    with locked(out), staged_directory(out) as place:
+    submission_files = []
+    with locked(out), staged_directory(out) as temporary:
         for task in TASKS.values():
             model = next((m for m in models if task.head in m.tasks), None)
             for split, file in task.submission.items():
-                there = split in data.splits(task)
-                why = (
-                    "no model knows the task"
-                    if model is None
-                    else None
-                    if there
-                    else "no test rows in the data"
-                )
-                if model is None or not there:
-                    count = len(load_rows(data, task, split)) if there else SUBMISSION_ROWS[file]
+                has_rows = split in data.splits(task)
+                reason = None if has_rows else "no test rows in the data"
+                if model is None:
+                    reason = "no model knows the task"
+                if model is None or not has_rows:
+                    count = len(load_rows(data, task, split)) if has_rows else SUBMISSION_ROWS[file]
                     predictions = np.full(count, float(np.mean(task.range)) if task.range else 0)
                 else:
                     rows = load_rows(data, task, split)
                     encoded, logits = encode_and_predict(model, task, rows, batch_size)
                     predictions = task.type.decode(task, logits, encoded.groups)
-                lines = [f"{index}\t{_submitted(task, value)}" for index, value in enumerate(predictions)]
-                (place / file).write_text("\n".join(["index\tprediction", *lines]) + "\n", encoding="utf-8")
-                found.append(SubmissionFile(file, task.name, len(predictions), SUBMISSION_ROWS[file], why))
-    return found
+                lines = [
+                    f"{index}\t{_submitted_value(task, value)}" for index, value in enumerate(predictions)
+                ]
+                (temporary / file).write_text(
+                    "\n".join(["index\tprediction", *lines]) + "\n", encoding="utf-8"
+                )
+                submission_files.append(
+                    SubmissionFile(file, task.name, len(predictions), SUBMISSION_ROWS[file], reason)
+                )
+    return submission_files
 
 
-def _submitted(task: Task, value: Any) -> str:
+def _submitted_value(task: Task, value: Any) -> str:
     if not task.labels:
         return f"{float(value):.3f}"
     return task.labels[int(value)] if task.name in _NAMED else str(int(value))

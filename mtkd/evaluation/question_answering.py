@@ -94,11 +94,11 @@ class SpanAnswerer:
         rows = Rows(self._task.name, "asked", uids, texts, np.full(count, np.nan), answers=unknown)
         kind = next(self._model.parameters()).device.type
         with torch.autocast(kind, torch.bfloat16, enabled=self._precision == "bf16"):
-            found = answer_spans(self._model, self._task, rows)
-        nulls = found.null - (self._model.threshold(self._task) or 0.0)
+            spans = answer_spans(self._model, self._task, rows)
+        nulls = spans.null - (self._model.threshold(self._task) or 0.0)
         return [
             Answer(best[0].text, best[0].start, best[0].score, float(null))
             if best
             else Answer("", -1, -np.inf, float(null))
-            for best, null in zip(found.candidates, nulls, strict=True)
+            for best, null in zip(spans.candidates, nulls, strict=True)
         ]

@@ -43,34 +43,34 @@ def resampled_scores(
     Returns:
         (len(models), samples) float64, the mean of the task's metrics.
     """
-    units, number = _units(models[0])
-    found = np.empty((len(models), samples))
+    item_of_row, n_items = _resampled_items(models[0])
+    scores = np.empty((len(models), samples))
     start = 0
-    for drawn in _counts(number, samples, [seed, zlib.crc32(f"{task.name}/{split}".encode())]):
-        counts = drawn if units is None else drawn[:, units]
+    for drawn in _counts(n_items, samples, [seed, zlib.crc32(f"{task.name}/{split}".encode())]):
+        counts = drawn if item_of_row is None else drawn[:, item_of_row]
         for row, model in enumerate(models):
             values = [_metric(task, name, model)(model, counts) for name in task.metrics]
-            found[row, start : start + len(drawn)] = np.mean(values, axis=0)
+            scores[row, start : start + len(drawn)] = np.mean(values, axis=0)
         start += len(drawn)
-    return found
+    return scores
 
 
-def _units(rows: RowPredictions) -> tuple[np.ndarray | None, int]:
+def _resampled_items(rows: RowPredictions) -> tuple[np.ndarray | None, int]:
     """What is drawn: the group of each row and the number of groups, or None and the number of rows."""
     if rows.groups is None:
         return None, len(rows)
-    names, units = np.unique(rows.groups, return_inverse=True)
-    return units, len(names)
+    names, group_of_row = np.unique(rows.groups, return_inverse=True)
+    return group_of_row, len(names)
 
 
-def _counts(number: int, samples: int, seed: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield (r, number) float64 arrays: how often each of `number` items is in a sample of `number` items."""
+def _counts(n_items: int, samples: int, seed: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield (r, n_items) float64 arrays: how often each item is in a sample of `n_items` items."""
     rng = np.random.default_rng(seed)
-    step = max(1, _CELLS // number)
+    step = max(1, _CELLS // n_items)
     for start in range(0, samples, step):
         size = min(step, samples - start)
-        drawn = rng.integers(number, size=(size, number)) + number * np.arange(size)[:, None]
-        yield np.bincount(drawn.ravel(), minlength=size * number).reshape(size, number).astype(np.float64)
+        drawn = rng.integers(n_items, size=(size, n_items)) + n_items * np.arange(size)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=size * n_items).reshape(size, n_items).astype(np.float64)
 
 
 def _metric(task: Task, name: str, rows: RowPredictions) -> Resampled:
@@ -84,17 +84,19 @@ def _one_by_one(
     task: Task, metric: Callable[..., float], rows: RowPredictions, counts: np.ndarray
 ) -> np.ndarray:
     """Any metric: repeat the rows of each sample; repeated groups are groups of their own."""
-    found = np.empty(len(counts))
+    values = np.empty(len(counts))
     for sample, repeats in enumerate(counts.astype(np.int64)):
-        taken = np.repeat(np.arange(len(rows)), repeats)
+        row_numbers = np.repeat(np.arange(len(rows)), repeats)
         groups = rows.groups
         if groups is not None:
-            copy = np.arange(len(taken)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-            groups = groups[taken] * (repeats.max() + 1) + copy
-        scores = None if rows.scores is None else rows.scores[taken]
-        given = Predictions(rows.predictions[taken], rows.labels[taken], groups, scores, task.positive)
-        found[sample] = metric(given)
-    return found
+            copy = np.arange(len(row_numbers)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+            groups = groups[row_numbers] * (repeats.max() + 1) + copy
+        scores = None if rows.scores is None else rows.scores[row_numbers]
+        predictions = Predictions(
+            rows.predictions[row_numbers], rows.labels[row_numbers], groups, scores, task.positive
+        )
+        values[sample] = metric(predictions)
+    return values
 
 
 def _accuracy(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
@@ -103,7 +105,7 @@ def _accuracy(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
 
 def _f1(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
     predicted, actual = rows.predictions == 1, rows.labels == 1
-    return _share(2 * counts @ (predicted & actual), counts @ predicted + counts @ actual)
+    return _ratio(2 * counts @ (predicted & actual), counts @ predicted + counts @ actual)
 
 
 def _by_class(rows: RowPredictions, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -115,51 +117,54 @@ def _by_class(rows: RowPredictions, counts: np.ndarray) -> tuple[np.ndarray, np.
 
 def _macro_f1(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
     right, predicted, actual = _by_class(rows, counts)
-    return _share(2 * right, predicted + actual).sum(1) / (predicted + actual > 0).sum(1)
+    return _ratio(2 * right, predicted + actual).sum(1) / (predicted + actual > 0).sum(1)
 
 
 def _matthews(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
     right, predicted, actual = _by_class(rows, counts)
     total = counts.sum(1)
-    above = right.sum(1) * total - (predicted * actual).sum(1)
-    spread = (total**2 - (predicted**2).sum(1)) * (total**2 - (actual**2).sum(1))
-    return _share(above, np.sqrt(spread))
+    numerator = right.sum(1) * total - (predicted * actual).sum(1)
+    squared_denominator = (total**2 - (predicted**2).sum(1)) * (total**2 - (actual**2).sum(1))
+    return _ratio(numerator, np.sqrt(squared_denominator))
 
 
 def _pearson(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
-    left, right = (values - values.mean() for values in (rows.predictions, rows.labels))
-    columns = np.stack([left, right, left * left, right * right, left * right], axis=1)
+    predictions, labels = (values - values.mean() for values in (rows.predictions, rows.labels))
+    columns = np.stack([predictions, labels, predictions**2, labels**2, predictions * labels], axis=1)
     x, y, xx, yy, xy = (counts @ columns / counts.sum(1, keepdims=True)).T
-    flat = (left @ left / len(left) * _FLAT, right @ right / len(right) * _FLAT)
+    flat = (predictions @ predictions / len(predictions) * _FLAT, labels @ labels / len(labels) * _FLAT)
     return _correlation(xy - x * y, xx - x * x, yy - y * y, flat)
 
 
 def _spearman(rows: RowPredictions, counts: np.ndarray) -> np.ndarray:
-    left, right = (_ranks(values, counts) for values in (rows.predictions, rows.labels))
+    predictions, labels = (_ranks(values, counts) for values in (rows.predictions, rows.labels))
     total = counts.sum(1, keepdims=True)
-    left, right = (ranks - (total + 1) / 2 for ranks in (left, right))
-    xy, xx, yy = ((counts * product).sum(1) for product in (left * right, left * left, right * right))
+    predictions, labels = (ranks - (total + 1) / 2 for ranks in (predictions, labels))
+    xy, xx, yy = (
+        (counts * product).sum(1)
+        for product in (predictions * labels, predictions * predictions, labels * labels)
+    )
     return _correlation(xy, xx, yy, (0.0, 0.0))
 
 
 def _ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """(r, n) the rank of each row's value in each sample; equal values share their mean rank."""
-    distinct, which = np.unique(values, return_inverse=True)
-    order = np.argsort(which, kind="stable")
-    starts = np.searchsorted(which[order], np.arange(len(distinct)))
+    distinct, value_of_row = np.unique(values, return_inverse=True)
+    order = np.argsort(value_of_row, kind="stable")
+    starts = np.searchsorted(value_of_row[order], np.arange(len(distinct)))
     equal = np.add.reduceat(counts[:, order], starts, axis=1)
-    return (np.cumsum(equal, axis=1) - (equal - 1) / 2)[:, which]
+    return (np.cumsum(equal, axis=1) - (equal - 1) / 2)[:, value_of_row]
 
 
 def _correlation(xy: np.ndarray, xx: np.ndarray, yy: np.ndarray, flat: tuple[float, float]) -> np.ndarray:
     """The correlation from (co)variances; 0 where a side is constant."""
     varies = (xx > flat[0]) & (yy > flat[1])
-    return np.where(varies, _share(xy, np.sqrt(np.where(varies, xx * yy, 0.0))), 0.0)
+    return np.where(varies, _ratio(xy, np.sqrt(np.where(varies, xx * yy, 0.0))), 0.0)
 
 
-def _share(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     """above / below; 0 where below is 0."""
-    return np.divide(above, below, out=np.zeros(np.shape(above)), where=below > 0)
+    return np.divide(numerator, denominator, out=np.zeros(np.shape(numerator)), where=denominator > 0)
 
 
 _RESAMPLED: dict[Callable[..., float], Resampled] = {

@@ -66,18 +66,18 @@ def score_logits(
         UserError: the split has no labels.
     """
     layout = reader.tokeniser.layout(len(task.columns))
-    found = task.type.evaluate(task, split, encoded, logits, layout, threshold)
+    evaluation = task.type.evaluate(task, split, encoded, logits, layout, threshold)
     return TaskScores(
         task.name,
         split,
-        found.rows,
-        found.by_metric,
-        found.primary,
-        found.majority,
+        evaluation.rows,
+        evaluation.by_metric,
+        evaluation.primary,
+        evaluation.majority,
         _mean_loss(task, encoded, logits),
-        found.details,
-        found.threshold,
-        found.predictions,
+        evaluation.details,
+        evaluation.threshold,
+        evaluation.predictions,
     )
 
 
@@ -123,9 +123,9 @@ def by_task(scores: Sequence[TaskScores]) -> dict[str, TaskScores]:
 
 def averages(scores: Iterable[TaskScores]) -> list[TaskScores]:
     """The mean scores of each task that was scored on several splits, as those of a split "average"."""
-    found: dict[str, list[TaskScores]] = {}
+    splits_of_task: dict[str, list[TaskScores]] = {}
     for score in scores:
-        found.setdefault(score.task, []).append(score)
+        splits_of_task.setdefault(score.task, []).append(score)
     return [
         TaskScores(
             task,
@@ -136,17 +136,17 @@ def averages(scores: Iterable[TaskScores]) -> list[TaskScores]:
             _mean(s.majority for s in splits),
             _mean(s.loss for s in splits),
         )
-        for task, splits in found.items()
+        for task, splits in splits_of_task.items()
         if len(splits) > 1
     ]
 
 
 def write_predictions(directory: Path, scores: Iterable[TaskScores]) -> None:
     """Write what was predicted for each row to `directory`/TASK/SPLIT.parquet (`RowPredictions.write`)."""
-    for found in scores:
-        if found.predictions is not None:
-            path = directory / found.task / f"{found.split}.parquet"
-            found.predictions.write(path, found.task, found.split)
+    for score in scores:
+        if score.predictions is not None:
+            path = directory / score.task / f"{score.split}.parquet"
+            score.predictions.write(path, score.task, score.split)
 
 
 def read_predictions(directory: Path) -> dict[str, dict[str, RowPredictions]]:
@@ -155,9 +155,9 @@ def read_predictions(directory: Path) -> dict[str, dict[str, RowPredictions]]:
     Raises:
         UserError: a file is damaged.
     """
-    found: dict[str, dict[str, RowPredictions]] = {}
+    predictions: dict[str, dict[str, RowPredictions]] = {}
     paths = sorted(directory.glob("*/*.parquet"))
     check_digests(directory.parent, [path.relative_to(directory.parent).as_posix() for path in paths])
     for path in paths:
-        found.setdefault(path.parent.name, {})[path.stem] = RowPredictions.read(path)
-    return found
+        predictions.setdefault(path.parent.name, {})[path.stem] = RowPredictions.read(path)
+    return predictions

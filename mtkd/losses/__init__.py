@@ -10,7 +10,7 @@ def _classes() -> dict[str, str]:
     """Class name -> module of this package."""
     from mtkd.losses.loss_registry import BUILT_IN
 
-    return {loss: module for module, _, loss in (place.partition(".") for place in BUILT_IN.values())}
+    return {loss: module for module, _, loss in (location.partition(".") for location in BUILT_IN.values())}
 
 
 def __getattr__(name: str) -> Any:

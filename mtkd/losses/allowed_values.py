@@ -44,5 +44,5 @@ def allowed_values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         for kind, sign in _BOUNDS.items()
         if (value := getattr(item, kind, None)) is not None
     ]
-    known = _NAMES.get(annotation, getattr(annotation, "__name__", str(annotation)))
-    return f"{known} {', '.join(bounds)}" if bounds and annotation in (int, float) else known
+    type_name = _NAMES.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    return f"{type_name} {', '.join(bounds)}" if bounds and annotation in (int, float) else type_name

@@ -26,10 +26,10 @@ def score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
         scores_s, scores_t: (B, H, L, L) scores [example, head, query, key], no gradient to the teacher's.
         mask: (B, L) bool, True = real token.
     """
-    pairs = _pairs(mask)
-    difference = (scores_s - scores_t.detach()).masked_fill(~pairs, 0.0)
-    of_queries = difference.square().sum(-1) / mask.sum(-1).clamp(min=1)[:, None, None]
-    return of_queries.sum() / (mask.sum().clamp(min=1) * scores_s.shape[1])
+    valid = _valid_pairs(mask)
+    difference = (scores_s - scores_t.detach()).masked_fill(~valid, 0.0)
+    per_query = difference.square().sum(-1) / mask.sum(-1).clamp(min=1)[:, None, None]
+    return per_query.sum() / (mask.sum().clamp(min=1) * scores_s.shape[1])
 
 
 @full_precision
@@ -42,17 +42,17 @@ def attention_kl(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
         scores_s, scores_t: (B, H, L, L) scores before the softmax; no gradient flows to the teacher's.
         mask: (B, L) bool, True = real token.
     """
-    pairs = _pairs(mask)
+    valid = _valid_pairs(mask)
     # The lowest finite number, unlike -inf, gives no NaN in the rows of padded queries (zeroed below).
     student, teacher = (
-        scores.masked_fill(~pairs, torch.finfo(scores.dtype).min).log_softmax(-1)
+        scores.masked_fill(~valid, torch.finfo(scores.dtype).min).log_softmax(-1)
         for scores in (scores_s, scores_t.detach())
     )
-    terms = (teacher.exp() * (teacher - student)).masked_fill(~pairs, 0.0)
-    return terms.sum() / (mask.sum().clamp(min=1) * scores_s.shape[1])
+    divergences = (teacher.exp() * (teacher - student)).masked_fill(~valid, 0.0)
+    return divergences.sum() / (mask.sum().clamp(min=1) * scores_s.shape[1])
 
 
-def _pairs(mask: Tensor) -> Tensor:
+def _valid_pairs(mask: Tensor) -> Tensor:
     """(B, 1, L, L) bool, True where query and key are both real tokens."""
     return (mask.unsqueeze(1) & mask.unsqueeze(2)).unsqueeze(1)
 

@@ -35,16 +35,16 @@ def sample_contrastive(
         temperature: ρ > 0.
         normalize: True scales the vectors h to length 1.
     """
-    known = ~labels.isnan()
-    h = torch.cat([g_s[known], g_t[known].detach()])
+    labelled = ~labels.isnan()
+    h = torch.cat([g_s[labelled], g_t[labelled].detach()])
     h = normalise(h) if normalize else h
-    label = labels[known].repeat(2)
+    label = labels[labelled].repeat(2)
     itself = torch.eye(len(h), dtype=torch.bool, device=h.device)
     positive = (label.unsqueeze(0) == label.unsqueeze(1)) & ~itself
     logits = h @ h.mT / temperature
-    others = logits.masked_fill(itself, -torch.inf).logsumexp(-1, keepdim=True)
+    log_denominator = logits.masked_fill(itself, -torch.inf).logsumexp(-1, keepdim=True)
     count = positive.sum(-1)
-    by_anchor = (others - logits).masked_fill(~positive, 0.0).sum(-1) / count.clamp(min=1)
+    by_anchor = (log_denominator - logits).masked_fill(~positive, 0.0).sum(-1) / count.clamp(min=1)
     return by_anchor.sum() / (count > 0).sum().clamp(min=1)
 
 
@@ -77,7 +77,7 @@ class SampleContrastive(SampleTerm):
         bins: int | None = Field(None, gt=1)
 
     needs_labels: ClassVar[bool] = True
-    what = "a contrast between rows"
+    comparison = "a contrast between rows"
 
     def __init__(
         self,

@@ -40,15 +40,15 @@ def decoupled_kl(
         temperature: T > 0.
     """
     chosen = torch.zeros_like(z_s.flatten(0, -2), dtype=torch.bool).scatter_(1, target.reshape(-1, 1), True)
-    binary, others = [], []
+    binary, rest = [], []
     for z in (z_s, z_t.detach()):
         scaled = z.flatten(0, -2) / temperature
         log_p = scaled.log_softmax(-1)
         log_rest = log_p.masked_fill(chosen, -torch.inf).logsumexp(-1)
         binary.append(torch.stack([log_p[chosen], log_rest], -1))
-        others.append(scaled.masked_fill(chosen, torch.finfo(z.dtype).min).log_softmax(-1))
+        rest.append(scaled.masked_fill(chosen, torch.finfo(z.dtype).min).log_softmax(-1))
     tckd = _kl(*binary).sum(-1)
-    nckd = _kl(*others).masked_fill(chosen, 0.0).sum(-1)
+    nckd = _kl(*rest).masked_fill(chosen, 0.0).sum(-1)
     return (alpha * tckd + beta * nckd).mean() * temperature**2
 
 

@@ -32,10 +32,10 @@ def emd(cost: Tensor, student_weights: Tensor | None = None, teacher_weights: Te
         sums = np.concatenate([np.kron(np.eye(n), np.ones(m)), np.kron(np.ones(n), np.eye(m))])
         # The solver's tolerances are absolute, so the costs are scaled to at most 1.
         scaled = (costs / costs.abs().max()).flatten().numpy()
-        solved = linprog(scaled, A_eq=sums, b_eq=torch.cat([supply, demand]).numpy(), method="highs")
-        if not solved.success:
+        solution = linprog(scaled, A_eq=sums, b_eq=torch.cat([supply, demand]).numpy(), method="highs")
+        if not solution.success:
             raise ValueError(f"no flow between layers of weights {supply.tolist()} and {demand.tolist()}")
-        flow = torch.from_numpy(solved.x).view(n, m)
+        flow = torch.from_numpy(solution.x).view(n, m)
     return flow.to(cost.device, torch.float32)
 
 
@@ -54,7 +54,7 @@ def emd_weights(cost: Tensor, flow: Tensor, temperature: float = 1.0) -> tuple[T
         (N,) and (M,) float32 weights of the student and teacher layers, each summing to 1.
     """
     spent, moved = (cost * flow).detach().double(), flow.detach().double()
-    student, teacher = (_attention(spent.sum(axis), moved.sum(axis), temperature) for axis in (1, 0))
+    student, teacher = (_layer_weights(spent.sum(axis), moved.sum(axis), temperature) for axis in (1, 0))
     return student, teacher
 
 
@@ -64,7 +64,7 @@ def _shares(weights: Tensor | None, count: int) -> Tensor:
     return raw / raw.sum()
 
 
-def _attention(spent: Tensor, moved: Tensor, temperature: float) -> Tensor:
+def _layer_weights(spent: Tensor, moved: Tensor, temperature: float) -> Tensor:
     """Weights from the inverse of each layer's average cost; finite even where nothing moves or costs."""
     tiny = torch.finfo(torch.float32).tiny
     inverse = (spent / moved.clamp(min=tiny)).clamp(min=tiny).reciprocal()

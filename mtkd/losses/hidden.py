@@ -149,7 +149,7 @@ class ClsMSE(LossTerm):
     def __init__(self, layers: Pairs, projection: Projections):
         super().__init__()
         self.slow_build_pairs, self.projection = layers, projection
-        student_layers, teacher_layers = (frozenset(side) for side in zip(*layers, strict=True))
+        student_layers, teacher_layers = (frozenset(numbers) for numbers in zip(*layers, strict=True))
         self.student_need, self.teacher_need = OutputSpec(cls=student_layers), OutputSpec(cls=teacher_layers)
 
     @classmethod

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of
 from mtkd.losses.layer_maps import Pairs, uniform_pairs
-from mtkd.losses.layered import LayeredTerm, Projections
+from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import Projection, TermSettings
 from mtkd.outputs import OutputSpec
@@ -31,10 +31,10 @@ def selected_mse(h_s: Tensor, h_t: Tensor, units: Tensor, valid: Tensor) -> Tens
         units: (B, n, d) bool, True = the activation is kept.
         valid: (B, n) bool, True = a kept token.
     """
-    kept = units & valid.unsqueeze(-1)
-    squared = (h_s - h_t.detach()).masked_fill(~kept, 0.0).square().sum(-1)
-    each = squared / kept.sum(-1).clamp(min=1)
-    return each.sum() / valid.sum().clamp(min=1)
+    selected = units & valid.unsqueeze(-1)
+    squared = (h_s - h_t.detach()).masked_fill(~selected, 0.0).square().sum(-1)
+    per_token = squared / selected.sum(-1).clamp(min=1)
+    return per_token.sum() / valid.sum().clamp(min=1)
 
 
 class HiddenKnowledge(LayeredTerm):
@@ -81,39 +81,38 @@ class HiddenKnowledge(LayeredTerm):
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
-        pairs_of(name, [(0, 0)], models)
-        s, n, last = settings, models.student.layers, models.teacher.layers
-        top, depth = _top_layer(s.top, n, last), s.depth or n + 1
-        for key, value, least, most in (("top", top, n, last), ("depth", depth, 1, n + 1)):
-            if not least <= value <= most:
+        pairs_of(name, [(0, 0)], models)  # refuses models without layers
+        s, n, m = settings, models.student.layers, models.teacher.layers
+        top, depth = _top_layer(s.top, n, m), s.depth or n + 1
+        for key, value, lowest, highest in (("top", top, n, m), ("depth", depth, 1, n + 1)):
+            if not lowest <= value <= highest:
                 raise UserError(
-                    f"terms.{name}.{key} = {value} does not fit {n} student layers and {last} teacher layers",
-                    expected=f"{least} to {most}",
+                    f"terms.{name}.{key} = {value} does not fit {n} student layers and {m} teacher layers",
+                    expected=f"{lowest} to {highest}",
                     hint=f"use `terms.{name}.{key}=N`",
                 )
-        pairs = pairs_of(name, [(0, 0), *uniform_pairs(f"top:{top}", n, last)][n + 1 - depth :], models)
-        scored: list[tuple[int, int]] = []
+        all_pairs = [(0, 0), *uniform_pairs(f"top:{top}", n, m)]
+        pairs = pairs_of(name, all_pairs[n + 1 - depth :], models)
+        scored: list[tuple[int, int]] = []  # (teacher layer, the layer whose attention ranks its tokens)
         if s.tokens is not None and s.by != "left":
-            ranking = dict(
-                [(0, 0), *uniform_pairs(f"top:{last if s.by == 'att-last-no-sep' else top}", n, last)]
-            )
+            highest_ranking = m if s.by == "att-last-no-sep" else top
+            ranking_layer_of = {0: 0, **dict(uniform_pairs(f"top:{highest_ranking}", n, m))}
             # The embedding layer has no attention, so the attention of the first layer is used for it.
-            scored = [(layer_t, max(1, ranking[layer_s])) for layer_s, layer_t in pairs]
+            scored = [(layer_t, max(1, ranking_layer_of[layer_s])) for layer_s, layer_t in pairs]
         selection = Selection(s.tokens, s.by, s.width, s.units, tuple(scored))
         return cls(pairs, selection, projections_of(name, s.projection, pairs, hidden_widths(models, pairs)))
 
     def num_items(self, task: Task, batch: Batch) -> int:
         """Count the kept tokens of the batch."""
-        assert batch.inputs.joined is not None, "token-aligned students read jointly"
-        return int(kept_counts(batch.inputs.joined, self.selection).sum())
+        return int(kept_counts(joined_tokens(batch), self.selection).sum())
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over kept tokens for one pair of layers."""
-        kept = inputs.teacher_outputs.selected[layer_t]
+        selected = inputs.teacher_outputs.selected[layer_t]
         hidden = inputs.student.hidden[layer_s]
-        where = kept.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
-        projected = self.projection(torch.gather(hidden, 1, where), layer_s)
-        return selected_mse(projected, kept.values, kept.units, kept.valid)
+        positions = selected.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
+        projected = self.projection(torch.gather(hidden, 1, positions), layer_s)
+        return selected_mse(projected, selected.values, selected.units, selected.valid)
 
 
 def _top_layer(top: int | float | None, student: int, teacher: int) -> int:

@@ -29,8 +29,9 @@ def uniform_pairs(name: str, student: int, teacher: int) -> Pairs:
         _require(1 <= highest <= teacher, name, student, teacher)
         return [(n, max(1, math.floor(n * highest / student + 0.5))) for n in range(1, student + 1)]
     _require(kind in ("skip", "last", "first") and student <= teacher, name, student, teacher)
-    place = {"skip": lambda n: n * (teacher // student), "last": lambda n: teacher - student + n}
-    return [(n, place.get(kind, int)(n)) for n in range(1, student + 1)]
+    stride = teacher // student if kind == "skip" else 1
+    offset = teacher - student if kind == "last" else 0
+    return [(n, n * stride + offset) for n in range(1, student + 1)]
 
 
 def layer_pairs(spec: str | Pairs, student: EncoderSpec, teacher: EncoderSpec) -> Pairs:

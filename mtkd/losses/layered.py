@@ -14,7 +14,7 @@ from mtkd.losses.emd import emd, emd_weights
 from mtkd.losses.layer_maps import Pairs
 from mtkd.losses.loss_term import LossTerm, TermInput
 from mtkd.outputs import OutputSpec
-from tasks.batching import Batch
+from tasks.batching import Batch, Tokens
 from tasks.task import Task
 
 
@@ -26,8 +26,7 @@ class TokenTerm(LossTerm):
 
     def num_items(self, task: Task, batch: Batch) -> int:
         """Count the real tokens of the batch."""
-        assert batch.inputs.joined is not None, "token-aligned students read jointly"
-        return int(batch.inputs.joined.mask.sum())
+        return int(joined_tokens(batch).mask.sum())
 
 
 class LayeredTerm(TokenTerm, ABC):
@@ -50,10 +49,10 @@ class LayeredTerm(TokenTerm, ABC):
         super().__init__()
         self.layer_pairs, self._flow = pairs, flow
         self.slow_build_pairs = () if flow else pairs
-        sides = [frozenset(layers) for layers in zip(*pairs, strict=True)]
-        self.student_need, self.teacher_need = (spec_of(kinds, layers) for layers in sides)
+        layer_sets = [frozenset(layers) for layers in zip(*pairs, strict=True)]
+        self.student_need, self.teacher_need = (spec_of(kinds, layers) for layers in layer_sets)
         if flow:
-            for name, layers in zip(("student_weights", "teacher_weights"), sides, strict=True):
+            for name, layers in zip(("student_weights", "teacher_weights"), layer_sets, strict=True):
                 self.register_buffer(name, torch.full((len(layers),), 1 / len(layers)))
 
     @abstractmethod
@@ -104,8 +103,14 @@ class Projections(nn.Module):
 
 def mask_of(inputs: TermInput) -> Tensor:
     """The mask (B, L) of the batch, which encoders return with every output per token."""
-    assert inputs.student.mask is not None, "token-aligned students read jointly"
+    assert inputs.student.mask is not None, "terms on tokens need the input format `joined`"
     return inputs.student.mask
+
+
+def joined_tokens(batch: Batch) -> Tokens:
+    """The tokens of the batch, each row as one sequence."""
+    assert batch.inputs.joined is not None, "terms on tokens need the input format `joined`"
+    return batch.inputs.joined
 
 
 RowVector = Literal["cls", "pooled"]
@@ -119,11 +124,14 @@ class SampleTerm(LossTerm):
     Args:
         vector: `cls` = the first token of a layer, `pooled` = the vector that the task heads read.
         layer_s, layer_t: the student and teacher layers of `cls`.
+
+    Attributes:
+        comparison: what the term compares, for the warning about a batch of one row.
     """
 
     without_layers: ClassVar[bool | dict[str, Any]] = {"vector": "pooled"}
     with_strides: ClassVar[bool | dict[str, Any]] = {"vector": "pooled"}
-    what = "relations between rows"
+    comparison = "relations between rows"
 
     def __init__(self, vector: str, layer_s: int, layer_t: int):
         super().__init__()
@@ -140,7 +148,9 @@ class SampleTerm(LossTerm):
         if len(batch) > 1:
             return len(batch)
         if not self._warned:
-            logging.getLogger(__name__).warning("a batch of one row has no %s and is skipped", self.what)
+            logging.getLogger(__name__).warning(
+                "a batch of one row has no %s and is skipped", self.comparison
+            )
             self._warned = True
         return 0
 

@@ -84,13 +84,13 @@ class LogitsMSE(LossTerm):
 
     def __init__(self, reduction: Literal["sum", "mean"] = "sum"):
         super().__init__()
-        self._sums = reduction == "sum"
+        self._is_sum = reduction == "sum"
 
     def forward(self, inputs: TermInput) -> Tensor:
         student, teacher = both_logits(inputs)
         if inputs.task.type.predicts_spans:
             return logits_mse(student, teacher, inputs.student.mask) * len(student)
-        compare = logits_distance if self._sums else logits_mse
+        compare = logits_distance if self._is_sum else logits_mse
         return compare(student, teacher) * len(student)
 
 

@@ -42,9 +42,9 @@ def find_loss(name: str) -> type[LossTerm] | None:
         UserError: an installed package registers the loss, but it cannot be loaded.
     """
     if name in BUILT_IN:
-        file, _, loss = BUILT_IN[name].partition(".")
-        found: type[LossTerm] = getattr(import_module(f"mtkd.losses.{file}"), loss)
-        return found
+        file, _, class_name = BUILT_IN[name].partition(".")
+        loss: type[LossTerm] = getattr(import_module(f"mtkd.losses.{file}"), class_name)
+        return loss
     return _plugin(name)
 
 
@@ -54,10 +54,10 @@ def loss_class(name: str) -> type[LossTerm]:
     Raises:
         UserError: there is no loss of that name, or it is a plugin that cannot be loaded.
     """
-    found = find_loss(name)
-    if found is None:
+    loss = find_loss(name)
+    if loss is None:
         raise unknown("loss", name, loss_classes())
-    return found
+    return loss
 
 
 def loss_classes() -> dict[str, type[LossTerm]]:
@@ -65,15 +65,15 @@ def loss_classes() -> dict[str, type[LossTerm]]:
     return {name: loss_class(name) for name in BUILT_IN} | _plugins()
 
 
-def losses_for(fact: Literal["without_layers", "with_strides"]) -> str:
+def losses_for(attribute: Literal["without_layers", "with_strides"]) -> str:
     """List the losses for which an attribute of LossTerm holds, for error messages."""
     names = []
     for name, loss in loss_classes().items():
-        holds = getattr(loss, fact)
-        if isinstance(holds, dict):
-            needed = (f"{key} = {json.dumps(value)}" for key, value in holds.items())
+        fits = getattr(loss, attribute)
+        if isinstance(fits, dict):
+            needed = (f"{key} = {json.dumps(value)}" for key, value in fits.items())
             names.append(f"{name} (with {', '.join(needed)})")
-        elif holds:
+        elif fits:
             names.append(name)
     return ", ".join(names)
 

@@ -148,18 +148,18 @@ def full_precision(loss: Callable[Arguments, Result]) -> Callable[Arguments, Res
 
     @functools.wraps(loss)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        widened: dict[int, Tensor] = {}
+        converted: dict[int, Tensor] = {}
 
-        def widen(value: Any) -> Any:
+        def convert(value: Any) -> Any:
             if not isinstance(value, Tensor) or not value.is_floating_point():
                 return value
-            if id(value) not in widened:
-                widened[id(value)] = to_float32(value)
-            return widened[id(value)]
+            if id(value) not in converted:
+                converted[id(value)] = to_float32(value)
+            return converted[id(value)]
 
         values = [*args, *kwargs.values()]
         device = next((value.device.type for value in values if isinstance(value, Tensor)), "cpu")
         with torch.autocast(device, enabled=False):
-            return loss(*map(widen, args), **{name: widen(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
+            return loss(*map(convert, args), **{name: convert(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
 
     return run

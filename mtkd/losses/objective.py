@@ -96,9 +96,9 @@ class Objective(nn.Module):
         for (name, term), count, own_count in zip(self._terms(), num_items, counts, strict=True):
             inputs = TermInput(task, batch, student, teacher, own_count, progress, on)
             weight = value_at(term.weight, progress)
-            live = on is None or term.pairs_on(on)
+            active = on is None or term.pairs_on(on)
             value = loss.new_zeros(())
-            if count and weight and live:
+            if count and weight and active:
                 value = _value(name, term, inputs, trains) / count
             values.append(value.detach().float())
             loss = loss + weight * value
@@ -109,9 +109,9 @@ def _value(name: str, term: LossTerm, inputs: TermInput, trains: bool) -> Tensor
     """The value of a term; `trains`: whether the student's outputs have gradients."""
     value = term(inputs)
     if not isinstance(value, Tensor) or value.ndim:
-        found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else a_type(value)
+        result = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else a_type(value)
         raise UserError(
-            f"the loss {name!r} returned {found}",
+            f"the loss {name!r} returned {result}",
             expected="the sum over the items of the micro-batch, as a scalar tensor",
             hint="end its `forward` with `.sum()`",
         )
@@ -159,20 +159,20 @@ def build_objective(
     named = terms if isinstance(terms, Mapping) else named_losses(terms)
     if not named:
         raise UserError("there is no loss to train on", hint="pass one or more losses")
-    built = {name: _build(name, term, models) for name, term in named.items()}
-    for name, term in built.items():
+    loss_terms = {name: _build(name, term, models) for name, term in named.items()}
+    for name, term in loss_terms.items():
         _require_offered(name, term, models)
-    return Objective(built, slow_build)
+    return Objective(loss_terms, slow_build)
 
 
 def named_losses(losses: Sequence[LossTerm]) -> dict[str, LossTerm]:
     """Name ready-made terms by their class; the second term of a class is called `NAME-2`, and so on."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     named = {}
     for term in losses:
         name = type(term).__name__
-        seen[name] += 1
-        named[name if seen[name] == 1 else f"{name}-{seen[name]}"] = term
+        counts[name] += 1
+        named[name if counts[name] == 1 else f"{name}-{counts[name]}"] = term
     return named
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of, require_same_heads
 from mtkd.losses.hidden import masked_mse
 from mtkd.losses.layer_maps import Pairs
-from mtkd.losses.layered import LayeredTerm, Projections, mask_of
+from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens, mask_of
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, Projection, TermSettings
 from tasks.batching import Batch
@@ -34,9 +34,9 @@ def pool_average(hidden: Tensor, mask: Tensor, stride: int) -> Tensor:
         hidden: (B, L, d).
         mask: (B, L) bool, True = real token.
     """
-    over = -mask.shape[1] % stride
-    real = functional.pad(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), (0, 0, 0, over))
-    count = functional.pad(mask, (0, over)).unflatten(1, (-1, stride)).sum(2).clamp(min=1)
+    padding = -mask.shape[1] % stride
+    real = functional.pad(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), (0, 0, 0, padding))
+    count = functional.pad(mask, (0, padding)).unflatten(1, (-1, stride)).sum(2).clamp(min=1)
     return real.unflatten(1, (-1, stride)).sum(2) / count.unsqueeze(-1)
 
 
@@ -49,9 +49,9 @@ def pool_maximum(scores: Tensor, mask: Tensor, stride: int) -> Tensor:
         scores: (B, H, L, L) [example, head, query, key].
         mask: (B, L) bool, True = real token.
     """
-    pairs = (mask.unsqueeze(1) & mask.unsqueeze(2)).unsqueeze(1)
-    low, over = torch.finfo(scores.dtype).min, -mask.shape[1] % stride
-    real = functional.pad(scores.masked_fill(~pairs, low), (0, over, 0, over), value=low)
+    valid = (mask.unsqueeze(1) & mask.unsqueeze(2)).unsqueeze(1)
+    low, padding = torch.finfo(scores.dtype).min, -mask.shape[1] % stride
+    real = functional.pad(scores.masked_fill(~valid, low), (0, padding, 0, padding), value=low)
     return functional.max_pool2d(real, stride)
 
 
@@ -84,10 +84,10 @@ def pooled_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor, stride: i
         stride: tokens per window, for queries and keys alike.
     """
     windows = pool_mask(mask, stride)
-    pairs = (windows.unsqueeze(1) & windows.unsqueeze(2)).unsqueeze(1)
-    difference = (scores_s - pool_maximum(scores_t.detach(), mask, stride)).masked_fill(~pairs, 0.0)
-    of_queries = difference.square().sum(-1) / windows.sum(-1).clamp(min=1)[:, None, None]
-    return of_queries.sum() / (windows.sum().clamp(min=1) * scores_s.shape[1])
+    valid = (windows.unsqueeze(1) & windows.unsqueeze(2)).unsqueeze(1)
+    difference = (scores_s - pool_maximum(scores_t.detach(), mask, stride)).masked_fill(~valid, 0.0)
+    per_query = difference.square().sum(-1) / windows.sum(-1).clamp(min=1)[:, None, None]
+    return per_query.sum() / (windows.sum().clamp(min=1) * scores_s.shape[1])
 
 
 class PooledTerm(LayeredTerm):
@@ -101,8 +101,7 @@ class PooledTerm(LayeredTerm):
 
     def num_items(self, task: Task, batch: Batch) -> int:
         """Count the windows of the batch that have a real token."""
-        assert batch.inputs.joined is not None, "token-aligned students read jointly"
-        return int(pool_mask(batch.inputs.joined.mask, self._stride).sum())
+        return int(pool_mask(joined_tokens(batch).mask, self._stride).sum())
 
 
 class PooledHiddenMSE(PooledTerm):

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# The number of elements of a (heads, n, n) matrix to compute at a time: CACHED fits a CPU's cache, PIECE
-# bounds the memory on other devices.
-CACHED, PIECE = 1 << 18, 1 << 25
+# The number of elements of a (heads, n, n) matrix to compute at a time: CPU_CHUNK fits a CPU's cache,
+# GPU_CHUNK bounds the memory on other devices.
+CPU_CHUNK, GPU_CHUNK = 1 << 18, 1 << 25
 
 
 class RelationKL(torch.autograd.Function):
@@ -21,8 +21,8 @@ class RelationKL(torch.autograd.Function):
         a_s, b_s, _, _ = operands
         distinct = [a_s] if a_s is b_s else [a_s, b_s]
         grads = [torch.zeros_like(x) for x in distinct] if differentiable else []
-        work = _by_example if a_s.device.type == "cpu" else _by_piece
-        total = work(operands, mask, splits, grads)
+        compute = _by_example if a_s.device.type == "cpu" else _by_chunk
+        total = compute(operands, mask, splits, grads)
         ctx.save_for_backward(*grads)
         return total
 
@@ -36,35 +36,35 @@ class RelationKL(torch.autograd.Function):
 def _by_example(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: list[Tensor]) -> Tensor:
     """Compute the sum one example at a time, with as many heads as fit the cache; fills `grads`."""
     total, counts = operands[0].new_zeros(()), mask.sum(1).tolist()
-    scratch = total.new_empty(4, max(CACHED, max(counts, default=0) ** 2))
+    scratch = total.new_empty(4, max(CPU_CHUNK, max(counts, default=0) ** 2))
     for row, n in enumerate(counts):
         if n == 0:
             continue
-        keep = slice(n) if bool(mask[row, :n].all()) else mask[row]
-        views = [_heads(x[row, keep], splits) for x in operands]
-        for start in range(0, splits, step := max(1, CACHED // n**2)):
+        real = slice(n) if bool(mask[row, :n].all()) else mask[row]
+        views = [_heads(x[row, real], splits) for x in operands]
+        for start in range(0, splits, step := max(1, CPU_CHUNK // n**2)):
             heads = slice(start, start + step)
-            value, found = _piece([view[heads] for view in views], None, scratch, len(grads))
+            value, head_grads = _kl_of_heads([view[heads] for view in views], None, scratch, len(grads))
             total += value
-            for grad, part in zip(grads, found, strict=True):
-                grad[row].unflatten(-1, (splits, -1))[keep, heads] = part.permute(2, 0, 1)
+            for grad, head_grad in zip(grads, head_grads, strict=True):
+                grad[row].unflatten(-1, (splits, -1))[real, heads] = head_grad.permute(2, 0, 1)
     return total
 
 
-def _by_piece(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: list[Tensor]) -> Tensor:
-    """Compute the sum over padded examples, as many at a time as PIECE allows; fills `grads`."""
+def _by_chunk(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: list[Tensor]) -> Tensor:
+    """Compute the sum over padded examples, as many at a time as GPU_CHUNK allows; fills `grads`."""
     total, (batch, length) = operands[0].new_zeros(()), mask.shape
-    step = max(1, min(batch, PIECE // max(1, splits * length**2)))
+    step = max(1, min(batch, GPU_CHUNK // max(1, splits * length**2)))
     scratch = total.new_empty(4, step * splits * length**2)
     for start in range(0, batch, step):
         rows = slice(start, start + step)
         real, valid = mask[rows], mask[rows].repeat_interleave(splits, 0)
         clean = [x[rows].masked_fill(~real.unsqueeze(-1), 0.0) for x in operands]
         views = [_heads(x, splits).flatten(0, 1) for x in clean]
-        value, found = _piece(views, valid, scratch, len(grads))
+        value, head_grads = _kl_of_heads(views, valid, scratch, len(grads))
         total += value
-        for grad, part in zip(grads, found, strict=True):
-            grad[rows] = part.unflatten(0, (-1, splits)).movedim(-1, 1).flatten(2)
+        for grad, head_grad in zip(grads, head_grads, strict=True):
+            grad[rows] = head_grad.unflatten(0, (-1, splits)).movedim(-1, 1).flatten(2)
     return total
 
 
@@ -73,7 +73,7 @@ def _heads(x: Tensor, splits: int) -> Tensor:
     return x.unflatten(-1, (splits, -1)).movedim(-3, -1)
 
 
-def _piece(
+def _kl_of_heads(
     operands: list[Tensor], valid: Tensor | None, scratch: Tensor, n_grads: int
 ) -> tuple[Tensor, list[Tensor]]:
     """Compute the KL summed over k relation heads, and its gradients.
@@ -100,11 +100,12 @@ def _piece(
     value = torch.dot(p.view(-1), t.sub_(s).view(-1)) + excess.sum()
     if n_grads == 0:
         return value, []
-    by_logits, scale = q.sub_(p), a_s.shape[1] ** -0.5
-    d_b = torch.baddbmm(a_s, a_s, by_logits, beta=0, alpha=scale)
-    to, kept = (d_b, 1.0) if n_grads == 1 else (b_s, 0.0)
-    d_a = torch.baddbmm(to, b_s, by_logits.mT, beta=kept, alpha=scale)
-    return value, [d_a, d_b][:n_grads]
+    grad_logits, scale = q.sub_(p), a_s.shape[1] ** -0.5
+    d_b = torch.baddbmm(a_s, a_s, grad_logits, beta=0, alpha=scale)
+    if n_grads == 1:  # a_s and b_s are the same tensor, so its gradient is the sum of both
+        return value, [torch.baddbmm(d_b, b_s, grad_logits.mT, alpha=scale)]
+    d_a = torch.baddbmm(b_s, b_s, grad_logits.mT, beta=0, alpha=scale)
+    return value, [d_a, d_b]
 
 
 def _softmax(a: Tensor, b: Tensor, valid: Tensor | None, logits: Tensor, out: Tensor) -> Tensor:

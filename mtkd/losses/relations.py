@@ -226,7 +226,7 @@ class SampleSimilarity(SampleTerm):
 
         vector: RowVector = "cls"
 
-    what = "similarities between rows"
+    comparison = "similarities between rows"
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:

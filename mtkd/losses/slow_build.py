@@ -41,5 +41,5 @@ class SlowBuild:
 
     def on(self, progress: float) -> frozenset[int]:
         """The layers that are switched on."""
-        each = self.fraction / max(len(self.layers), 1)
-        return frozenset(layer for k, layer in enumerate(self.layers) if progress + _ROUNDING >= k * each)
+        interval = self.fraction / max(len(self.layers), 1)
+        return frozenset(layer for k, layer in enumerate(self.layers) if progress + _ROUNDING >= k * interval)

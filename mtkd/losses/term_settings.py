@@ -95,7 +95,7 @@ def loss_settings(loss: str) -> type[TermSettings]:
     """The settings class of a loss by name, for validators of pydantic."""
     from mtkd.losses.loss_registry import find_loss
 
-    found = find_loss(loss)
-    if found is None:
+    loss_class = find_loss(loss)
+    if loss_class is None:
         raise PydanticCustomError("unknown_loss", "there is no such loss")
-    return found.Settings
+    return loss_class.Settings

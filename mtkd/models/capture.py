@@ -33,13 +33,13 @@ class Capture:
         to_the_end: True if the pass must run to its end.
 
     Attributes:
-        found: kind of output -> layer -> tensor.
+        captured: kind of output -> layer -> tensor.
     """
 
     def __init__(self, need: OutputSpec, to_the_end: bool):
-        self.found: dict[str, dict[int, Tensor]] = {kind: {} for kind in BY_LAYER}
-        self._wanted = {kind: getattr(need, kind) for kind in BY_LAYER}
-        self._left = sum(map(len, self._wanted.values()))
+        self.captured: dict[str, dict[int, Tensor]] = {kind: {} for kind in BY_LAYER}
+        self._requested = {kind: getattr(need, kind) for kind in BY_LAYER}
+        self._n_missing = sum(map(len, self._requested.values()))
         self._to_the_end = to_the_end
         self._attended = 0
 
@@ -55,9 +55,9 @@ class Capture:
 
     def keep(self, kind: str, layer: int, value: Tensor) -> None:
         """Keep a tensor if it was requested and is not kept already."""
-        if layer in self._wanted[kind] and layer not in self.found[kind]:
-            self.found[kind][layer] = value
-            self._left -= 1
+        if layer in self._requested[kind] and layer not in self.captured[kind]:
+            self.captured[kind][layer] = value
+            self._n_missing -= 1
 
     def offer(self, layer: int, hidden: Tensor) -> None:
         """Offer a layer's output (B, L, d); outputs that are kept already stay."""
@@ -76,9 +76,9 @@ class Capture:
         self._attended += 1
         layer = self._attended
         for kind, tensor in (("query", query), ("key", key), ("value", value)):
-            if layer in self._wanted[kind]:
+            if layer in self._requested[kind]:
                 self.keep(kind, layer, tensor.transpose(1, 2).flatten(2))
-        if layer in self._wanted["scores"]:
+        if layer in self._requested["scores"]:
             scores = query @ key.transpose(-1, -2) * scaling
             self.keep("scores", layer, scores if bias is None else scores + bias)
         self._stop_if_done()
@@ -90,7 +90,7 @@ class Capture:
         self._stop_if_done()
 
     def _stop_if_done(self) -> None:
-        if self._left == 0 and not self._to_the_end:
+        if self._n_missing == 0 and not self._to_the_end:
             raise Enough
 
 
@@ -102,7 +102,7 @@ def _attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     position_bias: Tensor | None = None,
-    **given: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """SDPA that also reports its inputs and output to the active capture."""
     capture = _active.get()
@@ -111,14 +111,14 @@ def _attention(
     else:
         factor = query.shape[-1] ** -0.5 if scaling is None else scaling
         layer = capture.attention(query, key, value, factor, position_bias)
-    dropped = given.get("dropout", 0.0)
+    dropped = options.get("dropout", 0.0)
     if position_bias is None and query.shape == key.shape and faster(query, dropped):
         context = attention(query, key, value, attention_mask, scaling, dropped).transpose(1, 2)
     else:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         context, _ = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, position_bias=position_bias, **given
+            module, query, key, value, attention_mask, scaling=scaling, position_bias=position_bias, **options
         )
     if capture is not None:
         capture.context(layer, context)
@@ -151,8 +151,8 @@ def watch(body: nn.Module, n_layers: int) -> bool:
     if getattr(body, "_supports_attention_backend", False):
         _register()
         body.set_attn_implementation(ATTENTION)  # type: ignore[operator]
-    found = find_layers(body, n_layers)
-    if found is None:
+    name_and_layers = find_layers(body, n_layers)
+    if name_and_layers is None:
         return False
 
     def entering(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -166,8 +166,8 @@ def watch(body: nn.Module, n_layers: int) -> bool:
 
         return hook
 
-    first = found[1][0]
+    first = name_and_layers[1][0]
     first.register_forward_pre_hook(entering, with_kwargs=True)
-    for number, layer in enumerate(found[1][:-1], 1):  # type: ignore[arg-type]
+    for number, layer in enumerate(name_and_layers[1][:-1], 1):  # type: ignore[arg-type]
         layer.register_forward_hook(leaving(number))
     return True

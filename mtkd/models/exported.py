@@ -28,9 +28,9 @@ class ExportedModel(MultiTaskModel):
         saved: its description.
     """
 
-    def __init__(self, place: Path, saved: SavedModel):
+    def __init__(self, directory: Path, saved: SavedModel):
         nn.Module.__init__(self)
-        self.runtime = OnnxModel(place, threads=torch.get_num_threads())
+        self.runtime = OnnxModel(directory, threads=torch.get_num_threads())
         self.tasks, self.info = {task.head: task for task in saved.tasks}, saved.info
         self.tokeniser = self.runtime.reader.tokeniser
         self.heads = nn.ModuleDict()
@@ -52,8 +52,8 @@ class ExportedModel(MultiTaskModel):
             raise UserError("an exported model gives logits only", hint="use the model that was exported")
         texts = inputs.texts if inputs.joined is None else (inputs.joined,)
         assert texts is not None
-        found = self.runtime.run(tuple(map(_arrays, texts)), head)
-        return ModelOutput(logits=torch.from_numpy(found))
+        logits = self.runtime.run(tuple(map(_arrays, texts)), head)
+        return ModelOutput(logits=torch.from_numpy(logits))
 
     def keep(self, tasks: Iterable[Task]) -> None:
         """Refuse to be trained: training starts by choosing the heads."""

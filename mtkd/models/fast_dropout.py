@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_LEAST = 1e-12  # no tensor has so many values that a smaller probability drops one
+_MIN_PROBABILITY = 1e-12  # no tensor has so many values that a smaller probability drops one
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -33,7 +33,7 @@ def dropout(values: Tensor, p: float) -> Tensor:
         values: any shape.
         p: the probability that a value becomes 0, from 0 to 1.
     """
-    if p < _LEAST or values.numel() == 0:
+    if p < _MIN_PROBABILITY or values.numel() == 0:
         return values
     if values.device.type != "cpu" or p == 1:
         return nn.functional.dropout(values, p)
@@ -90,17 +90,17 @@ class _Dropped(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, p: float) -> Tensor:
-        ctx.kept, ctx.positions = 1 - p, _positions(values.numel(), p)
-        return _without(values, ctx.positions, ctx.kept)
+        ctx.keep_probability, ctx.positions = 1 - p, _positions(values.numel(), p)
+        return _with_zeros(values, ctx.positions, ctx.keep_probability)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _without(gradient, ctx.positions, ctx.kept), None
+        return _with_zeros(gradient, ctx.positions, ctx.keep_probability), None
 
 
-def _without(values: Tensor, positions: np.ndarray, kept: float) -> Tensor:
-    scaled = values.contiguous() / kept
+def _with_zeros(values: Tensor, positions: np.ndarray, keep_probability: float) -> Tensor:
+    scaled = values.contiguous() / keep_probability
     # NumPy writes single positions several times faster than torch; as integers, because it has no bfloat16.
     scaled.view(_INTEGERS[scaled.itemsize]).view(-1).numpy()[positions] = 0
     return scaled
@@ -109,14 +109,14 @@ def _without(values: Tensor, positions: np.ndarray, kept: float) -> Tensor:
 def _positions(count: int, p: float) -> np.ndarray:
     """Indices below `count`, each with probability `p`, ascending."""
     random = np.random.Generator(np.random.SFC64(int(torch.randint(2**63 - 1, ()))))
-    found, last = [], -1
+    chunks, last = [], -1
     while last < count:
-        wanted = (count - last) * p
-        gaps = random.random(int(wanted + 4 * math.sqrt(wanted) + 8), dtype=np.float32)
+        expected = (count - last) * p
+        gaps = random.random(int(expected + 4 * math.sqrt(expected) + 8), dtype=np.float32)
         np.log1p(np.negative(gaps, out=gaps), out=gaps)
         gaps *= 1 / math.log1p(-p)
-        positions = np.cumsum(gaps.astype(np.int64) + 1) + last
-        found.append(positions)
-        last = int(positions[-1])
-    every = found[0] if len(found) == 1 else np.concatenate(found)
-    return every[: np.searchsorted(every, count)]
+        chunk = np.cumsum(gaps.astype(np.int64) + 1) + last
+        chunks.append(chunk)
+        last = int(chunk[-1])
+    indices = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+    return indices[: np.searchsorted(indices, count)]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_LEAST = 1 << 22  # multiplications; in fewer, the time of the call counts more
+_MIN_MULTIPLICATIONS = 1 << 22  # multiplications; in fewer, the time of the call counts more
 
 
 class Linear(nn.Linear):
@@ -48,7 +48,7 @@ def _worthwhile(values: Tensor, weight: Tensor) -> bool:
     return (
         values.device.type == "cpu"
         and values.dtype == weight.dtype == torch.float32
-        and values.numel() * len(weight) >= _LEAST
+        and values.numel() * len(weight) >= _MIN_MULTIPLICATIONS
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()

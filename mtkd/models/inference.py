@@ -51,8 +51,8 @@ def predict_logits(
             logits = model(batch.inputs, task.head).logits
             assert logits is not None
             result[indices] = PADDED
-            found = mapped_logits(task, model.tasks[task.head], logits.float().cpu().numpy())
-            result[indices, ..., : found.shape[-1]] = found
+            task_logits = mapped_logits(task, model.tasks[task.head], logits.float().cpu().numpy())
+            result[indices, ..., : task_logits.shape[-1]] = task_logits
             if advance:
                 advance(len(indices))
     model.train(was_training)

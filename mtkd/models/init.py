@@ -106,8 +106,8 @@ def copy_layers(
     Raises:
         UserError: the shapes of a weight differ.
     """
-    lists = find_layers(student, n_layers), find_layers(source, source_layers)
-    student_prefix, source_prefix = (f"{found[0]}." if found else None for found in lists)
+    layer_lists = find_layers(student, n_layers), find_layers(source, source_layers)
+    student_prefix, source_prefix = (f"{named[0]}." if named else None for named in layer_lists)
     weights = source.state_dict()
     copied = {}
     for name, weight in student.state_dict().items():

@@ -74,7 +74,7 @@ def model_card(encoder: str, tasks: Sequence[Task], info: ModelInfo, use: str, f
     from huggingface_hub import ModelCardData
 
     title = f"{encoder} for {shorten([task.name for task in tasks])}" if tasks else encoder
-    of_hub = {task.name: task.hub for task in tasks if task.hub and info.data == "hub"}
+    hub_sources = {task.name: task.hub for task in tasks if task.hub and info.data == "hub"}
     source = Path(info.data).name if info.data else None  # not the path of a user's directory
     base = _ORIGIN.get(info.base or "", info.base)
     data = ModelCardData(
@@ -82,15 +82,15 @@ def model_card(encoder: str, tasks: Sequence[Task], info: ModelInfo, use: str, f
         tags=["mtkd", "knowledge-distillation"],
         pipeline_tag=_TYPES.get(tasks[0].kind) if tasks else "feature-extraction",
         base_model=base if base and is_hub_name(base) else None,
-        datasets=sorted({name for name, _ in of_hub.values()}) or None,
+        datasets=sorted({name for name, _ in hub_sources.values()}) or None,
         model_name=title if info.scores else None,
-        eval_results=_results(tasks, info.scores, of_hub, source) or None,
+        eval_results=_results(tasks, info.scores, hub_sources, source) or None,
     )
-    lines = "\n".join(_line(task, info.scores) for task in tasks) or "| none | | | |"
-    started = f", which was initialised from {base}" if base else ""
-    what = f"{encoder}{started}, with a head for each task. Texts are cut to {info.max_length} tokens."
-    trained = f" (`{source}`)" if source else ""
-    text = _TEXT.format(title=title, what=what, data=trained, tasks=lines, use=use, files=files)
+    lines = "\n".join(_task_row(task, info.scores) for task in tasks) or "| none | | | |"
+    origin = f", which was initialised from {base}" if base else ""
+    description = f"{encoder}{origin}, with a head for each task. Texts are cut to {info.max_length} tokens."
+    data_note = f" (`{source}`)" if source else ""
+    text = _TEXT.format(title=title, what=description, data=data_note, tasks=lines, use=use, files=files)
     return as_url(f"---\n{data.to_yaml()}\n---\n\n{text}")
 
 
@@ -103,12 +103,12 @@ def usage(task: Task | None, load: str) -> str:
     return f"```python\n{load}\nmodel.predict({task.name!r}, [{row}])\n```"
 
 
-def _line(task: Task, scores: Mapping[str, Mapping[str, Any]]) -> str:
-    found = [score for score in scores.values() if score["task"] == task.name]
+def _task_row(task: Task, scores: Mapping[str, Mapping[str, Any]]) -> str:
+    task_scores = [score for score in scores.values() if score["task"] == task.name]
     metrics = "; ".join(
         ", ".join(f"{name} {value:.3f}" for name, value in score["metrics"].items())
-        + (f" ({score['split']})" if len(found) > 1 else "")
-        for score in found
+        + (f" ({score['split']})" if len(task_scores) > 1 else "")
+        for score in task_scores
     )
     cells = (task.name, ", ".join(task.columns), ", ".join(task.labels) or task.kind, metrics)
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
@@ -117,29 +117,29 @@ def _line(task: Task, scores: Mapping[str, Mapping[str, Any]]) -> str:
 def _results(
     tasks: Sequence[Task],
     scores: Mapping[str, Mapping[str, Any]],
-    of_hub: Mapping[str, tuple[str, str]],
+    hub_sources: Mapping[str, tuple[str, str]],
     source: str | None,
 ) -> list[Any]:
     """The scores as metadata.
 
     Args:
-        of_hub: task -> data set and configuration, for tasks whose rows come from the hub.
+        hub_sources: task -> data set and configuration, for tasks whose rows come from the hub.
         source: the name of the data that the other tasks' rows come from.
     """
     from huggingface_hub import EvalResult
 
-    kinds = {task.name: task for task in tasks}
+    task_of_name = {task.name: task for task in tasks}
     return [
         EvalResult(
-            task_type=_TYPES[kinds[score["task"]].kind],
-            dataset_type=of_hub.get(score["task"], (source or score["task"], ""))[0],
-            dataset_config=of_hub.get(score["task"], ("", score["task"]))[1],
+            task_type=_TYPES[task_of_name[score["task"]].kind],
+            dataset_type=hub_sources.get(score["task"], (source or score["task"], ""))[0],
+            dataset_config=hub_sources.get(score["task"], ("", score["task"]))[1],
             dataset_name=score["task"],
             dataset_split=score["split"],
             metric_type=name,
             metric_value=round(value, 4),
         )
         for score in scores.values()
-        if score["task"] in kinds
+        if score["task"] in task_of_name
         for name, value in score["metrics"].items()
     ]

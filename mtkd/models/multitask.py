@@ -55,9 +55,9 @@ class MultiTaskModel(nn.Module):
         use_dropout(encoder)
         use_linear(encoder)
         self.tasks = {task.head: task for task in tasks}
-        if tokeniser.vocab_size > (known := len(encoder.embeddings.weight)):
+        if tokeniser.vocab_size > (n_embeddings := len(encoder.embeddings.weight)):
             raise UserError(
-                f"the tokeniser has {tokeniser.vocab_size:,} tokens, the encoder {known:,} embeddings",
+                f"the tokeniser has {tokeniser.vocab_size:,} tokens, the encoder {n_embeddings:,} embeddings",
                 hint="use the tokeniser that the encoder was trained with",
             )
         self.set_max_length(info.max_length)
@@ -81,8 +81,8 @@ class MultiTaskModel(nn.Module):
         if self.info.pair_head == "san" and task.kind == "classify" and len(task.columns) == 2:
             head: nn.Module = SANHead(self.encoder.width, task.type.n_outputs(task), self.info.dropout)
         else:
-            width = self.encoder.head_width(len(task.columns))
-            head = task.type.build_head(task, width, self.info.head_hidden, self.info.dropout)
+            pooled_width = self.encoder.head_width(len(task.columns))
+            head = task.type.build_head(task, pooled_width, self.info.head_hidden, self.info.dropout)
         use_dropout(head)
         return head
 
@@ -107,8 +107,8 @@ class MultiTaskModel(nn.Module):
         Returns:
             ModelOutput with logits (B, C), or (B, 2, L) for `span` tasks, and the other requested outputs.
         """
-        read = self.head_inputs(head) if need.logits else OutputSpec()
-        out = self.encoder(inputs, replace(need, logits=False) | read)
+        head_inputs = self.head_inputs(head) if need.logits else OutputSpec()
+        out = self.encoder(inputs, replace(need, logits=False) | head_inputs)
         return ModelOutput(**vars(out), logits=self.logits(head, inputs, out) if need.logits else None)
 
     def head_inputs(self, head: str) -> OutputSpec:
@@ -121,14 +121,14 @@ class MultiTaskModel(nn.Module):
         module = self.heads[head]
         if isinstance(module, SANHead):
             assert inputs.joined is not None, "a Transformer reads both texts in one sequence"
-            found: Tensor = module(out.sequence, *inputs.joined.text_masks)
+            logits: Tensor = module(out.sequence, *inputs.joined.text_masks)
         else:
-            found = (
+            logits = (
                 module(out.sequence, out.mask)
                 if self.head_inputs(head).sequence
                 else module(self._pooled(head, out))
             )
-        return found
+        return logits
 
     def _pooled(self, head: str, out: EncoderOutput) -> Tensor:
         width = self.encoder.head_width(len(self.tasks[head].columns))
@@ -157,11 +157,12 @@ class MultiTaskModel(nn.Module):
                     f"the task {task.name!r} has no head of its own: `map` changes those of {task.head!r}",
                     hint=f"name {task.head!r} instead",
                 )
-        wanted = {task.head: task for task in tasks}
+        task_of_head = {task.head: task for task in tasks}
         heads = {
-            name: self.heads[name] if name in self.heads else self._new_head(t) for name, t in wanted.items()
+            name: self.heads[name] if name in self.heads else self._new_head(t)
+            for name, t in task_of_head.items()
         }
-        self.tasks, self.heads = wanted, nn.ModuleDict(heads)
+        self.tasks, self.heads = task_of_head, nn.ModuleDict(heads)
 
     def require_heads(self, tasks: Iterable[Task], what: str) -> None:
         """Check that there is a matching head for each task; see `require_heads`."""
@@ -174,18 +175,18 @@ class MultiTaskModel(nn.Module):
         the heads. README.md is its model card.
         """
         info = self.info
-        with staged_directory(directory, "model.json") as place:
-            self.encoder.save_weights(place / WEIGHTS)
-            save_file(_plain(self.heads), place / HEADS)
-            self.tokeniser.save(place)
-            write_description(place, self.encoder.config, self.tasks.values(), info)
+        with staged_directory(directory, "model.json") as temporary:
+            self.encoder.save_weights(temporary / WEIGHTS)
+            save_file(_cpu_weights(self.heads), temporary / HEADS)
+            self.tokeniser.save(temporary)
+            write_description(temporary, self.encoder.config, self.tasks.values(), info)
             tasks = list(self.tasks.values())
             use = usage(tasks[0] if tasks else None, 'import mtkd\n\nmodel = mtkd.load("DIR")')
             files = SAVED.format(weights=WEIGHTS, heads=HEADS)
-            what = self.encoder.config.spec.family
-            card = model_card(what, tasks, info, use, files)
-            (place / "README.md").write_text(card, encoding="utf-8")
-            write_digests(place)
+            family = self.encoder.config.spec.family
+            card = model_card(family, tasks, info, use, files)
+            (temporary / "README.md").write_text(card, encoding="utf-8")
+            write_digests(temporary)
 
     @classmethod
     def load(cls, directory: Path) -> MultiTaskModel:
@@ -194,21 +195,21 @@ class MultiTaskModel(nn.Module):
         Raises:
             UserError: there is no model, a file is missing or damaged, or another version of mtkd wrote it.
         """
-        place = model_directory(directory)
+        path = model_directory(directory)
         saved = read_saved(directory)
-        if (place / EXPORT).is_file():
+        if (path / EXPORT).is_file():
             from mtkd.models.exported import ExportedModel
 
-            return ExportedModel(place, saved)
-        tokeniser = saved_tokeniser(place)
-        check_digests(place)
+            return ExportedModel(path, saved)
+        tokeniser = saved_tokeniser(path)
+        check_digests(path)
         model = cls(saved.encoder(), saved.tasks, tokeniser, saved.info)
         try:
-            model.encoder.load_weights(load_file(place / WEIGHTS))
-            model.heads.load_state_dict(load_file(place / HEADS))
+            model.encoder.load_weights(load_file(path / WEIGHTS))
+            model.heads.load_state_dict(load_file(path / HEADS))
         except Exception as error:  # safetensors and torch raise their own kinds for a damaged file
-            raise UserError(f"the weights in {place} are damaged: {str(error).splitlines()[0]}") from error
-        refuse_not_finite(model, str(place))
+            raise UserError(f"the weights in {path} are damaged: {str(error).splitlines()[0]}") from error
+        refuse_not_finite(model, str(path))
         return model.eval()
 
     @classmethod
@@ -225,5 +226,5 @@ class MultiTaskModel(nn.Module):
         return cls(encoder, [], Tokeniser.load(locate(name)), ModelInfo(max_length, base=name)).eval()
 
 
-def _plain(module: nn.Module) -> dict[str, Tensor]:
+def _cpu_weights(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().cpu().contiguous() for name, value in module.state_dict().items()}

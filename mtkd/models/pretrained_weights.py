@@ -23,11 +23,11 @@ _HINT = "if you trust the file, load the model with transformers and call `model
 _HINT += "which writes safetensors"
 
 
-def find_weights(place: str, local_files_only: bool) -> Path:
+def find_weights(name: str, local_files_only: bool) -> Path:
     """The file with a model's weights, or the index of its parts; a file of the hub is downloaded.
 
     Args:
-        place: a directory, or a name on the hub.
+        name: a directory, or a name on the hub.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -35,14 +35,14 @@ def find_weights(place: str, local_files_only: bool) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
-    folder = Path(place)
-    for name in (SAFETENSORS, INDEX, BIN):
-        if folder.is_dir():
-            if (folder / name).is_file():
-                return folder / name
+    directory = Path(name)
+    for file_name in (SAFETENSORS, INDEX, BIN):
+        if directory.is_dir():
+            if (directory / file_name).is_file():
+                return directory / file_name
         else:
             with contextlib.suppress(EntryNotFoundError):
-                return Path(hf_hub_download(place, name, local_files_only=local_files_only))
+                return Path(hf_hub_download(name, file_name, local_files_only=local_files_only))
     raise FileNotFoundError(f"it has neither {SAFETENSORS} nor {BIN}")
 
 
@@ -65,19 +65,19 @@ def load_pretrained(auto: Any, name: str, what: str, **options: Any) -> tuple[An
 
     fixed = {"trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
 
-    def load(place: str, local_files_only: bool) -> Any:
-        file = find_weights(place, local_files_only)
+    def load(location: str, local_files_only: bool) -> Any:
+        file = find_weights(location, local_files_only)
         with tempfile.TemporaryDirectory() as converted:
             if file.name == BIN:
                 save_file(read_bin(file), Path(converted) / SAFETENSORS, {"format": "pt"})
                 shutil.copy(file.with_name("config.json"), converted)
-                place = converted
-            more = {"dtype": torch.float32, "local_files_only": local_files_only, **options}
-            return auto.from_pretrained(place, **fixed, **more)
+                location = converted
+            loading_options = {"dtype": torch.float32, "local_files_only": local_files_only, **options}
+            return auto.from_pretrained(location, **fixed, **loading_options)
 
-    found: tuple[Any, dict[str, Any]] = load_named(load, name, what)
-    refuse_not_finite(found[0], name)
-    return found[0], set(found[1]["missing_keys"])
+    loaded: tuple[Any, dict[str, Any]] = load_named(load, name, what)
+    refuse_not_finite(loaded[0], name)
+    return loaded[0], set(loaded[1]["missing_keys"])
 
 
 def refuse_not_finite(module: nn.Module, where: str) -> None:
@@ -96,9 +96,9 @@ def read_bin(file: Path) -> dict[str, Tensor]:
     say(f"converting {file} to safetensors; nothing but its tensors is read")
     weights = read_torch_file(file, _EXPECTED, _HINT)
     values = weights.values() if isinstance(weights, dict) else [weights]
-    others = {type(value).__name__ for value in values if not isinstance(value, Tensor)}
-    if others or not isinstance(weights, dict):
-        problem = f"it is not a table of tensors, but holds {shorten(sorted(others)) or 'one tensor'}"
+    other_types = {type(value).__name__ for value in values if not isinstance(value, Tensor)}
+    if other_types or not isinstance(weights, dict):
+        problem = f"it is not a table of tensors, but holds {shorten(sorted(other_types)) or 'one tensor'}"
         raise UserError(f"{_REFUSED.format(file)}: {problem}", expected=_EXPECTED, hint=_HINT)
     return {str(name): tensor.contiguous().clone() for name, tensor in weights.items()}
 

@@ -57,13 +57,13 @@ class FactorisedEmbedding(nn.Module):
         """The whole table (V, d)."""
         return self.table.weight @ self.up.weight.T
 
-    def take(self, weight: Tensor) -> None:
+    def factorise_from(self, weight: Tensor) -> None:
         """Set the factors to the best least-squares approximation of a table (V, d), its truncated SVD."""
-        wide = weight.detach().double()
-        _, vectors = torch.linalg.eigh(wide.T @ wide)  # the right singular vectors, smallest values first
+        table = weight.detach().double()
+        _, vectors = torch.linalg.eigh(table.T @ table)  # the right singular vectors, smallest values first
         basis = vectors[:, -self.table.embedding_dim :]
         self.up.weight.data.copy_(basis)
-        self.table.weight.data.copy_(wide @ basis)
+        self.table.weight.data.copy_(table @ basis)
 
 
 def layer_parts(body: nn.Module, n_layers: int) -> list[dict[str, tuple[str, nn.Linear]]]:
@@ -72,8 +72,8 @@ def layer_parts(body: nn.Module, n_layers: int) -> list[dict[str, tuple[str, nn.
     Raises:
         UserError: the layers do not consist of attention (four maps) and a feed-forward layer (two maps).
     """
-    found = find_layers(body, n_layers)
-    layers = [] if found is None else list(found[1])
+    name_and_layers = find_layers(body, n_layers)
+    layers = [] if name_and_layers is None else list(name_and_layers[1])
     parts = [[(n, m) for n, m in layer.named_modules() if isinstance(m, nn.Linear)] for layer in layers]
     for maps in parts or [[]]:
         shapes = [tuple(m.weight.shape) for _, m in maps]
@@ -95,7 +95,7 @@ def resize_heads(body: nn.Module, n_layers: int, heads: int, head_size: int) -> 
             inner = heads * head_size
             sizes = (inner, old.out_features) if part == "output" else (old.in_features, inner)
             holder, _, last = name.rpartition(".")
-            setattr(layer.get_submodule(holder), last, _fresh(nn.Linear(*sizes), body))
+            setattr(layer.get_submodule(holder), last, _initialised(nn.Linear(*sizes), body))
         for module in layer.modules():
             if hasattr(module, "attention_head_size"):
                 module.attention_head_size = head_size  # type: ignore[assignment]
@@ -109,7 +109,7 @@ def resize_heads(body: nn.Module, n_layers: int, heads: int, head_size: int) -> 
                         setattr(module, name, value)
 
 
-def _fresh(linear: nn.Linear, body: nn.Module) -> nn.Linear:
+def _initialised(linear: nn.Linear, body: nn.Module) -> nn.Linear:
     nn.init.normal_(linear.weight, std=getattr(body.config, "initializer_range", 0.02))
     nn.init.zeros_(linear.bias)
     return linear
@@ -145,25 +145,26 @@ def prune_into(
             key = f"{prefix}.{number}.{name}"
             if weights[key].shape == value.shape:
                 weights[key] = value
-        kept = _kept(student_parts[number], importance, source - 1, head_size)
+        indices = _kept_indices(student_parts[number], importance, source - 1, head_size)
         for part, (name, _) in student_parts[number].items():
-            old = teacher_parts[source - 1][part][1]
-            along = 1 if part in ("output", "down") else 0
+            source_map = teacher_parts[source - 1][part][1]
+            axis = 1 if part in ("output", "down") else 0
             key = f"{prefix}.{number}.{name}"
-            weights[f"{key}.weight"] = old.weight.detach().index_select(along, kept[part])
-            weights[f"{key}.bias"] = old.bias.detach() if along else old.bias.detach()[kept[part]]
+            weights[f"{key}.weight"] = source_map.weight.detach().index_select(axis, indices[part])
+            bias = source_map.bias.detach()
+            weights[f"{key}.bias"] = bias if axis else bias[indices[part]]
     student.load_state_dict(weights)
     embeddings = student.get_input_embeddings()  # type: ignore[operator]
     if isinstance(embeddings, FactorisedEmbedding):
-        embeddings.take(teacher.get_input_embeddings().weight)  # type: ignore[operator]
+        embeddings.factorise_from(teacher.get_input_embeddings().weight)  # type: ignore[operator]
 
 
-def _kept(
+def _kept_indices(
     parts: dict[str, tuple[str, nn.Linear]], importance: Importance, layer: int, head_size: int
 ) -> dict[str, Tensor]:
     """For each part, which rows of the teacher's weights are kept (columns, for `output` and `down`)."""
     heads = parts["query"][1].out_features // head_size
     best = importance.heads[layer].topk(heads).indices.sort().values
-    of_heads = (best[:, None] * head_size + torch.arange(head_size)).flatten()
+    head_units = (best[:, None] * head_size + torch.arange(head_size)).flatten()
     units = importance.units[layer].topk(parts["up"][1].out_features).indices.sort().values
-    return {part: units if part in ("up", "down") else of_heads for part in PARTS}
+    return {part: units if part in ("up", "down") else head_units for part in PARTS}

@@ -60,41 +60,41 @@ def read_saved(directory: Path) -> SavedModel:
     return saved_in(model_directory(directory))
 
 
-def write_description(place: Path, config: EncoderConfig, tasks: Iterable[Task], info: ModelInfo) -> None:
+def write_description(directory: Path, config: EncoderConfig, tasks: Iterable[Task], info: ModelInfo) -> None:
     """Write the description of a model, which `saved_in` reads."""
     parts = {
         "format": FORMAT,
         "encoder": config.model_dump(),
         "tasks": [task.to_json() for task in tasks],
     }
-    write_json(place / "model.json", parts | vars(info))
+    write_json(directory / "model.json", parts | vars(info))
 
 
-def saved_in(place: Path) -> SavedModel:
+def saved_in(directory: Path) -> SavedModel:
     """Read the model.json of a directory.
 
     Raises:
         UserError: there is none, or another version of mtkd wrote it.
     """
-    check_digests(place, ["model.json"])
-    found = read_model_file(place)
-    info = ModelInfo(**{part.name: getattr(found, part.name) for part in fields(ModelInfo)})
-    return SavedModel(found.encoder, list(found.tasks), info, place / "model.json")
+    check_digests(directory, ["model.json"])
+    model_file = read_model_file(directory)
+    info = ModelInfo(**{part.name: getattr(model_file, part.name) for part in fields(ModelInfo)})
+    return SavedModel(model_file.encoder, list(model_file.tasks), info, directory / "model.json")
 
 
-def saved_tokeniser(place: Path) -> Tokeniser:
+def saved_tokeniser(directory: Path) -> Tokeniser:
     """Load the tokeniser that was saved next to a model or its description.
 
     Raises:
         UserError: its file is missing or damaged.
     """
-    if not (place / TOKENISER).is_file():  # transformers would silently create an empty one
+    if not (directory / TOKENISER).is_file():  # transformers would silently create an empty one
         raise UserError(
-            f"{place} has no {TOKENISER}, so the model cannot read text",
+            f"{directory} has no {TOKENISER}, so the model cannot read text",
             hint="copy the file from the directory in which the model was trained",
         )
-    check_digests(place, _TOKENISER_FILES)
-    return Tokeniser.load(str(place))
+    check_digests(directory, _TOKENISER_FILES)
+    return Tokeniser.load(str(directory))
 
 
 def is_saved_model(directory: Path) -> bool:
@@ -112,9 +112,9 @@ def model_directory(directory: Path) -> Path:
     Raises:
         UserError: neither contains a model.
     """
-    for place in (directory, directory / "model", from_hub(str(directory), "model.json") or directory):
-        if (place / "model.json").is_file() and any((place / file).is_file() for file in (WEIGHTS, EXPORT)):
-            return place
+    for path in (directory, directory / "model", from_hub(str(directory), "model.json") or directory):
+        if (path / "model.json").is_file() and any((path / file).is_file() for file in (WEIGHTS, EXPORT)):
+            return path
     if (directory / EXPORT).is_file() or any(directory.glob("model*.onnx")):
         raise UserError(f"the export {directory} lacks model.json or {EXPORT}", hint="export the model again")
     if str(directory) == DEFAULT_ENCODER:
@@ -126,13 +126,13 @@ def model_directory(directory: Path) -> Path:
     if not directory.is_dir():
         similar = similar_model(str(directory))
         encoder = similar if similar == DEFAULT_ENCODER else directory
-        beside = directory.parent != Path() and directory.parent.is_dir()
-        local = similar != DEFAULT_ENCODER and (similar or beside)
-        made = f"turn a pretrained encoder into a model with: mtkd refine --encoder {encoder} --out DIR"
+        parent_exists = directory.parent != Path() and directory.parent.is_dir()
+        is_local = similar != DEFAULT_ENCODER and (similar or parent_exists)
+        hint = f"turn a pretrained encoder into a model with: mtkd refine --encoder {encoder} --out DIR"
         raise UserError(
             f"there is no directory {directory}{did_you_mean_model(str(directory))}",
             expected="the directory of an mtkd model, which mtkd refine, distill and finetune write",
-            hint=None if local else made,
+            hint=None if is_local else hint,
         )
     raise UserError(
         f"{directory} does not contain an mtkd model",
@@ -153,8 +153,8 @@ def disk_bytes(directory: Path) -> int:
 
 def weight_files(directory: Path) -> list[Path]:
     """The files with the weights of a model, or with the weights and graphs of an exported one."""
-    place = model_directory(directory)
-    exported = (place / EXPORT).is_file()
-    names = read_export(place)["files"] if exported else (WEIGHTS, HEADS)
+    path = model_directory(directory)
+    exported = (path / EXPORT).is_file()
+    names = read_export(path)["files"] if exported else (WEIGHTS, HEADS)
     names = [name for name in names if not name.endswith(".json")]
-    return [place / name for name in names]
+    return [path / name for name in names]

@@ -27,14 +27,14 @@ def word_embeddings(file: Path, tokeniser: Tokeniser) -> Tensor:
         UserError: the file cannot be read, or has none of the words of the vocabulary.
     """
     ids: dict[str, int] = tokeniser.hf.get_vocab()
-    number = len(ids) - len(tokeniser.hf.all_special_tokens)
-    found, vectors = read_word_vectors(file, ids.keys())
-    if not found:
+    n_words = len(ids) - len(tokeniser.hf.all_special_tokens)
+    words, vectors = read_word_vectors(file, ids.keys())
+    if not words:
         raise UserError(
-            f"{file} has no vector for any of the {number:,} words of the vocabulary",
+            f"{file} has no vector for any of the {n_words:,} words of the vocabulary",
             expected="a text file of word vectors (word2vec, GloVe), with lower-case words",
         )
     table = torch.empty(len(ids), vectors.shape[1]).normal_(std=STD)
-    table[[ids[word] for word in found]] = torch.from_numpy(vectors.copy())
-    say(f"{len(found):,} of the {number:,} words of the vocabulary start from the vectors in {file}")
+    table[[ids[word] for word in words]] = torch.from_numpy(vectors.copy())
+    say(f"{len(words):,} of the {n_words:,} words of the vocabulary start from the vectors in {file}")
     return table

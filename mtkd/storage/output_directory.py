@@ -97,17 +97,17 @@ def check_directory(
         raise UserError(f"{path} is a file", hint="name a directory with `out`")
     existing = existing_identity(path, kind)
     identity = with_urls(identity)  # as it is recorded
-    known = existing is not None or _read_claim(path, kind) is not None
-    may_be_there = known and kind.tolerant and not overwrite
-    files = () if may_be_there else visible_files(path)
+    has_output = existing is not None or _read_claim(path, kind) is not None
+    others_allowed = has_output and kind.tolerant and not overwrite
+    files = () if others_allowed else visible_files(path)
     # no more than needed: `path` may be a whole disk
-    foreign = list(islice((file for file in files if not (known and kind.owns(file))), _NAMED + 1))
+    foreign = list(islice((file for file in files if not (has_output and kind.owns(file))), _NAMED + 1))
     if foreign:
-        more = ", ..." if len(foreign) > _NAMED else ""
+        and_more = ", ..." if len(foreign) > _NAMED else ""
         article = "an" if kind.name[0] in "aeiou" else "a"
         raise UserError(
             f"{path} holds files that do not belong to {article} {kind.name}: "
-            f"{', '.join(foreign[:_NAMED])}{more}",
+            f"{', '.join(foreign[:_NAMED])}{and_more}",
             hint="choose an empty or new directory with `out`",
         )
     if existing is None or overwrite:
@@ -115,9 +115,9 @@ def check_directory(
     if existing != identity and kind.has_only_records(path):
         return False
     if existing != identity:
-        how = difference() if difference else "it was made with other settings or from other data"
+        reason = difference() if difference else "it was made with other settings or from other data"
         raise UserError(
-            f"{path} holds another {kind.name}: {how}",
+            f"{path} holds another {kind.name}: {reason}",
             hint="resume it with its own settings, replace it with `overwrite=True`, or choose another "
             "directory with `out`",
         )
@@ -169,7 +169,7 @@ def open_directory(
             yield
             if kind.finished(path):
                 _remove_files(path, [file for file in _owned(path, kind) if _matches(kind.work, file)])
-                folders = [place for place in path.rglob("*") if place.is_dir()]
+                folders = [entry for entry in path.rglob("*") if entry.is_dir()]
                 _remove_folders(path, [f for f in folders if _matches(kind.work, str(f.relative_to(path)))])
                 (path / CLAIM).unlink(missing_ok=True)
         except BaseException:
@@ -213,10 +213,10 @@ def _owned(path: Path, kind: OutputKind) -> list[str]:
 
 
 def _remove_files(path: Path, files: Iterable[str]) -> None:
-    places = [path / file for file in files]
-    for place in places:
-        place.unlink()
-    _remove_folders(path, (folder for place in places for folder in place.parents))
+    paths = [path / file for file in files]
+    for file_path in paths:
+        file_path.unlink()
+    _remove_folders(path, (folder for file_path in paths for folder in file_path.parents))
 
 
 def _remove_folders(path: Path, folders: Iterable[Path]) -> None:
@@ -231,20 +231,20 @@ def _remove_folders(path: Path, folders: Iterable[Path]) -> None:
 def visible_files(path: Path) -> Iterator[str]:
     """The relative paths of all files, except hidden files and the contents of hidden folders."""
     for folder, folders, files in os.walk(path):
-        place = Path(folder)
-        links = [name for name in folders if (place / name).is_symlink()]
+        directory = Path(folder)
+        links = [name for name in folders if (directory / name).is_symlink()]
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files + links):
             if not name.startswith("."):
-                yield (place / name).relative_to(path).as_posix()
+                yield (directory / name).relative_to(path).as_posix()
 
 
 def _remove_leftovers(path: Path) -> None:
     """Remove temporary files that killed processes left, except in hidden folders and other outputs."""
     for folder, folders, files in os.walk(path):
-        place = Path(folder)
-        if place != path and LOCK in files:
+        directory = Path(folder)
+        if directory != path and LOCK in files:
             folders.clear()
             continue
-        remove_leftovers(place)
+        remove_leftovers(directory)
         folders[:] = [name for name in folders if not name.startswith(".")]

@@ -51,16 +51,16 @@ def remote_paths(
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
         kinds = {param.kind: name for name, param in signature.parameters.items()}
-        more = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
+        var_keyword = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
-                given = signature.bind(*args, **kwargs)
+                bound = signature.bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{function.__name__}() {error}{_similar(kwargs, signature)}") from None
-            values = {name: value for name, value in given.arguments.items() if name != more}
-            values |= given.arguments.get(more, {})
+            values = {name: value for name, value in bound.arguments.items() if name != var_keyword}
+            values |= bound.arguments.get(var_keyword, {})
             for name, value in values.items():
                 parts = value if isinstance(value, list | tuple) else [value]
                 if name not in (*inputs, out) and (urls := list(filter(None, map(url_of, parts)))):
@@ -73,19 +73,19 @@ def remote_paths(
                 if out in values and mirror:
                     values[out] = stack.enter_context(_staged(mirror)) if uploads else mirror.path
                 for name, value in values.items():
-                    held = given.arguments if name in given.arguments else given.arguments[more]
-                    held[name] = value
-                return function(*given.args, **given.kwargs)
+                    arguments = bound.arguments if name in bound.arguments else bound.arguments[var_keyword]
+                    arguments[name] = value
+                return function(*bound.args, **bound.kwargs)
 
         return call
 
     return wrap
 
 
-def _similar(given: Iterable[str], signature: inspect.Signature) -> str:
+def _similar(names: Iterable[str], signature: inspect.Signature) -> str:
     """`(did you mean 'NAME'?)` for the first argument that a function does not have."""
-    odd = next((name for name in given if name not in signature.parameters), None)
-    return did_you_mean(odd, list(signature.parameters)) if odd else ""
+    unknown = next((name for name in names if name not in signature.parameters), None)
+    return did_you_mean(unknown, list(signature.parameters)) if unknown else ""
 
 
 def _local(name: str, value: Any) -> Any:
@@ -119,7 +119,7 @@ def _mirror(out: Any) -> Mirror | None:
 def _staged(mirror: Mirror) -> Iterator[Path]:
     """The local copy of an output, as it is at its URL or as an interrupted call left it; uploads it."""
     with locked(mirror.folder, wait=True):
-        _take_up(mirror)
+        _copy_from_url(mirror)
     try:
         yield mirror.path
     except BaseException:
@@ -136,7 +136,7 @@ def _files(mirror: Mirror) -> list[str]:
     return [""] if mirror.path.is_file() else list(visible_files(mirror.path))
 
 
-def _take_up(mirror: Mirror) -> None:
+def _copy_from_url(mirror: Mirror) -> None:
     """Copy what is at the URL, unless the local copy has something that is not uploaded yet.
 
     Raises:
@@ -145,7 +145,7 @@ def _take_up(mirror: Mirror) -> None:
     versions = mirror.versions(missing=True)
     if UPLOADING in versions:  # by a call that was interrupted; what it has uploaded counts as nothing
         finished = not has_claim(mirror.path) and _identity(mirror)
-        if finished and finished != _mark(mirror)["output"]:
+        if finished and finished != _read_mark(mirror)["output"]:
             raise UserError(
                 f"the upload of another output to {mirror.url} was interrupted",
                 expected="that it is finished first: by the same command, on the same machine",
@@ -165,12 +165,12 @@ def _take_up(mirror: Mirror) -> None:
     mirror.pull(versions)
 
 
-def _mark(mirror: Mirror) -> dict[str, Any]:
+def _read_mark(mirror: Mirror) -> dict[str, Any]:
     """What marks an upload that is not finished: the names of its files, and its identity."""
     system, root = mirror.system()
     with remote_errors(f"cannot read {mirror.url}"):
-        found: dict[str, Any] = json.loads(system.cat_file(f"{root}/{UPLOADING}"))
-    return found
+        mark: dict[str, Any] = json.loads(system.cat_file(f"{root}/{UPLOADING}"))
+    return mark
 
 
 def _identity(mirror: Mirror) -> str:
@@ -196,21 +196,21 @@ def _upload(mirror: Mirror) -> None:
     with remote_errors(f"cannot upload to {mirror.url}", hint):
         versions = mirror.versions(missing=True)
         (system, root), known, files = mirror.system(), mirror.known(versions), _files(mirror)
-        mark = f"{root}/{UPLOADING}"
+        mark_file = f"{root}/{UPLOADING}"
         if UPLOADING in versions:
-            ours = {*mirror.index(), *_mark(mirror)["files"]}
+            our_files = {*mirror.index(), *_read_mark(mirror)["files"]}
         else:
             _refuse_changes(mirror, versions)
-            ours = set(versions)
-        gone = ours & versions.keys() - set(files) - {UPLOADING}
-        if not gone and UPLOADING not in versions and known.keys() >= set(files):
+            our_files = set(versions)
+        outdated = our_files & versions.keys() - set(files) - {UPLOADING}
+        if not outdated and UPLOADING not in versions and known.keys() >= set(files):
             return
 
         def put(file: str) -> str:
-            place, target = mirror.path / file, f"{root}/{file}" if file else root
+            source, target = mirror.path / file, f"{root}/{file}" if file else root
             make_folder(target.rpartition("/")[0])
-            system.put_file(str(place), target)
-            return uploaded(str(place.stat().st_size))
+            system.put_file(str(source), target)
+            return uploaded(str(source.stat().st_size))
 
         def make_folder(path: str) -> None:
             if not system.async_impl:  # object stores have no folders
@@ -218,21 +218,21 @@ def _upload(mirror: Mirror) -> None:
 
         if "" in files:
             mirror.copy_each("uploading", put, files, {})
-            _note_uploaded(mirror)
+            _record_uploaded(mirror)
             return
         make_folder(root)
-        about = {"files": sorted(ours | set(files)), "output": _identity(mirror)}
-        system.pipe_file(mark, json.dumps(about).encode())
+        mark_content = {"files": sorted(our_files | set(files)), "output": _identity(mirror)}
+        system.pipe_file(mark_file, json.dumps(mark_content).encode())
         markers = [file for file in _MARKERS if file in files]
-        for file in sorted(gone | versions.keys() & set(_MARKERS)):
+        for file in sorted(outdated | versions.keys() & set(_MARKERS)):
             system.rm_file(f"{root}/{file}")
-        rest = [file for file in files if file not in known and file not in markers]
-        mirror.copy_each("uploading", put, rest, known, last=markers)
-        _note_uploaded(mirror)
-        system.rm_file(mark)
+        others = [file for file in files if file not in known and file not in markers]
+        mirror.copy_each("uploading", put, others, known, last=markers)
+        _record_uploaded(mirror)
+        system.rm_file(mark_file)
 
 
-def _note_uploaded(mirror: Mirror) -> None:
+def _record_uploaded(mirror: Mirror) -> None:
     """Write the index of what has been uploaded, with the versions that the file system gives the files."""
     versions = mirror.versions(missing=True)
     unknown = {file: [None, *mirror.stamp(file)] for file, version in versions.items() if version is None}

@@ -2,8 +2,8 @@
 
 The shards are planned from the job alone, so their content does not depend on which process writes them or
 when. Each file records the key of the job, a digest of everything that affects its content. After an
-interruption, shards with the right key are kept and only the missing ones are made. The manifest is written
-last and has the digest and size of every file, so that damaged files can be found and made again.
+interruption, shards with the right key are kept and only the missing ones are written. The manifest comes
+last and has the digest and size of every file, so that damaged files can be found and written again.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ class ShardedOutput:
         Args:
             recorded: entries of an existing manifest, to compare the digests of those files as well.
         """
-        known = {entry.file: entry for entry in recorded}
+        entry_of = {entry.file: entry for entry in recorded}
 
         def finished(shard: PlannedShard) -> bool:
             footer = self.format.read_footer(self.directory / shard.file)
             if footer is None or footer.key != self.key:
                 return False
-            entry = known.get(shard.file)
+            entry = entry_of.get(shard.file)
             return entry is None or entry.damage(self.directory, digest=True) is None
 
         return [shard for shard in self.shards if not finished(shard)]
@@ -128,17 +128,17 @@ class ShardedOutput:
             UserError: the disk is full (finished shards are kept), or a worker process died.
         """
         ranks.wait()  # all processes must have listed the missing shards before any of them writes
-        own = shards[ranks.number :: ranks.count]
+        local_shards = shards[ranks.number :: ranks.count]
 
         def advance_for_all(count: int) -> None:
             advance(count * ranks.count)
 
         written = {}
-        if own and workers.should_make(len(own), loads=setup is not None):
-            written = self._write_in_workers(own, make, setup, inputs, workers, advance_for_all)
-        elif own:
+        if local_shards and workers.should_make(len(local_shards), loads=setup is not None):
+            written = self._write_in_workers(local_shards, make, setup, inputs, workers, advance_for_all)
+        elif local_shards:
             make = make or setup()  # type: ignore[misc]
-            for shard in own:
+            for shard in local_shards:
                 self.write_shard(shard, make(inputs(shard), advance_for_all))
         ranks.wait()
         return written
@@ -175,7 +175,7 @@ class ShardedOutput:
         running: dict[Any, PlannedShard] = {}
         written: dict[str, ShardEntry] = {}
         output = replace(self, directory=self.directory.resolve(), shards=())  # workers may run elsewhere
-        first = () if setup else (make,)
+        first_argument = () if setup else (make,)
 
         def collect() -> None:
             for handle in pool.finished(running):
@@ -187,7 +187,7 @@ class ShardedOutput:
             for shard in shards:
                 if len(running) > pool.size:  # send the rows only when a worker is nearly free
                     collect()
-                running[pool.submit(_make_shard, *first, output, shard, inputs(shard))] = shard
+                running[pool.submit(_make_shard, *first_argument, output, shard, inputs(shard))] = shard
             while running:
                 collect()
         for folder in {(self.directory / shard.file).parent for shard in shards}:

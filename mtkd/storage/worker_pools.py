@@ -132,13 +132,13 @@ class RayPool(WorkerPool):
             import ray
         except ModuleNotFoundError as error:
             raise UserError("`engine=ray` needs the package ray", hint="pip install 'mtkd[ray]'") from error
-        self._ray, self._own = ray, not ray.is_initialized()
+        self._ray, self._started_ray = ray, not ray.is_initialized()
         try:
-            if self._own:
+            if self._started_ray:
                 self._on_sigterm = signal.getsignal(signal.SIGTERM)
                 ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
                 # Ray's handler ends the process before what is unfinished could be tidied up
-                _on_sigterm(_leave if self._on_sigterm == signal.SIG_DFL else self._on_sigterm)
+                _on_sigterm(_exit_on_signal if self._on_sigterm == signal.SIG_DFL else self._on_sigterm)
         except (ConnectionError, ValueError) as error:
             raise UserError(
                 f"there is no Ray cluster at {address!r}: {str(error).splitlines()[0]}",
@@ -151,10 +151,10 @@ class RayPool(WorkerPool):
         self._actor_of: dict[Any, int] = {}  # handle -> index of its actor
         self._open: set[Any] = set()  # handles whose results were not asked for
         if setup is not None:
-            places = max(1, gpus or cpus)
-            self.size = min(size or places, places)  # more would wait for a place
-            place = {"num_gpus": 1, "num_cpus": 0} if gpus else {"num_cpus": 1}
-            actor = ray.remote(**place, max_restarts=-1, max_task_retries=_RETRIES)(Worker)
+            slots = max(1, gpus or cpus)
+            self.size = min(size or slots, slots)  # more would wait for a slot
+            resources = {"num_gpus": 1, "num_cpus": 0} if gpus else {"num_cpus": 1}
+            actor = ray.remote(**resources, max_restarts=-1, max_task_retries=_RETRIES)(Worker)
             self._actors = [actor.remote(setup) for _ in range(self.size)]
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -197,7 +197,7 @@ class RayPool(WorkerPool):
             self._ray.kill(actor)
         if self._open:  # nothing may be written after this: the directory will be unlocked
             self._ray.wait(list(self._open), num_returns=len(self._open))
-        if self._own:
+        if self._started_ray:
             self._ray.shutdown()
             _on_sigterm(self._on_sigterm)
 
@@ -207,7 +207,7 @@ def _on_sigterm(handler: Any) -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def _leave(number: int, frame: Any) -> None:
+def _exit_on_signal(number: int, frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
@@ -238,12 +238,12 @@ class Worker:
         self._setup = setup
 
     @cached_property
-    def _made(self) -> Any:
+    def _setup_result(self) -> Any:
         return self._setup()
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a function; before the first one, call the setup."""
-        return function(self._made, *arguments)
+        return function(self._setup_result, *arguments)
 
 
 _worker: Worker  # of a process of `LocalPool` with a setup

@@ -84,8 +84,8 @@ class Contents(Record):
     @staticmethod
     def of(need: OutputSpec, dtype: Dtype, shape: EncoderSpec, max_length: int) -> Contents:
         """The contents that provide the given outputs."""
-        kept = replace(need, scores=frozenset(), query=need.query | need.scores, key=need.key | need.scores)
-        return Contents(kept, dtype, shape, max_length)
+        stored = replace(need, scores=frozenset(), query=need.query | need.scores, key=need.key | need.scores)
+        return Contents(stored, dtype, shape, max_length)
 
     @property
     def offers(self) -> OutputSpec:
@@ -100,28 +100,28 @@ class Contents(Record):
     def fields(self, outputs: LogitsLayout) -> list[Field]:
         """The tensors in the shards of a task."""
         need, shape = self.need, self.shape
-        found = []
+        tensors = []
         if need.tokens or (need.logits and outputs.per == "token"):
-            found.append(Field("tokens", "row", (), torch.int32))
+            tensors.append(Field("tokens", "row", (), torch.int32))
         if need.logits:
-            found.append(Field("logits", outputs.per, (outputs.count,), torch.float32))
+            tensors.append(Field("logits", outputs.per, (outputs.count,), torch.float32))
         if need.pooled:
-            found += self._vectors("pooled", "row", (shape.pooled,))
+            tensors += self._vectors("pooled", "row", (shape.pooled,))
         if need.cls:
-            found += self._vectors("cls", "row", (len(need.cls), shape.width))
+            tensors += self._vectors("cls", "row", (len(need.cls), shape.width))
         for kind in OF_TOKENS:
             if layers := self.layers(kind):
                 width = shape.width if kind == "hidden" else shape.attention
-                found += self._vectors(kind, "token", (len(layers), width))
+                tensors += self._vectors(kind, "token", (len(layers), width))
         if need.selection:
-            found.append(Field("kept", "row", (), torch.int32))
+            tensors.append(Field("kept", "row", (), torch.int32))
             depth, units = len(need.selected), need.selection.kept_units(shape.width)
-            narrow = torch.uint8 if self.max_length <= 256 else torch.int16
-            found.append(Field("selected.positions", "kept", (depth,), narrow))
-            found += self._vectors("selected.values", "kept", (depth, units))
+            position_dtype = torch.uint8 if self.max_length <= 256 else torch.int16
+            tensors.append(Field("selected.positions", "kept", (depth,), position_dtype))
+            tensors += self._vectors("selected.values", "kept", (depth, units))
             if self.dynamic:
-                found.append(Field("selected.units", "kept", (depth, -(-shape.width // 8)), torch.uint8))
-        return found
+                tensors.append(Field("selected.units", "kept", (depth, -(-shape.width // 8)), torch.uint8))
+        return tensors
 
     @property
     def dynamic(self) -> bool:
@@ -140,9 +140,9 @@ class Contents(Record):
         need = self.need
         lines = ["logits, fp32"] if need.logits else []
         lines += [f"pooled row vectors, {self.dtype}"] if need.pooled else []
-        for kind, words in BY_LAYER.items():
+        for kind, description in BY_LAYER.items():
             if layers := self.layers(kind):
-                lines.append(f"{words} of layers {', '.join(map(str, layers))}, {self.dtype}")
+                lines.append(f"{description} of layers {', '.join(map(str, layers))}, {self.dtype}")
         if need.selection:
             layers = self.layers("selected")
             lines.append(
@@ -170,13 +170,13 @@ def pack_outputs(outputs: ModelOutput, contents: Contents) -> dict[str, Tensor]:
     Returns:
         field -> entries, with rows in the order of the batch.
     """
-    found: dict[str, Tensor] = {}
+    entries: dict[str, Tensor] = {}
     need = contents.need
     if need.logits and outputs.logits is not None:
         logits = outputs.logits.float()
         if logits.dim() == 3 and outputs.mask is not None:
             logits = logits.transpose(1, 2)[outputs.mask]
-        found["logits"] = logits
+        entries["logits"] = logits
     vectors: dict[str, Tensor] = {}
     if need.pooled and outputs.pooled is not None:
         vectors["pooled"] = outputs.pooled
@@ -189,17 +189,17 @@ def pack_outputs(outputs: ModelOutput, contents: Contents) -> dict[str, Tensor]:
     if need.selection:
         parts = [outputs.selected[layer] for layer in contents.layers("selected")]
         valid = parts[0].valid
-        found["selected.positions"] = torch.stack([part.positions[valid] for part in parts], 1)
+        entries["selected.positions"] = torch.stack([part.positions[valid] for part in parts], 1)
         units = torch.stack([part.units[valid] for part in parts], 1)  # (K, depth, d)
         values = torch.stack([part.values[valid] for part in parts], 1)
-        kept = need.selection.kept_units(contents.shape.width)
-        vectors["selected.values"] = values[units].view(*values.shape[:-1], kept)
+        n_kept = need.selection.kept_units(contents.shape.width)
+        vectors["selected.values"] = values[units].view(*values.shape[:-1], n_kept)
         if contents.dynamic:
             bits = np.packbits(units.cpu().numpy(), axis=-1, bitorder="little")
-            found["selected.units"] = torch.from_numpy(bits)
+            entries["selected.units"] = torch.from_numpy(bits)
     for name, values in vectors.items():
-        found |= _encode(name, values.float(), contents.dtype)
-    return {name: values.cpu() for name, values in found.items()}
+        entries |= _encode(name, values.float(), contents.dtype)
+    return {name: values.cpu() for name, values in entries.items()}
 
 
 def _encode(name: str, values: Tensor, dtype: Dtype) -> dict[str, Tensor]:

@@ -24,14 +24,14 @@ _AGAIN = "build the store again with `overwrite=True`"
 
 def row_digests(rows: Rows) -> np.ndarray:
     """(n,) uint64: a digest of each row's texts."""
-    found = np.empty(len(rows), np.uint64)
+    digests = np.empty(len(rows), np.uint64)
     end = 0
     for part in rows.parts():
         columns = zip(*(column.to_pylist() for column in part.texts), strict=True)
         raw = (blake2b("\x00".join(texts).encode(), digest_size=8).digest() for texts in columns)
-        found[end : end + len(part)] = np.frombuffer(b"".join(raw), np.uint64)
+        digests[end : end + len(part)] = np.frombuffer(b"".join(raw), np.uint64)
         end += len(part)
-    return found
+    return digests
 
 
 def write_rows(directory: Path, rows: Rows, shards: Sequence[PlannedShard]) -> None:

@@ -85,12 +85,14 @@ class Shard:
     def check(self, fields: Iterable[Field], rows: int) -> None:
         """Check that it has these fields for so many rows; raises ValueError."""
         for field in fields:
-            found = self.views[field.name]
+            values = self.views[field.name]
             entries = rows if field.per == "row" else int(self.offsets[field.per][-1])
             stored = torch.empty(0, dtype=torch.int16 if field.dtype == torch.bfloat16 else field.dtype)
-            wanted = (entries, *field.shape), stored.numpy().dtype
-            if (found.shape, found.dtype) != wanted:
-                raise ValueError(f"{field.name} has {found.shape} {found.dtype}, not {wanted[0]} {wanted[1]}")
+            expected = (entries, *field.shape), stored.numpy().dtype
+            if (values.shape, values.dtype) != expected:
+                raise ValueError(
+                    f"{field.name} has {values.shape} {values.dtype}, not {expected[0]} {expected[1]}"
+                )
 
     def read_ahead(self) -> None:
         """Tell the operating system that the whole shard will be read soon."""
@@ -118,25 +120,25 @@ class ShardReader:
         self._sizes = {shard.file: shard.bytes for shard in manifest.shards}
         self._checked: set[str] = set()
 
-    def read(self, task: str, places: np.ndarray, fields: list[Field]) -> dict[str, Tensor]:
+    def read(self, task: str, positions: np.ndarray, fields: list[Field]) -> dict[str, Tensor]:
         """Read the fields of some rows, padded to the longest row.
 
         Args:
-            places: (B,) positions of the rows in the order of the store.
+            positions: (B,) positions of the rows in the order of the store.
 
         Returns:
             name -> (B, *shape) for fields with one entry per row, else (B, n, *shape), where n is the largest
             count; the entries beyond a row's count are undefined.
         """
-        parts = self._parts(task, places)
+        parts = self._parts(task, positions)
         per_row = {per: counts for per, counts in (("token", "tokens"), ("kept", "kept"))}
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         widths = {}
         for field in fields:
             if field.per == "row":
-                found[field.name] = self._rows(field, parts, len(places))
+                tensors[field.name] = self._rows(field, parts, len(positions))
                 if field.name in per_row.values():
-                    widths[field.name] = int(found[field.name].max()) if len(places) else 0
+                    widths[field.name] = int(tensors[field.name].max()) if len(positions) else 0
         grids: dict[str, list[np.ndarray]] = {}
         for field in fields:
             if field.per != "row":
@@ -145,27 +147,27 @@ class ShardReader:
                     grids[field.per] = [
                         shard.offsets[field.per][slots][:, None] + width for shard, slots, _ in parts
                     ]
-                found[field.name] = self._padded(field, parts, grids[field.per], len(places))
-        return found
+                tensors[field.name] = self._padded(field, parts, grids[field.per], len(positions))
+        return tensors
 
-    def read_ahead(self, task: str, places: np.ndarray) -> None:
+    def read_ahead(self, task: str, positions: np.ndarray) -> None:
         """Start reading the shards of some rows from disk in the background."""
         shards = self._shards[task]
-        for number in np.unique(np.searchsorted(self._starts[task], places, side="right") - 1):
+        for number in np.unique(np.searchsorted(self._starts[task], positions, side="right") - 1):
             if shards[number].file not in self._open:
                 self._shard(shards[number]).read_ahead()
 
-    def _parts(self, task: str, places: np.ndarray) -> list[tuple[Shard, np.ndarray, np.ndarray]]:
+    def _parts(self, task: str, positions: np.ndarray) -> list[tuple[Shard, np.ndarray, np.ndarray]]:
         """(shard, row indices inside it, their positions in the batch) for each shard that holds a row."""
         starts = self._starts[task]
-        numbers = np.searchsorted(starts, places, side="right") - 1
+        numbers = np.searchsorted(starts, positions, side="right") - 1
         touched = np.unique(numbers)
-        found = []
+        parts = []
         for number in touched:
-            where = np.flatnonzero(numbers == number) if len(touched) > 1 else np.arange(len(places))
+            batch_rows = np.flatnonzero(numbers == number) if len(touched) > 1 else np.arange(len(positions))
             shard = self._shard(self._shards[task][number])
-            found.append((shard, places[where] - starts[number], where))
-        return found
+            parts.append((shard, positions[batch_rows] - starts[number], batch_rows))
+        return parts
 
     def _shard(self, shard: ShardEntry) -> Shard:
         if shard.file in self._open:
@@ -190,8 +192,8 @@ class ShardReader:
             shard, slots, _ = parts[0]
             return _tensor(shard.views[field.name].take(slots, axis=0), field)
         out = np.empty((count, *field.shape), parts[0][0].views[field.name].dtype)
-        for shard, slots, where in parts:
-            out[where] = shard.views[field.name].take(slots, axis=0)
+        for shard, slots, batch_rows in parts:
+            out[batch_rows] = shard.views[field.name].take(slots, axis=0)
         return _tensor(out, field)
 
     def _padded(self, field: Field, parts: list, grids: list[np.ndarray], count: int) -> Tensor:
@@ -200,11 +202,11 @@ class ShardReader:
             return _tensor(parts[0][0].views[field.name].take(grids[0], axis=0, mode="clip"), field)
         first = parts[0][0].views[field.name]
         out = np.empty((count, grids[0].shape[1], *field.shape), first.dtype)
-        for (shard, _, where), grid in zip(parts, grids, strict=True):
-            out[where] = shard.views[field.name].take(grid, axis=0, mode="clip")
+        for (shard, _, batch_rows), grid in zip(parts, grids, strict=True):
+            out[batch_rows] = shard.views[field.name].take(grid, axis=0, mode="clip")
         return _tensor(out, field)
 
 
 def _tensor(values: np.ndarray, field: Field) -> Tensor:
-    found = torch.from_numpy(values)
-    return found.view(torch.bfloat16) if field.dtype == torch.bfloat16 else found
+    tensor = torch.from_numpy(values)
+    return tensor.view(torch.bfloat16) if field.dtype == torch.bfloat16 else tensor

@@ -91,19 +91,21 @@ def write_missing_shards(
     """
     output = ShardedOutput(out, job.key, job.shards, SafetensorsFormat())
     missing = output.missing(recorded)
-    total, left = total_size(job.shards), total_size(missing)
+    total, remaining = total_size(job.shards), total_size(missing)
     options = job.contents, job.precision, job.batch_size
-    here = partial(shard_maker, lambda: job.teacher, *options, accelerator.device)
+    setup = partial(shard_maker, lambda: job.teacher, *options, accelerator.device)
+    if load and workers.in_other_processes:
+        setup = partial(shard_maker, load, *options)
 
     def inputs(shard: PlannedShard) -> tuple[Task, Encoded]:
         rows = job.data[shard.task].take(np.asarray(shard.rows))
         release_pages()
         return job.tasks[shard.task], rows
 
-    with progress("teacher", total, done=total - left) as advance:
+    with progress("teacher", total, done=total - remaining) as advance:
         written = output.write(
             missing,
-            setup=partial(shard_maker, load, *options) if load and workers.in_other_processes else here,
+            setup=setup,
             inputs=inputs,
             workers=workers,
             ranks=ProcessGroup.of(accelerator),
@@ -154,15 +156,15 @@ def shard_tensors(
     collate = Collator(source.model.reader)
     for numbers in length_sorted_batches(rows, collate.reader, batch_size):
         batch = collate(rows, numbers)
-        found = pack_outputs(source.outputs(task, batch.to(device)), contents)
+        packed = pack_outputs(source.outputs(task, batch.to(device)), contents)
         indices = torch.from_numpy(batch.indices)
         for field in fields:
-            if field.name not in found:
+            if field.name not in packed:
                 continue
-            _refuse_not_finite(found[field.name], field, rows, batch, counts)
+            _refuse_not_finite(packed[field.name], field, rows, batch, counts)
             starts, count = offsets[field.per][indices], counts[field.per][indices]
             steps = torch.arange(int(count.sum())) - torch.repeat_interleave(count.cumsum(0) - count, count)
-            tensors[field.name][torch.repeat_interleave(starts, count) + steps] = found[field.name].to(
+            tensors[field.name][torch.repeat_interleave(starts, count) + steps] = packed[field.name].to(
                 field.dtype
             )
         advance(len(batch))
@@ -181,10 +183,10 @@ def check_scores(job: StoreJob, device: torch.device) -> None:
     name, rows = next(iter(job.data.items()))
     need = OutputSpec(scores=layers, query=layers, key=layers)
     batch = Collator(job.teacher.reader)(rows, np.arange(1)).to(device)
-    found = OnlineTeacher(job.teacher, need).outputs(job.tasks[name], batch)
+    outputs = OnlineTeacher(job.teacher, need).outputs(job.tasks[name], batch)
     for layer in layers:
-        again = scores_of(found.query[layer], found.key[layer], job.contents.shape.heads)
-        if not torch.allclose(again, found.scores[layer], rtol=1e-3, atol=1e-3):
+        recomputed = scores_of(outputs.query[layer], outputs.key[layer], job.contents.shape.heads)
+        if not torch.allclose(recomputed, outputs.scores[layer], rtol=1e-3, atol=1e-3):
             raise UserError(
                 f"the attention scores of {job.contents.shape.family!r} are not just products of queries "
                 "and keys, so a store cannot keep them",
@@ -200,10 +202,10 @@ def length_sorted_batches(rows: Encoded, reader: Reader, size: int) -> list[np.n
 
 def _counts(contents: Contents, teacher: MultiTaskModel, rows: Encoded) -> dict[str, Tensor]:
     """ "row", "token" and "kept" -> (n,) int64 number of entries of each row."""
-    lengths, kept = entry_counts(contents, teacher, rows)
+    lengths, n_kept = entry_counts(contents, teacher, rows)
     ones = np.ones(len(rows), np.int64)
     return {
-        per: torch.from_numpy(count) for per, count in (("row", ones), ("token", lengths), ("kept", kept))
+        per: torch.from_numpy(count) for per, count in (("row", ones), ("token", lengths), ("kept", n_kept))
     }
 
 
@@ -214,9 +216,9 @@ def entry_counts(contents: Contents, teacher: MultiTaskModel, rows: Encoded) -> 
     selection = contents.need.selection
     if selection is None:
         return lengths, np.zeros_like(lengths)
-    ends = sum(map(len, reader.layout(len(rows.texts)).specials[1:]))
-    kept = lengths - ends if selection.without_ends else lengths
-    return lengths, kept if selection.tokens is None else np.minimum(kept, selection.tokens)
+    n_separators = sum(map(len, reader.layout(len(rows.texts)).specials[1:]))
+    n_kept = lengths - n_separators if selection.without_ends else lengths
+    return lengths, n_kept if selection.tokens is None else np.minimum(n_kept, selection.tokens)
 
 
 def _refuse_not_finite(
@@ -224,9 +226,9 @@ def _refuse_not_finite(
 ) -> None:
     if not values.is_floating_point() or bool(values.isfinite().all()):
         return
-    bad = int(torch.nonzero(~values.flatten(1).isfinite().all(1))[0])
+    bad_entry = int(torch.nonzero(~values.flatten(1).isfinite().all(1))[0])
     ends = counts[field.per][torch.from_numpy(batch.indices)].cumsum(0)
-    row = int(torch.searchsorted(ends, bad, right=True))
+    row = int(torch.searchsorted(ends, bad_entry, right=True))
     uid = rows.uids[int(batch.indices[row])].as_py()
     raise UserError(
         f"the teacher's {field.of} for {uid} ({rows.task}) is not finite",

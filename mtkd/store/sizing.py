@@ -13,7 +13,7 @@ from mtkd.store.shard_files import header_bytes
 from tasks.errors import UserError
 
 # Findings of the paper (sections 4 and 5): more units than this do not help or even harm (figures 8 and 9), a
-# smaller share of the tokens or of the width than this lowers the scores (figures 4, 5 and 7), and one or two
+# smaller fraction of the tokens or the width than this lowers the scores (figures 4, 5 and 7), and one or two
 # layers do as well as all (figure 3).
 MOST_UNITS, LEAST_LENGTH, LEAST_WIDTH, MOST_TOKENS = 10.0, 0.05, 0.2, 50
 
@@ -28,8 +28,8 @@ class Counted:
 
     def entries(self, tokens: int | None) -> dict[str, int]:
         """Number of entries of each kind of field if at most `tokens` tokens per row are kept."""
-        kept = self.eligible if tokens is None else np.minimum(self.eligible, tokens)
-        return {"row": len(self.tokens), "token": int(self.tokens.sum()), "kept": int(kept.sum())}
+        n_kept = self.eligible if tokens is None else np.minimum(self.eligible, tokens)
+        return {"row": len(self.tokens), "token": int(self.tokens.sum()), "kept": int(n_kept.sum())}
 
 
 def sizes(contents: Contents, tasks: Mapping[str, Counted], shards: int, tables: int) -> dict[str, int]:
@@ -40,14 +40,16 @@ def sizes(contents: Contents, tasks: Mapping[str, Counted], shards: int, tables:
         tables: bytes of the row indices.
     """
     selection = contents.need.selection
-    found: dict[str, int] = {}
+    bytes_of: dict[str, int] = {}
     for counted in tasks.values():
         entries = counted.entries(selection.tokens if selection else None)
         for field in contents.fields(counted.outputs):
             kind = "index" if field.name in ("tokens", "kept") else field.of
-            found[kind] = found.get(kind, 0) + entries[field.per] * field.bytes
-    found["index"] = found.get("index", 0) + shards * header_bytes(contents.fields(LogitsLayout(1))) + tables
-    return found
+            bytes_of[kind] = bytes_of.get(kind, 0) + entries[field.per] * field.bytes
+    bytes_of["index"] = (
+        bytes_of.get("index", 0) + shards * header_bytes(contents.fields(LogitsLayout(1))) + tables
+    )
+    return bytes_of
 
 
 def amount(depth: int, tokens: int, width: float) -> float:
@@ -77,16 +79,16 @@ def choose_selection(
     sized = [(setting, size_of(*setting)) for setting in grid if amount(*setting) <= MOST_UNITS]
     fitting = [setting for setting, size in sized if size <= budget]
     if not fitting:
-        least = min(size for _, size in sized)
+        smallest = min(size for _, size in sized)
         raise UserError(
             f"no store fits into a budget of {budget:,} bytes",
-            expected=f"{least:,} bytes or more for these rows and this `dtype`",
+            expected=f"{smallest:,} bytes or more for these rows and this `dtype`",
             hint="use a larger `budget`, a smaller `dtype` (int8), or fewer rows",
         )
 
-    def worth(setting: tuple[int, int, float]) -> tuple[bool, float, int, float]:
+    def quality(setting: tuple[int, int, float]) -> tuple[bool, float, int, float]:
         depth, tokens, width = setting
         sound = tokens >= LEAST_LENGTH * max_length and width >= LEAST_WIDTH
         return sound, round(amount(*setting), 6), -depth, width
 
-    return max(fitting, key=worth)
+    return max(fitting, key=quality)

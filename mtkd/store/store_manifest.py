@@ -111,8 +111,8 @@ def _read_key(directory: Path) -> str | None:
     """The key of the finished store in a directory; None for the manifest of anything else."""
     file = directory / MANIFEST
     raw = read_record(file, object) if file.is_file() else None
-    ours = isinstance(raw, dict) and {"format", "teacher", "contents", "shards"} <= raw.keys()
-    return raw.get("key") if ours else None  # type: ignore[attr-defined]
+    is_store = isinstance(raw, dict) and {"format", "teacher", "contents", "shards"} <= raw.keys()
+    return raw.get("key") if is_store else None  # type: ignore[attr-defined]
 
 
 STORE_KIND = OutputKind(
@@ -132,9 +132,9 @@ def read_store_manifest(directory: Path) -> StoreManifest:
     path = directory / MANIFEST
     if not path.is_file():
         unfinished = has_claim(directory)
-        what = "an unfinished knowledge store" if unfinished else "not a knowledge store"
+        problem = "an unfinished knowledge store" if unfinished else "not a knowledge store"
         raise UserError(
-            f"{directory} is {what}: it has no {MANIFEST}",
+            f"{directory} is {problem}: it has no {MANIFEST}",
             expected="a directory written by `mtkd store build`",
             hint="run its `mtkd store build` command again; it resumes"
             if unfinished

@@ -28,26 +28,25 @@ class StoredTeacher:
 
     Args:
         need: the outputs to read, all of which the store must offer.
-        places: task -> (n,) position of each training row in the store (see `find_stored_rows`).
+        positions: task -> (n,) position of each training row in the store (see `find_stored_rows`).
 
     Attributes:
         bytes: size of the whole store.
     """
 
     def __init__(
-        self, directory: Path, manifest: StoreManifest, need: OutputSpec, places: Mapping[str, np.ndarray]
+        self, directory: Path, manifest: StoreManifest, need: OutputSpec, positions: Mapping[str, np.ndarray]
     ):
         self.offers, self.bytes = manifest.contents.offers, manifest.bytes
-        self._contents, self._need, self._places = manifest.contents, need, places
+        self._contents, self._need, self._positions = manifest.contents, need, positions
         self._reader = ShardReader(directory, manifest)
-        wanted = {
-            task.name: self._wanted(LogitsLayout(task.n_outputs, task.per))
+        self._fields: dict[str, list[Field]] = {
+            task.name: self._needed_fields(LogitsLayout(task.n_outputs, task.per))
             for task in manifest.tasks
-            if task.name in places
+            if task.name in positions
         }
-        self._fields: dict[str, list[Field]] = wanted
 
-    def _wanted(self, outputs: LogitsLayout) -> list[Field]:
+    def _needed_fields(self, outputs: LogitsLayout) -> list[Field]:
         """The fields required for `need`."""
         need, contents = self._need, self._contents
         names = {"logits"} if need.logits else set()
@@ -60,37 +59,36 @@ class StoredTeacher:
         names |= {"tokens"} if of_tokens else set()
         names |= {"kept"} if need.selected else set()
 
-        def wanted(name: str) -> bool:
-            return name.removesuffix(".scale") in names or (
-                bool(need.selected) and name.startswith("selected.")
-            )
+        def is_needed(name: str) -> bool:
+            is_selection = name.startswith("selected.")
+            return bool(need.selected) if is_selection else name.removesuffix(".scale") in names
 
-        return [field for field in contents.fields(outputs) if wanted(field.name)]
+        return [field for field in contents.fields(outputs) if is_needed(field.name)]
 
     def read(self, task: str, indices: np.ndarray) -> dict[str, Tensor]:
         """Read the stored entries of some training rows without decoding them (see `ShardReader.read`)."""
-        return self._reader.read(task, self._places[task][indices], self._fields[task])
+        return self._reader.read(task, self._positions[task][indices], self._fields[task])
 
     def read_ahead(self, task: str, indices: np.ndarray) -> None:
         """Start reading some training rows from disk in the background."""
-        self._reader.read_ahead(task, self._places[task][indices])
+        self._reader.read_ahead(task, self._positions[task][indices])
 
     def outputs(self, task: Task, batch: Batch, need: OutputSpec | None = None) -> ModelOutput:
         """Read the stored outputs for the rows of a batch."""
         stored = self.read(task.name, batch.indices)
         need, contents = need or self._need, self._contents
-        found: dict[str, dict[int, Tensor]] = {}
+        by_kind: dict[str, dict[int, Tensor]] = {}
         for kind in OF_TOKENS:
             if kind in stored:
                 vectors = _decode(stored, kind)
-                found[kind] = {layer: vectors[:, :, i] for i, layer in enumerate(contents.layers(kind))}
-        states = found.get("hidden", {})
+                by_kind[kind] = {layer: vectors[:, :, i] for i, layer in enumerate(contents.layers(kind))}
+        states = by_kind.get("hidden", {})
         cls = {layer: hidden[:, 0] for layer, hidden in states.items()}
         if "cls" in stored:
             vectors = _decode(stored, "cls")
             cls |= {layer: vectors[:, i] for i, layer in enumerate(contents.layers("cls"))}
         heads = contents.shape.heads
-        scores = {n: scores_of(found["query"][n], found["key"][n], heads) for n in sorted(need.scores)}
+        scores = {n: scores_of(by_kind["query"][n], by_kind["key"][n], heads) for n in sorted(need.scores)}
         logits = stored.get("logits")
         if task.type.predicts_spans and logits is not None:
             real = torch.arange(logits.shape[1]) < stored["tokens"][:, None]
@@ -102,18 +100,18 @@ class StoredTeacher:
             cls={layer: cls[layer] for layer in sorted(need.cls)},
             scores=scores,
             selected=self._selected(stored),
-            **{kind: {n: found[kind][n] for n in sorted(getattr(need, kind))} for kind in found},  # type: ignore[arg-type]
+            **{kind: {n: by_kind[kind][n] for n in sorted(getattr(need, kind))} for kind in by_kind},  # type: ignore[arg-type]
         )
         return outputs.to(batch.labels.device)
 
     def _selected(self, stored: Mapping[str, Tensor]) -> dict[int, Selected]:
-        wanted, kept = self._need.selection, self._contents.need.selection
-        if wanted is None or kept is None:
+        requested, kept_selection = self._need.selection, self._contents.need.selection
+        if requested is None or kept_selection is None:
             return {}
         width = self._contents.shape.width
         positions, vectors = stored["selected.positions"].long(), _decode(stored, "selected.values")
         valid = torch.arange(positions.shape[1]) < stored["kept"][:, None]
-        found = {}
+        by_layer = {}
         for number, layer in enumerate(self._contents.layers("selected")):
             if layer not in self._need.selected:
                 continue
@@ -121,14 +119,14 @@ class StoredTeacher:
             if self._contents.dynamic:
                 units = unit_bits(stored["selected.units"][:, :, number], width)
             else:
-                units = static_units(width, kept).expand(*values.shape[:-1], width)
+                units = static_units(width, kept_selection).expand(*values.shape[:-1], width)
             dense = torch.zeros(units.shape).masked_scatter_(units, values)
             units = units & valid.unsqueeze(-1)
-            whole = Selected(
+            everything = Selected(
                 positions[:, :, number].masked_fill(~valid, 0), valid, dense.masked_fill(~units, 0.0), units
             )
-            found[layer] = narrow(whole, kept, wanted)
-        return found
+            by_layer[layer] = narrow(everything, kept_selection, requested)
+        return by_layer
 
 
 def _decode(stored: Mapping[str, Tensor], name: str) -> Tensor:
@@ -147,14 +145,14 @@ def find_stored_rows(directory: Path, manifest: StoreManifest, rows: Rows) -> np
     table = read_rows(directory, rows.task, entry.rows)
     order = table["row"].to_numpy()
     if digest_rows(rows) == entry.digest:
-        places = np.empty(len(order), np.int64)
-        places[order] = np.arange(len(order))
-        return places
+        positions = np.empty(len(order), np.int64)
+        positions[order] = np.arange(len(order))
+        return positions
     uids = table["uid"].to_pylist()
-    known = dict(zip(uids, range(len(uids)), strict=True))
-    places = np.array([known.get(uid, -1) for uid in rows.uids.to_pylist()], np.int64)
-    missing = places < 0
-    missing[~missing] = table["digest"].to_numpy()[places[~missing]] != row_digests(rows)[~missing]
+    position_of = dict(zip(uids, range(len(uids)), strict=True))
+    positions = np.array([position_of.get(uid, -1) for uid in rows.uids.to_pylist()], np.int64)
+    missing = positions < 0
+    missing[~missing] = table["digest"].to_numpy()[positions[~missing]] != row_digests(rows)[~missing]
     if missing.any():
         first = rows.uids[int(np.flatnonzero(missing)[0])].as_py()
         raise UserError(
@@ -164,4 +162,4 @@ def find_stored_rows(directory: Path, manifest: StoreManifest, rows: Rows) -> np
             hint="use the `data`, `limit` and `corpus` that the store was built with (see mtkd store info), "
             "or build a store from these rows",
         )
-    return places
+    return positions

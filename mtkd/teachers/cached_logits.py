@@ -59,12 +59,12 @@ class MappedLogits:
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
         """The logits of some rows, copied into memory."""
-        of_part = np.searchsorted(self._starts, indices, side="right") - 1
-        found = np.empty((len(indices), *self._parts[0].shape[1:]), np.float32)
-        for part in np.unique(of_part):
-            rows = of_part == part
-            found[rows] = self._parts[part][indices[rows] - self._starts[part]]
-        return found
+        part_of_row = np.searchsorted(self._starts, indices, side="right") - 1
+        logits = np.empty((len(indices), *self._parts[0].shape[1:]), np.float32)
+        for part in np.unique(part_of_row):
+            rows = part_of_row == part
+            logits[rows] = self._parts[part][indices[rows] - self._starts[part]]
+        return logits
 
 
 def _map_logits(path: Path) -> np.ndarray:
@@ -113,30 +113,29 @@ def cache_logits(
         for start in range(folder.start, folder.stop, _SHARD_ROWS)
     ]
     output, ranks = ShardedOutput(directory, "", shards, SafetensorsFormat()), ProcessGroup.of(accelerator)
-    places = [directory / folder.name for name in data for folder in folders[name]]
+    directories = [directory / folder.name for name in data for folder in folders[name]]
 
     def inputs(shard: PlannedShard) -> tuple[Task, Encoded]:
         rows = data[shard.task].take(np.asarray(shard.rows))
         release_pages()
         return tasks[shard.task], rows
 
-    here = partial(_logits_maker, lambda: teacher, precision, batch_size, accelerator.device)
-    setup = (
-        partial(_logits_maker, load, precision, batch_size) if load and workers.in_other_processes else here
-    )
+    setup = partial(_logits_maker, lambda: teacher, precision, batch_size, accelerator.device)
+    if load and workers.in_other_processes:
+        setup = partial(_logits_maker, load, precision, batch_size)
     with locked(directory, wait=True) if ranks.first else nullcontext():  # other runs may use this teacher
-        for place in filter(Path.is_dir, places) if ranks.first else ():
-            remove_leftovers(place)
-            for file in damaged_files(place):  # is computed again
-                (place / file).unlink(missing_ok=True)
+        for path in filter(Path.is_dir, directories) if ranks.first else ():
+            remove_leftovers(path)
+            for file in damaged_files(path):  # is computed again
+                (path / file).unlink(missing_ok=True)
         ranks.wait()
         missing = output.missing()
-        total, left = total_size(shards), total_size(missing)
-        with progress("teacher", total, done=total - left) as advance:
+        total, remaining = total_size(shards), total_size(missing)
+        with progress("teacher", total, done=total - remaining) as advance:
             output.write(missing, setup=setup, inputs=inputs, workers=workers, ranks=ranks, advance=advance)
-        for place in filter(Path.is_dir, places) if ranks.first else ():
-            if missing or not (place / DIGESTS).is_file():
-                write_digests(place)
+        for path in filter(Path.is_dir, directories) if ranks.first else ():
+            if missing or not (path / DIGESTS).is_file():
+                write_digests(path)
     return {
         name: MappedLogits([directory / shard.file for shard in shards if shard.task == name])
         for name in data
@@ -161,9 +160,9 @@ def _logits_maker(
 
 
 def _check_finite(name: str, rows: Encoded, logits: np.ndarray) -> None:
-    bad = np.flatnonzero(~np.isfinite(logits).reshape(len(logits), -1).all(axis=1))
-    if len(bad):
+    bad_rows = np.flatnonzero(~np.isfinite(logits).reshape(len(logits), -1).all(axis=1))
+    if len(bad_rows):
         raise UserError(
-            f"the teacher's logits for {rows.uids[int(bad[0])].as_py()} ({name}) are not finite",
+            f"the teacher's logits for {rows.uids[int(bad_rows[0])].as_py()} ({name}) are not finite",
             hint="the teacher has diverged: refine it again with a lower learning rate",
         )

@@ -49,9 +49,9 @@ class TeacherGroup(TeacherRef):
         if len(members) == 1 and len(members[0].tasks) == len(tasks):
             return first
         name = ", ".join(f"{task}={member.teacher.name}" for member in members for task in member.tasks)
-        taught = {task for member in members for task in member.tasks}
-        known = [task for task in tasks if task.name in taught]
-        saved = replace(first.saved, tasks=known) if first.saved else None
+        taught_names = {task for member in members for task in member.tasks}
+        taught_tasks = [task for task in tasks if task.name in taught_names]
+        saved = replace(first.saved, tasks=taught_tasks) if first.saved else None
         return TeacherGroup(name, saved, first.config, members=tuple(members))
 
     @property

@@ -80,14 +80,14 @@ def keep(hidden: Tensor, tokens: Tokens, selection: Selection, ranks: Tensor | N
         hidden: (B, L, d).
         ranks: (B, L) importance of each token; None = keep the first tokens in order.
     """
-    may = eligible(tokens, selection)
+    allowed = eligible(tokens, selection)
     n = int(kept_counts(tokens, selection).max())
     if ranks is None:
-        ranks = -torch.arange(hidden.shape[1], device=hidden.device).expand(may.shape).float()
-    ranks = ranks.masked_fill(~may, -torch.inf)
+        ranks = -torch.arange(hidden.shape[1], device=hidden.device).expand(allowed.shape).float()
+    ranks = ranks.masked_fill(~allowed, -torch.inf)
     # The stable sort breaks ties in favour of the first token on every machine.
     positions = ranks.argsort(dim=1, descending=True, stable=True)[:, :n]
-    valid = may.gather(1, positions)
+    valid = allowed.gather(1, positions)
     values = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])).float()
     units = kept_units(values, selection) & valid.unsqueeze(-1)
     return Selected(positions, valid, values.masked_fill(~units, 0.0), units)
@@ -112,21 +112,21 @@ def static_units(width: int, selection: Selection) -> Tensor:
         return torch.ones(width, dtype=torch.bool)
     chosen = torch.zeros(width, dtype=torch.bool)
     if selection.units == "uniform":
-        where = np.floor(np.arange(1, count + 1) * width / count + 0.5).astype(np.int64) - 1
+        positions = np.floor(np.arange(1, count + 1) * width / count + 0.5).astype(np.int64) - 1
     else:
-        where = np.random.default_rng(_STATIC_SEED).permutation(width)[:count]
-    chosen[torch.from_numpy(where)] = True
+        positions = np.random.default_rng(_STATIC_SEED).permutation(width)[:count]
+    chosen[torch.from_numpy(positions)] = True
     return chosen
 
 
-def narrow(selected: Selected, stored: Selection, wanted: Selection) -> Selected:
-    """Reduce hidden states selected by `stored` to those selected by `wanted` (see `Selection.covers`)."""
+def narrow(selected: Selected, stored: Selection, requested: Selection) -> Selected:
+    """Reduce hidden states selected by `stored` to those selected by `requested` (see `Selection.covers`)."""
     positions, valid, values, units = selected.positions, selected.valid, selected.values, selected.units
-    if wanted.tokens is not None and wanted.tokens < positions.shape[1]:
+    if requested.tokens is not None and requested.tokens < positions.shape[1]:
         positions, valid, values, units = (
-            part[:, : wanted.tokens] for part in (positions, valid, values, units)
+            part[:, : requested.tokens] for part in (positions, valid, values, units)
         )
-    if wanted.width != stored.width:
-        units = units & kept_units(values, wanted)
+    if requested.width != stored.width:
+        units = units & kept_units(values, requested)
         values = values.masked_fill(~units, 0.0)
     return Selected(positions, valid, values, units)

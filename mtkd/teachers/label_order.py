@@ -17,14 +17,14 @@ _CLEAR_GAIN, _CLEAR_DEVIATIONS = 0.2, 3.0
 
 
 def label_order(
-    who: str, task: Task, names: Sequence[str], given: Sequence[str] | None = None
+    who: str, task: Task, names: Sequence[str], user_labels: Sequence[str] | None = None
 ) -> tuple[tuple[int, ...], str | None]:
     """The output of a checkpoint for each label of a task.
 
     Args:
         who: how to name the checkpoint in messages.
         names: the checkpoint's own names of its outputs (`id2label`).
-        given: the task's labels in the order of the outputs, as the user gave them; None = by name.
+        user_labels: the task's labels in the order of the outputs, from the user; None = by name.
 
     Returns:
         The position of each label among the outputs, and a warning if the order had to be assumed. Both are
@@ -34,23 +34,25 @@ def label_order(
         UserError: the numbers of labels differ, or names do not match.
     """
     labels = task.labels
-    wanted = len(labels) or task.type.n_outputs(task)
-    if given is not None and (len(given) != wanted or None in label_positions(labels, given) or not labels):
+    n_labels = len(labels) or task.type.n_outputs(task)
+    if user_labels is not None and (
+        len(user_labels) != n_labels or None in label_positions(labels, user_labels) or not labels
+    ):
         raise UserError(
-            f"`teacher_labels` names {shorten(given) or 'nothing'} for the task {task.name!r}",
+            f"`teacher_labels` names {shorten(user_labels) or 'nothing'} for the task {task.name!r}",
             expected=f"each of its labels once: {shorten(labels)}" if labels else "a task with labels",
             hint="list them in the order of the checkpoint's outputs",
         )
-    if len(names) != wanted and not (task.kind == "rank" and len(names) == 1):
+    if len(names) != n_labels and not (task.kind == "rank" and len(names) == 1):
         raise UserError(
             f"{who} has {len(names)} outputs ({shorten(names)}), but the task {task.name!r} "
-            + (f"has {wanted} labels ({shorten(labels)})" if labels else f"needs {wanted}"),
+            + (f"has {n_labels} labels ({shorten(labels)})" if labels else f"needs {n_labels}"),
             expected="a checkpoint that was fine-tuned on the same labels",
         )
     if not labels or len(names) == 1:
         return (), None
-    found = label_positions(labels, names if given is None else given)
-    order = tuple(position for position in found if position is not None)
+    positions = label_positions(labels, names if user_labels is None else user_labels)
+    order = tuple(position for position in positions if position is not None)
     if len(order) == len(labels):
         return order, None
     if order or not all(_NUMBERED.fullmatch(name) for name in names):
@@ -90,26 +92,27 @@ def check_order(who: str, task: Task, order: Sequence[int], logits: np.ndarray, 
     size = len(task.labels)
     if size < 2 or logits.shape[1:] != (size,) or not len(logits):
         return
-    known = ~np.isnan(labels) if labels.ndim == 1 else ~np.isnan(labels).any(axis=1)
-    predicted, right = task.type.decode(task, logits[known]), labels[known]
+    labelled = ~np.isnan(labels) if labels.ndim == 1 else ~np.isnan(labels).any(axis=1)
+    predicted, actual = task.type.decode(task, logits[labelled]), labels[labelled]
     if labels.ndim == 1:
-        predicted, right = (np.eye(size)[part.astype(np.int64)] for part in (predicted, right))
-    together = predicted.T @ right  # rows with output j predicted and label k right
-    chance = np.outer(predicted.sum(0), right.sum(0)) / max(1, len(right))
-    outputs, best = linear_sum_assignment(chance - together)
-    most = right.sum() - (right.sum(0) ** 2).sum() / max(1, len(right))
-    now, then = np.trace(together), together[outputs, best].sum()
-    gain = ((together - chance)[outputs, best].sum() - np.trace(together - chance)) / max(most, 1e-9)
+        predicted, actual = (np.eye(size)[part.astype(np.int64)] for part in (predicted, actual))
+    counts = predicted.T @ actual  # rows with output j predicted and label k
+    chance = np.outer(predicted.sum(0), actual.sum(0)) / max(1, len(actual))
+    outputs, best = linear_sum_assignment(chance - counts)
+    max_gain = actual.sum() - (actual.sum(0) ** 2).sum() / max(1, len(actual))
+    n_assumed, n_better = np.trace(counts), counts[outputs, best].sum()
+    gain = ((counts - chance)[outputs, best].sum() - np.trace(counts - chance)) / max(max_gain, 1e-9)
     moved = outputs != best
-    differing = (np.diag(together)[moved] + together[outputs, best][moved]).sum()
-    if gain < _CLEAR_GAIN or then - now < _CLEAR_DEVIATIONS * np.sqrt(differing):
+    differing = (np.diag(counts)[moved] + counts[outputs, best][moved]).sum()
+    if gain < _CLEAR_GAIN or n_better - n_assumed < _CLEAR_DEVIATIONS * np.sqrt(differing):
         return
-    taken, better = ([""] * size for _ in range(2))
+    assumed, better = ([""] * size for _ in range(2))
     for column, label in enumerate(best):
-        taken[order[column]], better[order[column]] = task.labels[column], task.labels[label]
+        assumed[order[column]], better[order[column]] = task.labels[column], task.labels[label]
     raise UserError(
-        f"the outputs of {who} seem to be in another order: as {', '.join(taken)}, they agree with {now:.0f} "
-        f"of {right.sum():.0f} labels of the rows of {task.name!r}; as {', '.join(better)}, with {then:.0f}",
+        f"the outputs of {who} seem to be in another order: as {', '.join(assumed)}, they agree with "
+        f"{n_assumed:.0f} of {actual.sum():.0f} labels of the rows of {task.name!r}; as "
+        f"{', '.join(better)}, with {n_better:.0f}",
         hint="check the order of labels that the checkpoint was trained with, and pass it: "
         f"`teacher_labels={task.name}={','.join(better)}`",
     )

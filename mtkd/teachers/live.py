@@ -50,12 +50,12 @@ class OnlineTeacher:
         assert inputs.joined is not None, "selecting hidden states needs rows read as one sequence"
         selected = select(output, need, inputs.joined, self.model.encoder.spec.heads)
         # Drop the layers that were needed only for the selection.
-        kept = {
+        layer_outputs = {
             kind: {layer: by_layer[layer] for layer in sorted(getattr(need, kind))}
             for kind in ("hidden", "query", "key")
             if (by_layer := getattr(output, kind))
         }
-        return replace(output, selected=selected, **kept)
+        return replace(output, selected=selected, **layer_outputs)
 
 
 class IndexedLogits(Protocol):

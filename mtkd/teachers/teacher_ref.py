@@ -74,14 +74,14 @@ class TeacherRef:
         heads = saved if saved.tasks else None
         return TeacherRef(manifest.teacher.name, heads, saved.config, store, manifest)
 
-    def describe(self, place: Path, max_length: int) -> None:
+    def describe(self, directory: Path, max_length: int) -> None:
         """Write the description that `of_store` reads: the teacher without its weights."""
         info = replace(self.saved.info if self.saved else ModelInfo(base=self.name), max_length=max_length)
         tasks = self.saved.tasks if self.saved else []
-        place.mkdir(parents=True, exist_ok=True)
-        self.tokeniser().save(place)
-        write_description(place, self.config, tasks, info)
-        write_digests(place)
+        directory.mkdir(parents=True, exist_ok=True)
+        self.tokeniser().save(directory)
+        write_description(directory, self.config, tasks, info)
+        write_digests(directory)
 
     @property
     def init_spec(self) -> InitSpec:
@@ -98,10 +98,10 @@ class TeacherRef:
 
     def tokeniser(self) -> Tokeniser:
         """The teacher's tokeniser."""
-        place = self.store / "teacher" if self.store else Path(self.name)
+        directory = self.store / "teacher" if self.store else Path(self.name)
         if not self.saved and not self.store:
             return Tokeniser.load(locate(self.name))
-        return saved_tokeniser(place if (place / "model.json").is_file() else place / "model")
+        return saved_tokeniser(directory if (directory / "model.json").is_file() else directory / "model")
 
     def load(self, max_length: int | None) -> MultiTaskModel:
         """Load the teacher model.
@@ -135,15 +135,15 @@ class TeacherRef:
 
     def _require_weights(self, manifest: StoreManifest) -> None:
         try:
-            found = TeacherRef.find(self.name, self.saved is not None)
+            teacher = TeacherRef.find(self.name, self.saved is not None)
         except UserError as error:
             raise UserError(
                 f"the student is initialised from the store's teacher, {self.name}, which does not exist",
                 hint="restore the teacher, or initialise the student differently: "
                 "`student.transformer.init=random` (or `init=DIR`), `student.embeddings=random`",
             ) from error
-        if found.digest != manifest.teacher.digest:
-            raise other_teacher(manifest, found)
+        if teacher.digest != manifest.teacher.digest:
+            raise other_teacher(manifest, teacher)
 
 
 def in_memory(name: str) -> UserError:
@@ -160,11 +160,11 @@ def _load_same(teacher: TeacherRef, digest: str | None, max_length: int | None) 
     return teacher.load(max_length)
 
 
-def other_teacher(manifest: StoreManifest, found: TeacherRef) -> UserError:
+def other_teacher(manifest: StoreManifest, teacher: TeacherRef) -> UserError:
     """The error for a store that was built with a different teacher."""
     return UserError(
         f"the store was built with the teacher {manifest.teacher.name} "
-        f"(digest {(manifest.teacher.digest or 'of the hub')[:12]}), not with {found.name} "
-        f"(digest {(found.digest or 'of the hub')[:12]})",
+        f"(digest {(manifest.teacher.digest or 'of the hub')[:12]}), not with {teacher.name} "
+        f"(digest {(teacher.digest or 'of the hub')[:12]})",
         hint="omit `teacher`, or build a store with this teacher",
     )

@@ -82,14 +82,14 @@ class CheckpointRef(TeacherRef):
         task: the task.
         order: the output of the checkpoint for each label of the task; empty = as they are.
         warning: what had to be assumed about the labels; None = nothing.
-        place: the local directory; None if the model was passed as an object.
+        directory: the local directory; None if the model was passed as an object.
         module: the model and its tokeniser, if they were passed as objects.
     """
 
     task: Task | None = None
     order: tuple[int, ...] = ()
     warning: str | None = None
-    place: Path | None = None
+    directory: Path | None = None
     module: tuple[nn.Module, Any] | None = None
 
     @staticmethod
@@ -125,15 +125,15 @@ class CheckpointRef(TeacherRef):
         elif labels is not None:
             label_order(f"the teacher {name}", task, (), labels)
         config = config_of(hf)
-        place, module = (source, None) if isinstance(source, Path) else (None, source)
-        saved = SavedModel(config.model_dump(), [task], ModelInfo(_LONGEST, 0, base=str(place or name)))
+        directory, module = (source, None) if isinstance(source, Path) else (None, source)
+        saved = SavedModel(config.model_dump(), [task], ModelInfo(_LONGEST, 0, base=str(directory or name)))
         return CheckpointRef(
-            name, saved, config, task=task, order=order, warning=warning, place=place, module=module
+            name, saved, config, task=task, order=order, warning=warning, directory=directory, module=module
         )
 
     @cached_property
     def _tokeniser(self) -> Tokeniser:
-        tokeniser = Tokeniser(self.module[1]) if self.module else Tokeniser.load(str(self.place))
+        tokeniser = Tokeniser(self.module[1]) if self.module else Tokeniser.load(str(self.directory))
         if tokeniser.hf.padding_side != "right":
             raise UserError(
                 f"the tokeniser of {self.name} pads on the {tokeniser.hf.padding_side}",
@@ -151,16 +151,16 @@ class CheckpointRef(TeacherRef):
         if self.module:
             weights = [digest_weights(self.module[0])]
         else:
-            assert self.place is not None
-            files = sorted(self.place.glob("*.safetensors")) or [self.place / BIN]
+            assert self.directory is not None
+            files = sorted(self.directory.glob("*.safetensors")) or [self.directory / BIN]
             weights = [digest_file(file) for file in files]
         return digest_bytes(*weights, self._tokeniser.digest, str(self.order))
 
     def for_workers(self) -> CheckpointRef:
         """This checkpoint as a process in another directory finds it."""
-        if self.place is None:
+        if self.directory is None:
             raise in_memory(self.name)
-        return replace(self, place=self.place.resolve())
+        return replace(self, directory=self.directory.resolve())
 
     def load(self, max_length: int | None) -> MultiTaskModel:
         """Load the checkpoint.
@@ -184,9 +184,9 @@ class CheckpointRef(TeacherRef):
     def _load_classifier(self) -> Any:
         import transformers
 
-        assert self.place is not None
-        kind = f"AutoModel{_READER if _architecture(self.place).endswith(_READER) else _CLASSIFIER}"
-        model, missing = load_pretrained(getattr(transformers, kind), str(self.place), "teacher")
+        assert self.directory is not None
+        kind = f"AutoModel{_READER if _architecture(self.directory).endswith(_READER) else _CLASSIFIER}"
+        model, missing = load_pretrained(getattr(transformers, kind), str(self.directory), "teacher")
         if missing:
             raise UserError(
                 f"the checkpoint {self.name} has no weights for {shorten(sorted(missing))}",
@@ -207,10 +207,10 @@ def checkpoint_directory(name: str) -> Path | None:
     Raises:
         UserError: there is no such directory, and the hub has no such model or cannot be reached.
     """
-    place = Path(name)
-    if name == DEFAULT_ENCODER or is_saved_model(place):
+    path = Path(name)
+    if name == DEFAULT_ENCODER or is_saved_model(path):
         return None
-    if not place.is_dir():
+    if not path.is_dir():
         if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
             return None
         try:
@@ -220,7 +220,7 @@ def checkpoint_directory(name: str) -> Path | None:
             return load_named(partial(_fetch, _FILES), name, "teacher")
         except UserError as error:
             similar, hint = similar_model(name), None
-            if similar in (None, DEFAULT_ENCODER) and ("/" not in name or not place.parent.is_dir()):
+            if similar in (None, DEFAULT_ENCODER) and ("/" not in name or not path.parent.is_dir()):
                 encoder = DEFAULT_ENCODER if similar else name
                 command = f"mtkd refine --encoder {encoder} --out DIR"
                 hint = f"turn a pretrained encoder into a teacher with: {command}"
@@ -229,35 +229,35 @@ def checkpoint_directory(name: str) -> Path | None:
                 expected="an mtkd run, or a fine-tuned transformers checkpoint (a directory, or a hub name)",
                 hint=hint,
             ) from error
-    return place if _architecture(place).endswith((_CLASSIFIER, _READER)) else None
+    return path if _architecture(path).endswith((_CLASSIFIER, _READER)) else None
 
 
 def _fetch(patterns: list[str], name: str, local_files_only: bool) -> Path:
     """The hub's files that match the patterns, and the weights unless only config.json is wanted."""
     from huggingface_hub import snapshot_download
 
-    place = Path(snapshot_download(name, local_files_only=local_files_only, allow_patterns=patterns))
-    if not (place / "config.json").is_file():
+    path = Path(snapshot_download(name, local_files_only=local_files_only, allow_patterns=patterns))
+    if not (path / "config.json").is_file():
         raise FileNotFoundError("it has no config.json")
-    if len(patterns) > 1 and not any(place.glob("*.safetensors")):
+    if len(patterns) > 1 and not any(path.glob("*.safetensors")):
         find_weights(name, local_files_only)
-    return place
+    return path
 
 
-def _architecture(place: Path) -> str:
+def _architecture(path: Path) -> str:
     """The class that a directory's config.json names; "" if it names none."""
-    file = place / "config.json"
+    file = path / "config.json"
     names = read_record(file, dict[str, Any]).get("architectures") if file.is_file() else None
     return str(names[0]) if names and isinstance(names, list) else ""
 
 
 def _require_kind(name: str, kind: str, hf: Any, task: Task) -> None:
     """Check that a checkpoint is for tasks of this task's type."""
-    wanted = _READER if task.type.predicts_spans else _CLASSIFIER
-    if not kind.endswith(wanted):
+    class_suffix = _READER if task.type.predicts_spans else _CLASSIFIER
+    if not kind.endswith(class_suffix):
         raise UserError(
             f"the teacher {name} is a {kind}, but the task {task.name!r} is of type {task.kind}",
-            expected=f"a checkpoint of the class ...{wanted}",
+            expected=f"a checkpoint of the class ...{class_suffix}",
         )
     several = getattr(hf, "problem_type", None) == "multi_label_classification"
     single = getattr(hf, "problem_type", None) == "single_label_classification"

@@ -36,13 +36,13 @@ class DrawnRows:
         indices: (b,) int64 positions of the step's rows in `rows`.
         cursor: the position of the source after this draw as plain JSON, if epoch and batch number do not
             determine it; else {}.
-        before: called in the training thread before the step runs.
+        on_step_start: called in the training thread before the step runs.
     """
 
     rows: Encoded
     indices: np.ndarray
     cursor: dict[str, Any] = field(default_factory=dict)
-    before: Callable[[], None] = _nothing
+    on_step_start: Callable[[], None] = _nothing
 
 
 class BatchSource(Protocol):
@@ -89,7 +89,7 @@ class TaskBatches:
     ):
         self.tasks, self.collate = tasks, collate
         self._data, self._read_ahead, self._settings, self._blocks = data, read_ahead, settings, blocks
-        self._kept: dict[str, np.ndarray] = {}
+        self._row_numbers: dict[str, np.ndarray] = {}
         self._sampler = self._make_sampler()
 
     def keep(self, rows: Mapping[str, np.ndarray]) -> None:
@@ -98,18 +98,18 @@ class TaskBatches:
         Args:
             rows: task -> (k,) int64 row numbers.
         """
-        self._kept = dict(rows)
+        self._row_numbers = dict(rows)
         self._sampler = self._make_sampler()
 
     def _make_sampler(self) -> TaskSampler:
         settings, lengths, groups, labelled = self._settings, {}, {}, {}
         for name, rows in self._data.items():
-            kept = self._kept.get(name, slice(None))
-            lengths[name] = self.collate.reader.sequence_lengths(rows.texts)[kept]
+            row_numbers = self._row_numbers.get(name, slice(None))
+            lengths[name] = self.collate.reader.sequence_lengths(rows.texts)[row_numbers]
             if rows.groups is not None:
-                groups[name] = rows.groups[kept]
+                groups[name] = rows.groups[row_numbers]
             if settings.unlabelled_fraction is not None:
-                labelled[name] = rows.labelled[kept]
+                labelled[name] = rows.labelled[row_numbers]
         return TaskSampler(
             lengths,
             settings.batch_size,
@@ -131,18 +131,18 @@ class TaskBatches:
 
     def epoch(self, number: int, start: int, cursor: Mapping[str, Any]) -> Iterator[DrawnRows]:
         """The draws of an epoch, starting at batch `start`; the cursor is not used."""
-        draws = [self._numbered(draw) for draw in self._sampler.epoch(number)[start:]]
+        draws = [self._to_data_rows(draw) for draw in self._sampler.epoch(number)[start:]]
         for n, draw in enumerate(draws):
-            before = _nothing
+            on_step_start = _nothing
             if self._read_ahead and n + AHEAD < len(draws):
                 upcoming = draws[n + AHEAD]
-                before = partial(self._read_ahead, upcoming.task, upcoming.indices)
-            yield DrawnRows(self._data[draw.task], draw.indices, before=before)
+                on_step_start = partial(self._read_ahead, upcoming.task, upcoming.indices)
+            yield DrawnRows(self._data[draw.task], draw.indices, on_step_start=on_step_start)
 
-    def _numbered(self, draw: BatchIndices) -> BatchIndices:
-        """A batch of the sampler by the numbers of its rows in the data."""
-        kept = self._kept.get(draw.task)
-        return draw if kept is None else BatchIndices(draw.task, kept[draw.indices])
+    def _to_data_rows(self, batch: BatchIndices) -> BatchIndices:
+        """A batch of the sampler with the row numbers of the data, where only some rows are drawn."""
+        row_numbers = self._row_numbers.get(batch.task)
+        return batch if row_numbers is None else BatchIndices(batch.task, row_numbers[batch.indices])
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,8 +222,8 @@ class MicroBatches:
         row with weight 0, so that all processes run the same number of micro-batches.
         """
         task, groups, micro = drawn.rows.task, drawn.rows.groups, self._micro
-        own = shard_indices(BatchIndices(task, drawn.indices), self._rank, self._world, groups)
+        local_rows = shard_indices(BatchIndices(task, drawn.indices), self._rank, self._world, groups)
         count = math.ceil(math.ceil(len(drawn.indices) / self._world) / micro) if micro else 1
-        parts = [shard_indices(BatchIndices(task, own), part, count, groups) for part in range(count)]
+        parts = [shard_indices(BatchIndices(task, local_rows), part, count, groups) for part in range(count)]
         shards = [(part, 1.0) for part in parts if len(part)]
         return shards + [(drawn.indices[:1], 0.0)] * (count - len(shards))

@@ -17,7 +17,7 @@ from tasks.files import atomic_directory, write_json
 from tasks.progress import say
 from tasks.records import Count, Record, read_record
 
-_KEEP = 2
+_CHECKPOINTS_KEPT = 2
 
 
 @dataclass
@@ -70,7 +70,7 @@ def save_checkpoint(
         save_file(optimizer_tensors(module, optimizer), path / "optimizer.safetensors")
         write_json(path / "position.json", asdict(position))
         write_digests(path)
-    for old in _checkpoints(directory)[:-_KEEP]:
+    for old in _checkpoints(directory)[:-_CHECKPOINTS_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
 
 

@@ -57,8 +57,8 @@ def measure_importance(
                 teacher.zero_grad(set_to_none=True)
                 loss.backward()
                 for layer, total in zip(parts, sums, strict=True):
-                    heads = _change(layer["output"][1]).view(encoder.spec.heads, -1).sum(1)
-                    units = _change(layer["down"][1])
+                    heads = _first_order_change(layer["output"][1]).view(encoder.spec.heads, -1).sum(1)
+                    units = _first_order_change(layer["down"][1])
                     total["heads"] = total["heads"] + heads.abs().cpu()
                     total["units"] = total["units"] + units.abs().cpu()
                     total["layer"] = total["layer"] + (heads.sum() + units.sum()).abs().cpu()
@@ -68,7 +68,7 @@ def measure_importance(
     return Importance(*(torch.stack([total[kind] for total in sums]) for kind in ("layer", "heads", "units")))
 
 
-def _change(linear: nn.Linear) -> Tensor:
+def _first_order_change(linear: nn.Linear) -> Tensor:
     """(n_in,) the sum of w dL/dw over the outputs, for each input of a linear layer."""
     assert linear.weight.grad is not None, "every layer contributes to the loss"
     return (linear.weight * linear.weight.grad).detach().sum(0)

@@ -75,24 +75,24 @@ def sigterm_exits() -> Iterator[None]:
         yield
         return
 
-    leaving = SystemExit(128 + signal.SIGTERM)
-    alarm: list[Any] = []  # of the caller: its handler, and its timer
+    exit_error = SystemExit(128 + signal.SIGTERM)
+    callers_alarm: list[Any] = []  # of the caller: its handler, and its timer
 
     def leave(number: int, frame: Any) -> None:
-        if not alarm:
-            alarm.extend([signal.signal(signal.SIGALRM, leave), signal.getitimer(signal.ITIMER_REAL)])
+        if not callers_alarm:
+            callers_alarm.extend([signal.signal(signal.SIGALRM, leave), signal.getitimer(signal.ITIMER_REAL)])
         # Python ignores what is raised in a callback of imports or garbage collection: try again in a second.
         signal.setitimer(signal.ITIMER_REAL, 1.0)
-        if not _is_handled(leaving):
-            raise leaving
+        if not _is_handled(exit_error):
+            raise exit_error
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-        if alarm:
-            handler, timer = alarm
+        if callers_alarm:
+            handler, timer = callers_alarm
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, handler)
             signal.setitimer(signal.ITIMER_REAL, *timer)

@@ -55,11 +55,11 @@ def fit_linear_heads(
             chosen = np.arange(len(encoded.labels))
             if len(chosen) > MAX_ROWS:
                 chosen = np.sort(np.random.default_rng(seed).choice(chosen, MAX_ROWS, replace=False))
-            trial, started, wanted = current_trial(), time.monotonic(), len(chosen)
+            trial, started, n_chosen = current_trial(), time.monotonic(), len(chosen)
             chosen = chosen[: BATCHES * batch_size] if trial else chosen
             _fit(_Probe(task, *_features(model, encoded, chosen, batch_size)), head.output, seed)
             if trial:
-                trial.skipped += (time.monotonic() - started) * (wanted - len(chosen)) / len(chosen)
+                trial.skipped += (time.monotonic() - started) * (n_chosen - len(chosen)) / len(chosen)
             fitted.append(name)
     return fitted
 
@@ -103,12 +103,12 @@ class _Probe:
 
 def _fit(probe: _Probe, output: nn.Linear, seed: int) -> None:
     """Fit a linear layer with the penalty that suits held-out rows."""
-    center, spread = probe.vectors.mean(0), probe.vectors.var(0, correction=0).sum().sqrt()
-    probe = replace(probe, vectors=(probe.vectors - center) / spread.clamp(min=1e-12))
+    center, scale = probe.vectors.mean(0), probe.vectors.var(0, correction=0).sum().sqrt()
+    probe = replace(probe, vectors=(probe.vectors - center) / scale.clamp(min=1e-12))
     rows = torch.arange(len(probe.labels)) if probe.groups is None else probe.groups.cpu()
-    units, unit = rows.unique(return_inverse=True)  # the rows of a group stay together
-    order = torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))
-    held_out = (order < _HELD_OUT * len(units))[unit].to(probe.vectors.device)
+    groups, group_of_row = rows.unique(return_inverse=True)  # the rows of a group stay together
+    order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed))
+    held_out = (order < _HELD_OUT * len(groups))[group_of_row].to(probe.vectors.device)
     fitted, judged = probe.take((~held_out).nonzero()[:, 0]), probe.take(held_out.nonzero()[:, 0])
     losses = []
     for strength in _STRENGTHS if len(judged.labels) else ():
@@ -118,7 +118,7 @@ def _fit(probe: _Probe, output: nn.Linear, seed: int) -> None:
     best = _STRENGTHS[int(np.argmin(losses))] if losses else _STRENGTHS[-1]
     _minimise(probe, output, best)
     with torch.no_grad():  # the same function of the features as they are
-        output.weight.div_(spread.clamp(min=1e-12))
+        output.weight.div_(scale.clamp(min=1e-12))
         output.bias.sub_(output.weight @ center)
 
 

@@ -33,7 +33,7 @@ from mtkd.training.optimizers import set_learning_rate
 from mtkd.training.processes import sum_over_processes
 from tasks.errors import UserError
 
-StepRows = TypeVar("StepRows")  # the rows of one optimiser step
+StepData = TypeVar("StepData")  # what a step is computed from: its rows or batches
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class StepPlan:
     terms: Sequence[str | None] = ()
 
 
-class TrainingLoop(ABC, Generic[StepRows]):
+class TrainingLoop(ABC, Generic[StepData]):
     """Base class of everything that trains; a subclass says what the batches and the loss are.
 
     Args:
@@ -103,11 +103,11 @@ class TrainingLoop(ABC, Generic[StepRows]):
         self._saved_at = time.monotonic()
 
     @abstractmethod
-    def batches_from(self, position: Position, limit: int) -> AbstractContextManager[Iterator[StepRows]]:
+    def batches_from(self, position: Position, limit: int) -> AbstractContextManager[Iterator[StepData]]:
         """The rest of an epoch from a position, at most `limit` steps."""
 
     @abstractmethod
-    def plan(self, rows: StepRows) -> StepPlan:
+    def plan(self, step_data: StepData) -> StepPlan:
         """How to compute the loss of a step."""
 
     @abstractmethod
@@ -181,8 +181,8 @@ class TrainingLoop(ABC, Generic[StepRows]):
         position, started = self.position, time.monotonic()
         self.train_module.train()
         with self.batches_from(position, self.total - position.step) as steps:
-            for rows in steps:
-                loss = self.step(rows)
+            for step_data in steps:
+                loss = self.step(step_data)
                 position.batch += 1
                 position.step += 1
                 position.epoch_losses.setdefault(str(self.state.task), []).append(loss)
@@ -205,11 +205,12 @@ class TrainingLoop(ABC, Generic[StepRows]):
         position.stopped = position.stopped or self._stopping
         self._checkpoint()
 
-    def step(self, rows: StepRows) -> float:
+    def step(self, step_data: StepData) -> float:
         """Run one optimiser step and return its loss."""
-        plan = self.plan(rows)
+        plan = self.plan(step_data)
         self.state = replace(self.state, task=plan.task)
-        parts, terms = [], []  # of each micro-batch: its part of the loss, and of the values of the terms
+        # One entry per micro-batch: its part of the loss, and its part of the values of the terms.
+        parts, term_values = [], []
         for number, compute in enumerate(plan.micro_batches):
             torch.manual_seed(self.dropout_seed(number))
             last = number == len(plan.micro_batches) - 1
@@ -218,24 +219,24 @@ class TrainingLoop(ABC, Generic[StepRows]):
                 # Gradients are averaged over processes, but losses are divided by the items of all processes.
                 self.accelerator.backward(part * self.accelerator.num_processes)
             parts.append(part.detach())
-            terms.append(values)
+            term_values.append(values)
         norm = parts[0].new_zeros(())
         if self.settings.clip is not None:
             norm = self.accelerator.clip_grad_norm_(self.train_module.parameters(), self.settings.clip)  # type: ignore[assignment]
         # The only synchronisation with the device in a step.
-        values_on_cpu = torch.cat([torch.stack([*parts, norm.float()]), torch.stack(terms).sum(0)]).tolist()
-        step_loss, norm_value = sum(values_on_cpu[: len(parts)]), values_on_cpu[len(parts)]
-        loss, *term_values = self._sync_processes([step_loss, *values_on_cpu[len(parts) + 1 :]])
-        pairs = zip(plan.terms, term_values, strict=True)
-        wrong = [name for name, value in pairs if name and not math.isfinite(value)]
-        self._check_finite(loss, self.position.step + 1, wrong)
+        on_cpu = torch.cat([torch.stack([*parts, norm.float()]), torch.stack(term_values).sum(0)]).tolist()
+        step_loss, norm_value = sum(on_cpu[: len(parts)]), on_cpu[len(parts)]
+        loss, *term_sums = self._sync_processes([step_loss, *on_cpu[len(parts) + 1 :]])
+        pairs = zip(plan.terms, term_sums, strict=True)
+        non_finite = [name for name, value in pairs if name and not math.isfinite(value)]
+        self._check_finite(loss, self.position.step + 1, non_finite)
         self._check_finite(norm_value, self.position.step + 1)
         rate = self.learning_rate()
         set_learning_rate(self.optimizer, rate)
         self.wrapped_optimizer.step()
         self.wrapped_optimizer.zero_grad()
-        named = {name: value for name, value in zip(plan.terms, term_values, strict=True) if name}
-        self.state = replace(self.state, loss=loss, terms=named, lr=rate)
+        logged_terms = {name: value for name, value in zip(plan.terms, term_sums, strict=True) if name}
+        self.state = replace(self.state, loss=loss, terms=logged_terms, lr=rate)
         return loss
 
     def dropout_seed(self, micro_batch: int) -> int:
@@ -268,11 +269,13 @@ class TrainingLoop(ABC, Generic[StepRows]):
         """Raise UserError if a value of a step is not finite; `terms`: the loss terms that are not."""
         if math.isfinite(value):
             return
-        what = f"the loss {', '.join(map(repr, terms))} is" if terms else "loss or weights are"
-        kept = newest_checkpoint(self.checkpoints)
-        where = f"the last good checkpoint is {kept}" if kept else "there is no checkpoint yet"
+        subject = f"the loss {', '.join(map(repr, terms))} is" if terms else "loss or weights are"
+        checkpoint = newest_checkpoint(self.checkpoints)
+        checkpoint_note = (
+            f"the last good checkpoint is {checkpoint}" if checkpoint else "there is no checkpoint yet"
+        )
         raise UserError(
-            f"{what} not finite at step {step} (task {self.state.task!r}); {where}",
+            f"{subject} not finite at step {step} (task {self.state.task!r}); {checkpoint_note}",
             hint=f"start over (`overwrite=True`) with {self.divergence_hint}",
         )
 

@@ -24,8 +24,8 @@ def build_optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.O
         {"params": [p for p in params if p.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in params if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    given = {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps}
-    options = {name: value for name, value in given.items() if value is not None}
+    all_options = {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps}
+    options = {name: value for name, value in all_options.items() if value is not None}
     return OPTIMIZERS[settings.optimizer]([group for group in groups if group["params"]], **options)
 
 

@@ -37,10 +37,10 @@ def prefetched(items: Iterator[Item], depth: int = DEPTH) -> Iterator[Iterator[I
 
     def consume() -> Iterator[Item]:
         while True:
-            more, item = ready.get()
+            has_item, item = ready.get()
             if isinstance(item, BaseException):
                 raise item
-            if not more:
+            if not has_item:
                 return
             yield item  # type: ignore[misc]
 

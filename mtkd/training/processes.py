@@ -30,29 +30,29 @@ def make_accelerator(device: str | None = None) -> Accelerator:
         UserError: the device does not exist, several processes would share it, this process has already
             used another device, or accelerate was told to shard the model.
     """
-    for way in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
-        if os.environ.get(f"ACCELERATE_USE_{way}", "false").lower() == "true":
+    for plugin in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
+        if os.environ.get(f"ACCELERATE_USE_{plugin}", "false").lower() == "true":
             raise UserError(
-                f"accelerate was started with {way}, which shards the model over processes",
+                f"accelerate was started with {plugin}, which shards the model over processes",
                 expected="data parallelism (DDP), in which each process holds the whole model",
                 hint="start it with `accelerate launch --multi_gpu`",
             )
-    wanted = None if device is None else find_device(device)
+    chosen = None if device is None else find_device(device)
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    if wanted is not None and several:
+    if chosen is not None and several:
         raise UserError(
             f"`device={device}` cannot be used with several processes, since each uses its own device",
             hint="leave `device` out, or choose the GPUs with CUDA_VISIBLE_DEVICES",
         )
     # Accelerate does not find out by itself that several processes run on a CPU.
-    cpu = several and not torch.accelerator.is_available() if wanted is None else wanted.type == "cpu"
-    with _environment(wanted):
+    cpu = several and not torch.accelerator.is_available() if chosen is None else chosen.type == "cpu"
+    with _environment(chosen):
         accelerator = Accelerator(
             cpu=cpu,
             mixed_precision="no",
             kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
         )
-    if wanted is not None and accelerator.device.type != wanted.type:
+    if chosen is not None and accelerator.device.type != chosen.type:
         raise UserError(
             f"this process already uses {accelerator.device} and cannot change to {device}",
             hint="start a new process, or leave `device` out",
@@ -79,6 +79,6 @@ def sum_over_processes(accelerator: Accelerator, numbers: list[Number]) -> list[
     """Sum each number over all processes; every process must call this."""
     if accelerator.num_processes == 1:
         return numbers
-    own = torch.tensor(numbers, device=accelerator.device)
-    sums: list[Number] = accelerator.reduce(own, "sum").tolist()  # type: ignore[union-attr]
+    values = torch.tensor(numbers, device=accelerator.device)
+    sums: list[Number] = accelerator.reduce(values, "sum").tolist()  # type: ignore[union-attr]
     return sums

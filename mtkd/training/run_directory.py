@@ -50,9 +50,9 @@ _PACKAGES = (
 def _read_identity(directory: Path) -> Any:
     """The identity of the run in a directory; None if there is no run, or one that mtkd did not write."""
     record = _read_record(directory)
-    ours = isinstance(record.get("versions"), dict) and "mtkd" in record["versions"]
+    is_mtkd_run = isinstance(record.get("versions"), dict) and "mtkd" in record["versions"]
     identity = record.get("identity")
-    return identity if ours and isinstance(identity, dict) else None
+    return identity if is_mtkd_run and isinstance(identity, dict) else None
 
 
 def _read_record(directory: Path) -> dict[str, Any]:
@@ -126,9 +126,9 @@ class RunDirectory:
         before = existing_identity(self.path, RUN_KIND)
         if other := _other_run(before, self.identity):
             return other
-        found = [_shortened(text) for text in _differences(before, self.identity)]
-        more = f" and {len(found) - _SHOWN} more settings" if len(found) > _SHOWN else ""
-        return f"it differs in {', '.join(found[:_SHOWN])}{more}"
+        differences = [_shortened(text) for text in _differences(before, self.identity)]
+        and_more = f" and {len(differences) - _SHOWN} more settings" if len(differences) > _SHOWN else ""
+        return f"it differs in {', '.join(differences[:_SHOWN])}{and_more}"
 
     @property
     def finished(self) -> bool:
@@ -220,8 +220,8 @@ def _other_run(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     """How a run of another command or recipe differs from this one, in words; None for the same recipe."""
     if old.get("command") != new.get("command"):
         return f"a {old.get('command')} run, not a {new.get('command')} run"
-    before, now = (identity.get("settings", {}).get("name") for identity in (old, new))
-    return None if before == now else f"a run of the recipe {before!r}, not of {now!r}"
+    old_name, new_name = (identity.get("settings", {}).get("name") for identity in (old, new))
+    return None if old_name == new_name else f"a run of the recipe {old_name!r}, not of {new_name!r}"
 
 
 def _shortened(text: str) -> str:
@@ -234,4 +234,4 @@ def _differences(old: Any, new: Any, prefix: str = "") -> list[str]:
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return [] if old == new else [f"{prefix.rstrip('.')} ({old!r}, now {new!r})"]
     keys = sorted(old.keys() | new.keys())
-    return [found for key in keys for found in _differences(old.get(key), new.get(key), f"{prefix}{key}.")]
+    return [text for key in keys for text in _differences(old.get(key), new.get(key), f"{prefix}{key}.")]

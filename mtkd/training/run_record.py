@@ -13,27 +13,27 @@ from tasks.errors import UserError
 from tasks.records import Count, Seed, Size, read_record
 
 RUN_FILE = "run.json"
-_MORE = with_config(ConfigDict(extra="allow", allow_inf_nan=False))
+_open_record = with_config(ConfigDict(extra="allow", allow_inf_nan=False))
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
-@_MORE
+@_open_record
 class _Train(TypedDict, total=False):
     seed: Seed
 
 
-@_MORE
+@_open_record
 class _Stage(TypedDict, total=False):
     terms: list[str]
     train: dict[str, Any]
 
 
-@_MORE
+@_open_record
 class _Term(TypedDict, total=False):
     loss: str
 
 
-@_MORE
+@_open_record
 class _Settings(TypedDict, total=False):
     name: str
     train: _Train
@@ -44,7 +44,7 @@ class _Settings(TypedDict, total=False):
     student: dict[str, Any]
 
 
-@_MORE
+@_open_record
 class _Identity(TypedDict, total=False):
     command: str
     settings: _Settings
@@ -55,7 +55,7 @@ class _Identity(TypedDict, total=False):
     eval_limit: Size | None
 
 
-@_MORE
+@_open_record
 class _Training(TypedDict, total=False):
     steps: Count
     seconds: _Number
@@ -67,7 +67,7 @@ class _Rows(TypedDict):
     validation: Count
 
 
-@_MORE
+@_open_record
 class _Record(TypedDict, total=False):
     status: Literal["running", "finished"]
     identity: _Identity

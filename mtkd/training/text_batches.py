@@ -71,24 +71,24 @@ class TextBatches:
             yield drawn
 
     def _draws(self, passes: int, texts: int, batch: int) -> Iterator[DrawnRows]:
-        start = texts  # a pass that resumes may have nothing left
+        resumed_at = texts  # a pass that resumes may have nothing left
         while True:
             empty = True
             for chunk in self._files.chunks(texts):
-                kept = chunk.filter(pa.array(~self._held_out(texts, len(chunk))))
-                pool = encode_texts(kept, self.collate.reader, self._pack)
+                training_texts = chunk.filter(pa.array(~self._held_out(texts, len(chunk))))
+                pool = encode_texts(training_texts, self.collate.reader, self._pack)
                 for number, indices in enumerate(self._batches(pool, passes, texts)):
                     empty = False
                     if number >= batch:
                         cursor = {"passes": passes, "texts": texts, "batch": number + 1}
                         yield DrawnRows(pool, indices, cursor)
                 texts, batch = texts + len(chunk), 0
-            if empty and not start:
+            if empty and not resumed_at:
                 raise UserError(
                     f"there is nothing to train on in {', '.join(map(str, self._files.paths))}",
                     expected="text of which the tokeniser keeps something",
                 )
-            start = 0
+            resumed_at = 0
             passes, texts = passes + 1, 0
 
     def _batches(self, pool: Encoded, passes: int, texts: int) -> list[np.ndarray]:
@@ -129,21 +129,23 @@ def encode_texts(texts: pa.StringArray, reader: Reader, pack: bool = False) -> E
             that every row but the last is as long as the reader allows.
     """
     layout = reader.tokeniser.layout(1)
-    room = reader.max_length - layout.n_specials
-    whole = reader.tokeniser.token_ids(texts)
+    max_tokens = reader.max_length - layout.n_specials
+    token_ids = reader.tokeniser.token_ids(texts)
     if pack:
-        end = np.array(layout.specials[-1], np.int32)
+        end_tokens = np.array(layout.specials[-1], np.int32)
         joined = np.insert(
-            whole.values, np.repeat(whole.offsets[1:-1], len(end)), np.tile(end, max(0, len(whole) - 1))
+            token_ids.values,
+            np.repeat(token_ids.offsets[1:-1], len(end_tokens)),
+            np.tile(end_tokens, max(0, len(token_ids) - 1)),
         )
-        whole = RaggedArray(joined, np.array([0, len(joined)]))
-    counts = -(-whole.lengths // room)
-    firsts = np.repeat(whole.offsets[:-1], counts)
-    nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    offsets = np.append(firsts + nth * room, whole.offsets[-1])
+        token_ids = RaggedArray(joined, np.array([0, len(joined)]))
+    counts = -(-token_ids.lengths // max_tokens)
+    starts = np.repeat(token_ids.offsets[:-1], counts)
+    part = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    offsets = np.append(starts + part * max_tokens, token_ids.offsets[-1])
     count = len(offsets) - 1
     uids = pa.array([f"text-{n}" for n in range(count)], pa.string())
-    return Encoded(TEXT.name, uids, np.full(count, np.nan), None, (RaggedArray(whole.values, offsets),))
+    return Encoded(TEXT.name, uids, np.full(count, np.nan), None, (RaggedArray(token_ids.values, offsets),))
 
 
 def held_out_loss(

@@ -1,4 +1,4 @@
-"""The student and its objective as one module."""
+"""A model and the objective that it is trained with, as one module."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from tasks.task import Task
 
 
 class TrainStep(nn.Module):
-    """The student and its objective as one module, so that accelerate wraps all weights together.
+    """A model and the objective that it is trained with, so that accelerate wraps all weights together.
 
     Args:
+        model: the model to train: a student, or a teacher that is refined.
         bf16: run both under bfloat16 autocast.
     """
 

@@ -83,12 +83,12 @@ class Trainer(TrainingLoop[StepBatches]):
         Afterwards the model has the best or last weights, as `settings.keep` says.
         """
         if trial := current_trial():
-            return self._try_out(trial)
+            return self._time_few_steps(trial)
         result = super().fit()
         if self.settings.keep == "best" and result.best is not None:
             best = self._best_file
-            written = self.accelerator.is_main_process  # by this process
-            if written and not (best.is_file() and quick_digest(best) == self.position.best_digest):
+            is_main = self.accelerator.is_main_process  # which wrote the file
+            if is_main and not (best.is_file() and quick_digest(best) == self.position.best_digest):
                 raise UserError(
                     f"{best}, the weights of the best epoch, is missing or damaged",
                     hint="start over (`overwrite=True`)",
@@ -96,29 +96,30 @@ class Trainer(TrainingLoop[StepBatches]):
             self.train_module.model.load_state_dict(load_file(best))
         return result
 
-    def _try_out(self, trial: Trial) -> TrainingResult:
-        """Time a few steps, and what follows an epoch."""
+    def _time_few_steps(self, trial: Trial) -> TrainingResult:
+        """Time a few steps and what follows an epoch, and add the estimate for the others to the trial."""
         self.start()
         self.notify("on_train_begin")
         self.train_module.train()
         started = time.monotonic()
-        wanted = min(self.total, 1 + STEPS)
-        while self.position.step < wanted:
-            with self.batches_from(self.position, wanted - self.position.step) as steps:
-                for rows in steps:
-                    self.step(rows)
+        n_steps = min(self.total, 1 + STEPS)
+        while self.position.step < n_steps:
+            with self.batches_from(self.position, n_steps - self.position.step) as steps:
+                for step_batches in steps:
+                    self.step(step_batches)
                     if not self.position.step:
                         started = time.monotonic()  # the first step is slower than others
                     self.position.step += 1
             self.position.epoch += 1
-        left = self.total - self.position.step
-        trial.skipped += left * (time.monotonic() - started) / max(1, self.position.step - 1)
-        before = trial.skipped
-        self.after_epoch({})  # the first time, modules may be imported
-        trial.skipped, started = before, time.monotonic()
+        remaining = self.total - self.position.step
+        trial.skipped += remaining * (time.monotonic() - started) / max(1, self.position.step - 1)
+        skipped_by_steps = trial.skipped
+        self.after_epoch({})  # the first time, modules may be imported, so this one is not counted
+        trial.skipped, started = skipped_by_steps, time.monotonic()
         self.after_epoch({})
-        seconds = time.monotonic() - started + trial.skipped - before
-        trial.skipped += (self.n_epochs - 1) * seconds
+        # An evaluation takes the time that it took here, and that of the batches that it left out.
+        epoch_seconds = time.monotonic() - started + trial.skipped - skipped_by_steps
+        trial.skipped += (self.n_epochs - 1) * epoch_seconds
         self.notify("on_end")
         return TrainingResult(self.total, self.n_epochs, None, [], 0.0)
 
@@ -135,32 +136,33 @@ class Trainer(TrainingLoop[StepBatches]):
         """The rest of an epoch, prepared by a thread."""
         return self.batches.epoch(position.epoch, position.batch, position.batch_source, limit)
 
-    def plan(self, rows: StepBatches) -> StepPlan:
+    def plan(self, step_batches: StepBatches) -> StepPlan:
         """The objective for each micro-batch."""
-        rows.drawn.before()
-        self.position.batch_source = rows.drawn.cursor
-        num_items = sum_over_processes(self.accelerator, rows.num_items)
+        step_batches.drawn.on_step_start()
+        self.position.batch_source = step_batches.drawn.cursor
+        num_items = sum_over_processes(self.accelerator, step_batches.num_items)
         micro_batches = [
-            partial(self._loss, rows.task, num_items, *part)
-            for part in zip(rows.batches, rows.weights, rows.batch_items, strict=True)
+            partial(self._loss, step_batches.task, num_items, *part)
+            for part in zip(step_batches.batches, step_batches.weights, step_batches.batch_items, strict=True)
         ]
-        named = zip(self.train_module.objective.terms, num_items, strict=True)
-        return StepPlan(rows.task.name, micro_batches, [name if count else None for name, count in named])
+        items_of_term = zip(self.train_module.objective.terms, num_items, strict=True)
+        logged_terms = [name if count else None for name, count in items_of_term]
+        return StepPlan(step_batches.task.name, micro_batches, logged_terms)
 
     def _loss(
         self, task: Task, num_items: list[int], cpu_batch: Batch, weight: float, batch_items: list[int]
     ) -> tuple[Tensor, Tensor]:
         """The objective for one micro-batch, and the value of each of its terms."""
-        batch, done = cpu_batch.to(self.accelerator.device), self._progress
-        needed = self.train_module.objective.needs(done)[1]
+        batch, progress = cpu_batch.to(self.accelerator.device), self._progress
+        needed = self.train_module.objective.needs(progress)[1]
         teacher_outputs = self.teacher.outputs(task, batch, needed) if self.teacher else None
-        loss, values = self.wrapped_module(task, batch, teacher_outputs, num_items, done, batch_items)
+        loss, values = self.wrapped_module(task, batch, teacher_outputs, num_items, progress, batch_items)
         return loss * weight, values * weight
 
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
-        hold = self.train_module.objective.slow_build.fraction
-        return learning_rate(self.settings, self.position.step, self.total, hold)
+        build_fraction = self.train_module.objective.slow_build.fraction
+        return learning_rate(self.settings, self.position.step, self.total, build_fraction)
 
     def after_epoch(self, losses: Mapping[str, list[float]]) -> None:
         """Evaluate after an epoch, keep the best weights, and decide whether to stop early."""

@@ -259,8 +259,8 @@ class _BiAttention(nn.Module):
 
     def _summary(self, text: _Text, context: Tensor) -> Tensor:
         """Run the second BiLSTM over a text and its context (L, B, 2H), pooled to (B, 6H)."""
-        own = text.states
-        states = self.lstm(torch.cat([own, own - context, own * context], -1), text.order)
+        x = text.states
+        states = self.lstm(torch.cat([x, x - context, x * context], -1), text.order)
         real = text.mask.T.unsqueeze(-1)
         highest = states.masked_fill(~real, torch.finfo(states.dtype).min).amax(0)
         mean = text.mask / text.mask.sum(1, keepdim=True)
@@ -276,16 +276,16 @@ class _FinalStates(nn.Module):
 
     def forward(self, x: _Text, y: _Text) -> Tensor:
         """Compute the features (B, 8H) of texts x and y."""
-        of_x, of_y = _final(x), _final(y)
+        of_x, of_y = _final_states(x), _final_states(y)
         return torch.cat([of_x, of_y, of_x * of_y, (of_x - of_y).abs()], -1)
 
 
-def _final(text: _Text) -> Tensor:
+def _final_states(text: _Text) -> Tensor:
     """(B, 2H): the forward state of each text's last token and the backward state of its first."""
     forward, backward = text.states.chunk(2, -1)
     last = text.mask.sum(1) - 1
-    ends = forward[last, torch.arange(last.shape[0], device=last.device)]
-    return torch.cat([ends, backward[0]], -1)
+    last_states = forward[last, torch.arange(last.shape[0], device=last.device)]
+    return torch.cat([last_states, backward[0]], -1)
 
 
 def _context(affinity: Tensor, other: _Text) -> Tensor:

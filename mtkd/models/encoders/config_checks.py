@@ -11,9 +11,9 @@ from tasks.errors import UserError, brief
 # Keys of a configuration that would load code, or weights of another form than plain tensors.
 _CODE = ("auto_map", "custom_pipelines", "quantization_config", "compression_config", "adapter_config")
 _ATTENTION = ("eager", "sdpa")  # other implementations may be kernels of the hub
-_DEEPEST, _LARGEST = 8, 10**9  # tables and lists inside each other; numbers
+_MAX_DEPTH, _MAX_NUMBER = 8, 10**9  # tables and lists inside each other; numbers
 # How a transformers model returns its outputs, which mtkd decides, and the dtype of its weights.
-_OF_OUTPUTS = (
+_OUTPUT_KEYS = (
     *("return_dict", "use_return_dict", "output_hidden_states", "output_attentions", "torchscript"),
     *("chunk_size_feed_forward", "dtype", "torch_dtype", "attn_implementation", "_attn_implementation"),
 )
@@ -39,15 +39,15 @@ def build_configuration(values: Mapping[str, Any]) -> Any:
     """
     from transformers import MODEL_MAPPING, AutoConfig
 
-    settings = {key: value for key, value in values.items() if key not in _OF_OUTPUTS}
+    settings = {key: value for key, value in values.items() if key not in _OUTPUT_KEYS}
     with configuration_errors():
         hf = AutoConfig.for_model(settings.pop("model_type"), **settings)
         if type(hf) not in MODEL_MAPPING:
             raise ValueError(f"{hf.model_type} is not an encoder")
-        for name, most in _SIZES.items():
-            least = 0 if name == "type_vocab_size" else 1
-            if not least <= (size := getattr(hf, name, 1)) <= most:
-                raise ValueError(f"{name} = {brief(size)}, not {least} to {most:,}")
+        for name, highest in _SIZES.items():
+            lowest = 0 if name == "type_vocab_size" else 1
+            if not lowest <= (size := getattr(hf, name, 1)) <= highest:
+                raise ValueError(f"{name} = {brief(size)}, not {lowest} to {highest:,}")
     return hf
 
 
@@ -57,7 +57,7 @@ def refuse_code(values: Any, where: str, depth: int = 0) -> None:
     Raises:
         UserError: it does, or a number is not finite or huge.
     """
-    if isinstance(values, Mapping) and depth < _DEEPEST:
+    if isinstance(values, Mapping) and depth < _MAX_DEPTH:
         for key, value in values.items():
             attention = str(key).endswith("attn_implementation") or key == "experts_implementation"
             if (key in _CODE and value) or (attention and value not in (None, *_ATTENTION)):
@@ -67,13 +67,13 @@ def refuse_code(values: Any, where: str, depth: int = 0) -> None:
                     hint="mtkd runs no code of models and reads no quantised weights",
                 )
             refuse_code(value, f"{where}, {key}" if isinstance(value, Mapping) else where, depth + 1)
-    elif isinstance(values, list) and depth < _DEEPEST:
+    elif isinstance(values, list) and depth < _MAX_DEPTH:
         for value in values:
             refuse_code(value, where, depth + 1)
     elif isinstance(values, Mapping | list) or (
-        isinstance(values, int | float) and not abs(values) <= _LARGEST
+        isinstance(values, int | float) and not abs(values) <= _MAX_NUMBER
     ):
-        raise UserError(f"{where}: {brief(values)} is not allowed", expected=f"numbers up to {_LARGEST:,}")
+        raise UserError(f"{where}: {brief(values)} is not allowed", expected=f"numbers up to {_MAX_NUMBER:,}")
 
 
 @contextlib.contextmanager

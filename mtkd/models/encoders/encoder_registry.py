@@ -31,7 +31,7 @@ GROUP = "mtkd.students"
 def encoder_classes() -> dict[str, type[AnyEncoder]]:
     """All encoders by kind, including those of installed packages."""
     built_in: dict[str, type[AnyEncoder]] = {
-        kind: EntryPoint(kind, place, GROUP).load() for kind, place in ENCODERS.items()
+        kind: EntryPoint(kind, location, GROUP).load() for kind, location in ENCODERS.items()
     }
     return built_in | load_plugins(GROUP, ENCODERS, Encoder)  # type: ignore[type-abstract]
 
@@ -43,8 +43,8 @@ def encoder_class(kind: str) -> type[AnyEncoder]:
         UserError: there is no such kind, or the package that adds it cannot be used.
     """
     if kind in ENCODERS:
-        known: type[AnyEncoder] = EntryPoint(kind, ENCODERS[kind], GROUP).load()
-        return known
+        built_in: type[AnyEncoder] = EntryPoint(kind, ENCODERS[kind], GROUP).load()
+        return built_in
     plugin: type[AnyEncoder] | None = load_plugin(GROUP, kind, Encoder)  # type: ignore[type-abstract]
     if plugin is None:
         raise unknown("kind of student (student.kind)", kind, encoder_classes())
@@ -69,12 +69,12 @@ def student_settings(values: Any) -> Any:
     """
     if not isinstance(values, Mapping):
         return values
-    chosen = settings_class(values)
-    if not values.keys() <= chosen.model_fields.keys():
-        every = {name for encoder in encoder_classes().values() for name in encoder.Settings.model_fields}
-        others = every - chosen.model_fields.keys()
-        values = {name: value for name, value in values.items() if name not in others}
-    return chosen.model_validate({"kind": DEFAULT_KIND, **values})
+    settings = settings_class(values)
+    if not values.keys() <= settings.model_fields.keys():
+        all_keys = {name for encoder in encoder_classes().values() for name in encoder.Settings.model_fields}
+        keys_of_others = all_keys - settings.model_fields.keys()
+        values = {name: value for name, value in values.items() if name not in keys_of_others}
+    return settings.model_validate({"kind": DEFAULT_KIND, **values})
 
 
 def student_config(settings: StudentSettings, init_spec: InitSpec) -> EncoderConfig:

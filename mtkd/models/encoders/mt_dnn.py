@@ -39,8 +39,8 @@ def read_mt_dnn(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     Raises:
         UserError: the file is damaged or is not a checkpoint of a BERT.
     """
-    found = read_torch_file(path, _EXPECTED, _HINT)
-    parts = found if isinstance(found, dict) else {}
+    checkpoint = read_torch_file(path, _EXPECTED, _HINT)
+    parts = checkpoint if isinstance(checkpoint, dict) else {}
     state, config = parts.get("state"), parts.get("config")
     if not isinstance(state, dict) or not isinstance(config, dict):
         raise UserError(f"{path} has no `state` and `config`", expected=_EXPECTED)
@@ -64,23 +64,23 @@ def convert_mt_dnn(file: Path) -> Path:
         UserError: see `read_mt_dnn`; also if its weights do not fit its sizes, its vocabulary is not one of
             BERT's or its tokeniser is unavailable, or the directory cannot be written.
     """
-    place = file.with_name(f"{file.name}.converted")
-    written = place / "model.safetensors"
+    directory = file.with_name(f"{file.name}.converted")
+    weights = directory / "model.safetensors"
     if not file.is_file():
         raise UserError(f"no such file: {file}", expected=_EXPECTED)
 
     def current() -> bool:
-        return written.is_file() and written.stat().st_mtime >= file.stat().st_mtime
+        return weights.is_file() and weights.stat().st_mtime >= file.stat().st_mtime
 
     if not current():
         model, tokeniser = _load(file)
-        with locked(place, wait=True):
+        with locked(directory, wait=True):
             if not current():  # another process may just have written it
-                with staged_directory(place, "model.safetensors") as temporary:
+                with staged_directory(directory, "model.safetensors") as temporary:
                     model.save_pretrained(temporary)
                     tokeniser.save(temporary)
-                say(f"{file} was converted to {place}")
-    return place
+                say(f"{file} was converted to {directory}")
+    return directory
 
 
 def _load(file: Path) -> tuple[Any, Tokeniser]:

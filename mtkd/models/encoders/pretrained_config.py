@@ -88,8 +88,8 @@ class TransformerConfig(EncoderConfig):
         offers = OutputSpec(pooled=self.pairs == "cross-encoder", sequence=True, cls=states, hidden=states)
         body = MODEL_MAPPING.get(type(hf), None)
         if getattr(body, "_supports_attention_backend", False):
-            every = frozenset(range(1, layers + 1))
-            offers = replace(offers, query=every, key=every, value=every, context=every, scores=every)
+            blocks = frozenset(range(1, layers + 1))  # without the embeddings
+            offers = replace(offers, query=blocks, key=blocks, value=blocks, context=blocks, scores=blocks)
         attention = heads * (self.head_size or getattr(hf, "head_dim", None) or width // heads)
         return EncoderSpec(hf.model_type, layers, width, attention, heads, width, offers)
 
@@ -121,9 +121,9 @@ def own_config(directory: str) -> TransformerConfig | None:
     return check_record(encoder, TransformerConfig, f"{file}, encoder")
 
 
-def _declared_pooling(place: str) -> Pooling:
+def _declared_pooling(location: str) -> Pooling:
     """The pooling that a model of sentence-transformers declares, or else `cls`."""
-    declared = find_file(place, POOLING)
+    declared = find_file(location, POOLING)
     means = declared and read_record(declared, dict[str, Any]).get("pooling_mode_mean_tokens")
     return "mean" if means else "cls"
 
@@ -133,8 +133,8 @@ def compares_sentences(name: str) -> bool:
 
     These are the encoders of sentence-transformers, and bi-encoders that mtkd trained.
     """
-    own = own_config(locate(name))
-    return own.pairs == "bi-encoder" if own else find_file(locate(name), POOLING) is not None
+    config = own_config(locate(name))
+    return config.pairs == "bi-encoder" if config else find_file(locate(name), POOLING) is not None
 
 
 def require_bi_encoder(config: TransformerConfig) -> None:
@@ -147,8 +147,8 @@ def require_bi_encoder(config: TransformerConfig) -> None:
 
     hf = config.build_hf()
     body: Any = MODEL_MAPPING.get(type(hf), None)
-    takes = "position_ids" in inspect.signature(body.forward).parameters
-    if not (takes and getattr(body, "_supports_attention_backend", False)):
+    takes_positions = "position_ids" in inspect.signature(body.forward).parameters
+    if not (takes_positions and getattr(body, "_supports_attention_backend", False)):
         raise UserError(
             f"encoders of the family {hf.model_type!r} cannot be a bi-encoder here",
             expected="BERT, RoBERTa, XLM-R, ELECTRA, ALBERT and encoders built like them",
@@ -177,15 +177,15 @@ def pretrained_config(name: str, pooling: Pooling | None = None) -> TransformerC
     from transformers import AutoConfig
 
     quieten()
-    place = locate(name)
-    if (own := own_config(place)) is not None:
-        own = own.model_copy(update={"pooling": pooling or own.pooling})
-        pooler_option(own)
-        return own
-    if file := find_file(place, "config.json"):
+    location = locate(name)
+    if (saved_config := own_config(location)) is not None:
+        saved_config = saved_config.model_copy(update={"pooling": pooling or saved_config.pooling})
+        pooler_option(saved_config)
+        return saved_config
+    if file := find_file(location, "config.json"):
         refuse_code(read_record(file, dict[str, Any]), str(file))
-    found: Any = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), place, "encoder")
-    config = config_of(found, pooling or _declared_pooling(place))
+    hf: Any = load_named(partial(AutoConfig.from_pretrained, trust_remote_code=False), location, "encoder")
+    config = config_of(hf, pooling or _declared_pooling(location))
     pooler_option(config)
     return config
 
@@ -198,11 +198,11 @@ def pooler_option(config: TransformerConfig) -> dict[str, bool]:
     """
     from transformers import MODEL_MAPPING
 
-    hf, wanted = config.build_hf(), config.pooling == "pooler"
+    hf, pools = config.build_hf(), config.pooling == "pooler"
     body: Any = MODEL_MAPPING.get(type(hf), None)
     if "add_pooling_layer" in inspect.signature(body.__init__).parameters:
-        return {"add_pooling_layer": wanted}
-    if wanted:
+        return {"add_pooling_layer": pools}
+    if pools:
         raise UserError(
             f"encoders of the family {hf.model_type!r} have no pooling layer, so they cannot pool with it",
             expected="for pooling=pooler: BERT, RoBERTa, XLM-R, ALBERT and encoders built like them",
@@ -232,9 +232,9 @@ def with_sizes(config: TransformerConfig, **sizes: int | float) -> TransformerCo
     hf = config.build_hf()
     named = {size_name(hf, name): size for name, size in sizes.items()}
     # Some families have lists with one entry per layer, which are wrong for another number of layers.
-    of_layers = [k for k, v in config.hf.items() if isinstance(v, list) and len(v) == hf.num_hidden_layers]
-    kept = {k: v for k, v in config.hf.items() if "num_hidden_layers" not in sizes or k not in of_layers}
-    return config.model_copy(update={"hf": {**kept, **named}})
+    per_layer = [k for k, v in config.hf.items() if isinstance(v, list) and len(v) == hf.num_hidden_layers]
+    unchanged = {k: v for k, v in config.hf.items() if "num_hidden_layers" not in sizes or k not in per_layer}
+    return config.model_copy(update={"hf": {**unchanged, **named}})
 
 
 def size_name(hf: Any, name: str) -> str:
@@ -243,15 +243,15 @@ def size_name(hf: Any, name: str) -> str:
     Raises:
         UserError: the family has no such size.
     """
-    own = hf.attribute_map.get(name, name)
-    known = hf.to_dict()
-    found = next((key for key in (own, *_OTHER_NAMES.get(name, ())) if key in known), None)
-    if found is None:
+    mapped_name = hf.attribute_map.get(name, name)
+    settings = hf.to_dict()
+    known_name = next((key for key in (mapped_name, *_OTHER_NAMES.get(name, ())) if key in settings), None)
+    if known_name is None:
         raise UserError(
             f"encoders of the family {hf.model_type!r} have no setting for the size {name}",
             hint=f"leave out student.transformer.{name}, or start from another encoder",
         )
-    return found
+    return known_name
 
 
 def factorised(config: TransformerConfig, rank: int) -> TransformerConfig:
@@ -264,7 +264,7 @@ def factorised(config: TransformerConfig, rank: int) -> TransformerConfig:
     from transformers import ElectraConfig
 
     hf = config.build_hf()
-    known = ElectraConfig().to_dict().keys() - {"model_type", "embedding_size", "architectures"}
-    same = {key: getattr(hf, key) for key in known if hasattr(hf, key) and not key.startswith("_")}
-    same["intermediate_size"] = getattr(hf, size_name(hf, "intermediate_size"))
-    return config_of(ElectraConfig(**{**same, "embedding_size": rank}), config.pooling)
+    keys = ElectraConfig().to_dict().keys() - {"model_type", "embedding_size", "architectures"}
+    settings = {key: getattr(hf, key) for key in keys if hasattr(hf, key) and not key.startswith("_")}
+    settings["intermediate_size"] = getattr(hf, size_name(hf, "intermediate_size"))
+    return config_of(ElectraConfig(**{**settings, "embedding_size": rank}), config.pooling)

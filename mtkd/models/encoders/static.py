@@ -177,17 +177,17 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
             EncoderOutput with pooled (B, output_size).
         """
         assert inputs.texts is not None, "a static student reads texts separately"
-        u, *others = (self._mean(tokens) for tokens in inputs.texts)
-        v = others[0] if others else u
+        u, *second = (self._mean(tokens) for tokens in inputs.texts)
+        v = second[0] if second else u
         return EncoderOutput(pooled=self.mlp(torch.cat([u, v, (u - v).abs(), u * v], -1)))
 
     def _mean(self, tokens: Tokens) -> Tensor:
         """The mean of the real tokens' vectors, (B, width), without a copy of size (B, L, width)."""
         table = self.embeddings.weight
-        shares = tokens.mask.to(table.dtype) / tokens.mask.sum(1, keepdim=True)
+        weights = tokens.mask.to(table.dtype) / tokens.mask.sum(1, keepdim=True)
         if torch.compiler.is_exporting():  # ONNX has no weighted embedding bag
-            return (self.embeddings(tokens.ids) * shares.unsqueeze(-1)).sum(1)
-        return functional.embedding_bag(tokens.ids, table, mode="sum", per_sample_weights=shares)
+            return (self.embeddings(tokens.ids) * weights.unsqueeze(-1)).sum(1)
+        return functional.embedding_bag(tokens.ids, table, mode="sum", per_sample_weights=weights)
 
 
 @torch.inference_mode()
@@ -196,17 +196,17 @@ def teacher_states(teacher: AnyEncoder, context: InitContext) -> Tensor:
 
     The teacher reads each token alone, between its special tokens: [CLS] token [SEP].
     """
-    pieces = _teacher_token_ids(context)
+    token_ids = _teacher_token_ids(context)
     collate = Collator(Reader(context.teacher_tokeniser, "joined", LONGEST))
-    words = Encoded("", pa.nulls(len(pieces), pa.string()), np.zeros(len(pieces)), None, (pieces,))
-    order = np.argsort(pieces.lengths, kind="stable")
-    states = torch.empty(len(pieces), teacher.width)
+    tokens = Encoded("", pa.nulls(len(token_ids), pa.string()), np.zeros(len(token_ids)), None, (token_ids,))
+    order = np.argsort(token_ids.lengths, kind="stable")
+    states = torch.empty(len(token_ids), teacher.width)
     training, device = teacher.training, next(teacher.parameters()).device
     teacher.eval()
     with progress("token vectors from the teacher", len(order), unit="tokens") as advance:
         for start in range(0, len(order), BATCH):
             rows = order[start : start + BATCH]
-            inputs = collate(words, rows).inputs.to(device)
+            inputs = collate(tokens, rows).inputs.to(device)
             assert inputs.joined is not None
             last = teacher(inputs, OutputSpec(sequence=True)).sequence
             weight = inputs.joined.mask.unsqueeze(-1).to(last.dtype)

@@ -65,8 +65,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         if config.head_size:
             resize_heads(body, config.spec.layers, config.spec.heads, config.head_size)
         if config.embedding_rank:
-            words = int(body.config.vocab_size)  # type: ignore[union-attr, arg-type]
-            table = FactorisedEmbedding(words, config.embedding_rank, config.spec.width)
+            vocab_size = int(body.config.vocab_size)  # type: ignore[union-attr, arg-type]
+            table = FactorisedEmbedding(vocab_size, config.embedding_rank, config.spec.width)
             body.set_input_embeddings(table)  # type: ignore[operator]
         self.body = body
         if config.pairs == "bi-encoder":
@@ -96,47 +96,47 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         Raises:
             UserError: the sizes or the vocabulary do not match the encoder that the student starts from.
         """
-        wanted = settings.transformer
+        transformer = settings.transformer
         if context.kept is not None:
-            whole = replace(context, tokeniser=context.teacher_tokeniser, kept=None)
-            return cls.build(settings, whole)._with_tokens(context.kept, context.tokeniser.pad_id)
+            teacher_context = replace(context, tokeniser=context.teacher_tokeniser, kept=None)
+            return cls.build(settings, teacher_context)._with_tokens(context.kept, context.tokeniser.pad_id)
         refuse_teacher_embeddings(
             settings,
             "student.embeddings=teacher is only for students that are not Transformers",
             "use `student.transformer.init=teacher` to copy the teacher's embeddings and first layers",
         )
-        require_teacher_vocabulary(wanted, context)
+        require_teacher_vocabulary(transformer, context)
         config = cls.config_from_settings(settings, context.init_spec)
         if context.own_vocabulary:
             config = with_sizes(config, vocab_size=context.tokeniser.vocab_size)
         student = cls(config)
-        if wanted.init == "random":
+        if transformer.init == "random":
             return student
-        if wanted.init == "teacher":
+        if transformer.init == "teacher":
             assert isinstance(context.teacher, TransformerEncoder), "the configuration refuses others"
             source = context.teacher
         else:
             pooling: Pooling | None = "pooler" if config.pooling == "pooler" else None
-            source = cls.pretrained(source_name(wanted, context.init_spec.encoder), pooling)
+            source = cls.pretrained(source_name(transformer, context.init_spec.encoder), pooling)
         models = student.body, student.n_layers, source.body, source.n_layers
-        if not wanted.prune:
-            copy_layers(*models, taken_layers(wanted, student.n_layers, source.n_layers))
+        if not transformer.prune:
+            copy_layers(*models, taken_layers(transformer, student.n_layers, source.n_layers))
             return student
         assert context.importance is not None and config.head_size, "measured before the student is built"
-        if wanted.take == "importance":
+        if transformer.take == "importance":
             layers = context.importance.best_layers(student.n_layers)
         else:
-            layers = taken_layers(wanted, student.n_layers, source.n_layers)
+            layers = taken_layers(transformer, student.n_layers, source.n_layers)
         prune_into(*models, layers, context.importance, config.head_size)
         return student
 
-    def _with_tokens(self, kept: np.ndarray, pad_id: int) -> TransformerEncoder:
-        """The same encoder with the embeddings of the tokens `kept`, which get the ids 0, 1, ..."""
-        made = type(self)(with_sizes(self.config, vocab_size=len(kept), pad_token_id=pad_id))
-        sizes = {name: weight.shape for name, weight in made.state_dict().items()}
+    def _with_tokens(self, token_ids: np.ndarray, pad_id: int) -> TransformerEncoder:
+        """The same encoder with the embeddings of the tokens `token_ids` only, which get the ids 0, 1, ..."""
+        encoder = type(self)(with_sizes(self.config, vocab_size=len(token_ids), pad_token_id=pad_id))
+        sizes = {name: weight.shape for name, weight in encoder.state_dict().items()}
         weights = self.state_dict().items()
-        made.load_state_dict({name: w if w.shape == sizes[name] else w[kept] for name, w in weights})
-        return made
+        encoder.load_state_dict({name: w if w.shape == sizes[name] else w[token_ids] for name, w in weights})
+        return encoder
 
     @classmethod
     def pretrained(
@@ -190,8 +190,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
     @property
     def positions(self) -> int:
         """The maximum sequence length."""
-        most: int = getattr(self.body.config, "max_position_embeddings", 1 << 30)
-        return most - self._first_position
+        n_positions: int = getattr(self.body.config, "max_position_embeddings", 1 << 30)
+        return n_positions - self._first_position
 
     def head_width(self, n_texts: int) -> int:
         """The width of the vectors that heads of tasks with `n_texts` texts read."""
@@ -224,17 +224,17 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         assert tokens is not None, "a Transformer reads both texts in one sequence"
         top = self.n_layers
         pooled = need.pooled
-        of_layers = (
+        cls_layers = (
             frozenset(range(1, top + 1)) if pooled and self.config.pooling == "cls-of-layers" else None
         )
-        captured = replace(need, cls=need.cls | of_layers) if of_layers else need
-        around = module is not self.body
-        capture = Capture(captured, to_the_end=pooled or need.sequence or around)
+        requested = replace(need, cls=need.cls | cls_layers) if cls_layers else need
+        wrapped = module is not self.body
+        capture = Capture(requested, to_the_end=pooled or need.sequence or wrapped)
         options: dict[str, Any] = {"token_type_ids": tokens.token_type_ids} if self.reads_token_types else {}
         if not self._watched:
-            options["output_hidden_states"] = bool(captured.hidden | captured.cls)
-        inner: list[Any] = []
-        hook = self.body.register_forward_hook(lambda *call: inner.append(call[-1])) if around else None
+            options["output_hidden_states"] = bool(requested.hidden | requested.cls)
+        outputs: list[Any] = []
+        hook = self.body.register_forward_hook(lambda *call: outputs.append(call[-1])) if wrapped else None
         if tokens.second is None:
             options["attention_mask"] = tokens.mask.long()
         else:
@@ -243,19 +243,19 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         out = result
         if hook is not None:
             hook.remove()
-            out = inner[-1]
+            out = outputs[-1]
         if out is not None:
             for layer, hidden in enumerate(getattr(out, "hidden_states", None) or ()):
                 capture.offer(layer, hidden)
             capture.offer(top, out.last_hidden_state)
-        self._refuse_missing(captured, capture)
-        vector = self._pool(out, capture.found["cls"], tokens) if pooled else None
-        kept = {
+        self._refuse_missing(requested, capture)
+        vector = self._pool(out, capture.captured["cls"], tokens) if pooled else None
+        layer_outputs = {
             kind: {layer: tensors[layer] for layer in sorted(getattr(need, kind))}
-            for kind, tensors in capture.found.items()
+            for kind, tensors in capture.captured.items()
         }
         sequence = out.last_hidden_state if need.sequence else None
-        return result, EncoderOutput(pooled=vector, sequence=sequence, mask=tokens.mask, **kept)
+        return result, EncoderOutput(pooled=vector, sequence=sequence, mask=tokens.mask, **layer_outputs)
 
     def save_weights(self, path: Path) -> None:
         """Write the weights and config.json to the directory of `path`, as transformers does.
@@ -273,8 +273,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         self.body.load_state_dict(weights)
 
     def _refuse_missing(self, requested: OutputSpec, capture: Capture) -> None:
-        found: dict[str, Any] = {kind: frozenset(tensors) for kind, tensors in capture.found.items()}
-        missing = requested.missing_from(OutputSpec(logits=True, pooled=True, sequence=True, **found))
+        captured: dict[str, Any] = {kind: frozenset(tensors) for kind, tensors in capture.captured.items()}
+        missing = requested.missing_from(OutputSpec(logits=True, pooled=True, sequence=True, **captured))
         if missing:
             raise UserError(
                 f"the encoder {self.spec.family!r} does not provide {', '.join(missing)}",
@@ -284,14 +284,14 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
 
     def _side_by_side(self, tokens: Tokens, second: Tensor) -> dict[str, Tensor]:
         """The body's arguments for texts that do not see each other: a (B, 1, L, L) mask and positions."""
-        text = tokens.mask.long() + second  # 1, 2, or 0 for padding, which sees padding only
-        size = (tokens.mask & ~second).sum(1, keepdim=True)
-        positions = torch.arange(text.shape[1], device=text.device) - second * size
-        seen = (text.unsqueeze(2) == text.unsqueeze(1)).unsqueeze(1)
+        text_number = tokens.mask.long() + second  # 1, 2, or 0 for padding, which sees padding only
+        first_lengths = (tokens.mask & ~second).sum(1, keepdim=True)
+        positions = torch.arange(text_number.shape[1], device=text_number.device) - second * first_lengths
+        visible = (text_number.unsqueeze(2) == text_number.unsqueeze(1)).unsqueeze(1)
         if self.body.config._attn_implementation == "eager":  # type: ignore[union-attr]
-            seen = (~seen).float() * torch.finfo(torch.float32).min  # it adds the mask to the scores
+            visible = (~visible).float() * torch.finfo(torch.float32).min  # it adds the mask to the scores
         return {
-            "attention_mask": seen,
+            "attention_mask": visible,
             "position_ids": positions + self._first_position,
         }
 

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 _NO_NAMES = ("encoder", "random", "teacher")  # the values of `init` that do not name an encoder
 
 
-def source_name(wanted: TransformerSettings, encoder: str | None) -> str:
+def source_name(settings: TransformerSettings, encoder: str | None) -> str:
     """The pretrained encoder that a student starts from."""
-    assert isinstance(wanted.init, str), "`first_available` comes first"
-    return (encoder or DEFAULT_ENCODER) if wanted.init in _NO_NAMES else wanted.init
+    assert isinstance(settings.init, str), "`first_available` comes first"
+    return (encoder or DEFAULT_ENCODER) if settings.init in _NO_NAMES else settings.init
 
 
 def first_available(
-    wanted: TransformerSettings, init_spec: InitSpec
+    settings: TransformerSettings, init_spec: InitSpec
 ) -> tuple[TransformerSettings, list[str]]:
     """The settings with the first entry of `init` that the student can start from, if `init` is a list.
 
@@ -45,31 +45,31 @@ def first_available(
     Raises:
         UserError: the student can start from none of them.
     """
-    if isinstance(wanted.init, str):
-        return wanted, []
+    if isinstance(settings.init, str):
+        return settings, []
     reasons: list[str] = []
-    for name in wanted.init:
-        chosen = wanted.model_copy(update={"init": name})
+    for name in settings.init:
+        chosen = settings.model_copy(update={"init": name})
         try:
             _require_available(chosen, name, init_spec)
             break
         except UserError as error:
-            if name == wanted.init[-1]:
+            if name == settings.init[-1]:
                 raise
             reasons.append(error.problem)
     if not reasons:
         return chosen, []
     start = "random weights" if name == "random" else name
     return chosen, [
-        f"the student starts from {start} instead of {wanted.init[0]}, so expect lower scores: "
+        f"the student starts from {start} instead of {settings.init[0]}, so expect lower scores: "
         f"{'; '.join(reasons)}. Run once while online, or pass another encoder as `init=DIR`; `init={name}` "
         "turns this warning off"
     ]
 
 
-def _require_available(wanted: TransformerSettings, name: str, init_spec: InitSpec) -> None:
+def _require_available(settings: TransformerSettings, name: str, init_spec: InitSpec) -> None:
     """Check that an encoder has the student's sizes and the teacher's vocabulary; download its weights."""
-    config, teacher = student_transformer(wanted, init_spec), init_spec.teacher
+    config, teacher = student_transformer(settings, init_spec), init_spec.teacher
     if name in _NO_NAMES:
         return
     if isinstance(teacher, TransformerConfig) and config.hf["vocab_size"] != teacher.hf["vocab_size"]:
@@ -80,20 +80,20 @@ def _require_available(wanted: TransformerSettings, name: str, init_spec: InitSp
     load_named(find_weights, locate(name), "encoder")
 
 
-def require_teacher_vocabulary(wanted: TransformerSettings, context: InitContext) -> None:
+def require_teacher_vocabulary(settings: TransformerSettings, context: InitContext) -> None:
     """Check that pretrained layers are used with the vocabulary that they were trained with.
 
     Raises:
         UserError: the student has a vocabulary of its own.
     """
-    if context.own_vocabulary and wanted.init in ("encoder", "teacher"):
+    if context.own_vocabulary and settings.init in ("encoder", "teacher"):
         raise UserError(
             "the student has a vocabulary of its own, so it cannot start from pretrained layers",
             hint="use `student.vocabulary=wordpiece` or `student.transformer.init=random`",
         )
 
 
-def taken_layers(wanted: TransformerSettings, layers: int, available: int) -> list[int]:
+def taken_layers(settings: TransformerSettings, layers: int, available: int) -> list[int]:
     """The numbers, from 1, of the layers that a student copies from the encoder that it starts from.
 
     Args:
@@ -103,53 +103,55 @@ def taken_layers(wanted: TransformerSettings, layers: int, available: int) -> li
     Raises:
         UserError: a layer does not exist, or the list does not have one entry per layer of the student.
     """
-    if not isinstance(wanted.take, list):
-        return [teacher for _, teacher in uniform_pairs(wanted.take, layers, available)]
-    if len(wanted.take) != layers or not all(1 <= layer <= available for layer in wanted.take):
+    if not isinstance(settings.take, list):
+        return [teacher for _, teacher in uniform_pairs(settings.take, layers, available)]
+    if len(settings.take) != layers or not all(1 <= layer <= available for layer in settings.take):
         raise UserError(
-            f"student.transformer.take={wanted.take} does not fit a student with {layers} layers",
+            f"student.transformer.take={settings.take} does not fit a student with {layers} layers",
             expected=f"{layers} layers from 1 to {available}",
         )
-    return wanted.take
+    return settings.take
 
 
-def student_transformer(wanted: TransformerSettings, init_spec: InitSpec) -> TransformerConfig:
+def student_transformer(settings: TransformerSettings, init_spec: InitSpec) -> TransformerConfig:
     """The configuration of the encoder that the student starts from, with the sizes in the settings."""
-    if (wanted.prune and wanted.init != "teacher") or (wanted.take == "importance" and not wanted.prune):
+    if (settings.prune and settings.init != "teacher") or (
+        settings.take == "importance" and not settings.prune
+    ):
         raise UserError(
-            f"student.transformer.prune={str(wanted.prune).lower()} cannot be combined with "
-            f"init={wanted.init!r} and take={wanted.take!r}",
+            f"student.transformer.prune={str(settings.prune).lower()} cannot be combined with "
+            f"init={settings.init!r} and take={settings.take!r}",
             expected="prune=true together with init=teacher; take=importance only with prune=true",
             hint="use `student.transformer.init=teacher`",
         )
     source = init_spec.teacher
-    if wanted.init not in ("teacher", "random") or source is None:
-        if wanted.init == "teacher":
+    if settings.init not in ("teacher", "random") or source is None:
+        if settings.init == "teacher":
             raise UserError(
                 "student.transformer.init=teacher needs a Transformer teacher, but there is no teacher",
                 hint="pass a refined Transformer as `teacher=DIR`, or use `student.transformer.init=encoder`",
             )
-        source = pretrained_config(source_name(wanted, init_spec.encoder))
+        source = pretrained_config(source_name(settings, init_spec.encoder))
     if not isinstance(source, TransformerConfig):
         raise UserError(
-            f"student.transformer.init={wanted.init} needs a Transformer teacher; this one is a BiLSTM",
+            f"student.transformer.init={settings.init} needs a Transformer teacher; this one is a BiLSTM",
             hint="pass a refined Transformer as `teacher=DIR`, or use `student.transformer.init=encoder`",
         )
     sizes = {
-        "num_hidden_layers": wanted.layers,
-        "hidden_size": wanted.hidden_size,
-        "num_attention_heads": wanted.heads,
-        "intermediate_size": wanted.intermediate_size,
-        "hidden_dropout_prob": wanted.dropout,
-        "attention_probs_dropout_prob": wanted.dropout,
+        "num_hidden_layers": settings.layers,
+        "hidden_size": settings.hidden_size,
+        "num_attention_heads": settings.heads,
+        "intermediate_size": settings.intermediate_size,
+        "hidden_dropout_prob": settings.dropout,
+        "attention_probs_dropout_prob": settings.dropout,
     }
     config = with_sizes(source, **{name: size for name, size in sizes.items() if size is not None})
-    if wanted.prune:
+    if settings.prune:
         head_size = source.spec.attention // source.spec.heads
-        config = config.model_copy(update={"head_size": head_size, "embedding_rank": wanted.embedding_size})
-    elif wanted.embedding_size is not None:
-        config = factorised(config, wanted.embedding_size)
-    config = _with_reading(config, wanted, init_spec)
+        config = config.model_copy(update={"head_size": head_size, "embedding_rank": settings.embedding_size})
+    elif settings.embedding_size is not None:
+        config = factorised(config, settings.embedding_size)
+    config = _with_reading(config, settings, init_spec)
     hf = config.build_hf()
     if hf.hidden_size % hf.num_attention_heads:
         raise UserError(
@@ -157,18 +159,18 @@ def student_transformer(wanted: TransformerSettings, init_spec: InitSpec) -> Tra
             expected="a number of heads that divides the width",
             hint="use `student.transformer.heads=N` or another student.transformer.hidden_size",
         )
-    if wanted.init != "random":
-        _refuse_other_sizes(wanted, config, source)
+    if settings.init != "random":
+        _refuse_other_sizes(settings, config, source)
     return config
 
 
 def _with_reading(
-    config: TransformerConfig, wanted: TransformerSettings, init_spec: InitSpec
+    config: TransformerConfig, settings: TransformerSettings, init_spec: InitSpec
 ) -> TransformerConfig:
     """The configuration with the student's way of pooling, and of reading two texts."""
-    pooling = config.pooling if wanted.pooling == "auto" else wanted.pooling
-    pairs: Any = wanted.pairs
-    if wanted.pairs == "auto":
+    pooling = config.pooling if settings.pooling == "auto" else settings.pooling
+    pairs: Any = settings.pairs
+    if settings.pairs == "auto":
         pairs = getattr(init_spec.teacher or config, "pairs", "cross-encoder")
         if pooling not in BI_ENCODER_POOLINGS:
             pairs = "cross-encoder"
@@ -180,24 +182,24 @@ def _with_reading(
 
 
 def _refuse_other_sizes(
-    wanted: TransformerSettings, config: TransformerConfig, source: TransformerConfig
+    settings: TransformerSettings, config: TransformerConfig, source: TransformerConfig
 ) -> None:
     """Refuse sizes other than those of the source; the student can have fewer layers, and other heads."""
     student, start = config.build_hf(), source.build_hf()
     width, feed_forward = "hidden_size", size_name(start, "intermediate_size")
     names = {"width": width, "feed-forward width": feed_forward, "embedding rank": "embedding_size"}
-    if wanted.prune:
+    if settings.prune:
         names = {"width": width}
         _refuse_more(config, source, feed_forward)
     differs = [
-        f"{words} {getattr(student, name, None)} instead of {getattr(start, name, None)}"
-        for words, name in names.items()
+        f"{size} {getattr(student, name, None)} instead of {getattr(start, name, None)}"
+        for size, name in names.items()
         if getattr(student, name, None) != getattr(start, name, None)
     ]
     if differs or student.num_hidden_layers > start.num_hidden_layers:
         differs = differs or [f"{student.num_hidden_layers} layers instead of {start.num_hidden_layers}"]
         raise UserError(
-            f"a student that starts from {wanted.init!r} cannot have {', '.join(differs)}",
+            f"a student that starts from {settings.init!r} cannot have {', '.join(differs)}",
             expected="the sizes of the encoder that it starts from, with the same number of layers or fewer",
             hint="change the sizes in student.transformer, or use `student.transformer.init=random`",
         )
@@ -206,13 +208,13 @@ def _refuse_other_sizes(
 def _refuse_more(config: TransformerConfig, source: TransformerConfig, feed_forward: str) -> None:
     """Refuse a pruned student that is larger than its teacher in any size."""
     student, teacher = config.build_hf(), source.build_hf()
-    for words, count, most in (
+    for description, count, highest in (
         ("{} attention heads", config.spec.heads, source.spec.heads),
         ("{} feed-forward units", getattr(student, feed_forward), getattr(teacher, feed_forward)),
         ("an embedding rank of {}", config.embedding_rank or 0, source.spec.width),
     ):
-        if count > most:
+        if count > highest:
             raise UserError(
-                f"a student that is pruned from its teacher cannot have {words.format(count)}",
-                expected=f"up to {most}",
+                f"a student that is pruned from its teacher cannot have {description.format(count)}",
+                expected=f"up to {highest}",
             )

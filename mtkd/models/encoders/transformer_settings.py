@@ -75,5 +75,5 @@ class TransformerStudentSettings(StudentSettings):
     def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
         """The settings with the first of several encoders that the student can start from."""
         super().resolved(init_spec)
-        wanted, warnings = first_available(self.transformer, init_spec)
-        return self.model_copy(update={"transformer": wanted}), warnings
+        transformer, warnings = first_available(self.transformer, init_spec)
+        return self.model_copy(update={"transformer": transformer}), warnings

@@ -176,7 +176,7 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
             if number in need.hidden:
                 hidden[number] = states
         return EncoderOutput(
-            pooled=self._row(states, masks[-1]) if need.pooled else None,
+            pooled=self._pool_row(states, masks[-1]) if need.pooled else None,
             sequence=self._grown(states, masks)[:, : tokens.mask.shape[1]] if need.sequence else None,
             hidden=hidden,
             scores=scores,
@@ -185,8 +185,8 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
 
     def _embed(self, tokens: Tokens) -> Tensor:
         """Embed token ids, positions and token type ids, (B, L, E)."""
-        place = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)
-        summed = self.embeddings(tokens.ids) + self.place(place) + self.segment(tokens.token_type_ids)
+        positions = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)
+        summed = self.embeddings(tokens.ids) + self.place(positions) + self.segment(tokens.token_type_ids)
         return self.dropout(self.norm(summed))
 
     def _shrunk(self, embedded: Tensor, masks: list[Tensor]) -> Tensor:
@@ -205,7 +205,7 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
             states = functional.gelu(convolution(states.repeat_interleave(2, 1), mask))
         return states
 
-    def _row(self, states: Tensor, mask: Tensor) -> Tensor:
+    def _pool_row(self, states: Tensor, mask: Tensor) -> Tensor:
         """The vector per row, (B, D), from the last block's real states."""
         weight = mask.unsqueeze(-1).to(states.dtype)
         mean = (states * weight).sum(1) / weight.sum(1).clamp(min=1)

@@ -239,10 +239,10 @@ def test_relations_of_other_devices_agree_with_the_cpus(name: str, monkeypatch: 
     student, teacher = case.drawn()
     expected = case.loss(student, teacher, MASK)
     (gradient,) = torch.autograd.grad(expected, student)
-    monkeypatch.setattr(relation_gradient, "CACHED", 1)  # a head at a time
+    monkeypatch.setattr(relation_gradient, "CPU_CHUNK", 1)  # a head at a time
     (by_head,) = torch.autograd.grad(case.loss(student, teacher, MASK), student)
-    monkeypatch.setattr(relation_gradient, "_by_example", relation_gradient._by_piece)
-    monkeypatch.setattr(relation_gradient, "PIECE", 100)  # two examples at a time, then one
+    monkeypatch.setattr(relation_gradient, "_by_example", relation_gradient._by_chunk)
+    monkeypatch.setattr(relation_gradient, "GPU_CHUNK", 100)  # two examples at a time, then one
     spoilt = student.detach().masked_fill(is_padding(student), torch.nan).requires_grad_()
     loss = case.loss(spoilt, teacher.masked_fill(is_padding(teacher), torch.inf), MASK)
     (by_piece,) = torch.autograd.grad(loss, spoilt)

@@ -23,7 +23,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
         return multiply(values, *others)
 
     monkeypatch.setattr(fast_linear, "_multiply", counted)
-    monkeypatch.setattr(fast_linear, "_LEAST", 10_000)
+    monkeypatch.setattr(fast_linear, "_MIN_MULTIPLICATIONS", 10_000)
     return made
 
 

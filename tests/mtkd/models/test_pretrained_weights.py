@@ -93,7 +93,7 @@ def test_code_in_a_bin_is_not_run(
         (torch.ones(3), "holds one tensor"),
         (
             {"embeddings.word_embeddings.weight": torch.ones(30522, 16)},
-            "lacks weights of embeddings.LayerNorm.bias",
+            "has no weights for embeddings.LayerNorm.bias",
         ),
     ],
 )

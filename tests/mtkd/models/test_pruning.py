@@ -76,7 +76,7 @@ def test_the_embeddings_are_the_truncated_svd() -> None:
     torch.manual_seed(0)
     table = torch.randn(30, 8)
     small = FactorisedEmbedding(30, 3, 8)
-    small.take(table)
+    small.factorise_from(table)
     u, s, v = torch.linalg.svd(table, full_matrices=False)
     expected = u[:, :3] @ torch.diag(s[:3]) @ v[:3]
     torch.testing.assert_close(small.weight, expected, atol=1e-4, rtol=0)
