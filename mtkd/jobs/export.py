@@ -99,7 +99,7 @@ def export(
         max_drop: in points, 0 to 100.
         data: labelled rows on which the model and the export are scored and compared; for int8, by default
             those of the tasks' own files.
-        limit: at most so many rows per split of `data`.
+        limit: the maximum number of rows per split of `data`.
 
     Raises:
         UserError: no such model or task, `out` holds something else, the packages that write ONNX are
