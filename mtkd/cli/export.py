@@ -63,7 +63,8 @@ def export(model: Path, json_file: str | None, **options: Any) -> None:
         int8 = f", int8{fp32_parts}" if result.int8 else ""
         say(
             f"exported {', '.join(result.tasks)} to {result.path}: {result.bytes / 1e6:.1f} MB"
-            f"{int8}; its logits {'in fp32 ' * result.int8}differ from the model's by at most {result.difference:.1g}"
+            f"{int8}; its logits {'in fp32 ' * result.int8}differ from the model's by at most "
+            f"{result.difference:.1g}"
         )
 
     show(result.to_json(), json_file, draw)
