@@ -106,39 +106,41 @@ class _Export(Record):
     scores: dict[str, Any] = field(default_factory=dict)
 
 
-def read_export(place: Path) -> dict[str, Any]:
+def read_export(directory: Path) -> dict[str, Any]:
     """Read export.json.
 
     Raises:
         UserError: there is none, or another version of mtkd wrote it.
     """
-    if not (place / EXPORT).is_file():
-        raise UserError(f"{place} is not an mtkd export", expected="a directory that `mtkd export` wrote")
-    record = read_record(place / EXPORT, dict[str, Any], hint=AGAIN)
+    if not (directory / EXPORT).is_file():
+        raise UserError(f"{directory} is not an mtkd export", expected="a directory that `mtkd export` wrote")
+    record = read_record(directory / EXPORT, dict[str, Any], hint=AGAIN)
     if record.get("format", EXPORT_FORMAT) != EXPORT_FORMAT:
-        raise UserError(f"{place} was exported by another version of mtkd", hint=AGAIN)
-    check_record(record, _Export, str(place / EXPORT), hint=AGAIN)
+        raise UserError(f"{directory} was exported by another version of mtkd", hint=AGAIN)
+    check_record(record, _Export, str(directory / EXPORT), hint=AGAIN)
     for name in (*record["files"], *(graph["file"] for graph in record["graphs"])):
         if not is_plain_path(name):
-            raise UserError(f"{place / EXPORT} names the file {name!r}, which is not in {place}", hint=AGAIN)
+            raise UserError(
+                f"{directory / EXPORT} names the file {name!r}, which is not in {directory}", hint=AGAIN
+            )
     return record
 
 
-def read_model_file(place: Path) -> ModelFile:
+def read_model_file(directory: Path) -> ModelFile:
     """Read the model.json of a directory.
 
     Raises:
         UserError: there is none, it is damaged, or another version of mtkd wrote it.
     """
-    file, hint = place / "model.json", "train or export the model again"
-    written = read_record(file, dict[str, Any], hint=hint).get("format")
-    if type(written) is int and written != FORMAT:
-        newer = written > FORMAT
+    file, hint = directory / "model.json", "train or export the model again"
+    format_version = read_record(file, dict[str, Any], hint=hint).get("format")
+    if type(format_version) is int and format_version != FORMAT:
+        newer = format_version > FORMAT
         raise UserError(
-            f"{place} was written by {'a newer' if newer else 'an older'} version of mtkd",
+            f"{directory} was written by {'a newer' if newer else 'an older'} version of mtkd",
             hint="upgrade mtkd" if newer else "train the model again with this version",
         )
-    found = read_record(file, ModelFile, hint=hint)
-    for task in found.tasks:
+    model_file = read_record(file, ModelFile, hint=hint)
+    for task in model_file.tasks:
         check_task(task, f"{file}, task")
-    return found
+    return model_file

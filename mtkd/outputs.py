@@ -70,14 +70,14 @@ class OutputSpec(Record):
         """The encoder outputs behind this need: a selection needs the full states that it is taken from."""
         if self.selection is None:
             return self
-        ranking = frozenset(of for _, of in self.selection.scored)
-        whole = OutputSpec(hidden=self.selected, query=ranking, key=ranking)
-        return replace(self, selected=NO_LAYERS, selection=None) | whole
+        ranking = frozenset(ranked_by for _, ranked_by in self.selection.scored)
+        full_states = OutputSpec(hidden=self.selected, query=ranking, key=ranking)
+        return replace(self, selected=NO_LAYERS, selection=None) | full_states
 
     def within(self, layers: frozenset[int]) -> OutputSpec:
         """A copy that is restricted to these layers in all fields that are sets of layers."""
-        kept = {kind: getattr(self, kind) & layers for kind in (*BY_LAYER, "selected")}
-        return replace(self, **kept)
+        restricted = {kind: getattr(self, kind) & layers for kind in (*BY_LAYER, "selected")}
+        return replace(self, **restricted)
 
     @property
     def tokens(self) -> bool:
@@ -93,8 +93,8 @@ class OutputSpec(Record):
         missing = ["logits"] if self.logits and not offers.logits else []
         missing += ["a vector per row"] if self.pooled and not offers.pooled else []
         missing += ["a vector per token"] if self.sequence and not offers.sequence else []
-        for kind, words in BY_LAYER.items():
-            missing += _of_layers(words, getattr(self, kind) - getattr(offers, kind))
+        for kind, description in BY_LAYER.items():
+            missing += _of_layers(description, getattr(self, kind) - getattr(offers, kind))
         missing += _of_layers("selected hidden states", self.selected - offers.selected)
         if self.selection and offers.selection and not offers.selection.covers(self.selection):
             offered = offers.selection.describe()
@@ -102,9 +102,9 @@ class OutputSpec(Record):
         return missing
 
 
-def _of_layers(words: str, layers: frozenset[int]) -> list[str]:
+def _of_layers(description: str, layers: frozenset[int]) -> list[str]:
     numbers = ", ".join(map(str, sorted(layers)))
-    return [f"{words} of layer{'s' if len(layers) > 1 else ''} {numbers}"] if layers else []
+    return [f"{description} of layer{'s' if len(layers) > 1 else ''} {numbers}"] if layers else []
 
 
 LOGITS = OutputSpec(logits=True)
@@ -153,7 +153,7 @@ class Selected:
 
     def to(self, device: torch.device | str) -> Selected:
         """A copy on another device."""
-        return Selected(*(to_device(part, device) for part in vars(self).values()))
+        return Selected(*(to_device(tensor, device) for tensor in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,9 @@ class ModelOutput(EncoderOutput):
         """A copy on another device."""
 
         def move(part: Any) -> Any:
-            return to_device(part, device) if isinstance(part, Tensor) else part and part.to(device)
+            if isinstance(part, Tensor):
+                return to_device(part, device)
+            return None if part is None else part.to(device)
 
         moved: dict[str, Any] = {}
         for name, value in vars(self).items():

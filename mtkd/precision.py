@@ -26,8 +26,8 @@ def multiplies_in_bf16(device: torch.device) -> bool:
         return torch.cuda.get_device_capability(device) >= _FIRST_BF16_GPU
     if device.type == "cpu":
         # torch before 2.11 cannot tell
-        found: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-        return any(found.get(name, False) for name in _CPU_BF16)
+        capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+        return any(capabilities.get(name, False) for name in _CPU_BF16)
     return False
 
 

@@ -49,22 +49,22 @@ class OnnxModel:
     """
 
     def __init__(self, directory: str | Path, *, threads: int = 0):
-        place = Path(directory)
+        path = Path(directory)
         if threads < 0:
             raise UserError(f"`threads={threads}` is not valid", expected="0 or more")
-        self.record = read_export(place)
+        self.record = read_export(path)
         for file, digest in self.record["files"].items():
-            if not (place / file).is_file() or digest_file(place / file) != digest:
-                raise UserError(f"{place / file} is missing or damaged", hint=AGAIN)
-        model = read_model_file(place)
+            if not (path / file).is_file() or digest_file(path / file) != digest:
+                raise UserError(f"{path / file} is missing or damaged", hint=AGAIN)
+        model = read_model_file(path)
         self.tasks = {task.head: task for task in model.tasks}
         self._scores = model.scores
-        tokeniser = Tokeniser(SavedTokeniser(place, self.record["tokeniser"]))  # type: ignore[arg-type]
+        tokeniser = Tokeniser(SavedTokeniser(path, self.record["tokeniser"]))  # type: ignore[arg-type]
         # "joined": a cross-encoder, "side-by-side": a bi-encoder, "separate": a BiLSTM or static student
         input_format = self.record["input_format"]
         self.reader = Reader(tokeniser, input_format, model.max_length, model.stride)
         self._sessions = {
-            graph["texts"]: _session(place / graph["file"], threads) for graph in self.record["graphs"]
+            graph["texts"]: _session(path / graph["file"], threads) for graph in self.record["graphs"]
         }
 
     def run(self, tokens: tuple[TokenArrays, ...], head: str) -> np.ndarray:
@@ -85,14 +85,14 @@ class OnnxModel:
         Rows are processed in order of length, to keep padding low.
         """
         order = np.argsort(-self.reader.lengths(encoded.texts), kind="stable")
-        found = np.zeros((len(order), *task.type.logits_shape(task, self.reader.max_length)), np.float32)
+        all_logits = np.zeros((len(order), *task.type.logits_shape(task, self.reader.max_length)), np.float32)
         for start in range(0, len(order), batch):
             rows = order[start : start + batch]
             logits = self.run(pad_rows(self.reader, encoded.texts, rows), task.head)
             logits = mapped_logits(task, self.tasks[task.head], logits)
-            found[rows] = PADDED
-            found[rows, ..., : logits.shape[-1]] = logits
-        return found
+            all_logits[rows] = PADDED
+            all_logits[rows, ..., : logits.shape[-1]] = logits
+        return all_logits
 
     def task(self, name: str | None = None) -> Task:
         """A task of the export; None = the only one.
@@ -126,11 +126,11 @@ class OnnxModel:
         """
         if batch < 1:
             raise UserError(f"`batch={batch}` is not valid", expected="1 or more")
-        wanted = self.task(task)
-        table = as_table(rows, wanted.columns)
+        known_task = self.task(task)
+        table = as_table(rows, known_task.columns)
         if table.num_rows == 0:
             return []
-        return self.predict_rows(wanted, unlabelled_rows(wanted, RawTable(table, "rows")), batch)
+        return self.predict_rows(known_task, unlabelled_rows(known_task, RawTable(table, "rows")), batch)
 
     def predict_rows(self, task: Task, rows: Rows, batch: int = 64) -> list[dict[str, Any]]:
         """`predict` for rows that were read already."""
@@ -169,8 +169,8 @@ def recorded_threshold(scores: Mapping[str, Mapping[str, Any]], task: Task) -> A
     """
     if not task.type.has_threshold(task):
         return None
-    found = (s.get("threshold") for s in scores.values() if s["task"] == task.name)
-    return next((value for value in found if value is not None), None)
+    thresholds = (s.get("threshold") for s in scores.values() if s["task"] == task.name)
+    return next((value for value in thresholds if value is not None), None)
 
 
 class SavedTokeniser:
@@ -183,11 +183,11 @@ class SavedTokeniser:
 
     is_fast = True
 
-    def __init__(self, place: Path, names: Mapping[str, Any]):
+    def __init__(self, directory: Path, names: Mapping[str, Any]):
         from tokenizers import Tokenizer
 
-        self.name_or_path = str(place)
-        self.backend_tokenizer = Tokenizer.from_file(str(place / "tokenizer.json"))
+        self.name_or_path = str(directory)
+        self.backend_tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self.model_input_names: list[str] = names["inputs"]
         for kind in ("pad", "unk", "mask"):
             setattr(self, f"{kind}_token", names[kind])

@@ -58,9 +58,9 @@ class Selection(Record):
             ranks = dict(self.scored)
             alike = self.by == other.by and all(ranks.get(layer) == of for layer, of in other.scored)
             tokens = self.ranked and alike and self.tokens is not None and other.tokens <= self.tokens
-        same = self.units == other.units
+        same_rule = self.units == other.units
         narrower = other.width <= self.width if self.units == "magnitude" else other.width == self.width
-        return tokens and (self.width == 1 or (same and narrower))
+        return tokens and (self.width == 1 or (same_rule and narrower))
 
     def joined(self, other: Selection) -> Selection:
         """Combine the selections of two terms.

@@ -39,54 +39,56 @@ def validate(model: type[Strict], values: Mapping[str, Any], reference: str = _R
 def _explain(
     model: type[BaseModel], values: Mapping[str, Any], error: ValidationError, reference: str
 ) -> UserError:
-    first = error.errors()[0]
+    first_error = error.errors()[0]
     # For a setting with several allowed types, the location also contains the type ("float", "list[...]").
-    where = [str(p) for p in first["loc"] if p not in _UNION_PARTS and "[" not in str(p)]
-    key = ".".join(where)
-    if first["type"] == "extra_forbidden":
-        section = ".".join(where[:-1])
-        usual = _USUAL_NAMES.get(where[-1], where[-1])
-        if where[0] == "terms" and len(where) == 3:
-            fields = loss_settings(values["terms"][where[1]]["loss"]).model_fields
+    path = [str(p) for p in first_error["loc"] if p not in _UNION_PARTS and "[" not in str(p)]
+    key = ".".join(path)
+    if first_error["type"] == "extra_forbidden":
+        section = ".".join(path[:-1])
+        usual = _USUAL_NAMES.get(path[-1], path[-1])
+        if path[0] == "terms" and len(path) == 3:
+            fields = loss_settings(values["terms"][path[1]]["loss"]).model_fields
             return unknown("setting", key, [f"{section}.{field}" for field in fields])
-        known = [name for name in _keys(model, values) if name not in _NOT_SET]
-        beside = [name for name in known if name.startswith(f"{section}.")] if section else known
-        near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known
+        known_names = [name for name in _keys(model, values) if name not in _NOT_SET]
+        beside = [name for name in known_names if name.startswith(f"{section}.")] if section else known_names
+        near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known_names
         near = [name for name in beside if name.rsplit(".", 1)[-1] == usual] or near
         return unknown("setting", key, near, hint=reference)
-    if first["type"] == "missing" and where[0] == "terms" and where[2:] == ["loss"]:
-        known = [name for name, term in values["terms"].items() if "loss" in term]
-        return unknown("term", where[1], known, hint=f"a new term needs `{key}=...`")
-    if first["type"] == "missing":
+    if first_error["type"] == "missing" and path[0] == "terms" and path[2:] == ["loss"]:
+        known_names = [name for name, term in values["terms"].items() if "loss" in term]
+        return unknown("term", path[1], known_names, hint=f"a new term needs `{key}=...`")
+    if first_error["type"] == "missing":
         return UserError(f"the setting {key!r} is missing", hint=f"add `{key}=...`")
-    if first["type"] == "unknown_loss":
+    if first_error["type"] == "unknown_loss":
         from mtkd.losses.loss_registry import loss_classes
 
-        return unknown(f"loss of {key}", first["input"]["loss"], loss_classes())
-    if first["type"] in ("value_error", "assertion_error") or "error" in first.get("ctx", {}):
-        expected = str(first["ctx"].get("error", first["msg"]))
+        return unknown(f"loss of {key}", first_error["input"]["loss"], loss_classes())
+    if first_error["type"] in ("value_error", "assertion_error") or "error" in first_error.get("ctx", {}):
+        expected = str(first_error["ctx"].get("error", first_error["msg"]))
     else:
-        expected = _expected(model, values, [name for name in where if not name.isdigit()]) or first["msg"]
-    return UserError(f"{key} = {brief(first.get('input'))} is not valid", expected=expected)
+        expected = (
+            _expected(model, values, [name for name in path if not name.isdigit()]) or first_error["msg"]
+        )
+    return UserError(f"{key} = {brief(first_error.get('input'))} is not valid", expected=expected)
 
 
 def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str]) -> str | None:
     """What the setting at a location may be, in words; None if it is inside a table without a fixed form."""
     *path, last = where
-    part: Any = model
-    inside: Any = values
+    settings_model: Any = model
+    table: Any = values
     for name in path:
-        inside = inside.get(name) if isinstance(inside, Mapping) else None
+        table = table.get(name) if isinstance(table, Mapping) else None
         if path[0] == "terms":
-            part = loss_settings(values["terms"][path[1]]["loss"]) if len(path) == 2 else None
+            settings_model = loss_settings(values["terms"][path[1]]["loss"]) if len(path) == 2 else None
             break
         if name == "student":
-            part = settings_class(inside)
+            settings_model = settings_class(table)
         else:
-            part = getattr(part.model_fields.get(name), "annotation", None)
-        if not (isinstance(part, type) and issubclass(part, BaseModel)):
+            settings_model = getattr(settings_model.model_fields.get(name), "annotation", None)
+        if not (isinstance(settings_model, type) and issubclass(settings_model, BaseModel)):
             return None
-    field = part.model_fields.get(last) if part is not None else None
+    field = settings_model.model_fields.get(last) if settings_model is not None else None
     return allowed_values(field.annotation, field.metadata) if field else None
 
 

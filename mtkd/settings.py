@@ -250,27 +250,27 @@ class DistillSettings(Strict):
         for name in self.run_stages:
             if name not in self.stages:
                 raise unknown("stage (run_stages)", name, self.stages)
-        found = []
+        stages = []
         for name, stage in self.stages.items():
             for term in stage.terms:
                 if term not in self.terms:
                     raise unknown(f"term of the stage {name!r}", term, self.terms)
             terms = {term: used[term] for term in stage.terms if term in used}
             if terms and (not self.run_stages or name in self.run_stages):
-                found.append(Stage(name, terms, self._train(stage)))
+                stages.append(Stage(name, terms, self._train(stage)))
         if not self.stages or self.supervision == "labels":
-            last = list(self.stages.values())[-1:]
-            found = [Stage("", used, self._train(*last))]
-        elif self.one_stage and found:
-            every = {name: term for stage in found for name, term in stage.terms.items()}
-            epochs = sum(stage.train.n_epochs for stage in found)
-            found = [Stage("", every, found[-1].train.model_copy(update={"epochs": epochs}))]
-        if not found or not all(stage.terms for stage in found):
+            last_stage = list(self.stages.values())[-1:]
+            stages = [Stage("", used, self._train(*last_stage))]
+        elif self.one_stage and stages:
+            all_terms = {name: term for stage in stages for name, term in stage.terms.items()}
+            epochs = sum(stage.train.n_epochs for stage in stages)
+            stages = [Stage("", all_terms, stages[-1].train.model_copy(update={"epochs": epochs}))]
+        if not stages or not all(stage.terms for stage in stages):
             raise UserError(
                 f"{self.name} has no term left to train on",
                 hint="give a term a weight above 0, or run another stage",
             )
-        return found
+        return stages
 
     def _train(self, stage: StageSettings | None = None) -> TrainSettings:
         changed: TrainSettings = validate(

@@ -20,16 +20,16 @@ class Strict(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_huge(cls, value: Any, info: ValidationInfo) -> Any:
-        most = LARGEST_SEED if info.field_name in ("seed", "seeds") else LARGEST
-        if not all(abs(number) <= most for number in _numbers(value)):
-            raise ValueError(f"a number up to {most:,}")
+        limit = LARGEST_SEED if info.field_name in ("seed", "seeds") else LARGEST
+        if not all(abs(number) <= limit for number in _numbers(value)):
+            raise ValueError(f"a number up to {limit:,}")
         return value
 
 
 def _numbers(value: Any) -> Iterator[int | float]:
     """The numbers in a value and in its lists."""
     if isinstance(value, list | tuple):
-        for part in value:
-            yield from _numbers(part)
+        for item in value:
+            yield from _numbers(item)
     elif isinstance(value, int | float):
         yield value

@@ -63,7 +63,7 @@ def mask(
         engine: "processes" on this machine, or "ray" for the tasks of a Ray cluster, by default as many as it
             has CPUs (docs/scale.md).
         address: of the Ray cluster; "auto" = the one on this machine; None = start one.
-        limit: at most so many training rows per task; overwrite: drop another corpus in `out`.
+        limit: the maximum number of training rows per task; overwrite: drop another corpus in `out`.
         unlabelled, unlabelled_limit: rows without labels, which are copied too; see `mtkd.distill`.
         command: how the corpus's manifest says it was made.
 
@@ -73,12 +73,10 @@ def mask(
     from augment.masking import Masking
 
     method = Masking(p=p, seed=seed, mask_token=mask_token)
-    more, made_by = (
-        UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit),
-        Workers(workers, engine, address),
-    )
+    request = UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit)
+    made_by = Workers(workers, engine, address)
     numbers = _copies(tasks, copies)
-    return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
+    return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
 
 
 @remote_paths("data", "tasks", "unlabelled", out="out")
@@ -117,11 +115,9 @@ def replace(
 
     method = Replacement({}, tagger, p_mask, p_pos, p_ngram, seed, mask_token)
     numbers = _copies(tasks, copies, default=COPIES)
-    more, made_by = (
-        UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit),
-        Workers(workers, engine, address),
-    )
-    return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
+    request = UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit)
+    made_by = Workers(workers, engine, address)
+    return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
 
 
 @remote_paths("data", "tasks", "unlabelled", "model", "vectors", out="out")
@@ -169,11 +165,9 @@ def contextual(
 
     method = Contextual(str(model), None if vectors is None else str(vectors), p, candidates, seed, device)
     numbers = _copies(tasks, copies, default=COPIES)
-    more, made_by = (
-        UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit),
-        Workers(workers, engine, address),
-    )
-    return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
+    request = UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit)
+    made_by = Workers(workers, engine, address)
+    return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
 
 
 @remote_paths("data", "tasks", "unlabelled", "settings", out="out")
@@ -207,15 +201,13 @@ def run(
     from augment.augmenter_registry import build_augmenter
 
     method = build_augmenter(name, settings or {})
-    more, made_by = (
-        UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit),
-        Workers(workers, engine, address),
-    )
+    request = UnlabelledRequest({} if unlabelled is None else unlabelled, unlabelled_limit)
+    made_by = Workers(workers, engine, address)
     numbers = _copies(tasks, copies)
-    return _write(method, numbers, data, tasks, out, made_by, limit, more, overwrite, command)
+    return _write(method, numbers, data, tasks, out, made_by, limit, request, overwrite, command)
 
 
-def _trained(tasks: TaskSpec) -> list[Task]:
+def _trainable_tasks(tasks: TaskSpec) -> list[Task]:
     return [task for task in resolve(tasks) if task.train is not None]
 
 
@@ -223,12 +215,12 @@ def _copies(tasks: TaskSpec, copies: Copies, default: int | None = None) -> dict
     """Task -> copies per row: the default (None = each task's own), changed by `copies`."""
     from augment.corpus_writer import copies_of
 
-    words = [] if default is None else [str(default)]
+    assignments = [] if default is None else [str(default)]
     if isinstance(copies, int | str):
-        words.append(str(copies))
+        assignments.append(str(copies))
     elif copies is not None:
-        words += [f"{task}={number}" for task, number in copies.items()]
-    return copies_of(_trained(tasks), ",".join(words))
+        assignments += [f"{task}={number}" for task, number in copies.items()]
+    return copies_of(_trainable_tasks(tasks), ",".join(assignments))
 
 
 def _write(
@@ -239,7 +231,7 @@ def _write(
     out: str | Path,
     workers: Workers,
     limit: int | None,
-    more: UnlabelledRequest,
+    unlabelled: UnlabelledRequest,
     overwrite: bool,
     command: str,
 ) -> WrittenCorpus:
@@ -247,16 +239,16 @@ def _write(
     from mtkd.storage.distributed import launched
     from tasks.progress import progress
 
-    source, ranks, trained = open_data(data), launched(), _trained(tasks)
-    more.check(trained)
+    source, ranks, trainable = open_data(data), launched(), _trainable_tasks(tasks)
+    unlabelled.check(trainable)
     rows, added = {}, {}
-    for task in trained:
+    for task in trainable:
         assert task.train is not None
         train = load_rows(source, task, task.train, limit)
-        rows[task.name], added[task.name] = more.append(source, task, train)
+        rows[task.name], added[task.name] = unlabelled.append(source, task, train)
         if added[task.name] and ranks.first:
-            new = rows[task.name].slice(len(train), len(rows[task.name]))
-            for text in overlap_warnings(source, task, new, more.split_of(task)):
+            added_rows = rows[task.name].slice(len(train), len(rows[task.name]))
+            for text in overlap_warnings(source, task, added_rows, unlabelled.split_of(task)):
                 warn_caller(text)
     ready = method.prepare(rows)
     job = CorpusJob(ready, copies, source.name, __version__, command, ready.shard_copies, added)

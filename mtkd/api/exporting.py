@@ -46,7 +46,7 @@ def export(
         reduce_range: 7 instead of 8 bits for int8 weights, for processors without VNNI (most before 2019); by
             default as this processor needs it.
         data: labelled rows on which the model and the export are also scored; see `Model.evaluate`.
-        limit: at most so many rows per split of `data`.
+        limit: the maximum number of rows per split of `data`.
         overwrite: replace another export in `out`.
 
     Returns:
@@ -56,13 +56,13 @@ def export(
         UserError: no such model or task, `out` holds something else, a package is missing, the logits of
             the fp32 graphs differ by more than 0.0001, or an int8 export scores too low.
     """
-    from mtkd.api.model import place_or_module
+    from mtkd.api.model import path_or_module
     from mtkd.jobs.export import export as export_model
 
-    given = place_or_module(model)
-    assert given is not None
+    source = path_or_module(model)
+    assert source is not None
     return export_model(
-        given,
+        source,
         Path(out),
         tasks,
         format=format,

@@ -56,9 +56,9 @@ def compare(
         epochs: of every cell's run, shared among its stages, so that cells with the same rows and batches
             train for the same number of steps; not of the teacher, and of runs before (`first`) and after
             (`then`) it.
-        limit, eval_limit: at most so many training and validation rows per task.
-        unlabelled, unlabelled_limit: files of rows without labels, and at most so many of their rows per task
-            (see `distill`), for the cells that can learn from them.
+        limit, eval_limit: the maximum number of training and of validation rows per task.
+        unlabelled, unlabelled_limit: files of rows without labels, and the maximum number of their rows per
+            task (see `distill`), for the cells that can learn from them.
         settings: dotted setting -> value, for every cell.
         reference: the cell that the others are compared with; by default the grid's, or its first.
         baselines: also show the best constant prediction and the baselines of a frozen encoder.
@@ -74,40 +74,40 @@ def compare(
     """
     from mtkd.jobs import compare as job
 
-    given = {name: value for name, value in locals().items() if name not in ("say", "job")}
-    loaded, inputs = plan_grid(**given)
+    arguments = {name: value for name, value in locals().items() if name not in ("say", "job")}
+    loaded, inputs = plan_grid(**arguments)
     return job.run_grid(loaded, inputs, say, jobs)
 
 
 @remote_paths("data", "teacher", "store", "text", "encoder", "corpus", "tasks", "unlabelled", "settings")
-def plan_grid(grid: str | Path, **given: Any) -> tuple[Any, Any]:
+def plan_grid(grid: str | Path, **arguments: Any) -> tuple[Any, Any]:
     """A loaded grid and the inputs of its runs, from the arguments of `compare`."""
     from mtkd.grids import load_grid
     from mtkd.jobs.grid_jobs import GridInputs
 
-    changes: dict[str, Any] = {name: list(given[name]) for name in ("tasks", "seeds") if given[name]}
-    changes |= {"reference": given["reference"]} if given["reference"] else {}
-    changes |= {} if given["baselines"] else {"baselines": False}
-    loaded = load_grid(str(grid), changes, given["settings"] or {}, given["without"])
-    if loaded.refine and given["teacher"]:
+    changes: dict[str, Any] = {name: list(arguments[name]) for name in ("tasks", "seeds") if arguments[name]}
+    changes |= {"reference": arguments["reference"]} if arguments["reference"] else {}
+    changes |= {} if arguments["baselines"] else {"baselines": False}
+    loaded = load_grid(str(grid), changes, arguments["settings"] or {}, arguments["without"])
+    if loaded.refine and arguments["teacher"]:
         raise UserError(
-            f"`teacher={given['teacher']}`: this grid refines its own teacher",
+            f"`teacher={arguments['teacher']}`: this grid refines its own teacher",
             hint="name the pretrained encoder that it refines: `encoder=NAME`",
         )
-    if not (given["teacher"] or given["store"] or loaded.refine) and loaded.needs_teacher:
+    if not (arguments["teacher"] or arguments["store"] or loaded.refine) and loaded.needs_teacher:
         raise UserError("a grid needs a teacher", hint="`teacher=DIR|NAME`, or `store=DIR` of its knowledge")
-    if given["jobs"] < 1:
-        raise UserError(f"`jobs={given['jobs']}` is not valid", expected="1 or more")
+    if arguments["jobs"] < 1:
+        raise UserError(f"`jobs={arguments['jobs']}` is not valid", expected="1 or more")
     names = ("limit", "eval_limit", "unlabelled_limit", "epochs")
-    numbers: dict[str, Any] = {name: given[name] for name in names}
+    numbers: dict[str, Any] = {name: arguments[name] for name in names}
     models = ("teacher", "encoder", "store", "corpus")
-    found: dict[str, Any] = {name: str(given[name]) if given[name] else None for name in models}
-    text = Path(given["text"]) if given["text"] else None
-    data = [] if given["data"] is None else given["data"]
-    for part in data if isinstance(data, list | tuple) else [data]:
-        require_path("data", part, "each run of a grid is a command")
-    sources = str(data) if isinstance(data, str | Path) else [str(part) for part in data]
-    files = file_names(given["unlabelled"])
+    model_names: dict[str, Any] = {name: str(arguments[name]) if arguments[name] else None for name in models}
+    text = Path(arguments["text"]) if arguments["text"] else None
+    data = [] if arguments["data"] is None else arguments["data"]
+    for source in data if isinstance(data, list | tuple) else [data]:
+        require_path("data", source, "each run of a grid is a command")
+    data_names = str(data) if isinstance(data, str | Path) else [str(source) for source in data]
+    files = file_names(arguments["unlabelled"])
     return loaded, GridInputs(
-        sources, out=Path(given["out"]), text=text, unlabelled=files, **numbers, **found
+        data_names, out=Path(arguments["out"]), text=text, unlabelled=files, **numbers, **model_names
     )

@@ -67,18 +67,18 @@ def evaluate(
         data, tasks, split, limit, batch, against, baselines, encoder, predictions: see `Model.evaluate`.
         device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
     """
-    from mtkd.api.model import Model, place_or_module
+    from mtkd.api.model import Model, path_or_module
     from mtkd.jobs.evaluate import evaluate as evaluate_model
 
-    more: dict[str, Any] = {"split": split, "limit": limit, "baselines": baselines, "encoder": encoder}
+    options: dict[str, Any] = {"split": split, "limit": limit, "baselines": baselines, "encoder": encoder}
     if isinstance(model, Model) and not teacher_labels:
         loaded = _loaded(model, device)
-        return loaded.evaluate(data, tasks, batch=batch, against=against, predictions=predictions, **more)
-    more |= {"against": place_or_module(against), "predictions": Path(predictions) if predictions else None}
-    given = place_or_module(model)
-    assert given is not None
+        return loaded.evaluate(data, tasks, batch=batch, against=against, predictions=predictions, **options)
+    options |= {"against": path_or_module(against), "predictions": Path(predictions) if predictions else None}
+    source = path_or_module(model)
+    assert source is not None
     return evaluate_model(
-        given, data, tasks, teacher_labels=teacher_labels, batch_size=batch, device=device, **more
+        source, data, tasks, teacher_labels=teacher_labels, batch_size=batch, device=device, **options
     )
 
 
@@ -124,7 +124,7 @@ def predict(
     Raises:
         UserError: no such file, a row that is malformed or lacks a column, or `out` is the input file.
     """
-    more: dict[str, Any] = {"format": format, "block": block, "probabilities": probabilities}
+    options: dict[str, Any] = {"format": format, "block": block, "probabilities": probabilities}
     files = (Path(source), Path(out))
     for name, value in (("batch", batch), ("threads", 1 if threads is None else threads)):
         if value < 1:
@@ -133,8 +133,10 @@ def predict(
         if device not in (None, "cpu"):
             raise UserError(f"`device={device}`: an exported model runs on the CPU", expected="cpu")
         exported = OnnxModel(model, threads=threads or 0)
-        found = task_of_model(task, list(exported.tasks.values()))
-        return predict_file(lambda rows: exported.predict_rows(found, rows, batch), found, *files, **more)
+        resolved_task = task_of_model(task, list(exported.tasks.values()))
+        return predict_file(
+            lambda rows: exported.predict_rows(resolved_task, rows, batch), resolved_task, *files, **options
+        )
 
     try:
         import torch
@@ -146,15 +148,18 @@ def predict(
 
     from mtkd.evaluation.prediction import predict_rows
 
-    loaded, usual = _loaded(model, device), torch.get_num_threads()
-    found, module = loaded.task(task), loaded.module
-    torch.set_num_threads(threads or usual)
+    loaded, threads_before = _loaded(model, device), torch.get_num_threads()
+    resolved_task, module = loaded.task(task), loaded.module
+    torch.set_num_threads(threads or threads_before)
     try:
         return predict_file(
-            lambda rows: predict_rows(module, found, rows, batch, show=False), found, *files, **more
+            lambda rows: predict_rows(module, resolved_task, rows, batch, show=False),
+            resolved_task,
+            *files,
+            **options,
         )
     finally:
-        torch.set_num_threads(usual)
+        torch.set_num_threads(threads_before)
 
 
 @remote_paths("models", "data")
@@ -199,18 +204,22 @@ def bench_inference(
     from mtkd.evaluation import inference_bench as bench
 
     settings = bench.BenchSettings(seq_len, batch, rounds, warmup, precision, str(find_device(device)))
-    given = models.values() if isinstance(models, Mapping) else models
+    listed_models = models.values() if isinstance(models, Mapping) else models
     with TemporaryDirectory() as folder:  # for models in memory: memory is measured in another process
-        places = [_directory(model, Path(folder) / str(n)) for n, model in enumerate(given)]
-        names = models if isinstance(models, Mapping) else map(_bench_name, models, range(1, len(places) + 1))
-        return bench.bench_inference(dict(zip(names, places, strict=True)), settings)
+        directories = [_directory(model, Path(folder) / str(n)) for n, model in enumerate(listed_models)]
+        names = (
+            models
+            if isinstance(models, Mapping)
+            else map(_bench_name, models, range(1, len(directories) + 1))
+        )
+        return bench.bench_inference(dict(zip(names, directories, strict=True)), settings)
 
 
-def _directory(model: str | Path | Model, free: Path) -> Path:
-    """Where a model is saved; one in memory is saved to `free`."""
+def _directory(model: str | Path | Model, unused_directory: Path) -> Path:
+    """Where a model is saved; one in memory is saved to `unused_directory`."""
     if isinstance(model, str | Path):
         return Path(model)
-    return model.path or model.save(free)
+    return model.path or model.save(unused_directory)
 
 
 def _bench_name(model: str | Path | Model, number: int) -> str:

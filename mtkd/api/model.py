@@ -119,12 +119,15 @@ class Model:
         Raises:
             UserError: no head for the task, a column is missing, or a value is not text.
         """
-        found = self.task(task)
-        table, is_frame = as_table(rows, found.columns), hasattr(rows, "iloc") and hasattr(rows, "columns")
+        known_task = self.task(task)
+        table, is_frame = (
+            as_table(rows, known_task.columns),
+            hasattr(rows, "iloc") and hasattr(rows, "columns"),
+        )
         if table.num_rows == 0:
             return rows if is_frame else []
-        checked = unlabelled_rows(found, RawTable(table, "rows"))
-        predictions = list(predict_rows(self.module, found, checked, batch))
+        checked = unlabelled_rows(known_task, RawTable(table, "rows"))
+        predictions = list(predict_rows(self.module, known_task, checked, batch))
         if not is_frame:
             return predictions
         return rows.assign(**{key: [row[key] for row in predictions] for key in predictions[0]})
@@ -174,7 +177,7 @@ class Model:
             limit=limit,
             batch_size=batch,
             device=str(self._device),
-            against=place_or_module(against),
+            against=path_or_module(against),
             baselines=baselines,
             encoder=encoder,
             predictions=Path(predictions) if predictions else None,
@@ -186,16 +189,16 @@ class Model:
         Raises:
             UserError: the directory exists and holds something else.
         """
-        place = Path(directory)
-        if place.exists() and (not place.is_dir() or any(place.iterdir())) and not is_saved_model(place):
+        path = Path(directory)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())) and not is_saved_model(path):
             raise UserError(
-                f"{place} exists and does not contain an mtkd model", hint="name another directory"
+                f"{path} exists and does not contain an mtkd model", hint="name another directory"
             )
-        self.module.save(place)
-        return place
+        self.module.save(path)
+        return path
 
 
-def place_or_module(model: str | Path | Model | None) -> Path | MultiTaskModel | None:
+def path_or_module(model: str | Path | Model | None) -> Path | MultiTaskModel | None:
     """The directory of a model that is not loaded yet, else its module."""
     if not isinstance(model, Model):
         return Path(model) if model is not None else None
@@ -230,10 +233,10 @@ def _hub_copy(name: str) -> Path | None:
 
     if name == DEFAULT_ENCODER:
         return None
-    wanted = ["*.json", "*.safetensors", "*.txt", "*.model"]
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
     def fetch(repository: str, local_files_only: bool) -> str:
-        return snapshot_download(repository, local_files_only=local_files_only, allow_patterns=wanted)
+        return snapshot_download(repository, local_files_only=local_files_only, allow_patterns=patterns)
 
-    found = Path(load_named(fetch, name, "model"))
-    return found if is_saved_model(found) else None
+    directory = Path(load_named(fetch, name, "model"))
+    return directory if is_saved_model(directory) else None

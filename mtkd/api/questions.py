@@ -59,7 +59,8 @@ def train_questions(
         format: what the generator reads: "context", "answer" or "sentence".
         epochs, steps, lr, batch, seed, precision: of the training.
         max_input, max_output: tokens of a prompt and of a question.
-        limit, eval_limit: at most so many training and held-out rows (1,000 held-out rows by default).
+        limit, eval_limit: the maximum number of training and of held-out rows (1,000 held-out rows by
+            default).
 
     Returns:
         The report: losses, scores on held-out rows, and samples.
@@ -89,9 +90,9 @@ def train_questions(
         limit=limit,
         eval_limit=eval_limit or 1000,
     )
-    place = TrainingPlace(Path(out), find_device(device), __version__, command, overwrite)
+    training_place = TrainingPlace(Path(out), find_device(device), __version__, command, overwrite)
     with keep_memory():
-        return train_generator(job, open_data(data), span_task(resolve(task)), place)
+        return train_generator(job, open_data(data), span_task(resolve(task)), training_place)
 
 
 @remote_paths("text", "model", "task", out="out", endpoint="model")
@@ -136,8 +137,8 @@ def generate_questions(
 
     made_by = Workers(workers, engine, address)
     ranks = launched()  # first: it decides which device is this process's
-    given: Any = {"model": model, "task": task, "words": words, "overwrite": overwrite, "device": device}
-    with _prepared(text, out, made_by, command=command, **given, **options) as ready:
+    arguments: Any = {"model": model, "task": task, "words": words, "overwrite": overwrite, "device": device}
+    with _prepared(text, out, made_by, command=command, **arguments, **options) as ready:
         if ready.estimate:
             say(f"to send: {ready.estimate.sentence()}")
             ready.try_first()
@@ -203,7 +204,7 @@ def _prepared(
     options["form"] = options.pop("format", None)
     config = GenerationConfig(str(text), str(model), words=Words.parse(words) if words else None, **options)
     with contextlib.ExitStack() as stack:
-        found: Any = None
+        torch_device: Any = None
         if config.asks_endpoint and (launched().count > 1 or made_by.in_other_processes):
             raise UserError(
                 "an endpoint is asked by one process", hint="`concurrency=N` sends several requests at a time"
@@ -212,9 +213,9 @@ def _prepared(
             from mtkd.device import find_device, keep_memory
 
             stack.enter_context(keep_memory())
-            found = find_device("cpu" if made_by.in_other_processes else device)
+            torch_device = find_device("cpu" if made_by.in_other_processes else device)
         ready = prepare_generation(
-            config, name, found, __version__, command, out=Path(out), overwrite=overwrite
+            config, name, torch_device, __version__, command, out=Path(out), overwrite=overwrite
         )
         stack.callback(ready.close)
         if ready.estimate:  # before anything is paid for
@@ -287,7 +288,7 @@ def _load_same(teacher: str, digest: str) -> Answerer:
     """Load the teacher in another process."""
     from mtkd.device import worker_device
 
-    found = load_answerer(Path(teacher), str(worker_device()))
-    if found.digest != digest:
+    answerer = load_answerer(Path(teacher), str(worker_device()))
+    if answerer.digest != digest:
         raise other_model(teacher)
-    return found
+    return answerer

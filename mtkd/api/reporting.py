@@ -31,7 +31,7 @@ def report_html(
             first student that learned from labels alone.
         data: where the texts of examples are read; by default where each run read them. Other rows than those
             of the run are not shown.
-        examples: at most so many rows per task and pair of models; 0 = none.
+        examples: the maximum number of rows per task and pair of models; 0 = none.
         bench: also time the models on the CPU.
         overwrite: replace the file `out`.
 

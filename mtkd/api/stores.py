@@ -48,9 +48,9 @@ def plan_store(
         teacher: whose knowledge: a run of `refine` (or the model that it returned), or a pretrained encoder.
         out: the directory whose disk is looked at.
         corpus: an augmented corpus whose copies are stored too.
-        limit: at most so many training rows per task.
-        unlabelled, unlabelled_limit: files of rows without labels, and at most so many of their rows per task
-            (see `distill`); by default those of data and task files.
+        limit: the maximum number of training rows per task.
+        unlabelled, unlabelled_limit: files of rows without labels, and the maximum number of their rows per
+            task (see `distill`); by default those of data and task files.
         settings: dotted setting -> value, over the recipe's.
         dtype: of vectors on disk: "fp32", "fp16", "bf16" or "int8"; precision: of the teacher while it runs.
         batch: rows that the teacher reads at once.
@@ -102,10 +102,12 @@ def build_store(
     Raises:
         UserError: as `plan_store`; another store is in `out`; too little space.
     """
-    given, made_by = dict(locals()), Workers(workers, engine, address)
+    arguments, made_by = dict(locals()), Workers(workers, engine, address)
     from mtkd.jobs import build_store as job
 
-    return job.build_store(store_request(given), Path(out), command, workers=made_by, overwrite=overwrite)[0]
+    return job.build_store(
+        store_request(arguments), Path(out), command, workers=made_by, overwrite=overwrite
+    )[0]
 
 
 @remote_paths(out="store")
@@ -135,24 +137,24 @@ def store_info(store: str | Path) -> StoreManifest:
     return read_store_manifest(Path(store))
 
 
-def store_request(given: Mapping[str, Any]) -> StoreRequest:
+def store_request(arguments: Mapping[str, Any]) -> StoreRequest:
     """What a store is asked to hold, from the arguments of `plan_store`."""
     from mtkd.jobs.plan_store import StoreRequest
 
     names = ("recipe", "limit", "unlabelled_limit", "dtype", "precision", "batch", "budget")
-    require_path("data", given["data"], "a store records where its rows come from")
-    tasks = given["tasks"] if isinstance(given["tasks"], list | tuple) else [given["tasks"]]
+    require_path("data", arguments["data"], "a store records where its rows come from")
+    tasks = arguments["tasks"] if isinstance(arguments["tasks"], list | tuple) else [arguments["tasks"]]
     if unnamed := [task.name for task in tasks if isinstance(task, Task)]:
         raise UserError(
             f"`tasks` holds the task object {unnamed[0]!r}, but a store records names",
             expected="names of tasks, or the paths of task files",
         )
     return StoreRequest(
-        **{name: given[name] for name in names},
-        data=str(given["data"]) if given["data"] else None,
-        tasks=describe(given["tasks"]),
-        teacher=str(model_or_path(given["teacher"])),
-        sets=dict(given["settings"] or {}),
-        corpus=str(given["corpus"]) if given["corpus"] else None,
-        unlabelled=file_names(given["unlabelled"]),
+        **{name: arguments[name] for name in names},
+        data=str(arguments["data"]) if arguments["data"] else None,
+        tasks=describe(arguments["tasks"]),
+        teacher=str(model_or_path(arguments["teacher"])),
+        sets=dict(arguments["settings"] or {}),
+        corpus=str(arguments["corpus"]) if arguments["corpus"] else None,
+        unlabelled=file_names(arguments["unlabelled"]),
     )

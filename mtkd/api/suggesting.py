@@ -63,11 +63,11 @@ def suggest_students(
             raise UserError(f"`{name}={value}` is not valid", expected="1 or more")
     settings = BenchSettings(seq_len, batch, rounds, warmup=1, device=str(find_device(device)))
     request = UnlabelledRequest({} if unlabelled is None else unlabelled)
-    usual = torch.get_num_threads()
-    torch.set_num_threads(threads or usual)
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(threads or threads_before)
     try:
         return suggest(
             str(teacher), target_speedup, max_mb, settings, data=data, tasks=tasks, unlabelled=request
         )
     finally:
-        torch.set_num_threads(usual)
+        torch.set_num_threads(threads_before)

@@ -63,13 +63,13 @@ def refine(
         recipe: the settings to start from: a name or the path of a .toml file.
         settings: dotted setting -> value, such as {"train.epochs": 3}; `mtkd.show_recipe` lists them.
         train: a `TrainSettings`, of which the fields that were given override the recipe's.
-        limit, eval_limit: at most so many training and validation rows per task (a seeded sample).
+        limit, eval_limit: the maximum number of training and of validation rows per task (a seeded sample).
         epochs, steps, batch, lr, seed: shorthands of train.epochs, train.steps, train.batch_size, train.lr
             and train.seed.
         device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
         resume: require an unfinished run in `out`.
         overwrite: drop what another run left in `out`.
-        callbacks: told of steps, evaluations, checkpoints and the end (`mtkd.Callback`).
+        callbacks: called after steps, evaluations and checkpoints, and at the end (`mtkd.Callback`).
 
     Returns:
         The trained model; `.scores` has its validation scores.
@@ -142,8 +142,8 @@ def distill(
         unlabelled: task -> text without labels that the teacher labels and the student learns from, too: a
             file or pattern of files, a list of Paths, the name of a split without labels such as "test", or
             rows in memory (see `data`). By default the key "unlabelled" of the data or of the task file.
-        unlabelled_limit: at most so many rows without labels per task (a seeded sample); 0 = none. `limit`
-            counts the other training rows.
+        unlabelled_limit: the maximum number of rows without labels per task (a seeded sample); 0 = none.
+            `limit` counts the other training rows.
         workers, engine, address: processes that compute the teacher's logits, if these are computed before
             training (`teacher.cache_logits`); see `build_store`. They do not train.
         others: as for `refine`.
@@ -154,25 +154,28 @@ def distill(
     Raises:
         UserError: anything wrong with data, teacher, student or settings, before anything is written.
     """
-    options, named, made_by = dict(locals()), model_or_path(teacher), Workers(workers, engine, address)
+    options, teacher_source, made_by = (
+        dict(locals()),
+        model_or_path(teacher),
+        Workers(workers, engine, address),
+    )
     if text is not None:
         of_tasks = "data tasks corpus store unlabelled limit unlabelled_limit teacher_labels"
-        given = [name for name in of_tasks.split() if options[name]] + [
-            "workers"
-        ] * made_by.in_other_processes
-        if given:
+        unusable = [name for name in of_tasks.split() if options[name]]
+        unusable += ["workers"] if made_by.in_other_processes else []
+        if unusable:
             raise UserError(
-                f"plain text has no tasks: {', '.join(f'`{name}`' for name in given)} cannot be combined "
+                f"plain text has no tasks: {', '.join(f'`{name}`' for name in unusable)} cannot be combined "
                 "with `text`",
                 hint="leave them out, or leave `text` out",
             )
         from mtkd.jobs.distill_text import distill_text
 
         loaded, request = prepare("distill", recipe, options | {"data": str(text), "tasks": "text"})
-        done = distill_text(
-            request, loaded, named, Path(text), text_column, callbacks=callbacks, warn=warn_caller
+        run = distill_text(
+            request, loaded, teacher_source, Path(text), text_column, callbacks=callbacks, warn=warn_caller
         )
-        return _model(done)
+        return _model(run)
     if data is None and tasks is None:
         raise UserError(
             "a distillation needs rows", hint="pass `data=pocket|hub|DIR`, or `text=FILE` for plain text"
@@ -181,12 +184,12 @@ def distill(
     from tasks.unlabelled import UnlabelledRequest
 
     options["tasks"] = "glue" if tasks is None else tasks
-    loaded, request = prepare("distill", recipe, options, named)
+    loaded, request = prepare("distill", recipe, options, teacher_source)
     return _model(
         distill_job(
             dataclasses.replace(request, workers=made_by),
             loaded,
-            named,
+            teacher_source,
             Path(corpus) if corpus else None,
             Path(store) if store else None,
             teacher_labels=teacher_labels,

@@ -29,10 +29,10 @@ def prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = 
 
     tasks, data = options["tasks"], options["data"]
     loaded = load_recipe(command, recipe, options)
-    known = _tasks_of(model)
-    words = {word.strip() for word in describe(tasks).split(",")}
-    if not isinstance(tasks, str | Path) or words & {task.name for task in known}:
-        tasks = resolve(tasks, known)
+    known_tasks = _tasks_of(model)
+    requested_names = {word.strip() for word in describe(tasks).split(",")}
+    if not isinstance(tasks, str | Path) or requested_names & {task.name for task in known_tasks}:
+        tasks = resolve(tasks, known_tasks)
     request = Request(
         data=str(data) if isinstance(data, str | Path) else data if data is None else open_data(data),
         tasks=str(tasks) if isinstance(tasks, str | Path) else tasks,
@@ -72,8 +72,8 @@ def _tasks_of(model: Any) -> list[Task]:
     if isinstance(model, MultiTaskModel):
         tasks = model.tasks.values()
     elif isinstance(model, Mapping | list):
-        parts = model.values() if isinstance(model, Mapping) else model
-        tasks = {task.name: task for part in parts for task in _tasks_of(part)}.values()
+        models = model.values() if isinstance(model, Mapping) else model
+        tasks = {task.name: task for one_model in models for task in _tasks_of(one_model)}.values()
     elif isinstance(model, str | Path) and is_saved_model(Path(model)):
         tasks = read_saved(Path(model)).tasks
     return [task for task in tasks if task.name not in TASKS]
@@ -91,8 +91,8 @@ _SHORTHANDS = {
 
 def _train_changes(command: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted setting -> value of `train` and of the shorthand arguments."""
-    given = options["train"]
-    fields = {} if given is None else given.model_dump(exclude_unset=True)
+    train_settings = options["train"]
+    fields = {} if train_settings is None else train_settings.model_dump(exclude_unset=True)
     changes = {f"train.{name}": value for name, value in fields.items()}
     shorthands = {key: options.get(name) for key, name in _SHORTHANDS.items()}
     changes |= {key: value for key, value in shorthands.items() if value is not None}
@@ -112,9 +112,9 @@ def model_or_path(model: Any) -> Any:
     from mtkd.api.model import Model
 
     if isinstance(model, Mapping):
-        return {task: model_or_path(part) for task, part in model.items()}
+        return {task: model_or_path(one_model) for task, one_model in model.items()}
     if isinstance(model, list):
-        return [model_or_path(part) for part in model]
+        return [model_or_path(one_model) for one_model in model]
     if isinstance(model, Model):
         return str(model.path) if model.path else model.module
     return str(model) if isinstance(model, Path) else model

@@ -63,7 +63,7 @@ _run_options = stack(
 @click.option("--p", default=0.1, help="probability that a word is masked")
 @_copies_option
 @_run_options
-def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any) -> None:
+def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **options: Any) -> None:
     """Write masked copies of training rows and of rows without labels (MKD, after Tang et al.).
 
     After an interruption the same command resumes, and the corpus is byte-identical.
@@ -72,7 +72,7 @@ def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any
     from mtkd.api import augmentation
 
     command = command_line()
-    written = augmentation.mask(out=out, copies=",".join(copies), command=command, **given)
+    written = augmentation.mask(out=out, copies=",".join(copies), command=command, **options)
     _show(written, out, json_file)
 
 
@@ -91,7 +91,7 @@ def mask(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any
     help="where parts of speech come from; nothing is downloaded; none: any word can replace another",
 )
 @_run_options
-def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any) -> None:
+def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **options: Any) -> None:
     """Write copies with words masked or replaced, and n-grams cut out (Tang et al. 2019).
 
     After an interruption the same command resumes, and the corpus is byte-identical.
@@ -100,7 +100,7 @@ def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **given: 
     from mtkd.api import augmentation
 
     command = command_line()
-    written = augmentation.replace(out=out, copies=",".join(copies), command=command, **given)
+    written = augmentation.replace(out=out, copies=",".join(copies), command=command, **options)
     _show(written, out, json_file)
 
 
@@ -126,7 +126,7 @@ def replace(out: Path, copies: tuple[str, ...], json_file: str | None, **given: 
 @seed_option
 @device_option
 @_writing_options
-def contextual(out: Path, copies: tuple[str, ...], json_file: str | None, **given: Any) -> None:
+def contextual(out: Path, copies: tuple[str, ...], json_file: str | None, **options: Any) -> None:
     """Write copies with words replaced by those that a masked language model suggests (TinyBERT).
 
     After an interruption the same command resumes.
@@ -135,7 +135,7 @@ def contextual(out: Path, copies: tuple[str, ...], json_file: str | None, **give
     from mtkd.api import augmentation
 
     command = command_line()
-    written = augmentation.contextual(out=out, copies=",".join(copies), command=command, **given)
+    written = augmentation.contextual(out=out, copies=",".join(copies), command=command, **options)
     _show(written, out, json_file)
 
 
@@ -146,7 +146,12 @@ def contextual(out: Path, copies: tuple[str, ...], json_file: str | None, **give
 @_copies_option
 @_writing_options
 def run_augmenter(
-    name: str, out: Path, sets: tuple[str, ...], copies: tuple[str, ...], json_file: str | None, **given: Any
+    name: str,
+    out: Path,
+    sets: tuple[str, ...],
+    copies: tuple[str, ...],
+    json_file: str | None,
+    **options: Any,
 ) -> None:
     """Write copies of rows with the augmenter NAME, such as mask, or one of a plugin.
 
@@ -157,7 +162,7 @@ def run_augmenter(
 
     command, settings = command_line(), parse_set(sets)
     written = augmentation.run(
-        name, out=out, settings=settings, copies=",".join(copies), command=command, **given
+        name, out=out, settings=settings, copies=",".join(copies), command=command, **options
     )
     _show(written, out, json_file)
 

@@ -63,7 +63,7 @@ _SHORT_OF = 0.01  # how far the share of rows without an answer may fall short i
 @workers_options
 @overwrite_option
 @report_options
-def filter_questions(out: Path, json_file: str | None, **given: Any) -> None:
+def filter_questions(out: Path, json_file: str | None, **options: Any) -> None:
     """Keep the questions that a teacher can answer, and write some that nobody can.
 
     After an interruption the same command resumes, and the corpus is byte-identical.
@@ -72,14 +72,14 @@ def filter_questions(out: Path, json_file: str | None, **given: Any) -> None:
     from mtkd.api import augmentation
     from mtkd.storage.distributed import launched
 
-    filtered = augmentation.filter_questions(out=out, command=command_line(), **given)
+    filtered = augmentation.filter_questions(out=out, command=command_line(), **options)
     if launched().first:
-        show(filtered.tally.to_json(), json_file, lambda: _draw(filtered, given["unanswerable"], out))
+        show(filtered.tally.to_json(), json_file, lambda: _draw(filtered, options["unanswerable"], out))
 
 
-def _draw(filtered: Filtered, wanted: float, out: Path) -> None:
+def _draw(filtered: Filtered, requested: float, out: Path) -> None:
     table(("outcome", "questions", "share"), filtered.tally.lines())
     share = filtered.tally.unanswerable
-    if share < wanted - _SHORT_OF:
-        warn(f"{share:.1%} of the rows have no answer, not {wanted:.1%}: the teacher answers the others")
+    if share < requested - _SHORT_OF:
+        warn(f"{share:.1%} of the rows have no answer, not {requested:.1%}: the teacher answers the others")
     say_written(filtered.tally.rows, "questions", out, filtered.kept)

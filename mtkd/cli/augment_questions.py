@@ -76,7 +76,7 @@ def _json_value(ctx: click.Context, param: click.Parameter, value: str | None) -
 @eval_limit_option
 @overwrite_option
 @report_options
-def train(out: Path, json_file: str | None, **given: Any) -> None:
+def train(out: Path, json_file: str | None, **options: Any) -> None:
     """Fine-tune a T5 to write the questions of a span task.
 
     After an interruption the same command resumes from its last checkpoint, to the same weights.
@@ -84,7 +84,7 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
     from mtkd.api import augmentation
 
     with interruptible(out):
-        report = augmentation.train_questions(out=out, command=command_line(), **given)
+        report = augmentation.train_questions(out=out, command=command_line(), **options)
 
     def draw() -> None:
         scores = report["scores"]
@@ -197,7 +197,7 @@ def train(out: Path, json_file: str | None, **given: Any) -> None:
 @click.option("--dry-run", is_flag=True, help="only count paragraphs, and estimate what an endpoint costs")
 @overwrite_option
 @report_options
-def generate(out: Path, json_file: str | None, dry_run: bool, **given: Any) -> None:
+def generate(out: Path, json_file: str | None, dry_run: bool, **options: Any) -> None:
     """Write questions about paragraphs, for a teacher to answer.
 
     After an interruption the same command resumes, and the corpus is byte-identical (an endpoint is asked
@@ -208,7 +208,7 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **given: Any) -> N
     from mtkd.storage.distributed import launched
 
     if dry_run:
-        planned = augmentation.estimate_questions(out=out, **given)
+        planned = augmentation.estimate_questions(out=out, **options)
         estimate = planned.estimate.to_json() if planned.estimate else None
 
         def draw_plan() -> None:
@@ -218,7 +218,7 @@ def generate(out: Path, json_file: str | None, dry_run: bool, **given: Any) -> N
 
         show({"paragraphs": planned.counts.to_json(), "estimate": estimate}, json_file, draw_plan)
         return
-    written, ready = augmentation.generate_questions(out=out, command=command_line(), **given)
+    written, ready = augmentation.generate_questions(out=out, command=command_line(), **options)
     if not launched().first:
         return
     from augment.questions.endpoint.estimate import spent

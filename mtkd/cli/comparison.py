@@ -95,7 +95,7 @@ def compare(
     dry_run: bool,
     columns: str,
     json_file: str | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Run a grid of cells x tasks x seeds, and print tables: scores, size, speed, differences.
 
@@ -110,28 +110,28 @@ def compare(
     from mtkd.jobs.grid_plan import plan_runs
     from mtkd.recipes import parse_set
 
-    loaded, inputs = plan_grid(grid, **given, tasks=tasks, seeds=_numbers(seeds), settings=parse_set(sets))
+    loaded, inputs = plan_grid(grid, **options, tasks=tasks, seeds=_numbers(seeds), settings=parse_set(sets))
     if dry_run:
         for job in dict.fromkeys(job for run in plan_runs(loaded, inputs) for job in run.jobs):
             print(plain(f"mtkd {shlex.join(job.command)}"))
         return
-    found = run_grid(loaded, inputs, say, given["jobs"])
+    result = run_grid(loaded, inputs, say, options["jobs"])
 
     def draw() -> None:
-        table(found.columns(), found.lines(), found.grid.title)
-        if gaps := found.difference_lines():
-            table(found.difference_columns(), gaps, found.difference_title)
+        table(result.columns(), result.lines(), result.grid.title)
+        if gaps := result.difference_lines():
+            table(result.difference_columns(), gaps, result.difference_title)
         if columns == "all":
-            table(found.metric_columns(), found.metric_lines(), METRICS_TITLE)
-        for note in found.notes:
+            table(result.metric_columns(), result.metric_lines(), METRICS_TITLE)
+        for note in result.notes:
             print(note)
-        for row in found.rows:
-            for what, why in row.failed.items():
-                print(f"failed: {row.name}, {what}: {why}")
-        say(f"the table and the commands behind it: {given['out']}/compare.md, compare.json")
+        for row in result.rows:
+            for run, reason in row.failed.items():
+                print(f"failed: {row.name}, {run}: {reason}")
+        say(f"the table and the commands behind it: {options['out']}/compare.md, compare.json")
 
-    show(found.to_json(), json_file, draw)
-    if any(row.failed for row in found.rows):
+    show(result.to_json(), json_file, draw)
+    if any(row.failed for row in result.rows):
         raise SystemExit(1)
 
 

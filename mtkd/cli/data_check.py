@@ -30,14 +30,14 @@ def data() -> None:
     type=click.IntRange(min=8),
     help="tokens that a model will keep of a row; warn of longer rows",
 )
-@click.option("--list", "most", default=50, help="print at most N lines (0 = all)")
+@click.option("--list", "max_lines", default=50, help="print at most N lines (0 = all)")
 @report_options
 def check(
     data: Any,
     tasks: str | None,
     unlabelled: dict[str, Any],
     max_length: int,
-    most: int,
+    max_lines: int,
     json_file: str | None,
 ) -> None:
     """Report rows, label balance, lengths, duplicates, overlap with train, and every bad row.
@@ -46,12 +46,12 @@ def check(
     and text that the default vocabulary does not know. The exit code is 2 if there are errors.
     """
     report = mtkd.check_data(data, tasks, unlabelled=unlabelled, max_length=max_length)
-    show(report.to_json(), json_file, lambda: _draw(report, most))
+    show(report.to_json(), json_file, lambda: _draw(report, max_lines))
     sys.exit(2 if report.errors else 0)
 
 
-def _draw(report: DataReport, most: int) -> None:
-    """Print the table of splits, then at most `most` lines of problems (0 = all)."""
+def _draw(report: DataReport, max_lines: int) -> None:
+    """Print the table of splits, then at most `max_lines` lines of problems (0 = all)."""
     from tasks.errors import counted, plain
     from tasks.validation import summarise
 
@@ -68,13 +68,13 @@ def _draw(report: DataReport, most: int) -> None:
     ]
     table(("split", "rows", "labels", "words: mean/p95/max", "duplicate", "in train"), rows, report.source)
     lines = summarise(report.all_problems)
-    for level, line in lines[: most or None]:
+    for level, line in lines[: max_lines or None]:
         print(plain(f"{level}: {as_options(line)}"))
-    if most and len(lines) > most:
-        print(f"... and {len(lines) - most} more lines (--list 0 prints all, --json every row)")
+    if max_lines and len(lines) > max_lines:
+        print(f"... and {len(lines) - max_lines} more lines (--list 0 prints all, --json every row)")
     warnings = len(report.all_problems) - report.errors
-    found = counted(report.errors, "error"), counted(warnings, "warning")
-    print(f"{', '.join(found)} in {counted(len(report.splits), 'split')}")
+    totals = counted(report.errors, "error"), counted(warnings, "warning")
+    print(f"{', '.join(totals)} in {counted(len(report.splits), 'split')}")
 
 
 def _balance(split: SplitReport) -> str:

@@ -75,24 +75,24 @@ def demo(out: Path, seed: int, overwrite: bool, tiny: bool) -> None:
         "size": size,
     }
     write_json(out / "demo.json", record | {"seed": seed, "seconds": seconds["total"], "steps": seconds})
-    taken = ", ".join(f"{name} {value:.0f} s" for name, value in seconds.items() if name != "total")
-    say(f"the demo took {seconds['total']:.0f} s ({taken}); everything is in {out}; open {out}/report.html")
+    times = ", ".join(f"{name} {value:.0f} s" for name, value in seconds.items() if name != "total")
+    say(f"the demo took {seconds['total']:.0f} s ({times}); everything is in {out}; open {out}/report.html")
 
 
 def _scores(out: Path, names: tuple[str, ...]) -> dict[str, dict[str, float]]:
     """Task (or "average") -> the score of the best constant prediction, the teacher, and each student."""
     models = ("teacher", "labels", "distilled")
     runs = {name: read_run_record(out / name / "run.json")["scores"] for name in models}
-    found = {}
+    scores_by_task = {}
     for task in names:
         key = f"{task}/validation"
-        found[task] = {"majority": runs["teacher"][key]["majority"]}
-        found[task] |= {name: scores[key]["primary"] for name, scores in runs.items()}
+        scores_by_task[task] = {"majority": runs["teacher"][key]["majority"]}
+        scores_by_task[task] |= {name: scores[key]["primary"] for name, scores in runs.items()}
         tuned = read_run_record(out / "finetuned" / task / "run.json")["scores"]
-        found[task]["finetuned"] = tuned[key]["primary"]
-    columns = list(found[names[0]])
-    average = {name: sum(scores[name] for scores in found.values()) / len(names) for name in columns}
-    return found | {"average": average}
+        scores_by_task[task]["finetuned"] = tuned[key]["primary"]
+    columns = list(scores_by_task[names[0]])
+    average = {name: sum(scores[name] for scores in scores_by_task.values()) / len(names) for name in columns}
+    return scores_by_task | {"average": average}
 
 
 def _gain(out: Path, names: tuple[str, ...]) -> Any:

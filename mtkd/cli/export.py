@@ -43,7 +43,7 @@ from mtkd.cli.options import PATH, report_options, say, show, table
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="at most N rows per split of --data")
 @click.option("--overwrite", is_flag=True, help="replace another export in --out")
 @report_options
-def export(model: Path, json_file: str | None, **given: Any) -> None:
+def export(model: Path, json_file: str | None, **options: Any) -> None:
     """Write a model as ONNX graphs, which run without torch, or as a transformers checkpoint.
 
     The logits of the fp32 graphs are compared with those of the model at several lengths and batch sizes.
@@ -53,17 +53,18 @@ def export(model: Path, json_file: str | None, **given: Any) -> None:
     `mtkd evaluate`, `predict` and `bench inference` take the directory as --model; `mtkd.runtime.OnnxModel`
     runs it in Python without torch.
     """
-    found = mtkd.export(model, **given)
+    result = mtkd.export(model, **options)
 
     def draw() -> None:
-        if found.scores:
+        if result.scores:
             columns = ("task", "export", "model", "difference", "95% interval", "export is")
-            table(columns, [(name, *difference.columns()) for name, difference in found.scores.items()])
-        kept = f" but for {' and '.join(found.kept)}" if found.kept else ""
+            table(columns, [(name, *difference.columns()) for name, difference in result.scores.items()])
+        fp32_parts = f" but for {' and '.join(result.kept)}" if result.kept else ""
+        int8 = f", int8{fp32_parts}" if result.int8 else ""
         say(
-            f"exported {', '.join(found.tasks)} to {found.path}: {found.bytes / 1e6:.1f} MB"
-            f"{f', int8{kept}' if found.int8 else ''}; its logits {'in fp32 ' * found.int8}differ from the "
-            f"model's by at most {found.difference:.1g}"
+            f"exported {', '.join(result.tasks)} to {result.path}: {result.bytes / 1e6:.1f} MB"
+            f"{int8}; its logits {'in fp32 ' * result.int8}differ from the model's by at most "
+            f"{result.difference:.1g}"
         )
 
-    show(found.to_json(), json_file, draw)
+    show(result.to_json(), json_file, draw)

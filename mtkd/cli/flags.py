@@ -30,21 +30,21 @@ _SETTING = re.compile(r"`([a-zA-Z_][\w{}-]*(?:\.[\w{}-]+)+)=([^`]*)`")
 def as_options(text: str) -> str:
     """The message with arguments and settings in backticks replaced by options."""
 
-    def option(found: re.Match[str]) -> str:
-        name, value = found.group(1), found.group(2)
+    def option(match: re.Match[str]) -> str:
+        name, value = match.group(1), match.group(2)
         if value is None and name not in NAMED:
-            return found.group(0)
+            return match.group(0)
         if name in SETTINGS:
-            return f"--set {name}={value}" if value else found.group(0)
+            return f"--set {name}={value}" if value else match.group(0)
         flag = f"--{name.replace('_', '-')}"
         if value == "False":
             return f"--no-{flag.removeprefix('--')}"
         return flag if value in (None, "True") else f"{flag} {value}"
 
-    def setting(found: re.Match[str]) -> str:
-        value = found.group(2)
+    def setting(match: re.Match[str]) -> str:
+        value = match.group(2)
         quoted = (
-            f"'{found.group(1)}={value}'" if re.search(r"[\s\[\"]", value) else f"{found.group(1)}={value}"
+            f"'{match.group(1)}={value}'" if re.search(r"[\s\[\"]", value) else f"{match.group(1)}={value}"
         )
         return f"--set {quoted}"
 

@@ -57,13 +57,19 @@ def recipes(ctx: click.Context, json_file: str | None) -> None:
     from mtkd.recipes import load_settings, recipe_names, recipe_summary
     from mtkd.settings import COMMANDS
 
-    found = [(name, command) for command in COMMANDS for name in recipe_names(command)]
+    named_recipes = [(name, command) for command in COMMANDS for name in recipe_names(command)]
 
     def draw() -> None:
-        table(("recipe", "for", "what it is"), [(n, f"mtkd {c}", recipe_summary(n)) for n, c in found])
+        table(
+            ("recipe", "for", "what it is"), [(n, f"mtkd {c}", recipe_summary(n)) for n, c in named_recipes]
+        )
 
     # Loading settings imports torch for the losses, which takes seconds.
-    every = [{"name": n, "command": c, **load_settings(n, c, {}).model_dump()} for n, c in found if json_file]
+    every = [
+        {"name": n, "command": c, **load_settings(n, c, {}).model_dump()}
+        for n, c in named_recipes
+        if json_file
+    ]
     show(every, json_file, draw)
 
 
@@ -104,12 +110,12 @@ def all_settings(as_markdown: bool) -> None:
         _draw_settings(section.settings, f"{section.title}: {section.summary}")
 
 
-def _draw_settings(found: Sequence[SettingInfo], title: str | None = None) -> None:
+def _draw_settings(settings: Sequence[SettingInfo], title: str | None = None) -> None:
     """Print each setting as `key = value  (what is allowed)` and, below, its meaning; at most 100 wide."""
     if title:
         print(f"{title}\n")
-    for s in found:
-        first = f"{s.key} = {s.value}  ({s.allowed})" if s.value else f"{s.key}  ({s.allowed})"
-        print(textwrap.fill(first, _WIDTH, subsequent_indent="    ", break_on_hyphens=False))
+    for s in settings:
+        line = f"{s.key} = {s.value}  ({s.allowed})" if s.value else f"{s.key}  ({s.allowed})"
+        print(textwrap.fill(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False))
         print(textwrap.fill(s.description, _WIDTH, initial_indent="    ", subsequent_indent="    "))
     print()

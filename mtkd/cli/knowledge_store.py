@@ -80,19 +80,19 @@ contents_options = stack(
 @contents_options
 @click.option("--out", type=PATH, default=Path(), metavar="DIR", help="check the free space here")
 @report_options
-def plan(out: Path, json_file: str | None, **given: Any) -> None:
+def plan(out: Path, json_file: str | None, **options: Any) -> None:
     """Estimate the size of a store and the time to build it; nothing is written."""
 
-    found = mtkd.plan_store(**_arguments(given), out=out)
-    prepared = found.prepared
+    planned = mtkd.plan_store(**_arguments(options), out=out)
+    prepared = planned.prepared
     result = {
-        "rows": found.rows,
-        "tokens": found.tokens,
+        "rows": planned.rows,
+        "tokens": planned.tokens,
         "bytes": prepared.sizes,
         "total_bytes": prepared.bytes,
-        "free_bytes": found.free,
-        "teacher_seconds": found.seconds,
-        "units": found.units,
+        "free_bytes": planned.free,
+        "teacher_seconds": planned.seconds,
+        "units": planned.units,
         "chosen": prepared.chosen,
     }
 
@@ -101,12 +101,13 @@ def plan(out: Path, json_file: str | None, **given: Any) -> None:
         rows = [(kind, size_text(n), f"{n / total:.1%}") for kind, n in prepared.sizes.items()]
         table(("knowledge", "size", "share"), [*rows, ("in all", size_text(total), "100.0%")])
         _say_chosen(prepared)
-        print(f"{found.rows:,} rows, {found.tokens:,} tokens; teacher about {_clock(found.seconds)}")
-        if found.units:
-            kept, full = found.units
-            print(f"hidden states: {kept:g} of {full:,} units of a full-length row ({kept / full:.2%})")
-        enough = "" if total <= found.free else ": NOT ENOUGH"
-        print(f"free disk {size_text(found.free)}{enough}")
+        print(f"{planned.rows:,} rows, {planned.tokens:,} tokens; teacher about {_clock(planned.seconds)}")
+        if planned.units:
+            kept_units, all_units = planned.units
+            share = f"{kept_units / all_units:.2%}"
+            print(f"hidden states: {kept_units:g} of {all_units:,} units of a full-length row ({share})")
+        enough = "" if total <= planned.free else ": NOT ENOUGH"
+        print(f"free disk {size_text(planned.free)}{enough}")
 
     show(result, json_file, draw)
 
@@ -126,7 +127,7 @@ def build(
     address: str | None,
     overwrite: bool,
     json_file: str | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Run the teacher over all rows and keep what the recipe needs.
 
@@ -141,7 +142,7 @@ def build(
 
     made_by = Workers(workers, engine, address)
     if repair:
-        if any(given[name] for name in ("recipe", "data", "tasks", "teacher")):
+        if any(options[name] for name in ("recipe", "data", "tasks", "teacher")):
             raise UserError(
                 "--repair takes everything from the store itself",
                 hint=f"mtkd store build --repair --out {out}",
@@ -153,21 +154,21 @@ def build(
         return
 
     @remote_paths(*STORE_INPUTS, out="out")
-    def run(out: Path, **given: Any) -> Any:
-        return build_store(store_request(given), out, command_line(), workers=made_by, overwrite=overwrite)
+    def run(out: Path, **options: Any) -> Any:
+        return build_store(store_request(options), out, command_line(), workers=made_by, overwrite=overwrite)
 
-    manifest, prepared, made = run(out, **_arguments(given))
+    manifest, prepared, n_built = run(out, **_arguments(options))
     if not PartialState().is_main_process:
         return
     show(_summary(manifest), json_file, lambda: _draw(manifest))
     _say_chosen(prepared)
-    kept = len(manifest.shards) - made
-    say(f"{made} shards built" + (f", {kept} were there already" if kept else "") + f": {out}")
-    sets = "".join(f" --set {key}={value}" for key, value in prepared.chosen.items())
+    n_found = len(manifest.shards) - n_built
+    say(f"{n_built} shards built" + (f", {n_found} were there already" if n_found else "") + f": {out}")
+    chosen_settings = "".join(f" --set {key}={value}" for key, value in prepared.chosen.items())
     data = f" --data {prepared.request.data}" if prepared.request.data else ""
     say(
         f"next: mtkd distill {prepared.request.recipe} --store {out}{data} "
-        f"--tasks {prepared.request.tasks}{sets} --out DIR"
+        f"--tasks {prepared.request.tasks}{chosen_settings} --out DIR"
     )
 
 
@@ -180,24 +181,24 @@ def info(directory: Path, json_file: str | None) -> None:
     show(_summary(manifest), json_file, lambda: _draw(manifest))
 
 
-def _arguments(given: dict[str, Any]) -> dict[str, Any]:
+def _arguments(options: dict[str, Any]) -> dict[str, Any]:
     """The options as arguments of `mtkd.plan_store` and `mtkd.build_store`."""
     from mtkd.recipes import parse_set
 
     for name in ("recipe", "tasks", "teacher"):
-        if not given[name]:
+        if not options[name]:
             raise UserError(f"a store needs --{name}", hint=f"add --{name}")
-    budget = None if given["budget"] is None else _bytes(given["budget"])
-    plain = {name: value for name, value in given.items() if name not in ("sets", "budget")}
-    return plain | {"settings": parse_set(given["sets"]), "budget": budget}
+    budget = None if options["budget"] is None else _bytes(options["budget"])
+    arguments = {name: value for name, value in options.items() if name not in ("sets", "budget")}
+    return arguments | {"settings": parse_set(options["sets"]), "budget": budget}
 
 
 def _bytes(text: str) -> int:
     """A size such as 2GB, 500M or 1000000 in bytes."""
-    plain = text.strip().upper().removesuffix("B").removesuffix("I").strip()
-    unit = plain[-1:] if plain[-1:] in "KMGT" else ""
+    number = text.strip().upper().removesuffix("B").removesuffix("I").strip()
+    unit = number[-1:] if number[-1:] in "KMGT" else ""
     try:
-        value = float(plain.removesuffix(unit)) * _UNITS[unit]
+        value = float(number.removesuffix(unit)) * _UNITS[unit]
     except ValueError:
         value = 0
     if not 0 < value < 1e18:

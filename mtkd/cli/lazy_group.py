@@ -17,21 +17,21 @@ class _CheckedContext(click.Context):
 
     def invoke(self, *args: Any, **kwargs: Any) -> Any:
         for param in self.command.params:
-            most = 2**53 if param.name == "seed" else 2**31 - 1
-            if expected := _refused(self.params.get(param.name or ""), most):
+            limit = 2**53 if param.name == "seed" else 2**31 - 1
+            if expected := _refused(self.params.get(param.name or ""), limit):
                 name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
                 raise UserError(f"{name} {brief(self.params[param.name or ''])}", expected=expected)
         return super().invoke(*args, **kwargs)
 
 
-def _refused(value: Any, most: int) -> str | None:
+def _refused(value: Any, limit: int) -> str | None:
     """What was expected in place of a value; None if an option can have it."""
     if isinstance(value, list | tuple):
-        return next((found for part in value if (found := _refused(part, most))), None)
+        return next((expected for item in value if (expected := _refused(item, limit))), None)
     if isinstance(value, dict):
-        return _refused([*value, *value.values()], most)
+        return _refused([*value, *value.values()], limit)
     if isinstance(value, int | float):
-        return None if abs(value) <= most else f"a number up to {most:,}"
+        return None if abs(value) <= limit else f"a number up to {limit:,}"
     if isinstance(value, str | Path):
         try:
             str(value).encode()
@@ -59,8 +59,8 @@ class LazyGroup(click.Group):
             return None
         module, _, attribute = self.lazy[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
-        for each in (command, *getattr(command, "commands", {}).values()):
-            each.context_class = _CheckedContext
+        for checked in (command, *getattr(command, "commands", {}).values()):
+            checked.context_class = _CheckedContext
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]):

@@ -115,9 +115,9 @@ def main() -> None:
 def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
     """Shows the library's warnings as panels, with options in place of arguments; others as before."""
 
-    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *where: Any, **keywords: Any) -> None:
         if not issubclass(category, MtkdWarning):
-            otherwise(message, category, *where, **more)
+            otherwise(message, category, *where, **keywords)
             return
         from mtkd.cli.options import warn
 

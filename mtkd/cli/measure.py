@@ -74,7 +74,7 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 @device_option
 @report_options
 def evaluate(
-    model: Path, data: Any, tasks: str | None, report: bool, json_file: str | None, **given: Any
+    model: Path, data: Any, tasks: str | None, report: bool, json_file: str | None, **options: Any
 ) -> None:
     """Score an mtkd model or a fine-tuned transformers checkpoint on labelled data.
 
@@ -86,31 +86,31 @@ def evaluate(
     from mtkd.cli.train import draw_scores
     from mtkd.jobs.request import scores_record
 
-    found = mtkd.evaluate(model, data, tasks, **given)
-    skipped = [f"{name} is skipped: {reason}" for name, reason in found.skipped.items()]
+    evaluation = mtkd.evaluate(model, data, tasks, **options)
+    skipped = [f"{name} is skipped: {reason}" for name, reason in evaluation.skipped.items()]
     record = {
-        "scores": scores_record(found.scores),
-        "details": {name: classes.to_json() for name, classes in found.reports.items()},
-        "skipped": found.skipped,
-        "warnings": found.warnings,
+        "scores": scores_record(evaluation.scores),
+        "details": {name: classes.to_json() for name, classes in evaluation.reports.items()},
+        "skipped": evaluation.skipped,
+        "warnings": evaluation.warnings,
         "differences": {
             name: {task: gap.to_json() for task, gap in gaps.items()}
-            for name, gaps in found.differences.items()
+            for name, gaps in evaluation.differences.items()
         },
     }
 
     def draw() -> None:
         draw_scores(record)
-        for name, gaps in found.differences.items():
+        for name, gaps in evaluation.differences.items():
             rows = [(task, *gap.columns()) for task, gap in gaps.items()]
             headings = ("task", "score", "reference", "difference", "95% interval", "")
             table(headings, rows, f"Compared with {name}, in points (100 x the score)")
-        for name, classes in found.reports.items() if report else ():
+        for name, classes in evaluation.reports.items() if report else ():
             _draw_classes(name, classes)
 
     show(record, json_file, draw)
-    if skipped or found.warnings:
-        warn(as_options("\n".join([*skipped, *found.warnings])))
+    if skipped or evaluation.warnings:
+        warn(as_options("\n".join([*skipped, *evaluation.warnings])))
 
 
 def _draw_classes(name: str, report: ClassReport) -> None:

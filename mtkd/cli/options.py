@@ -80,15 +80,18 @@ limit_option = click.option(
 
 def _files_of_tasks(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, Any]:
     """TASK=FILE options as task -> file or split, or the list of its files."""
-    given: dict[str, list[str]] = {}
+    files_by_task: dict[str, list[str]] = {}
     for item in value:
         task, separator, file = item.partition("=")
         if not (task and separator and file):
             raise UserError(
                 f"--unlabelled {item!r} is not valid", expected="TASK=FILE, such as sst2=reviews.csv"
             )
-        given.setdefault(task, []).append(file)
-    return {task: files[0] if len(files) == 1 else [Path(f) for f in files] for task, files in given.items()}
+        files_by_task.setdefault(task, []).append(file)
+    return {
+        task: files[0] if len(files) == 1 else [Path(f) for f in files]
+        for task, files in files_by_task.items()
+    }
 
 
 unlabelled_option = click.option(
@@ -136,12 +139,12 @@ device_option = click.option(
 )
 
 
-def _options_of_workers(what: str) -> Wrapper:
+def _options_of_workers(meaning: str) -> Wrapper:
     return stack(
         click.option(
             "--workers",
             type=click.IntRange(min=1),
-            help=f"{what}  [default: 1; with Ray, one per CPU of the cluster, or per GPU to run a model]",
+            help=f"{meaning}  [default: 1; with Ray, one per CPU of the cluster, or per GPU to run a model]",
         ),
         click.option(
             "--engine",
@@ -190,12 +193,12 @@ train_options = _options_of_training("learning rate; same as --set train.lr=X")
 finetune_options = _options_of_training("the only learning rate to try; same as --set learning_rates=[X]")
 
 
-def train_settings(given: dict[str, Any]) -> dict[str, Any]:
+def train_settings(options: dict[str, Any]) -> dict[str, Any]:
     """The options of a training command as arguments of its function: --set becomes `settings`."""
     from mtkd.recipes import parse_set
 
-    return {name: value for name, value in given.items() if name != "sets"} | {
-        "settings": parse_set(given["sets"])
+    return {name: value for name, value in options.items() if name != "sets"} | {
+        "settings": parse_set(options["sets"])
     }
 
 

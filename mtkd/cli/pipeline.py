@@ -22,7 +22,7 @@ from tasks.errors import shorten
 @click.option("--dry-run", is_flag=True, help="only show which steps would run, and why")
 @click.option("--estimate", is_flag=True, help="the same, and time a few batches of steps that never ran")
 @report_options
-def run(file: str, sets: tuple[str, ...], json_file: str | None, **given: bool) -> None:
+def run(file: str, sets: tuple[str, ...], json_file: str | None, **options: bool) -> None:
     """Run the steps of a pipeline that are not finished; the same command resumes after an interruption.
 
     FILE is a TOML file, such as `mtkd init` writes (docs/pipelines.md), or demo. A step runs again if its
@@ -32,15 +32,15 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **given: bool) 
     from mtkd.recipes import parse_set
 
     with contextlib.redirect_stdout(sys.stderr if json_file == "-" else sys.stdout):
-        results = run_pipeline(file, settings=parse_set(sets), **given)
-    dry_run = given["dry_run"] or given["estimate"]
+        results = run_pipeline(file, settings=parse_set(sets), **options)
+    dry_run = options["dry_run"] or options["estimate"]
 
     def line(result: StepResult) -> tuple[str, ...]:
-        done = "finished before" if result.reason is None else "would run" if dry_run else "ran"
+        status = "finished before" if result.reason is None else "would run" if dry_run else "ran"
         about = "about " if result.estimated else ""
         seconds = "-" if result.seconds is None else f"{about}{result.seconds:.0f}"
         size = "-" if result.bytes is None else about + size_text(result.bytes)
-        return (result.name, done, seconds, size, result.out)
+        return (result.name, status, seconds, size, result.out)
 
     def draw() -> None:
         for number, result in enumerate(results if dry_run else (), start=1):
@@ -70,7 +70,7 @@ def run(file: str, sets: tuple[str, ...], json_file: str | None, **given: bool) 
 )
 @click.option("--overwrite", is_flag=True, help="replace the files of an earlier mtkd init")
 @report_options
-def init(columns: str | None, json_file: str | None, **given: Any) -> None:
+def init(columns: str | None, json_file: str | None, **options: Any) -> None:
     """Guess a task from DATA and write a task file and a pipeline for `mtkd run`.
 
     DATA are CSV, TSV, JSONL or parquet files; names such as dev.csv, test.csv or unlabelled.csv say what they
@@ -78,7 +78,7 @@ def init(columns: str | None, json_file: str | None, **given: Any) -> None:
     """
     from mtkd.pipelines.init import init_pipeline
 
-    result = init_pipeline(columns=columns.split(",") if columns else (), **given)
+    result = init_pipeline(columns=columns.split(",") if columns else (), **options)
     task = result.task
     rows = {
         "task": f"{task.name} ({task.kind})",

@@ -71,7 +71,7 @@ def predict(
     batch: int,
     device: str | None,
     json_file: str | None,
-    **more: Any,
+    **options: Any,
 ) -> None:
     """Predict a file's rows (--task, --in, --out), or write a GLUE submission (--data, --glue-submission).
 
@@ -92,7 +92,7 @@ def predict(
     if json_file == "-" and str(out) == "-":
         raise UserError("--json and --out - both write to standard output", expected="--json FILE")
     with sigterm_exits():
-        count = mtkd.predict(models[0], task, source, out, batch=batch, device=device, **more)
+        count = mtkd.predict(models[0], task, source, out, batch=batch, device=device, **options)
     show(
         {"rows": count, "out": str(out)}, json_file, lambda: say(f"{counted(count, 'row')} predicted: {out}")
     )

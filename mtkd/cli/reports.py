@@ -43,14 +43,14 @@ def report() -> None:
 @click.option("--bench", is_flag=True, help="also time the models, on the CPU")
 @click.option("--overwrite", is_flag=True, help="replace FILE")
 @quiet_option
-def html(runs: tuple[Path, ...], out: Path, **given: Any) -> None:
+def html(runs: tuple[Path, ...], out: Path, **options: Any) -> None:
     """Write a report of finished runs: one HTML page that needs no other file and no network.
 
     RUNS are run directories, or directories that contain some, such as the output of `mtkd compare`. The page
     shows scores with intervals, differences, size and time, learning curves, calibration and confusion, rows
     on which models disagree, and what is needed to repeat the runs.
     """
-    say(f"report: {mtkd.report_html(runs, out, **given)}")
+    say(f"report: {mtkd.report_html(runs, out, **options)}")
 
 
 @report.command()
@@ -69,10 +69,10 @@ def knowledge(runs: tuple[Path, ...], out: Path, json_file: str | None) -> None:
     rows = []
     for model, task in dict.fromkeys((p.model, p.task) for p in points):
         runs_of_pair = [p for p in points if (p.model, p.task) == (model, task)]
-        full = runs_of_pair[0].full[0] * runs_of_pair[0].full[1]
+        all_units = runs_of_pair[0].full[0] * runs_of_pair[0].full[1]
         for units, mean, best, count in curve(runs_of_pair, "units_kept"):
             scores = f"{100 * mean:.1f}", f"{100 * best:.1f}"
-            rows.append((model, task, f"{units:g}", f"{units / full:.2%}", str(count), *scores))
+            rows.append((model, task, f"{units:g}", f"{units / all_units:.2%}", str(count), *scores))
 
     def show_table() -> None:
         table(("student", "task", "AHSK", "of all", "runs", "mean score", "best"), rows)

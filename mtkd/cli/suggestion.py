@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--threads", type=click.IntRange(min=1), help="threads of the CPU  [default: as torch chooses]")
 @device_option
 @report_options
-def suggest(json_file: str | None, **given: Any) -> None:
+def suggest(json_file: str | None, **options: Any) -> None:
     """Time students of several shapes against the teacher, and print those that reach the targets.
 
     Nothing is trained: students with random weights are timed, in about a minute. With --data, students
@@ -36,14 +36,15 @@ def suggest(json_file: str | None, **given: Any) -> None:
     """
     from mtkd.jobs.suggest import NOTE
 
-    found = mtkd.suggest_students(**given)
+    suggested = mtkd.suggest_students(**options)
 
-    targets = {name: given[name] for name in ("target_speedup", "max_mb")}
+    targets = {name: options[name] for name in ("target_speedup", "max_mb")}
 
     def draw() -> None:
         title = (
-            f"{found.teacher}: {found.teacher_rows_per_second:,.1f} rows/s, {found.teacher_megabytes:.1f} MB "
-            f"({given['batch']} rows of {given['seq_len']} tokens, {given['rounds']} rounds)"
+            f"{suggested.teacher}: {suggested.teacher_rows_per_second:,.1f} rows/s, "
+            f"{suggested.teacher_megabytes:.1f} MB "
+            f"({options['batch']} rows of {options['seq_len']} tokens, {options['rounds']} rounds)"
         )
         rows = [
             (
@@ -54,19 +55,23 @@ def suggest(json_file: str | None, **given: Any) -> None:
                 f"{student.megabytes / 4:.1f}",
                 "yes" if student.within_targets else f"no: {_missed(student, **targets)}",
             )
-            for student in found.students
+            for student in suggested.students
         ]
         headings = ("student", "speed (min-max)", "rows/s", "MB in fp32", "about, in int8", "reaches targets")
         table(headings, rows, title)
         print(NOTE)
-        chosen = [one for one in found.students if one.within_targets or one.name == found.nearest]
-        for line in [found.first, *(f"{one.command}    # {one.name}" for one in chosen)]:
+        chosen = [
+            student
+            for student in suggested.students
+            if student.within_targets or student.name == suggested.nearest
+        ]
+        for line in [suggested.first, *(f"{student.command}    # {student.name}" for student in chosen)]:
             if line:
-                print(plain(f"\n    {line}" if line == found.first else f"    {line}"))
+                print(plain(f"\n    {line}" if line == suggested.first else f"    {line}"))
 
-    show(found.to_json(), json_file, draw)
-    if found.nearest:
-        warn(f"no student reaches the targets; {found.nearest} comes nearest")
+    show(suggested.to_json(), json_file, draw)
+    if suggested.nearest:
+        warn(f"no student reaches the targets; {suggested.nearest} comes nearest")
 
 
 def _missed(student: SuggestedStudent, target_speedup: float | None, max_mb: float | None) -> str:

@@ -49,16 +49,16 @@ if TYPE_CHECKING:
 @out_option
 @click.option("--recipe", default="refine", help="settings to start from: a name or a .toml file")
 @train_options
-def refine(json_file: str | None, **given: Any) -> None:
+def refine(json_file: str | None, **options: Any) -> None:
     """Fine-tune the teacher on all tasks: a shared encoder with one head per task.
 
     `minilm` is the 6-layer encoder that is installed together with mtkd; it needs no network.
     """
     from mtkd.api.training import refine as job
 
-    if given["tasks"] is None:
-        given["tasks"] = _all_of_glue()
-    _run("refined", given["out"], json_file, lambda: job(**train_settings(given)))
+    if options["tasks"] is None:
+        options["tasks"] = _all_of_glue()
+    _run("refined", options["out"], json_file, lambda: job(**train_settings(options)))
 
 
 @click.command()
@@ -86,7 +86,7 @@ def refine(json_file: str | None, **given: Any) -> None:
 @teacher_workers_options
 @out_option
 @train_options
-def distill(json_file: str | None, **given: Any) -> None:
+def distill(json_file: str | None, **options: Any) -> None:
     """Train one student for all tasks with RECIPE, or on plain text.
 
     RECIPE is a name (`mtkd recipes` lists them) or a .toml file.
@@ -96,9 +96,9 @@ def distill(json_file: str | None, **given: Any) -> None:
     """
     from mtkd.api.training import distill as job
 
-    if given["tasks"] is None and given["text"] is None and given["data"] is not None:
-        given["tasks"] = _all_of_glue()
-    _run("distilled", given["out"], json_file, lambda: job(**train_settings(given)))
+    if options["tasks"] is None and options["text"] is None and options["data"] is not None:
+        options["tasks"] = _all_of_glue()
+    _run("distilled", options["out"], json_file, lambda: job(**train_settings(options)))
 
 
 @click.command()
@@ -108,11 +108,11 @@ def distill(json_file: str | None, **given: Any) -> None:
 @out_option
 @click.option("--recipe", default="finetune", help="settings to start from: a name or a .toml file")
 @finetune_options
-def finetune(json_file: str | None, **given: Any) -> None:
+def finetune(json_file: str | None, **options: Any) -> None:
     """Fine-tune a model on one task's labels; the learning rate is chosen on validation rows."""
     from mtkd.api.training import finetune as job
 
-    _run("fine-tuned", given["out"], json_file, lambda: job(**train_settings(given)))
+    _run("fine-tuned", options["out"], json_file, lambda: job(**train_settings(options)))
 
 
 def _all_of_glue() -> str:
@@ -123,22 +123,22 @@ def _all_of_glue() -> str:
     return "glue"
 
 
-def _run(what: str, out: Path, json_file: str | None, job: Callable[[], Model]) -> None:
+def _run(done: str, out: Path, json_file: str | None, job: Callable[[], Model]) -> None:
     """Run a job and show its scores."""
     from accelerate import PartialState
 
     from mtkd.training import run_directory
 
     run_directory.command_line.set(command_line())
-    started, before = time.monotonic(), _written(out)
+    started, written_before = time.monotonic(), _written(out)
     with interruptible(out):
         model = job()
     if not PartialState().is_main_process:
         return
     record = model.record
     show(record, json_file, lambda: draw_scores(record))
-    if _written(out) != before and not url_of(out):  # else the job or the upload has said it
-        say(f"{what} in {time.monotonic() - started:.0f} s: {out}")
+    if _written(out) != written_before and not url_of(out):  # else the job or the upload has said it
+        say(f"{done} in {time.monotonic() - started:.0f} s: {out}")
 
 
 def _written(out: Path) -> int | None:
@@ -152,7 +152,7 @@ def draw_scores(record: dict[str, Any]) -> None:
     from mtkd.evaluation.scoring import TaskScores, averages
 
     over_splits = averages(TaskScores(**scores) for scores in record["scores"].values())
-    scored = record["scores"] | {f"{found.task}/average": found.to_json() for found in over_splits}
+    scored = record["scores"] | {f"{average.task}/average": average.to_json() for average in over_splits}
     rows = [
         (
             name,

@@ -12,14 +12,14 @@ from tasks.errors import UserError, plain
 
 
 @click.command()
-@click.argument("place", type=PATH, metavar="DIR")
+@click.argument("directory", type=PATH, metavar="DIR")
 @report_options
-def verify(place: Path, json_file: str | None) -> None:
+def verify(directory: Path, json_file: str | None) -> None:
     """Compare the files in DIR with their digests: runs, models, corpora, stores, exports, generators.
 
     Damaged shards of a store can be rebuilt with `mtkd store build --repair --out DIR`.
     """
-    result = mtkd.verify(place)
+    result = mtkd.verify(directory)
 
     def draw() -> None:
         for file, state in result.damaged.items():
@@ -28,8 +28,8 @@ def verify(place: Path, json_file: str | None) -> None:
 
     show(result.to_json(), json_file, draw)
     if result.damaged:
-        more = f" and {len(result.damaged) - 1} more" if len(result.damaged) > 1 else ""
+        others = f" and {len(result.damaged) - 1} more" if len(result.damaged) > 1 else ""
         file, state = next(iter(result.damaged.items()))
         raise UserError(
-            f"{file} {state}{more}", hint="restore it from a copy, or run the command again that wrote it"
+            f"{file} {state}{others}", hint="restore it from a copy, or run the command again that wrote it"
         )

@@ -56,8 +56,8 @@ def build_store(
             is not enough disk space; a value of the teacher is not finite.
     """
     prepared = prepare_store(request)
-    made = _write(prepared, out, command, workers, overwrite=overwrite)
-    return read_store_manifest(out), prepared, len(made)
+    written_shards = _write(prepared, out, command, workers, overwrite=overwrite)
+    return read_store_manifest(out), prepared, len(written_shards)
 
 
 def repair_store(
@@ -110,15 +110,15 @@ def _write(
         job.teacher.to(device)
         check_scores(job, device)
         with keep_memory():
-            output, made, written = write_missing_shards(
+            output, written_shards, entries = write_missing_shards(
                 job, out, accelerator, recorded, workers=workers, load=load
             )
         if ranks.first and damaged_files(out / "teacher"):
             prepared.teacher.describe(out / "teacher", job.contents.max_length)
-        if ranks.first and (made or not recorded or damaged_files(out / "rows")):
-            _finish(prepared, out, output.entries(written), command)
+        if ranks.first and (written_shards or not recorded or damaged_files(out / "rows")):
+            _finish(prepared, out, output.entries(entries), command)
         ranks.wait()
-    return made
+    return written_shards
 
 
 def _difference(manifest: StoreManifest, prepared: PreparedStore) -> str:

@@ -52,17 +52,17 @@ def weigh_classes(objective: Objective, train: TrainSettings, data: TrainingData
     """
     if train.class_weights is None:
         return objective
-    found = {}
-    for part in data.parts:
-        if part.task.kind != "classify":
+    weights = {}
+    for task_data in data.parts:
+        if task_data.task.kind != "classify":
             continue
         values = train.class_weights
         if isinstance(values, str):
-            labels = part.train.labels[has_label(part.train.labels)].astype(np.int64)
-            counts = np.bincount(labels, minlength=len(part.task.labels))
+            labels = task_data.train.labels[has_label(task_data.train.labels)].astype(np.int64)
+            counts = np.bincount(labels, minlength=len(task_data.task.labels))
             values = (len(labels) / (len(counts) * np.maximum(counts, 1))).tolist()
-        found[part.task.name] = torch.tensor(values, dtype=torch.float32)
+        weights[task_data.task.name] = torch.tensor(values, dtype=torch.float32)
     for term in objective.terms.values():
         if isinstance(term, Labels):
-            term.class_weights = found
+            term.class_weights = weights
     return objective

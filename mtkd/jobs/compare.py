@@ -92,9 +92,11 @@ def _run(
     except UserError as error:  # the runs are worth their table all the same
         notes.append(f"Inference was not timed: {error.problem}.")
     if grid.baselines:
-        made, remarks = grid_baselines(grid, inputs, results.tasks, results.specs, results.predicted)
-        notes += remarks
-        for name, predicted in made.items():
+        baselines, baseline_notes = grid_baselines(
+            grid, inputs, results.tasks, results.specs, results.predicted
+        )
+        notes += baseline_notes
+        for name, predicted in baselines.items():
             rows[name] = _baseline_row(name, predicted, results.tasks)
             results.predicted[name] = predicted
     _compare(grid, rows, results)
@@ -129,10 +131,12 @@ def _collect(row: Row, run: PlannedRun, results: _Results) -> None:
 
 
 def _collect_metrics(row: Row, scores: list[dict[str, Any]]) -> None:
-    tasks = [found["task"] for found in scores]
-    for found in scores:
-        for metric, value in found["metrics"].items():
-            name = metric_name(found["task"], found["split"], metric, tasks.count(found["task"]))
+    tasks = [task_scores["task"] for task_scores in scores]
+    for task_scores in scores:
+        for metric, value in task_scores["metrics"].items():
+            name = metric_name(
+                task_scores["task"], task_scores["split"], metric, tasks.count(task_scores["task"])
+            )
             row.metrics.setdefault(name, []).append(value)
 
 
@@ -140,23 +144,23 @@ def _kept(settings: Mapping[str, Any]) -> str:
     """Which epoch's weights the last stage of a run kept: "best" or "last"."""
     stages = settings.get("stages") or {}
     if settings.get("supervision") == "labels" or settings.get("one_stage") or not stages:
-        last = list(stages.values())[-1:]
+        last_stage = list(stages.values())[-1:]
     else:
-        last = [stages[name] for name in settings["run_stages"] or stages][-1:]
-    train = settings["train"] | (last[0]["train"] if last else {})
+        last_stage = [stages[name] for name in settings["run_stages"] or stages][-1:]
+    train = settings["train"] | (last_stage[0]["train"] if last_stage else {})
     return str(train["keep"])
 
 
 def _notes(grid: Grid, rows: Mapping[str, Row]) -> list[str]:
     """How the scores were made, and where cells trained for other numbers of steps."""
-    kept = {row.name: row.kept for row in rows.values() if row.kept}
-    best = [name for name, which in kept.items() if which == "best"]
-    last = [name for name in kept if name not in best]
+    kept_epochs = {row.name: row.kept for row in rows.values() if row.kept}
+    best_cells = [name for name, epoch in kept_epochs.items() if epoch == "best"]
+    last_cells = [name for name in kept_epochs if name not in best_cells]
     text = "the epoch with the best `train.metric` on the validation rows"
     notes = []
-    for which, names in ((text, best), ("the last epoch", last)):
-        cells = "" if len(names) == len(kept) else f" ({', '.join(names)})"
-        notes += [f"The scored weights are those of {which}{cells}."] if names else []
+    for epoch, names in ((text, best_cells), ("the last epoch", last_cells)):
+        cells = "" if len(names) == len(kept_epochs) else f" ({', '.join(names)})"
+        notes += [f"The scored weights are those of {epoch}{cells}."] if names else []
     steps = {name: sum(rows[name].steps) / len(grid.seeds) for name in grid.cells if rows[name].steps}
     if len(set(steps.values())) > 1:
         listed = ", ".join(f"{name} {value:,.0f}" for name, value in steps.items())
@@ -170,9 +174,9 @@ def _baseline_row(name: str, predicted: Predicted, tasks: Mapping[str, Task]) ->
     row = Row(name)
     for task, seeds in predicted.items():
         (splits,) = seeds.values()
-        found = {split: metric_values(tasks[task], rows) for split, rows in splits.items()}
-        row.scores[task] = [statistics.fmean(statistics.fmean(v.values()) for v in found.values())]
-        scores = [{"task": task, "split": split, "metrics": values} for split, values in found.items()]
+        metrics = {split: metric_values(tasks[task], rows) for split, rows in splits.items()}
+        row.scores[task] = [statistics.fmean(statistics.fmean(v.values()) for v in metrics.values())]
+        scores = [{"task": task, "split": split, "metrics": values} for split, values in metrics.items()]
         _collect_metrics(row, scores)
     return row
 
@@ -181,15 +185,17 @@ def _compare(grid: Grid, rows: Mapping[str, Row], results: _Results) -> None:
     """Add each row's differences to the reference, and to the best constant prediction (for the warnings)."""
     samples: dict[str, dict[str, ScoreSamples]] = {}
     for name, task in results.tasks.items():
-        holders = [row for row, predicted in results.predicted.items() if name in predicted]
-        models = [results.predicted[row][name] for row in holders]
-        for row, made in zip(holders, sample_scores(task, models) if models else [], strict=True):
-            samples.setdefault(row, {})[name] = made
+        scored_rows = [row for row, predicted in results.predicted.items() if name in predicted]
+        predictions = [results.predicted[row][name] for row in scored_rows]
+        for row, row_samples in zip(
+            scored_rows, sample_scores(task, predictions) if predictions else [], strict=True
+        ):
+            samples.setdefault(row, {})[name] = row_samples
     reference = samples.get(grid.reference_row, {})
-    for row, found in samples.items():
+    for row, task_samples in samples.items():
         if row != grid.reference_row:
-            rows[row].differences = differences_by_task(found, reference)
-        rows[row].above_majority = differences_by_task(found, samples.get(CONSTANT, {}))
+            rows[row].differences = differences_by_task(task_samples, reference)
+        rows[row].above_majority = differences_by_task(task_samples, samples.get(CONSTANT, {}))
 
 
 def _time_students(bench: Bench, models: dict[str, Path], rows: dict[str, Row]) -> None:

@@ -42,8 +42,8 @@ def plot_table(table: Table, path: Path) -> Path | None:
         for score in constant:
             axis.axhline(score, color="0.7", ls=":", lw=1)
         axis.set_xscale("log")
-        wide = max(costs.values()) > 50 * min(costs.values())
-        axis.xaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
+        wide_range = max(costs.values()) > 50 * min(costs.values())
+        axis.xaxis.set_major_locator(LogLocator(subs=(1,) if wide_range else (1, 2, 5)))
         axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.margins(x=0.25, y=0.1)

@@ -41,7 +41,7 @@ class Row:
         kept: "best" or "last": which epoch's weights were scored.
         metrics: heading such as "mnli-m acc" -> value of each seed.
         differences: task, or "average" -> difference to the reference.
-        above_majority: the same to the best constant prediction; empty if the grid has no baselines.
+        above_majority: the same, relative to the best constant prediction; empty without baselines.
     """
 
     name: str
@@ -74,8 +74,10 @@ class Row:
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON values."""
         gaps = {"differences": self.differences, "above_majority": self.above_majority}
-        plain = {name: {k: gap.to_json() for k, gap in found.items()} for name, found in gaps.items()}
-        return {**vars(self), **plain}
+        plain_gaps = {
+            name: {k: gap.to_json() for k, gap in by_task.items()} for name, by_task in gaps.items()
+        }
+        return {**vars(self), **plain_gaps}
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Table:
             }
             for row in self.rows
         ]
-        plain = {
+        record = {
             "title": self.grid.title,
             "tasks": self.tasks,
             "reference": self.grid.reference_row,
@@ -114,7 +116,7 @@ class Table:
             "commands": self.commands,
             "notes": self.notes,
         }
-        return json.loads(json.dumps(plain).replace("NaN", "null"))
+        return json.loads(json.dumps(record).replace("NaN", "null"))
 
     @property
     def _gpu(self) -> bool:

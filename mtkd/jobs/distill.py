@@ -137,5 +137,5 @@ def _source_names(
             "supervision=labels cannot use an augmented corpus: its rows have no labels",
             hint="leave `corpus` out",
         )
-    named = {"teacher": describe_teachers(teacher), "corpus": str(corpus) if corpus else None}
-    return {**named, "store": str(store)} if store else named
+    names = {"teacher": describe_teachers(teacher), "corpus": str(corpus) if corpus else None}
+    return {**names, "store": str(store)} if store else names

@@ -88,7 +88,6 @@ class TaskDistillation(StagedJob):
         return digests | vectors | ({"store": manifest.key} if manifest else {})
 
     def prepare(self) -> MultiTaskModel:
-        assert self.rows is not None, "inputs come first"
         texts = [text for part in self.rows.data.parts for text in part.train.texts]
         self.prepared = prepare_run(self.validated, texts, self._importance, student=self.student)
         student = self.prepared.student
@@ -109,7 +108,7 @@ class TaskDistillation(StagedJob):
             stage = replace(stage, train=stage.train.with_epochs(n_train))
             inputs = self._stage_inputs(stage, objective)
             if not objective.student_need.logits:
-                self.warnings += _meant_for_text(stage.train, n_train, inputs.batches)
+                self.warnings += _warn_of_text_steps(stage.train, n_train, inputs.batches)
             self.stages.append((stage, objective, inputs))
         if self.request.workers.in_other_processes:
             self._check_workers()
@@ -118,13 +117,12 @@ class TaskDistillation(StagedJob):
 
     def scores(self, student: MultiTaskModel) -> list[TaskScores]:
         """Validation scores; empty if the last stage did not train the heads."""
-        last = self.stages[-1][2]
-        if last.evaluate is None:
+        last_inputs = self.stages[-1][2]
+        if last_inputs.evaluate is None:
             return []
         return self._evaluator(self.settings.train, student)(student)
 
     def _importance(self, model: MultiTaskModel) -> Importance:
-        assert self.rows is not None, "inputs come first"
         model.to(self.accelerator.device)
         return measure_importance(model, self.rows.data.tasks, self.rows.train(model.reader))
 
@@ -137,13 +135,11 @@ class TaskDistillation(StagedJob):
         return None
 
     def _evaluator(self, train: TrainSettings, model: MultiTaskModel) -> Evaluate:
-        assert self.rows is not None, "inputs come first"
         validation = self.rows.validation(model.reader)
         return evaluator(self.rows.data.tasks, validation, self.accelerator, train)
 
     def _teacher_warnings(self) -> list[str]:
         """A warning for each task on which a teacher does not beat the best constant prediction."""
-        assert self.rows is not None, "inputs come first"
         teacher_ref, tasks = self.validated.teacher, self.rows.data.tasks
         if not self.validated.teacher_need.logits or teacher_ref is None or teacher_ref.saved is None:
             return []
@@ -157,43 +153,55 @@ class TaskDistillation(StagedJob):
 
     def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:
         """The batches and the teacher of a stage, and its evaluation if the stage trains the heads."""
-        assert self.rows is not None, "inputs come first"
-        teachers, need = self.prepared.teachers, objective.teacher_need
-        source: TeacherSource | None = None
-        teacher_reader: Reader | None = None  # None if the stage runs no teacher
-        cached = False
+        need, teachers = objective.teacher_need, self.prepared.teachers
+        stored: StoredTeacher | None = None
+        uses_cached_logits = runs_teacher = False
         if need != OutputSpec() and self._store:
-            source = StoredTeacher(*self._store, need, self.store_rows)
+            stored = StoredTeacher(*self._store, need, self.store_rows)
         elif need != OutputSpec() and (teachers or self.validated.soft_labelled):
-            cached = self._cached(need)
-            source = None if cached else self._online(need)
-            teacher_reader = None if cached else teachers[0].model.reader
+            uses_cached_logits = self._uses_cached_logits(need)
+            runs_teacher = not uses_cached_logits
+        source = self._online_teacher(need) if runs_teacher else stored
+        batches = self._batches(stage.train, stored, teachers[0].model.reader if runs_teacher else None)
 
         def open_teacher() -> TeacherSource:
-            opened = self._cached_logits(stage) if cached else source
-            assert opened is not None
+            teacher = self._load_cached_logits(stage) if uses_cached_logits else source
+            assert teacher is not None
             if (min_confidence := stage.train.min_confidence) is not None and not current_trial():
-                self._drop_unsure(stage, batches, min_confidence, opened)
-            for teacher in teachers if not cached else ():
-                teacher.model.to(self.accelerator.device)
-            return opened
+                self._drop_unsure(stage, batches, min_confidence, teacher)
+            for loaded in teachers if runs_teacher else ():
+                loaded.model.to(self.accelerator.device)
+            return teacher
 
-        student_reader, train, tasks = self.prepared.student.reader, stage.train, self.rows.data.tasks
-        large = isinstance(source, StoredTeacher) and source.bytes > _LARGE_STORE
-        blocks = train.shuffle == "blocks" or (train.shuffle == "auto" and large)
-        read_ahead = source.read_ahead if blocks and isinstance(source, StoredTeacher) else None
+        trains_heads = objective.student_need.logits
+        evaluate = self._evaluator(stage.train, self.prepared.student) if trains_heads else None
+        return StageInputs(batches, evaluate, open_teacher if uses_cached_logits or source else None)
+
+    def _batches(
+        self, train: TrainSettings, stored: StoredTeacher | None, teacher_reader: Reader | None
+    ) -> TaskBatches:
+        """The batches of a stage.
+
+        Args:
+            stored: the knowledge store whose rows go with the batches; None if the stage reads no store.
+            teacher_reader: reads the batches for the teacher; None if the stage runs no teacher.
+        """
+        student_reader = self.prepared.student.reader
+        large_store = stored is not None and stored.bytes > _LARGE_STORE
+        blocks = train.shuffle == "blocks" or (train.shuffle == "auto" and large_store)
+        read_ahead = stored.read_ahead if blocks and stored is not None else None
         encoded = self.rows.train(student_reader, teacher_reader.tokeniser if teacher_reader else None)
         collator = Collator(student_reader, teacher_reader)
-        batches = TaskBatches(tasks, encoded, collator, train, blocks=blocks, read_ahead=read_ahead)
-        trains_heads = objective.student_need.logits
-        evaluate = self._evaluator(train, self.prepared.student) if trains_heads else None
-        return StageInputs(batches, evaluate, open_teacher if cached or source else None)
+        return TaskBatches(
+            self.rows.data.tasks, encoded, collator, train, blocks=blocks, read_ahead=read_ahead
+        )
 
     def _check_workers(self) -> None:
         """Refuse workers that would have nothing to do, or could not load a teacher; raises UserError."""
         teachers, stages = self.prepared.teachers, self.stages
         computed = any(
-            self._cached(o.teacher_need) or s.train.min_confidence is not None for s, o, _ in stages
+            self._uses_cached_logits(o.teacher_need) or s.train.min_confidence is not None
+            for s, o, _ in stages
         )
         if not (teachers and computed):
             raise UserError(
@@ -204,7 +212,7 @@ class TaskDistillation(StagedJob):
         for teacher in teachers:
             teacher.ref.for_workers()
 
-    def _cached(self, need: OutputSpec) -> bool:
+    def _uses_cached_logits(self, need: OutputSpec) -> bool:
         """True if the teacher's outputs that a stage needs are logits that are computed before it."""
         return need == LOGITS and (self.settings.teacher.cache_logits or self._several_teachers)
 
@@ -217,21 +225,20 @@ class TaskDistillation(StagedJob):
         self, stage: Stage, batches: TaskBatches, min_confidence: float, teacher: TeacherSource
     ) -> None:
         """Leave out the rows without labels of which the teacher is not sure, and record how many."""
-        assert self.rows is not None, "inputs come first"
         logits = stored_logits(*self._store, self.store_rows) if self._store else None
         if logits is None:
-            cached = teacher if isinstance(teacher, CachedLogits) else self._cached_logits(stage)
+            cached = teacher if isinstance(teacher, CachedLogits) else self._load_cached_logits(stage)
             logits = {name: values.__getitem__ for name, values in cached.logits.items()}
-        kept = confident_rows(self.rows.data, logits, min_confidence)
-        batches.keep({name: np.flatnonzero(mask) for name, mask in kept.items()})
-        self.facts["dropped"] = {name: int((~mask).sum()) for name, mask in kept.items()}
+        kept_rows = confident_rows(self.rows.data, logits, min_confidence)
+        batches.keep({name: np.flatnonzero(mask) for name, mask in kept_rows.items()})
+        self.facts["dropped"] = {name: int((~mask).sum()) for name, mask in kept_rows.items()}
         for name, count in self.facts["dropped"].items():
             say(
                 f"{name}: {count:,} rows without labels dropped, as the teacher is less than "
                 f"{min_confidence:.0%} sure"
             )
 
-    def _online(self, need: OutputSpec) -> TeacherSource:
+    def _online_teacher(self, need: OutputSpec) -> TeacherSource:
         """The teachers, run on every batch of their tasks; all of them read the same tokens."""
         precision = self.settings.teacher.precision
         sources = {
@@ -241,14 +248,14 @@ class TaskDistillation(StagedJob):
         }
         return TeacherByTask(sources)
 
-    def _cached_logits(self, stage: Stage) -> CachedLogits:
+    def _load_cached_logits(self, stage: Stage) -> CachedLogits:
         """The logits of all teachers, computed once and cached for later students, averaged by task."""
-        assert self.rows is not None, "inputs come first"
         settings, data = self.settings.teacher, self.rows.data
         by_task: dict[str, list[IndexedLogits]] = {name: [] for name in data.tasks}
-        for part in data.parts:
-            if part.task.name in self.validated.soft_labelled:
-                by_task[part.task.name].append(require_soft_labels(part.task, part.train))
+        for task_data in data.parts:
+            name = task_data.task.name
+            if name in self.validated.soft_labelled:
+                by_task[name].append(require_soft_labels(task_data.task, task_data.train))
         for teacher in self.prepared.teachers:
             model, workers = teacher.model, self.request.workers
             if not workers.in_other_processes:
@@ -276,8 +283,8 @@ class TaskDistillation(StagedJob):
                 by_task[name].append(values)
         return CachedLogits(
             {
-                name: AveragedLogits(data.tasks[name], parts, settings.average)
-                for name, parts in by_task.items()
+                name: AveragedLogits(data.tasks[name], sources, settings.average)
+                for name, sources in by_task.items()
             }
         )
 
@@ -290,7 +297,7 @@ class TaskDistillation(StagedJob):
         return run / f"logits-{(teacher_ref.digest or '')[:16]}"
 
 
-def _meant_for_text(train: TrainSettings, n_train: int, batches: BatchSource) -> list[str]:
+def _warn_of_text_steps(train: TrainSettings, n_train: int, batches: BatchSource) -> list[str]:
     """A warning if a stage without task heads has the number of steps of a recipe for plain text."""
     size = train.batch_size if train.batch_tokens is None else n_train / batches.total(1)
     epochs = (train.steps or 0) * size / n_train

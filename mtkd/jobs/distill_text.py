@@ -139,7 +139,7 @@ class _DistillText(StagedJob):
 
     files: TextFiles
     held_out: Encoded | None = field(init=False, default=None)
-    last: list[TaskScores] = field(init=False, default_factory=list)
+    last_scores: list[TaskScores] = field(init=False, default_factory=list)
 
     def inputs(self) -> dict[str, Any]:
         teacher = self.validated.teacher
@@ -158,7 +158,7 @@ class _DistillText(StagedJob):
 
     def scores(self, student: MultiTaskModel) -> list[TaskScores]:
         """The scores of the last evaluation, which was after the last step."""
-        return self.last
+        return self.last_scores
 
     def _stage_inputs(self, stage: Stage, objective: Objective) -> StageInputs:
         """The batches and the teacher of a stage, and its evaluation on the held-out texts."""
@@ -175,8 +175,8 @@ class _DistillText(StagedJob):
         measure = held_out_loss(self.held_out, collate, objective, source, stage.train.eval_batch_size)
 
         def evaluate(model: MultiTaskModel) -> list[TaskScores]:
-            self.last = measure(model)
-            return self.last
+            self.last_scores = measure(model)
+            return self.last_scores
 
         return StageInputs(
             batches, evaluate if len(self.held_out) else None, (lambda: source) if source else None

@@ -91,10 +91,10 @@ def evaluate(
             raise UserError(
                 f"`against`: {error.problem}", expected=error.expected, hint=error.hint
             ) from error
-    known = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
-    tasks = resolve(spec, known) if spec else known
+    model_tasks = list(model.tasks.values()) if isinstance(model, MultiTaskModel) else read_saved(model).tasks
+    tasks = resolve(spec, model_tasks) if spec else model_tasks
     name = "the model" if isinstance(model, MultiTaskModel) else f"the model {model}"
-    require_heads({task.head: task for task in known}, tasks, name)
+    require_heads({task.head: task for task in model_tasks}, tasks, name)
     if against is not None:
         _require_other(against, tasks)
     frozen = _frozen_encoder(model, encoder, device) if baselines else None
@@ -118,15 +118,15 @@ def evaluate(
     }
     compared: dict[str, Runs] = {}
     if against is not None:
-        other, more = _score_all(_loaded(against, target), rows, batch_size, other_checkpoint)
-        warnings += more
+        other_scores, more_warnings = _score_all(_loaded(against, target), rows, batch_size, other_checkpoint)
+        warnings += more_warnings
         label = type(against).__name__ if isinstance(against, MultiTaskModel) else str(against)
-        compared[label] = _by_task(other)
+        compared[label] = _by_task(other_scores)
     if frozen is not None:
         compared |= _baselines(source, rows, _by_task(scores), frozen, skipped)
     if predictions is not None:
         write_predictions(predictions, scores)
-    differences = {name: _differences(by_name, _by_task(scores), found) for name, found in compared.items()}
+    differences = {name: _differences(by_name, _by_task(scores), runs) for name, runs in compared.items()}
     warnings += baseline_warnings(by_name, scores)
     return Evaluation(scores, reports, skipped, warnings, differences)
 
@@ -136,19 +136,19 @@ def _loaded(model: Path | MultiTaskModel, device: torch.device) -> MultiTaskMode
 
 
 def _require_other(against: Path | MultiTaskModel, tasks: Sequence[Task]) -> None:
-    known = against.tasks.values() if isinstance(against, MultiTaskModel) else read_saved(against).tasks
-    require_heads({task.head: task for task in known}, tasks, "the other model (`against`)")
+    model_tasks = against.tasks.values() if isinstance(against, MultiTaskModel) else read_saved(against).tasks
+    require_heads({task.head: task for task in model_tasks}, tasks, "the other model (`against`)")
 
 
 def _frozen_encoder(model: Path | MultiTaskModel, encoder: str | None, device: str | None) -> FrozenEncoder:
-    found = encoder or (model.info.base if isinstance(model, MultiTaskModel) else pretrained_encoder(model))
-    if found is None:
+    name = encoder or (model.info.base if isinstance(model, MultiTaskModel) else pretrained_encoder(model))
+    if name is None:
         raise UserError(
             "the baselines need a pretrained encoder, and the model does not say which one its teacher "
             "started from",
             hint="name one: `encoder=minilm`",
         )
-    return FrozenEncoder(found, device=device)
+    return FrozenEncoder(name, device=device)
 
 
 def _score_all(
@@ -159,11 +159,13 @@ def _score_all(
 ) -> tuple[list[TaskScores], list[str]]:
     """The scores of a model, and warnings about the order of its labels if it is a checkpoint."""
     scores, warnings = [], [checkpoint.warning] if checkpoint and checkpoint.warning else []
-    for task, part in rows:
-        encoded = Encoded.encode(model.reader.rows(part), model.tokeniser)
-        with progress(f"evaluating {task.name}/{part.split}", len(encoded)) as advance:
+    for task, split_rows in rows:
+        encoded = Encoded.encode(model.reader.rows(split_rows), model.tokeniser)
+        with progress(f"evaluating {task.name}/{split_rows.split}", len(encoded)) as advance:
             logits = predict_logits(model, task, encoded, batch_size=batch_size, advance=advance)
-        scores.append(score_logits(task, part.split, encoded, logits, model.reader, model.threshold(task)))
+        scores.append(
+            score_logits(task, split_rows.split, encoded, logits, model.reader, model.threshold(task))
+        )
         if checkpoint and checkpoint.order:
             try:
                 check_order(f"the model {checkpoint.name}", task, checkpoint.order, logits, encoded.labels)
@@ -173,11 +175,11 @@ def _score_all(
 
 
 def _by_task(scores: Sequence[TaskScores]) -> Runs:
-    found: Runs = {}
+    runs: Runs = {}
     for score in scores:
         if score.predictions is not None:
-            found.setdefault(score.task, {})[score.split] = score.predictions
-    return found
+            runs.setdefault(score.task, {})[score.split] = score.predictions
+    return runs
 
 
 def _baselines(
@@ -188,19 +190,19 @@ def _baselines(
     skipped: dict[str, str],
 ) -> dict[str, Runs]:
     """The predictions of the baselines; tasks without training rows only have the first one."""
-    found: dict[str, Runs] = {}
+    runs: dict[str, Runs] = {}
     tasks = {task.name: task for task, _ in rows}
     for name, splits in scored.items():
         task = tasks[name]
-        made = {CONSTANT: best_constant(task, splits)}
+        baselines = {CONSTANT: best_constant(task, splits)}
         if task.train in source.splits(task):
             train = load_rows(source, task, task.train, TRAINING_ROWS)
-            made |= encoder_baselines(task, train, [part for t, part in rows if t.name == name], frozen)
+            baselines |= encoder_baselines(task, train, [part for t, part in rows if t.name == name], frozen)
         else:
             skipped[f"{name} ({LINEAR}, {COSINE})"] = f"no training rows in {source.name!r}"
-        for baseline, predicted in made.items():
-            found.setdefault(baseline, {})[name] = predicted
-    return found
+        for baseline, predicted in baselines.items():
+            runs.setdefault(baseline, {})[name] = predicted
+    return runs
 
 
 def _differences(tasks: Mapping[str, Task], model: Runs, other: Runs) -> dict[str, Difference]:
@@ -210,10 +212,10 @@ def _differences(tasks: Mapping[str, Task], model: Runs, other: Runs) -> dict[st
         if name in other
     }
     sides = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
-    found = differences_by_task(*sides)
+    differences = differences_by_task(*sides)
     if len(pairs) < len(model):
-        found.pop(AVERAGE, None)  # the average over some tasks would not be that of the model
-    return found
+        differences.pop(AVERAGE, None)  # the average over some tasks would not be that of the model
+    return differences
 
 
 def _checkpoint(
@@ -237,9 +239,9 @@ def _checkpoint(
             f"{model} is a transformers checkpoint, which is for one task",
             hint="name the task: `tasks=NAME`, or a task file",
         )
-    found = find_teachers(str(model), tasks, heads=True, labels=labels)
-    assert isinstance(found, CheckpointRef)
-    return found.load(None).to(device), found
+    checkpoint = find_teachers(str(model), tasks, heads=True, labels=labels)
+    assert isinstance(checkpoint, CheckpointRef)
+    return checkpoint.load(None).to(device), checkpoint
 
 
 def _labelled_rows(
@@ -250,25 +252,27 @@ def _labelled_rows(
     Raises:
         UserError: a row is invalid.
     """
-    found: list[tuple[Task, Rows]] = []
+    labelled: list[tuple[Task, Rows]] = []
     skipped: dict[str, str] = {}
     for original in tasks:
-        wanted = _named(original, split) if split else list(original.validation or original.test)
-        task, moved = _without_missing_files(original, wanted)
+        requested_splits = _named(original, split) if split else list(original.validation or original.test)
+        task, moved = _without_missing_files(original, requested_splits)
         if isinstance(source, FilesSource):  # there is no other place to search
             task = original
         present = source.splits(task)
-        for name in [name for name in wanted if name in present]:
+        for name in [name for name in requested_splits if name in present]:
             rows = load_rows(source, task, name, limit)
             if rows.labelled:
-                found.append((task, rows))
+                labelled.append((task, rows))
             else:
                 unlabelled = int((~has_label(rows.labels)).sum())
                 skipped[f"{task.name}/{name}"] = f"not labelled ({unlabelled:,} of {len(rows):,} rows)"
-        if not set(wanted) & set(present):
-            has = f"its splits are {', '.join(present)}" if present else "it has no data for this task"
-            skipped[task.name] = f"no split {' or '.join(wanted)} in {source.name!r}: {has}{moved}"
-    return found, skipped
+        if not set(requested_splits) & set(present):
+            available = f"its splits are {', '.join(present)}" if present else "it has no data for this task"
+            skipped[task.name] = (
+                f"no split {' or '.join(requested_splits)} in {source.name!r}: {available}{moved}"
+            )
+    return labelled, skipped
 
 
 def _named(task: Task, split: str) -> list[str]:

@@ -37,10 +37,10 @@ class Evaluation(Mapping[str, TaskScores]):
             metrics = ", ".join(f"{metric} {value:.3f}" for metric, value in score.metrics.items())
             lines.append((name, f"{score.rows:,}", f"{score.primary:.3f}", f"{score.majority:.3f}", metrics))
         table = _aligned(lines)
-        for other, found in self.differences.items():
+        for reference, differences in self.differences.items():
             head = ("task", "score", "reference", "difference", "95% interval", "")
-            table += ["", f"against {other}, in points:"]
-            table += _aligned([head, *((name, *gap.columns()) for name, gap in found.items())])
+            table += ["", f"against {reference}, in points:"]
+            table += _aligned([head, *((name, *gap.columns()) for name, gap in differences.items())])
         skipped = [f"{name} is skipped: {reason}" for name, reason in self.skipped.items()]
         return "\n".join([*table, *skipped, *self.warnings])
 

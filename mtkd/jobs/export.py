@@ -31,9 +31,9 @@ from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 
 
-def _read_source(place: Path) -> Any:
+def _read_source(directory: Path) -> Any:
     """What the export in a directory was made from; None if there is none."""
-    record = read_record(place / EXPORT, object) if (place / EXPORT).is_file() else None
+    record = read_record(directory / EXPORT, object) if (directory / EXPORT).is_file() else None
     return record.get("source") if isinstance(record, dict) and {"mtkd", "graphs"} <= record.keys() else None
 
 
@@ -99,7 +99,7 @@ def export(
         max_drop: in points, 0 to 100.
         data: labelled rows on which the model and the export are scored and compared; for int8, by default
             those of the tasks' own files.
-        limit: at most so many rows per split of `data`.
+        limit: the maximum number of rows per split of `data`.
 
     Raises:
         UserError: no such model or task, `out` holds something else, the packages that write ONNX are
@@ -108,47 +108,54 @@ def export(
     _check_options(format, int8, max_drop, overwrite)
     # A copy, because the heads are chosen and the model is moved to the CPU.
     loaded = isinstance(model, MultiTaskModel)
-    part = copy.deepcopy(model) if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model)
-    if isinstance(part, ExportedModel):
+    model_copy = copy.deepcopy(model) if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model)
+    if isinstance(model_copy, ExportedModel):
         raise UserError("this model is already an export", hint="export the run that it was made from")
-    tasks = resolve(spec, part.tasks.values()) if spec else list(part.tasks.values())
+    tasks = resolve(spec, model_copy.tasks.values()) if spec else list(model_copy.tasks.values())
     if not tasks:
         raise UserError("the model has no task heads to export", hint="train it on tasks first")
-    part.require_heads(tasks, "the model")
+    model_copy.require_heads(tasks, "the model")
     _check_rows(tasks, int8, data, limit)
-    part.set_tasks(tasks)
-    part.cpu().eval()
+    model_copy.set_tasks(tasks)
+    model_copy.cpu().eval()
     if format == "transformers":
-        return _export_transformers(part, tasks, out, data, limit)
+        return _export_transformers(model_copy, tasks, out, data, limit)
     source = {"model": None if loaded else digest_model(Path(str(model))), "tasks": [t.name for t in tasks]}
     _check_directory(out, source, overwrite)
-    say(f"tracing {part.encoder.spec.family} with {counted(len(tasks), 'task')}")
-    graphs = trace(part)
-    with open_directory(out, EXPORTS, source, overwrite=overwrite), staged_directory(out, EXPORT) as place:
-        part.tokeniser.save(place)
-        write_description(place, part.encoder.config, tasks, part.info)
-        _describe(place, part, tasks)
+    say(f"tracing {model_copy.encoder.spec.family} with {counted(len(tasks), 'task')}")
+    graphs = trace(model_copy)
+    with (
+        open_directory(out, EXPORTS, source, overwrite=overwrite),
+        staged_directory(out, EXPORT) as directory,
+    ):
+        model_copy.tokeniser.save(directory)
+        write_description(directory, model_copy.encoder.config, tasks, model_copy.info)
+        _describe(directory, model_copy, tasks)
         record: dict[str, Any] = {
             "format": EXPORT_FORMAT,
             "mtkd": mtkd.__version__,
             "source": source,
-            "input_format": part.encoder.input_format,
-            "tokeniser": described_tokeniser(part.tokeniser),
-            "parameters": count_parameters(part).to_json(),
+            "input_format": model_copy.encoder.input_format,
+            "tokeniser": described_tokeniser(model_copy.tokeniser),
+            "parameters": count_parameters(model_copy).to_json(),
         }
-        _write(place, graphs, record)
-        difference = check_parity(part, OnnxModel(place))
+        _write(directory, graphs, record)
+        difference = check_parity(model_copy, OnnxModel(directory))
         scores: dict[str, Difference] = {}
-        kept: tuple[str, ...] = ()
+        fp32_parts: tuple[str, ...] = ()
         if int8:
-            narrow = lacks_vnni() if reduce_range is None else reduce_range
-            kept, scores = _write_int8(part, place, graphs, record, narrow, max_drop, data, tasks, limit)
+            seven_bits = lacks_vnni() if reduce_range is None else reduce_range
+            fp32_parts, scores = _write_int8(
+                model_copy, directory, graphs, record, seven_bits, max_drop, data, tasks, limit
+            )
         elif data is not None:
-            scores = _differences(part, place, data, tasks, limit)
-        size = _size(place, record["files"])
-        found = Export(out, [task.name for task in tasks], difference, size, int8, kept, scores)
-        write_record(place / EXPORT, record | {key: found.to_json()[key] for key in ("difference", "scores")})
-    return found
+            scores = _differences(model_copy, directory, data, tasks, limit)
+        size = _size(directory, record["files"])
+        export = Export(out, [task.name for task in tasks], difference, size, int8, fp32_parts, scores)
+        write_record(
+            directory / EXPORT, record | {key: export.to_json()[key] for key in ("difference", "scores")}
+        )
+    return export
 
 
 def _check_options(format: str, int8: bool, max_drop: float, overwrite: bool) -> None:
@@ -177,8 +184,8 @@ def _check_rows(tasks: Sequence[Task], int8: bool, data: Any, limit: int | None)
 
 
 def _write_int8(
-    part: MultiTaskModel,
-    place: Path,
+    model: MultiTaskModel,
+    directory: Path,
     graphs: Mapping[int | None, Any],
     record: dict[str, Any],
     reduce_range: bool,
@@ -195,23 +202,27 @@ def _write_int8(
     Raises:
         UserError: the scores are too low with each of `KEPT`.
     """
-    lower: list[str] = []
-    for kept in KEPT:
-        say(f"int8{', with fp32 ' + ' and '.join(kept) if kept else ''}")
-        _write(place, {n: quantise(g, kept, reduce_range=reduce_range) for n, g in graphs.items()}, record)
-        scores = _differences(part, place, data, tasks, limit)
-        if not (lower := _lower(scores, max_drop)):
-            record["int8"] = {"kept": kept, "reduce_range": reduce_range}
-            return kept, scores
+    worse_tasks: list[str] = []
+    for fp32_parts in KEPT:
+        say(f"int8{', with fp32 ' + ' and '.join(fp32_parts) if fp32_parts else ''}")
+        _write(
+            directory,
+            {n: quantise(g, fp32_parts, reduce_range=reduce_range) for n, g in graphs.items()},
+            record,
+        )
+        scores = _differences(model, directory, data, tasks, limit)
+        if not (worse_tasks := _lower(scores, max_drop)):
+            record["int8"] = {"kept": fp32_parts, "reduce_range": reduce_range}
+            return fp32_parts, scores
     raise UserError(
-        f"an int8 export scores lower on {'; '.join(lower)}",
+        f"an int8 export scores lower on {'; '.join(worse_tasks)}",
         expected=f"at most {max_drop:g} points less than the model",
         hint="raise `max_drop`, or export without `int8`",
     )
 
 
 def _export_transformers(
-    part: MultiTaskModel, tasks: Sequence[Task], out: Path, data: Any, limit: int | None
+    model: MultiTaskModel, tasks: Sequence[Task], out: Path, data: Any, limit: int | None
 ) -> Export:
     if len(tasks) != 1:
         raise UserError(
@@ -220,50 +231,55 @@ def _export_transformers(
         )
     (task,) = tasks
     check_directory(out, TRANSFORMERS, task.name)
-    found, difference = as_transformers(part, task)
-    with open_directory(out, TRANSFORMERS, task.name), staged_directory(out, TRANSFORMERS.marker) as place:
-        found.save_pretrained(place)
-        part.tokeniser.save(place)
-        kind = type(found).__name__
+    transformers_model, difference = as_transformers(model, task)
+    with (
+        open_directory(out, TRANSFORMERS, task.name),
+        staged_directory(out, TRANSFORMERS.marker) as directory,
+    ):
+        transformers_model.save_pretrained(directory)
+        model.tokeniser.save(directory)
+        kind = type(transformers_model).__name__
         use = f'```python\nfrom transformers import {kind}\n\n{kind}.from_pretrained("DIR")\n```'
         card = model_card(
-            part.encoder.spec.family, tasks, part.info, use, "As `save_pretrained` writes them."
+            model.encoder.spec.family, tasks, model.info, use, "As `save_pretrained` writes them."
         )
-        (place / "README.md").write_text(card, encoding="utf-8")
-        scores = _differences(part, place, data, tasks, limit) if data is not None else {}
-        size = sum(file.stat().st_size for file in place.glob("*.safetensors"))
+        (directory / "README.md").write_text(card, encoding="utf-8")
+        scores = _differences(model, directory, data, tasks, limit) if data is not None else {}
+        size = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
     return Export(out, [task.name], difference, size, scores=scores)
 
 
-def _write(place: Path, graphs: Mapping[int | None, Any], record: dict[str, Any]) -> None:
+def _write(directory: Path, graphs: Mapping[int | None, Any], record: dict[str, Any]) -> None:
     """Write graphs and the record of their files."""
-    record["graphs"] = write_graphs(graphs, place)
+    record["graphs"] = write_graphs(graphs, directory)
     names = [graph["file"] for graph in record["graphs"]]
-    names += [WEIGHTS, "model.json", *(file.name for file in place.glob("tokenizer*.json"))]
-    record["files"] = {name: digest_file(place / name) for name in names}
-    write_record(place / EXPORT, record)
+    names += [WEIGHTS, "model.json", *(file.name for file in directory.glob("tokenizer*.json"))]
+    record["files"] = {name: digest_file(directory / name) for name in names}
+    write_record(directory / EXPORT, record)
 
 
-def _size(place: Path, files: Iterable[str]) -> int:
+def _size(directory: Path, files: Iterable[str]) -> int:
     """Bytes of graphs and weights."""
-    return sum((place / file).stat().st_size for file in files if file == WEIGHTS or file.endswith(".onnx"))
+    return sum(
+        (directory / file).stat().st_size for file in files if file == WEIGHTS or file.endswith(".onnx")
+    )
 
 
 def _differences(
-    model: MultiTaskModel, place: Path, data: Any, tasks: Sequence[Task], limit: int | None
+    model: MultiTaskModel, directory: Path, data: Any, tasks: Sequence[Task], limit: int | None
 ) -> dict[str, Difference]:
     """How much higher the export scores than the model on the same rows."""
-    found = evaluate(place, data, list(tasks), limit=limit, device="cpu", against=model)
-    (differences,) = found.differences.values()
+    evaluation = evaluate(directory, data, list(tasks), limit=limit, device="cpu", against=model)
+    (differences,) = evaluation.differences.values()
     return differences
 
 
 def _lower(scores: Mapping[str, Difference], max_drop: float) -> list[str]:
     """The tasks on which the export scores more than `max_drop` points lower, beyond chance."""
     return [
-        f"{name}: {found.columns()[2]} points ({found.columns()[3]})"
-        for name, found in scores.items()
-        if found.verdict == "worse" and -100 * found.difference > max_drop
+        f"{name}: {difference.columns()[2]} points ({difference.columns()[3]})"
+        for name, difference in scores.items()
+        if difference.verdict == "worse" and -100 * difference.difference > max_drop
     ]
 
 
@@ -275,10 +291,10 @@ def _check_directory(out: Path, source: Any, overwrite: bool) -> None:
     check_directory(out, EXPORTS, source, overwrite=overwrite)
 
 
-def _describe(place: Path, part: MultiTaskModel, tasks: list[Task]) -> None:
+def _describe(directory: Path, model: MultiTaskModel, tasks: list[Task]) -> None:
     """Write the card of an export."""
     load = 'from mtkd.runtime import OnnxModel  # needs no torch\n\nmodel = OnnxModel("DIR")'
     use = usage(tasks[0], load)
-    what = f"{part.encoder.spec.family}, exported to ONNX"
-    card = model_card(what, tasks, part.info, use, EXPORTED)
-    (place / "README.md").write_text(card, encoding="utf-8")
+    title = f"{model.encoder.spec.family}, exported to ONNX"
+    card = model_card(title, tasks, model.info, use, EXPORTED)
+    (directory / "README.md").write_text(card, encoding="utf-8")

@@ -45,27 +45,27 @@ def as_transformers(model: MultiTaskModel, task: Task) -> tuple[Any, float]:
     pruned = bool(config.head_size or config.embedding_rank)
     spans = task.type.predicts_spans
     if pruned or model.info.head_hidden or not isinstance(getattr(head, "output", None), nn.Linear):
-        what = "is pruned" if pruned else "has a head with a hidden layer"
-        raise _refused(f"a model that {what}", "a linear head on an encoder of transformers' own shape")
+        reason = "is pruned" if pruned else "has a head with a hidden layer"
+        raise _refused(f"a model that {reason}", "a linear head on an encoder of transformers' own shape")
     if config.pairs == "bi-encoder" and len(task.columns) == 2:
         raise _refused("a bi-encoder", "a model that reads both texts in one sequence")
     if not spans and config.pooling != "pooler":
         raise _refused(
             f"a model with {config.pooling} pooling", "BERT's pooling layer, from which they predict classes"
         )
-    found = _empty(encoder.body, task)
-    found.base_model.load_state_dict(encoder.body.state_dict(), strict=False)
-    classifier = found.qa_outputs if spans else found.classifier
+    transformers_model = _empty(encoder.body, task)
+    transformers_model.base_model.load_state_dict(encoder.body.state_dict(), strict=False)
+    classifier = transformers_model.qa_outputs if spans else transformers_model.classifier
     if hasattr(classifier, "out_proj"):  # RoBERTa keeps its pooling layer in the classifier
         classifier.dense.load_state_dict(encoder.body.pooler.dense.state_dict())  # type: ignore[union-attr]
         classifier = classifier.out_proj
     classifier.load_state_dict(head.output.state_dict())  # type: ignore[union-attr]
-    found.eval()
-    return found, _difference(found, model, task)
+    transformers_model.eval()
+    return transformers_model, _difference(transformers_model, model, task)
 
 
-def _refused(what: str, expected: str) -> UserError:
-    return UserError(f"{what} cannot be written as a transformers classifier", expected=expected, hint=_HINT)
+def _refused(model: str, expected: str) -> UserError:
+    return UserError(f"{model} cannot be written as a transformers classifier", expected=expected, hint=_HINT)
 
 
 def _empty(body: Any, task: Task) -> Any:
@@ -83,22 +83,24 @@ def _empty(body: Any, task: Task) -> Any:
     return transformers.AutoModelForSequenceClassification.from_config(hf)
 
 
-def _difference(found: Any, model: MultiTaskModel, task: Task) -> float:
+def _difference(transformers_model: Any, model: MultiTaskModel, task: Task) -> float:
     """Compare the logits of a few rows: families differ in what they do before the classifier."""
     largest = 0.0
     for rows in random_rows(task, model):
         (tokens,) = pad_rows(model.reader, rows.texts, np.arange(len(rows)))
-        given = {"input_ids": tokens.ids, "attention_mask": tokens.mask}
+        inputs = {"input_ids": tokens.ids, "attention_mask": tokens.mask}
         if model.encoder.reads_token_types:  # type: ignore[union-attr]
-            given["token_type_ids"] = tokens.token_type_ids
+            inputs["token_type_ids"] = tokens.token_type_ids
         with torch.inference_mode():
-            out = found(**{name: torch.from_numpy(np.asarray(value)).long() for name, value in given.items()})
+            outputs = transformers_model(
+                **{name: torch.from_numpy(np.asarray(value)).long() for name, value in inputs.items()}
+            )
         expected = torch.from_numpy(expected_logits(model, task, rows))
         if task.type.predicts_spans:
-            logits = torch.stack([out.start_logits, out.end_logits], 1)
+            logits = torch.stack([outputs.start_logits, outputs.end_logits], 1)
             logits = logits.masked_fill(~torch.from_numpy(tokens.mask).unsqueeze(1), PADDED)
         else:
-            logits = out.logits
+            logits = outputs.logits
         largest = max(largest, float((logits - expected).abs().max()))
     if not largest <= TOLERANCE:
         raise _refused(f"a {model.encoder.spec.family} model", "BERT or RoBERTa")

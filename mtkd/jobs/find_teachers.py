@@ -40,10 +40,10 @@ def teachers_by_task(spec: TeacherSpec) -> list[tuple[str | None, Any]]:
         UserError: a value is of another type, or a list is empty.
     """
     if isinstance(spec, str) and _OF_TASK.fullmatch(spec) and not Path(spec).exists():
-        parts = [_OF_TASK.fullmatch(part) for part in re.split(r",(?=[A-Za-z][\w-]*=)", spec)]
-        return [(part[1], part[2]) for part in parts if part]
+        matches = [_OF_TASK.fullmatch(part) for part in re.split(r",(?=[A-Za-z][\w-]*=)", spec)]
+        return [(part[1], part[2]) for part in matches if part]
     if isinstance(spec, Mapping):
-        pairs = [(task, one) for task, value in spec.items() for _, one in teachers_by_task(value)]
+        pairs = [(task, teacher) for task, value in spec.items() for _, teacher in teachers_by_task(value)]
     elif isinstance(spec, list):
         pairs = [pair for value in spec for pair in teachers_by_task(value)]
     elif isinstance(spec, str | MultiTaskModel) or as_pair(spec):
@@ -75,10 +75,10 @@ def describe_teachers(spec: TeacherSpec) -> str | dict[str, list[str]] | None:
     pairs = teachers_by_task(spec)
     if len(pairs) == 1 and pairs[0][0] is None:
         return _name(pairs[0][1])
-    named: dict[str, list[str]] = {}
+    names_by_task: dict[str, list[str]] = {}
     for task, teacher in pairs:
-        named.setdefault(task or "all", []).append(_name(teacher))
-    return named
+        names_by_task.setdefault(task or "all", []).append(_name(teacher))
+    return names_by_task
 
 
 def _name(teacher: Any) -> str:
@@ -96,13 +96,13 @@ def parse_labels(spec: LabelsSpec) -> dict[str, list[str]]:
     """
     if isinstance(spec, Mapping):
         return {task: list(labels) for task, labels in spec.items()}
-    found = {}
+    labels_by_task = {}
     for text in [spec] if isinstance(spec, str) else spec or ():
         match = _OF_TASK.fullmatch(text)
         if not match:
             raise UserError(f"`teacher_labels` has the value {text!r}", expected="TASK=label,label,...")
-        found[match[1]] = [label.strip() for label in match[2].split(",")]
-    return found
+        labels_by_task[match[1]] = [label.strip() for label in match[2].split(",")]
+    return labels_by_task
 
 
 def find_teachers(
@@ -125,40 +125,46 @@ def find_teachers(
             not exist or does not fit its task.
     """
     orders = parse_labels(labels)
-    known = {task.name: task for task in tasks}
-    if others := [name for name in orders if name not in known]:
-        raise unknown("task in `teacher_labels`", others[0], known)
+    by_name = {task.name: task for task in tasks}
+    if unknown_names := [name for name in orders if name not in by_name]:
+        raise unknown("task in `teacher_labels`", unknown_names[0], by_name)
     pairs = [] if spec is None else teachers_by_task(spec)
     for name, teacher in pairs:
-        if name is not None and name not in known:
+        if name is not None and name not in by_name:
             raise UserError(
                 f"the teacher {_name(teacher)} is named for the task {name!r}, which is not trained",
-                expected=f"a task of the run: {shorten(known, name)}",
+                expected=f"a task of the run: {shorten(by_name, name)}",
                 hint="add it to `tasks`, or leave the teacher out",
             )
-    taught = {name for name, _ in pairs if name is not None}
-    without = [name for name, task in known.items() if name not in taught and not task.soft_labels]
-    soft = heads and len(without) < len(known)
+    with_teacher = {name for name, _ in pairs if name is not None}
+    without = [name for name, task in by_name.items() if name not in with_teacher and not task.soft_labels]
+    soft = heads and len(without) < len(by_name)
     if without and all(name is not None for name, _ in pairs) and (pairs or soft):
         raise UserError(
             f"the task {without[0]!r} has no teacher",
-            expected=f"a teacher for each of {', '.join(known)}",
+            expected=f"a teacher for each of {', '.join(by_name)}",
             hint=f"add one (`teacher={without[0]}=DIR`), name a column of soft_labels in its task file, or "
             "leave the task out of `tasks`",
         )
-    found: list[tuple[Any, list[str]]] = []
+    tasks_by_teacher: list[tuple[Any, list[str]]] = []
     for name, teacher in pairs:
-        names = [name] if name is not None else list(known)
-        same = next((n for other, n in found if _same(other, teacher) and not set(n) & set(names)), None)
-        if same is not None:
-            same.extend(names)
+        names = [name] if name is not None else list(by_name)
+        names_of_same = next(
+            (n for other, n in tasks_by_teacher if _same(other, teacher) and not set(n) & set(names)), None
+        )
+        if names_of_same is not None:
+            names_of_same.extend(names)
         else:
-            found.append((teacher, names))
+            tasks_by_teacher.append((teacher, names))
     members = [
         member
-        for teacher, names in found
+        for teacher, names in tasks_by_teacher
         for member in _members(
-            teacher, [known[name] for name in names], heads, orders, named=(None, teacher) not in pairs
+            teacher,
+            [by_name[name] for name in names],
+            heads,
+            orders,
+            tasks_named=(None, teacher) not in pairs,
         )
     ]
     used = {n for member in members if isinstance(member.teacher, CheckpointRef) for n in member.tasks}
@@ -176,18 +182,18 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _members(
-    teacher: Any, tasks: Sequence[Task], heads: bool, orders: Mapping[str, Sequence[str]], named: bool
+    teacher: Any, tasks: Sequence[Task], heads: bool, orders: Mapping[str, Sequence[str]], tasks_named: bool
 ) -> Iterator[Member]:
     """A teacher with the tasks that it teaches; a transformers checkpoint is one teacher per task.
 
     Args:
-        named: True if the user named the tasks that it teaches.
+        tasks_named: True if the user named the tasks that it teaches.
     """
     source: Any = as_pair(teacher)
     if source is None and isinstance(teacher, str) and heads:
         source = checkpoint_directory(teacher)
     if source is not None:
-        if len(tasks) > 1 and not named:
+        if len(tasks) > 1 and not tasks_named:
             raise UserError(
                 f"the transformers checkpoint {_name(teacher)} is for one task, but the run has "
                 f"{', '.join(task.name for task in tasks)}",
@@ -199,10 +205,11 @@ def _members(
             yield Member(ref, (task.name,))
         return
     model = isinstance(teacher, MultiTaskModel)
-    found = TeacherObject.of(teacher) if model else TeacherRef.find(teacher, heads)
-    if heads and found.saved is not None:
-        require_heads({task.head: task for task in found.saved.tasks}, tasks, f"the teacher {found.name}")
-    yield Member(found, tuple(task.name for task in tasks))
+    teacher_ref = TeacherObject.of(teacher) if model else TeacherRef.find(teacher, heads)
+    if heads and teacher_ref.saved is not None:
+        heads_of_teacher = {task.head: task for task in teacher_ref.saved.tasks}
+        require_heads(heads_of_teacher, tasks, f"the teacher {teacher_ref.name}")
+    yield Member(teacher_ref, tuple(task.name for task in tasks))
 
 
 def pretrained_encoder(model: Path) -> str | None:
@@ -211,15 +218,15 @@ def pretrained_encoder(model: Path) -> str | None:
     record = model_directory(model).parent / RUN_FILE
     if base is None and record.is_file():
         identity = read_run_record(record)["identity"]
-        before = identity.get("teacher") or identity.get("model")
-        return encoder_of(_found_again(before, record.parent)) if isinstance(before, str) else None
+        start = identity.get("teacher") or identity.get("model")
+        return encoder_of(_locate_again(start, record.parent)) if isinstance(start, str) else None
     return base
 
 
-def _found_again(name: str, run: Path) -> str:
+def _locate_again(name: str, run: Path) -> str:
     """A model that a run named, also where its path is relative to a directory around that of the run."""
-    places = (place / name for place in run.resolve().parents)
-    return name if Path(name).is_dir() else next((str(place) for place in places if place.is_dir()), name)
+    candidates = (parent / name for parent in run.resolve().parents)
+    return name if Path(name).is_dir() else next((str(path) for path in candidates if path.is_dir()), name)
 
 
 def encoder_of(teacher: str) -> str | None:

@@ -92,9 +92,8 @@ class _Finetune(TrainingJob):
         return {"data": self.rows.data.digests, "model": digest}
 
     def prepare(self) -> MultiTaskModel:
-        assert self.rows is not None, "inputs come first"
         model = self._fresh_copy()
-        model.require_heads([task for task in self.tasks if task.head in model.tasks], self._what)
+        model.require_heads([task for task in self.tasks if task.head in model.tasks], self._description)
         model.set_tasks(self.tasks)
         reader = model.reader
         self.rows = self.rows.for_reader(reader)
@@ -107,7 +106,7 @@ class _Finetune(TrainingJob):
         return model
 
     @property
-    def _what(self) -> str:
+    def _description(self) -> str:
         return f"the model {self.sources['model']}"
 
     def _fresh_copy(self) -> MultiTaskModel:
@@ -126,9 +125,9 @@ class _Finetune(TrainingJob):
             best = index if self._better(result["value"], results[best]["value"]) else best
         directory = self._directory(trials[best])
         if self.accelerator.is_main_process:
-            for kept in ("log.jsonl", "tensorboard", PREDICTIONS):
-                if (directory / kept).exists():  # else it has been moved already
-                    move_files(directory / kept, self.request.out / kept)
+            for name in ("log.jsonl", "tensorboard", PREDICTIONS):
+                if (directory / name).exists():  # else it has been moved already
+                    move_files(directory / name, self.request.out / name)
         tried = {self._name(trial): result["value"] for trial, result in zip(trials, results, strict=True)}
         facts = {"learning_rate": trials[best].lr, "tried": tried}
         scores = [TaskScores(**values) for values in results[best]["scores"].values()]
@@ -156,7 +155,6 @@ class _Finetune(TrainingJob):
         Returns:
             A dict with "value" (of the watched metric), "scores" and "training".
         """
-        assert self.rows is not None, "inputs come first"
         directory = self._directory(train)
         if (directory / "result.json").is_file():
             return read_record(directory / "result.json", dict[str, Any])

@@ -41,26 +41,26 @@ def grid_baselines(
     Returns:
         Baseline -> predictions, under the seed 0; and remarks about baselines that are missing.
     """
-    found: dict[str, Predicted] = {}
+    predictions: dict[str, Predicted] = {}
     remarks: dict[str, None] = {}
     for name, task in tasks.items():
         runs = [run for cell in predicted.values() for run in cell.get(name, {}).values()]
         if not runs:
             continue
-        made = {CONSTANT: best_constant(task, runs[0])}
+        baselines = {CONSTANT: best_constant(task, runs[0])}
         try:
-            made |= _of_encoder(grid, inputs, task, specs[name])
+            baselines |= _of_encoder(grid, inputs, task, specs[name])
         except UserError as error:  # the runs are worth their table all the same
             remarks[f"No baselines of a frozen encoder for {name}: {error.problem}."] = None
-        for baseline, splits in made.items():
-            found.setdefault(baseline, {})[name] = {0: splits}
-    return found, list(remarks)
+        for baseline, splits in baselines.items():
+            predictions.setdefault(baseline, {})[name] = {0: splits}
+    return predictions, list(remarks)
 
 
 def _of_encoder(
-    grid: Grid, inputs: GridInputs, task: Task, spec: str
+    grid: Grid, inputs: GridInputs, task: Task, task_spec: str
 ) -> dict[str, dict[str, RowPredictions]]:
-    encoder = _encoder(grid, inputs, spec)
+    encoder = _encoder(grid, inputs, task_spec)
     if encoder is None or task.train is None:
         raise UserError("the teacher does not say which pretrained encoder it started from")
     source = open_data(inputs.data or None)
@@ -71,18 +71,18 @@ def _of_encoder(
     return encoder_baselines(task, train, validation, FrozenEncoder(encoder, inputs.out / "features"))
 
 
-def _encoder(grid: Grid, inputs: GridInputs, spec: str) -> str | None:
+def _encoder(grid: Grid, inputs: GridInputs, task_spec: str) -> str | None:
     """The pretrained encoder that the teacher of an entry of the grid's tasks started from."""
     if inputs.store:
-        described = Path(inputs.store.replace("{task}", spec)) / "teacher"
+        described = Path(inputs.store.replace("{task}", task_spec)) / "teacher"
         return saved_in(described).info.base
     if grid.refine:
-        return encoder_to_refine(grid, inputs, spec)
+        return encoder_to_refine(grid, inputs, task_spec)
     teacher = inputs.teacher or inputs.encoder
     if not teacher:
         return None
-    teachers = teachers_by_task(teacher.replace("{task}", spec))
-    return next((encoder_of(name) for task, name in teachers if task in (None, *spec.split(","))), None)
+    teachers = teachers_by_task(teacher.replace("{task}", task_spec))
+    return next((encoder_of(name) for task, name in teachers if task in (None, *task_spec.split(","))), None)
 
 
 def within_constant(rows: Mapping[str, Row]) -> list[str]:

@@ -24,11 +24,11 @@ def check_inputs(grid: Grid, inputs: GridInputs) -> None:
         UserError: a cell needs a corpus and none is given, no cell can learn from the rows without labels, or
             the teacher has no head for a task whose logits a cell learns from.
     """
-    wants = next((name for name, cell in grid.cells.items() if cell.corpus), None)
-    if wants is not None and inputs.corpus is None:
+    cell_name = next((name for name, cell in grid.cells.items() if cell.corpus), None)
+    if cell_name is not None and inputs.corpus is None:
         raise UserError(
-            f"the cell {wants!r} trains on an augmented corpus, but none is given",
-            hint=f"pass `corpus=DIR` made by mtkd augment, or leave the cell out with `without={wants}`",
+            f"the cell {cell_name!r} trains on an augmented corpus, but none is given",
+            hint=f"pass `corpus=DIR` made by mtkd augment, or leave the cell out with `without={cell_name}`",
         )
     _check_unlabelled(grid, inputs)
     if inputs.teacher and not (inputs.store or grid.refine):
@@ -55,17 +55,19 @@ def _check_unlabelled(grid: Grid, inputs: GridInputs) -> None:
         raise UserError(
             "no cell of the grid can learn from rows without labels", hint="leave `unlabelled` out"
         )
-    specs = dict.fromkeys(spec for name in names for spec in grid.specs_of(name))
-    tasks = [task for spec in specs for task in resolve(spec)]
+    task_specs = dict.fromkeys(task_spec for name in names for task_spec in grid.specs_of(name))
+    tasks = [task for task_spec in task_specs for task in resolve(task_spec)]
     UnlabelledRequest(inputs.unlabelled, inputs.unlabelled_limit).check(tasks)
 
 
 def _check_teacher(grid: Grid, teacher: str) -> None:
     """Check the heads of a teacher that mtkd has trained; others are checked by the runs."""
     names = [name for name in grid.cells if any(loss.teacher_need.logits for loss in _losses(grid, name))]
-    for spec in dict.fromkeys(spec for name in names for spec in grid.specs_of(name)):
-        for named, place in teachers_by_task(teacher.replace("{task}", spec)):
-            taught = [task for task in resolve(spec) if named in (None, task.name) and not task.soft_labels]
-            if is_saved_model(Path(place)):
-                heads = {task.head: task for task in read_saved(Path(place)).tasks}
-                require_heads(heads, taught, f"the teacher {place}")
+    for task_spec in dict.fromkeys(task_spec for name in names for task_spec in grid.specs_of(name)):
+        for task_name, name in teachers_by_task(teacher.replace("{task}", task_spec)):
+            taught_tasks = [
+                task for task in resolve(task_spec) if task_name in (None, task.name) and not task.soft_labels
+            ]
+            if is_saved_model(Path(name)):
+                heads = {task.head: task for task in read_saved(Path(name)).tasks}
+                require_heads(heads, taught_tasks, f"the teacher {name}")

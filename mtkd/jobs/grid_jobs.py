@@ -50,20 +50,20 @@ class GridInputs:
     unlabelled_limit: int | None = None
 
     def rows(self, limit: int | None = None) -> list[str]:
-        """The words of a command that name its data and how many rows of it are used; `limit` overrides."""
+        """The options of a command that name its data and how many rows of it are used; `limit` overrides."""
         sources = [self.data] if isinstance(self.data, str) else self.data
-        words = [word for source in sources for word in ("--data", source)]
+        options = [option for source in sources for option in ("--data", source)]
         limits = (("--limit", limit or self.limit), ("--eval-limit", self.eval_limit))
-        return words + [word for name, value in limits if value for word in (name, str(value))]
+        return options + [option for name, value in limits if value for option in (name, str(value))]
 
     def unlabelled_words(self, spec: str) -> list[str]:
-        """The words of a command that name the rows without labels of its tasks, and how many are used."""
-        words, tasks = [], [task.name for task in resolve(spec)] if self.unlabelled else []
-        for task, given in self.unlabelled.items():
-            for file in ([given] if isinstance(given, str) else given) if task in tasks else ():
-                words += ["--unlabelled", f"{task}={file}"]
+        """The options of a command that name the rows without labels of its tasks, and how many are used."""
+        options, tasks = [], [task.name for task in resolve(spec)] if self.unlabelled else []
+        for task, files in self.unlabelled.items():
+            for file in ([files] if isinstance(files, str) else files) if task in tasks else ():
+                options += ["--unlabelled", f"{task}={file}"]
         limit = self.unlabelled_limit
-        return words if limit is None else [*words, "--unlabelled-limit", str(limit)]
+        return options if limit is None else [*options, "--unlabelled-limit", str(limit)]
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Job:
         if self.steps_of is None:
             return list(self.words)
         record = self.steps_of.out / RUN_FILE
-        known = record.is_file() and read_run_record(record).get("status") == "finished"
-        steps = str(total_of_stages(record.parent, "steps")) if known else f"STEPS OF {self.steps_of.out}"
+        finished = record.is_file() and read_run_record(record).get("status") == "finished"
+        steps = str(total_of_stages(record.parent, "steps")) if finished else f"STEPS OF {self.steps_of.out}"
         return [*self.words, "--steps", steps]
 
     @property
@@ -96,8 +96,8 @@ class Job:
         record = self.out / RUN_FILE
         if not (record.is_file() and self.command_file.is_file()):
             return False
-        same = read_record(self.command_file, list[str]) == with_urls(self.command)
-        return same and read_run_record(record).get("status") == "finished"
+        same_command = read_record(self.command_file, list[str]) == with_urls(self.command)
+        return same_command and read_run_record(record).get("status") == "finished"
 
     @property
     def command_file(self) -> Path:
@@ -113,14 +113,14 @@ class Job:
 def total_of_stages(run: Path, key: str) -> Any:
     """The sum of "steps" or "seconds" over the stages of a finished run, from its run.json."""
     training = read_run_record(run / RUN_FILE).get("training", {})
-    parts = [training] if key in training else training.values()
-    if not all(key in part for part in parts):
+    stages = [training] if key in training else training.values()
+    if not all(key in stage for stage in stages):
         raise UserError(f"{run / RUN_FILE} lacks the key {key!r} in `training`", hint="train the run again")
-    return sum(part[key] for part in parts)
+    return sum(stage[key] for stage in stages)
 
 
 def setting_words(values: Mapping[str, Any]) -> list[str]:
-    """Settings as words of a command."""
+    """Settings as options of a command."""
     return [word for key, value in values.items() for word in ("--set", f"{key}={_toml(value)}")]
 
 
@@ -135,5 +135,5 @@ def _toml(value: Any) -> str:
 
 def file_name(name: str) -> str:
     """A name that is safe as a file name."""
-    kept = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-")
-    return kept if kept == name else f"{kept}-{digest_bytes(name)[:6]}"
+    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-")
+    return safe if safe == name else f"{safe}-{digest_bytes(name)[:6]}"

@@ -62,137 +62,142 @@ class _Planner:
     def runs(self) -> Iterator[PlannedRun]:
         if self.grid.refine and not self.inputs.store:
             seeds = self.grid.seeds if self.grid.refine.seed == "each" else [self.grid.refine.seed]
-            planned = ((spec, seed) for seed in seeds for spec in self.grid.specs)
-            teachers = {job.out: (*run, job) for run in planned for job in self._teacher(*run)}
-            for spec, seed, job in teachers.values():
-                yield PlannedRun(TEACHER, self.grid.refine.tasks or spec, seed, (job,), (job,), (job,))
+            planned = ((task_spec, seed) for seed in seeds for task_spec in self.grid.specs)
+            teachers = {job.out: (*run, job) for run in planned for job in self._teacher_jobs(*run)}
+            for task_spec, seed, job in teachers.values():
+                yield PlannedRun(TEACHER, self.grid.refine.tasks or task_spec, seed, (job,), (job,), (job,))
         for seed in self.grid.seeds:
             for name in self.grid.cells:
-                for spec in self.grid.specs_of(name):
-                    yield self._run(name, spec, seed)
+                for task_spec in self.grid.specs_of(name):
+                    yield self._run(name, task_spec, seed)
 
-    def _run(self, name: str, spec: str, seed: int) -> PlannedRun:
+    def _run(self, name: str, task_spec: str, seed: int) -> PlannedRun:
         cell = self.grid.cells[name]
-        teacher = self._teacher(spec, seed)
-        first = _text_job(self.grid, cell, self.inputs, seed)
-        before = (*teacher, *([first] if first else []))
+        text_job = _text_job(self.grid, cell, self.inputs, seed)
+        earlier = (*self._teacher_jobs(task_spec, seed), *([text_job] if text_job else []))
         command = recipe_command(self.grid.recipe_of(name))
-        main = {"distill": self._distill, "refine": self._refine, "finetune": self._finetune}[command](
-            name, spec, seed, before
-        )
-        needed = [job for last in main if last.steps_of for job in (*last.steps_of.needs, last.steps_of)]
-        after: list[Job] = []
+        plan_main = {"distill": self._distill, "refine": self._refine, "finetune": self._finetune}[command]
+        main = plan_main(name, task_spec, seed, earlier)
+        same_steps_as = [job.steps_of for job in main if job.steps_of]
+        needed = [job for other in same_steps_as for job in (*other.needs, other)]
+        later: list[Job] = []
         if cell.then:
             out = main[0].out
             needs = (*main[0].needs, main[0])
             label = out.with_name(f"{out.name}-then")
-            tasks = cell.then.tasks or spec
-            after = self._finetuned(cell.then, tasks, seed, str(out), needs, label, self.inputs.rows())
-        jobs = dict.fromkeys((*before, *needed, *main, *after))
-        return PlannedRun(name, spec, seed, tuple(jobs), tuple(after or main), (*main, *after))
+            tasks = cell.then.tasks or task_spec
+            later = self._finetune_jobs(cell.then, tasks, seed, str(out), needs, label, self.inputs.rows())
+        jobs = dict.fromkeys((*earlier, *needed, *main, *later))
+        return PlannedRun(name, task_spec, seed, tuple(jobs), tuple(later or main), (*main, *later))
 
-    def _out(self, name: str, spec: str, seed: int) -> Path:
-        return self.inputs.out / "runs" / file_name(name) / f"{file_name(spec)}-{seed}"
+    def _directory(self, name: str, task_spec: str, seed: int) -> Path:
+        return self.inputs.out / "runs" / file_name(name) / f"{file_name(task_spec)}-{seed}"
 
-    def _teacher(self, spec: str, seed: int) -> tuple[Job, ...]:
+    def _teacher_jobs(self, task_spec: str, seed: int) -> tuple[Job, ...]:
         """The run that refines the teacher of the runs with this seed; empty if the grid refines none."""
         refine = self.grid.refine
         if refine is None or self.inputs.store:
             return ()
-        tasks = refine.tasks or spec
-        words = [
+        tasks = refine.tasks or task_spec
+        argv = [
             "refine",
             *self.inputs.rows(),
             "--tasks",
             tasks,
             "--encoder",
-            encoder_to_refine(self.grid, self.inputs, spec),
+            encoder_to_refine(self.grid, self.inputs, task_spec),
         ]
         out = self.inputs.out / "teacher" / file_name(tasks)
         if refine.seed == "each":
             out = out.with_name(f"{out.name}-{seed}")
         else:
             seed = refine.seed
-        words += ["--recipe", refine.recipe, "--seed", str(seed), *setting_words(refine.set)]
-        return (Job((*words, "--out", str(out)), out),)
+        argv += ["--recipe", refine.recipe, "--seed", str(seed), *setting_words(refine.set)]
+        return (Job((*argv, "--out", str(out)), out),)
 
-    def _common(self, name: str, seed: int, out: Path) -> list[str]:
-        words = ["--seed", str(seed), *self.inputs.rows(self.grid.cells[name].limit)]
-        return [*words, *setting_words(self._sets(name)), "--out", str(out)]
+    def _common_options(self, name: str, seed: int, out: Path) -> list[str]:
+        options = ["--seed", str(seed), *self.inputs.rows(self.grid.cells[name].limit)]
+        return [*options, *setting_words(self._settings(name)), "--out", str(out)]
 
-    def _sets(self, name: str) -> dict[str, Any]:
+    def _settings(self, name: str) -> dict[str, Any]:
         """The settings of a cell, without those of its length if that is given otherwise."""
-        sets, given = self.grid.sets_of(name), self.inputs.epochs or self.grid.cells[name].steps_of
-        return {key: value for key, value in sets.items() if not (given and _LENGTH.search(key))}
+        settings = self.grid.sets_of(name)
+        if not (self.inputs.epochs or self.grid.cells[name].steps_of):
+            return dict(settings)
+        return {key: value for key, value in settings.items() if not _LENGTH.search(key)}
 
-    def _distill(self, name: str, spec: str, seed: int, before: tuple[Job, ...]) -> list[Job]:
+    def _distill(self, name: str, task_spec: str, seed: int, earlier: tuple[Job, ...]) -> list[Job]:
         grid, inputs, cell = self.grid, self.inputs, self.grid.cells[name]
-        out = self._out(name, spec, seed)
-        teacher = self._teacher(spec, seed)
-        words = ["distill", grid.recipe_of(name), "--tasks", spec]
+        out = self._directory(name, task_spec, seed)
+        teacher_jobs = self._teacher_jobs(task_spec, seed)
+        argv = ["distill", grid.recipe_of(name), "--tasks", task_spec]
         corpus = inputs.corpus if cell.corpus else None
-        taught = str(teacher[0].out) if teacher else inputs.teacher
-        for option, path in (("--teacher", taught), ("--store", inputs.store), ("--corpus", corpus)):
-            words += [option, path.replace("{task}", spec)] if path else []
-        words += self._common(name, seed, out)
-        first = before[len(teacher) :]
-        words += ["--init", str(first[0].out)] if first else []
-        more = inputs.unlabelled_words(spec)
-        words += more if more and learns_without_labels(grid, name) else []
-        other = None
+        teacher = str(teacher_jobs[0].out) if teacher_jobs else inputs.teacher
+        for option, path in (("--teacher", teacher), ("--store", inputs.store), ("--corpus", corpus)):
+            argv += [option, path.replace("{task}", task_spec)] if path else []
+        argv += self._common_options(name, seed, out)
+        text_jobs = earlier[len(teacher_jobs) :]
+        argv += ["--init", str(text_jobs[0].out)] if text_jobs else []
+        unlabelled = inputs.unlabelled_words(task_spec)
+        argv += unlabelled if unlabelled and learns_without_labels(grid, name) else []
+        same_steps_as = None
         if cell.steps_of:
-            (other,) = self._run(cell.steps_of, spec, seed).trained[:1]
+            (same_steps_as,) = self._run(cell.steps_of, task_spec, seed).trained[:1]
         else:
-            words += self._epochs(name, spec)
-        return [Job(tuple(words), out, (*before, *([other] if other else [])), other)]
+            argv += self._epoch_options(name, task_spec)
+        return [Job(tuple(argv), out, (*earlier, *([same_steps_as] if same_steps_as else [])), same_steps_as)]
 
-    def _refine(self, name: str, spec: str, seed: int, before: tuple[Job, ...]) -> list[Job]:
-        out = self._out(name, spec, seed)
-        words = ["refine", "--recipe", self.grid.recipe_of(name), "--tasks", spec]
-        words += [
+    def _refine(self, name: str, task_spec: str, seed: int, earlier: tuple[Job, ...]) -> list[Job]:
+        out = self._directory(name, task_spec, seed)
+        argv = ["refine", "--recipe", self.grid.recipe_of(name), "--tasks", task_spec]
+        argv += [
             "--encoder",
-            encoder_to_refine(self.grid, self.inputs, spec),
-            *self._common(name, seed, out),
-            *self._epochs(name, spec),
+            encoder_to_refine(self.grid, self.inputs, task_spec),
+            *self._common_options(name, seed, out),
+            *self._epoch_options(name, task_spec),
         ]
-        return [Job(tuple(words), out)]
+        return [Job(tuple(argv), out)]
 
-    def _finetune(self, name: str, spec: str, seed: int, before: tuple[Job, ...]) -> list[Job]:
-        model = str(before[-1].out) if before else (self.inputs.teacher or "").replace("{task}", spec)
+    def _finetune(self, name: str, task_spec: str, seed: int, earlier: tuple[Job, ...]) -> list[Job]:
+        model = str(earlier[-1].out) if earlier else (self.inputs.teacher or "").replace("{task}", task_spec)
         if not model:
             raise UserError(
                 f"the cell {name!r} fine-tunes the teacher, but none is given", hint="pass `teacher=DIR`"
             )
-        step = CellStep(recipe=self.grid.recipe_of(name), set=self._sets(name))
-        more = [*self.inputs.rows(self.grid.cells[name].limit), *self._epochs(name, spec)]
-        return self._finetuned(step, spec, seed, model, before, self._out(name, spec, seed), more)
+        step = CellStep(recipe=self.grid.recipe_of(name), set=self._settings(name))
+        extra_options = [
+            *self.inputs.rows(self.grid.cells[name].limit),
+            *self._epoch_options(name, task_spec),
+        ]
+        label = self._directory(name, task_spec, seed)
+        return self._finetune_jobs(step, task_spec, seed, model, earlier, label, extra_options)
 
-    def _finetuned(
+    def _finetune_jobs(
         self,
         step: CellStep,
-        spec: str,
+        task_spec: str,
         seed: int,
         model: str,
-        needs: tuple[Job, ...],
+        earlier: tuple[Job, ...],
         label: Path,
-        more: Sequence[str],
+        extra_options: Sequence[str],
     ) -> list[Job]:
         """A job for each task, in directories whose names start with that of `label`."""
-        found = []
-        for task in task_words(spec):
+        jobs = []
+        for task in task_words(task_spec):
             out = label.with_name(f"{label.name}-{file_name(task)}")
-            words = ["finetune", "--model", model, "--task", task, "--recipe", step.recipe]
-            words += ["--seed", str(seed), *more, *setting_words(step.set)]
-            found.append(Job((*words, "--out", str(out)), out, needs))
-        return found
+            argv = ["finetune", "--model", model, "--task", task, "--recipe", step.recipe]
+            argv += ["--seed", str(seed), *extra_options, *setting_words(step.set)]
+            jobs.append(Job((*argv, "--out", str(out)), out, earlier))
+        return jobs
 
-    def _epochs(self, name: str, spec: str) -> list[str]:
-        """The words that make the stages of a cell's run last `epochs` epochs together."""
+    def _epoch_options(self, name: str, task_spec: str) -> list[str]:
+        """The options that make the stages of a cell's run last `epochs` epochs together."""
         epochs, recipe = self.inputs.epochs, self.grid.recipe_of(name)
         if epochs is None:
             return []
         command = recipe_command(recipe)
-        settings = load_settings(recipe, command, self.grid.sets_of(name), spec)
+        settings = load_settings(recipe, command, self.grid.sets_of(name), task_spec)
         stages = settings.resolved_stages() if isinstance(settings, DistillSettings) else []
         if len(stages) < 2:
             return ["--epochs", str(epochs)]
@@ -201,17 +206,17 @@ class _Planner:
                 f"`epochs={epochs}` is less than one epoch for each stage of the cell {name!r}",
                 expected=f"{len(stages)} or more",
             )
-        words = []
-        lengths = [part.train.epochs for part in stages]
+        options = []
+        lengths = [stage.train.epochs for stage in stages]
         weights = [1 if "auto" in lengths else int(length) for length in lengths]
-        for part, share in zip(stages, _shares(weights, epochs), strict=True):
-            if part.train.steps is not None:
-                words += ["--set", f"stages.{part.name}.train.steps=none"]
-            words += ["--set", f"stages.{part.name}.train.epochs={share}"]
-        return words
+        for stage, share in zip(stages, _apportion(weights, epochs), strict=True):
+            if stage.train.steps is not None:
+                options += ["--set", f"stages.{stage.name}.train.steps=none"]
+            options += ["--set", f"stages.{stage.name}.train.epochs={share}"]
+        return options
 
 
-def encoder_to_refine(grid: Grid, inputs: GridInputs, spec: str) -> str:
+def encoder_to_refine(grid: Grid, inputs: GridInputs, task_spec: str) -> str:
     """The pretrained encoder that becomes the teacher, or that a cell with a recipe for refining trains.
 
     Raises:
@@ -220,7 +225,7 @@ def encoder_to_refine(grid: Grid, inputs: GridInputs, spec: str) -> str:
     name = _encoder(grid, inputs)
     if name is None:
         raise UserError("the grid refines an encoder, but none is given", hint="pass `encoder=NAME`")
-    return name.replace("{task}", spec)
+    return name.replace("{task}", task_spec)
 
 
 def _encoder(grid: Grid, inputs: GridInputs) -> str | None:
@@ -233,22 +238,27 @@ def _encoder(grid: Grid, inputs: GridInputs) -> str | None:
     return teacher
 
 
-def _shares(weights: Sequence[int], number: int) -> list[int]:
-    """`number` as a sum of whole parts in proportion to the weights, each at least 1."""
-    exact = [weight / sum(weights) * number for weight in weights]
-    parts = [max(1, int(part)) for part in exact]
-    while sum(parts) != number:
-        step = 1 if sum(parts) < number else -1
-        able = [i for i in range(len(parts)) if parts[i] + step >= 1]
-        parts[max(able, key=lambda i: step * (exact[i] - parts[i]))] += step
-    return parts
+def _apportion(weights: Sequence[int], total: int) -> list[int]:
+    """Whole numbers, each at least 1, that add up to `total` and are in proportion to the weights.
+
+    This is apportionment by largest remainders: the exact shares are rounded down, and the units that are
+    missing go to the largest remainders.
+    """
+    exact = [weight / sum(weights) * total for weight in weights]
+    shares = [max(1, int(share)) for share in exact]
+    while sum(shares) != total:
+        step = 1 if sum(shares) < total else -1
+        adjustable = [i for i in range(len(shares)) if shares[i] + step >= 1]
+        shares[max(adjustable, key=lambda i: step * (exact[i] - shares[i]))] += step
+    return shares
 
 
 def task_words(spec: str) -> list[str]:
     """The single tasks of an entry of the grid's tasks; paths of task files stay paths."""
-    words = [word.strip() for word in spec.split(",") if word.strip()]
-    named = [[word] if word.endswith(".toml") else [task.name for task in resolve(word)] for word in words]
-    return [name for names in named for name in names]
+    names: list[str] = []
+    for entry in filter(None, map(str.strip, spec.split(","))):
+        names += [entry] if entry.endswith(".toml") else [task.name for task in resolve(entry)]
+    return names
 
 
 def _text_job(grid: Grid, cell: Cell, inputs: GridInputs, seed: int) -> Job | None:
@@ -262,7 +272,7 @@ def _text_job(grid: Grid, cell: Cell, inputs: GridInputs, seed: int) -> Job | No
         raise UserError(
             "this grid starts students from plain text", hint="pass their teacher as `encoder=NAME`"
         )
-    words = ["distill", cell.first.recipe, "--text", str(inputs.text), "--teacher", encoder]
-    words += ["--seed", str(seed), *setting_words(cell.first.set)]
-    out = inputs.out / "first" / f"{Path(cell.first.recipe).stem}-{digest_bytes(*words)[:12]}"
-    return Job((*words, "--out", str(out)), out)
+    argv = ["distill", cell.first.recipe, "--text", str(inputs.text), "--teacher", encoder]
+    argv += ["--seed", str(seed), *setting_words(cell.first.set)]
+    out = inputs.out / "first" / f"{Path(cell.first.recipe).stem}-{digest_bytes(*argv)[:12]}"
+    return Job((*argv, "--out", str(out)), out)

@@ -95,9 +95,9 @@ class _Runner:
             with self._lock:
                 if self._stopped:
                     raise KeyboardInterrupt
-                words = [sys.executable, "-m", "mtkd.cli.main", *command]
+                argv = [sys.executable, "-m", "mtkd.cli.main", *command]
                 process = subprocess.Popen(
-                    words,
+                    argv,
                     stdin=self._alive[0],
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -117,8 +117,8 @@ class _Runner:
 
     def close(self) -> None:
         """Close the pipe, when no command runs any more."""
-        for end in self._alive:
-            os.close(end)
+        for descriptor in self._alive:
+            os.close(descriptor)
 
     def stop(self) -> None:
         """Ask the commands to write a checkpoint and end; none is started any more."""

@@ -33,21 +33,21 @@ def push(directory: Path, name: str, *, private: bool = False) -> str:
         raise UserError(f"`name={name}` is not valid", expected=_NAME)
     if (directory / MANIFEST).is_file() and not is_saved_model(directory):
         read_corpus_manifest(directory)
-        place, kind = directory, "dataset"
+        uploaded_directory, kind = directory, "dataset"
     else:
         read_saved(directory)
-        place, kind = model_directory(directory), "model"
+        uploaded_directory, kind = model_directory(directory), "model"
     hub = HfApi()
     with _hub_errors(f"upload {directory} as {name}"):
         created = hub.create_repo(name, repo_type=kind, private=private, exist_ok=True)
-        done = hub.upload_folder(
+        commit = hub.upload_folder(
             repo_id=created.repo_id,
-            folder_path=place,
+            folder_path=uploaded_directory,
             repo_type=kind,
             allow_patterns=list(SAFE),
             commit_message="Upload by mtkd",
         )
-    return str(done.repo_url if hasattr(done, "repo_url") else created)
+    return str(commit.repo_url if hasattr(commit, "repo_url") else created)
 
 
 def pull(name: str, out: Path, *, revision: str | None = None) -> Path:
@@ -55,19 +55,23 @@ def pull(name: str, out: Path, *, revision: str | None = None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError
 
-    with open_directory(out, _DOWNLOAD, [name, revision]), staged_directory(out) as place:
+    with open_directory(out, _DOWNLOAD, [name, revision]), staged_directory(out) as directory:
         with _hub_errors(f"download {name}"):
             try:
-                snapshot_download(name, revision=revision, local_dir=place, allow_patterns=list(SAFE))
+                snapshot_download(name, revision=revision, local_dir=directory, allow_patterns=list(SAFE))
             except RepositoryNotFoundError:
                 snapshot_download(
-                    name, repo_type="dataset", revision=revision, local_dir=place, allow_patterns=list(SAFE)
+                    name,
+                    repo_type="dataset",
+                    revision=revision,
+                    local_dir=directory,
+                    allow_patterns=list(SAFE),
                 )
-        shutil.rmtree(place / ".cache", ignore_errors=True)  # the client's records of the download
-        if (place / MANIFEST).is_file():
-            read_corpus_manifest(place)
-        elif is_saved_model(place):
-            read_saved(place)
+        shutil.rmtree(directory / ".cache", ignore_errors=True)  # the client's records of the download
+        if (directory / MANIFEST).is_file():
+            read_corpus_manifest(directory)
+        elif is_saved_model(directory):
+            read_saved(directory)
         else:
             raise UserError(
                 f"{name} is neither an mtkd model nor an mtkd corpus",
@@ -77,7 +81,7 @@ def pull(name: str, out: Path, *, revision: str | None = None) -> Path:
 
 
 @contextmanager
-def _hub_errors(what: str) -> Iterator[None]:
+def _hub_errors(action: str) -> Iterator[None]:
     from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError
 
     try:
@@ -85,11 +89,11 @@ def _hub_errors(what: str) -> Iterator[None]:
     except UserError:
         raise
     except HFValidationError as error:
-        raise UserError(f"cannot {what}: {str(error).splitlines()[0]}", expected=_NAME) from error
+        raise UserError(f"cannot {action}: {str(error).splitlines()[0]}", expected=_NAME) from error
     except Exception as error:  # the HTTP client raises different classes
         code = getattr(getattr(error, "response", None), "status_code", None)
         login = code in (401, 403) or isinstance(error, LocalTokenNotFoundError)
         hint = (
             "log in with `hf auth login`, or set HF_TOKEN" if login else "check the name and the connection"
         )
-        raise UserError(f"cannot {what}: {str(error).strip().splitlines()[0]}", hint=hint) from error
+        raise UserError(f"cannot {action}: {str(error).strip().splitlines()[0]}", hint=hint) from error

@@ -236,8 +236,8 @@ def _fit_to_budget(
         )
 
     def size_of(depth: int, tokens: int, width: float) -> int:
-        part: Selection = replace(selection, tokens=tokens, width=width)
-        need = replace(contents.need, selected=frozenset(range(depth)), selection=part)
+        chosen_selection: Selection = replace(selection, tokens=tokens, width=width)
+        need = replace(contents.need, selected=frozenset(range(depth)), selection=chosen_selection)
         return sum(sizes(replace(contents, need=need), counted, len(counted), index_bytes).values())
 
     depth, tokens, width = choose_selection(

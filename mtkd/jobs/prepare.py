@@ -72,47 +72,60 @@ def prepare_run(
     Raises:
         UserError: teacher and student must read the same tokens but do not; or a model is damaged.
     """
-    settings, wanted = validated.settings, validated.settings.student
+    settings, from_store = validated.settings, validated.manifest is not None
     teachers: tuple[LoadedTeacher, ...] = ()
-    if validated.teacher and (not validated.manifest or (wanted.needs_teacher_weights and student is None)):
+    if not from_store or (settings.student.needs_teacher_weights and student is None):
         teachers = _load_teachers(validated)
-    teacher = teachers[0].model if teachers else None
-    if teacher or not validated.teacher:
-        teacher_tokeniser = teacher.tokeniser if teacher else Tokeniser.load(locate(DEFAULT_ENCODER))
-    else:
+    first_teacher = teachers[0].model if teachers else None
+    if first_teacher:
+        teacher_tokeniser = first_teacher.tokeniser
+    elif validated.teacher:
         teacher_tokeniser = validated.teacher.tokeniser()
+    else:
+        teacher_tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
     tasks = [task for task in validated.tasks if task.type.has_head]
     torch.manual_seed(settings.train.seed)
     if isinstance(student, MultiTaskModel):
         student.require_heads([task for task in tasks if task.head in student.tasks], "the student")
         student.set_tasks(tasks)
-        made = student
+        model = student
     else:
-        made = _build_student(validated, student, teacher, teacher_tokeniser, texts, importance)
-    readers = [one.model.reader for one in teachers if validated.aligned_with(one.tasks)]
-    if validated.manifest:
-        teachers = ()
-        assert validated.teacher, "it is the store's"
-        length, how = validated.manifest.contents.max_length, validated.teacher.config.input_format
-        readers = [Reader(teacher_tokeniser, how, length)] if validated.aligned else []
-    for reads in readers:
-        if not made.reader.reads_like(reads):
+        model = _build_student(validated, student, first_teacher, teacher_tokeniser, texts, importance)
+    _check_readers(validated, model.reader, teachers, teacher_tokeniser)
+    runs_teachers = settings.supervision == "teacher" and not from_store
+    return PreparedRun(validated, model, teachers if runs_teachers else ())
+
+
+def _check_readers(
+    validated: ValidatedRun,
+    student_reader: Reader,
+    teachers: Sequence[LoadedTeacher],
+    teacher_tokeniser: Tokeniser,
+) -> None:
+    """Check that the student reads like the teachers that it is compared with token by token."""
+    if validated.manifest and validated.teacher:
+        length, input_format = validated.manifest.contents.max_length, validated.teacher.config.input_format
+        readers = [Reader(teacher_tokeniser, input_format, length)] if validated.aligned else []
+    else:
+        readers = [teacher.model.reader for teacher in teachers if validated.aligned_with(teacher.tasks)]
+    for teacher_reader in readers:
+        if not student_reader.reads_like(teacher_reader):
             raise UserError(
-                f"a term of {settings.name} compares teacher and student token by token, but the teacher "
-                f"reads {_describe_reader(reads)}, and the student {_describe_reader(made.reader)}",
+                f"a term of {validated.settings.name} compares teacher and student token by token, but the "
+                f"teacher reads {_describe_reader(teacher_reader)}, and the student "
+                f"{_describe_reader(student_reader)}",
                 hint="use a Transformer student with the teacher's vocabulary and "
                 "`student.transformer.pairs=auto`, or remove the term",
             )
-    return PreparedRun(validated, made, teachers if settings.supervision == "teacher" else ())
 
 
 def _load_teachers(validated: ValidatedRun) -> tuple[LoadedTeacher, ...]:
     """Load the teachers; one that the student is compared with token by token reads as many tokens as it."""
-    found = []
+    teachers = []
     for member in validated.members:
         length = validated.settings.student.max_length if validated.aligned_with(member.tasks) else None
-        found.append(LoadedTeacher(member.teacher, member.teacher.load(length), member.tasks))
-    return tuple(found)
+        teachers.append(LoadedTeacher(member.teacher, member.teacher.load(length), member.tasks))
+    return tuple(teachers)
 
 
 def _build_student(
@@ -128,33 +141,40 @@ def _build_student(
     Args:
         teacher_tokeniser: the teacher's tokeniser, or the default one if there is no teacher.
     """
-    settings, wanted = validated.settings, validated.settings.student
+    settings, student_settings = validated.settings, validated.settings.student
     tasks = [task for task in validated.tasks if task.type.has_head]
-    info = ModelInfo(wanted.max_length, wanted.head_hidden, wanted.dropout, stride=wanted.stride)
+    info = ModelInfo(
+        student_settings.max_length,
+        student_settings.head_hidden,
+        student_settings.dropout,
+        stride=student_settings.stride,
+    )
     if encoder is not None:
         return MultiTaskModel(encoder, tasks, teacher_tokeniser, info)
-    tokeniser, kept = teacher_tokeniser, None
-    if wanted.vocabulary == "word":
-        tokeniser = Tokeniser.word_level(texts, wanted.vocabulary_size)
-    elif wanted.vocabulary == "pruned":
-        tokeniser, kept = prune_vocabulary(teacher_tokeniser, texts, wanted.vocabulary_size)
-        say(f"the student keeps {len(kept):,} of the {teacher_tokeniser.vocab_size:,} tokens")
+    tokeniser, kept_tokens = teacher_tokeniser, None
+    if student_settings.vocabulary == "word":
+        tokeniser = Tokeniser.word_level(texts, student_settings.vocabulary_size)
+    elif student_settings.vocabulary == "pruned":
+        tokeniser, kept_tokens = prune_vocabulary(teacher_tokeniser, texts, student_settings.vocabulary_size)
+        say(f"the student keeps {len(kept_tokens):,} of the {teacher_tokeniser.vocab_size:,} tokens")
     torch.manual_seed(settings.train.seed)
-    measured = None
-    if wanted.needs_importance:
+    measured_importance = None
+    if student_settings.needs_importance:
         if importance is None or teacher is None:
             raise UserError(
                 "pruning the teacher into a student needs labelled rows, but plain text has no labels",
                 hint="use `student.transformer.prune=false`, or train on tasks",
             )
-        measured = importance(teacher)
+        measured_importance = importance(teacher)
         torch.manual_seed(settings.train.seed)
     init_spec = validated.teacher.init_spec if validated.teacher else InitSpec(None, None)
     source = teacher.encoder if teacher else None
-    context = InitContext(tokeniser, source, teacher_tokeniser, init_spec, measured, texts, kept)
-    student = MultiTaskModel(build_student(wanted, context), tasks, tokeniser, info)
-    if teacher and (measured or wanted.init_heads == "teacher"):
-        _copy_heads(student, teacher, optional=wanted.init_heads != "teacher")
+    context = InitContext(
+        tokeniser, source, teacher_tokeniser, init_spec, measured_importance, texts, kept_tokens
+    )
+    student = MultiTaskModel(build_student(student_settings, context), tasks, tokeniser, info)
+    if teacher and (measured_importance or student_settings.init_heads == "teacher"):
+        _copy_heads(student, teacher, optional=student_settings.init_heads != "teacher")
     return student
 
 
@@ -186,9 +206,9 @@ def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool
 
 
 def _describe_reader(reader: Reader) -> str:
-    how = {
+    texts = {
         "joined": "both texts in one sequence",
         "side-by-side": "two texts side by side (a bi-encoder)",
     }.get(reader.input_format, "each text separately")
     vocabulary = f"{reader.tokeniser.vocab_size} ids (digest {reader.tokeniser.digest[:8]})"
-    return f"{how}, {vocabulary}, at most {reader.max_length} tokens"
+    return f"{texts}, {vocabulary}, at most {reader.max_length} tokens"

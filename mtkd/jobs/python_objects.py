@@ -55,11 +55,11 @@ def _describe(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, list | tuple):
-        return [_describe(part) for part in value]
+        return [_describe(item) for item in value]
     if isinstance(value, Set):
         return sorted(map(repr, map(_describe, value)))
     if isinstance(value, Mapping):
-        return {str(key): _describe(part) for key, part in value.items()}
+        return {str(key): _describe(item) for key, item in value.items()}
     if isinstance(value, torch.Tensor | np.ndarray):
         array = torch.as_tensor(value).detach().cpu()
         raw = array.contiguous().view(-1).view(torch.uint8) if array.numel() else array
@@ -67,8 +67,10 @@ def _describe(value: Any) -> Any:
     if isinstance(value, types.FunctionType):
         return digest_bytes(*_code_parts(value.__code__))[:16]
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    known = vars(value) if is_dataclass(value) or isinstance(value, BaseModel) else {}
-    return {"class": kind, **{key: _describe(part) for key, part in known.items()}} if known else kind
+    attributes = vars(value) if is_dataclass(value) or isinstance(value, BaseModel) else {}
+    return (
+        {"class": kind, **{key: _describe(item) for key, item in attributes.items()}} if attributes else kind
+    )
 
 
 def digest_code(kind: type) -> str:
@@ -77,17 +79,17 @@ def digest_code(kind: type) -> str:
     The methods count as compiled, so comments and line numbers do not matter. Functions that they call are
     not included.
     """
-    parts: list[bytes | str] = []
+    contents: list[bytes | str] = []
     for base in kind.__mro__:
         if base.__module__.split(".")[0] in ("builtins", "torch", "mtkd"):
             continue
         for name, value in sorted(vars(base).items()):
             function = getattr(value, "__func__", getattr(value, "fget", value))
             if isinstance(function, types.FunctionType):
-                parts += [name, *_code_parts(function.__code__)]
+                contents += [name, *_code_parts(function.__code__)]
             elif isinstance(value, _ATTRIBUTES) and not name.startswith("__"):
-                parts += [name, repr(_describe(value))]
-    return digest_bytes(*parts)
+                contents += [name, repr(_describe(value))]
+    return digest_bytes(*contents)
 
 
 def _code_parts(code: types.CodeType) -> Iterator[bytes | str]:

@@ -79,7 +79,6 @@ class _Refine(TrainingJob):
         return {"data": self.rows.data.digests, "encoder": digest_encoder(self.sources["encoder"])}
 
     def prepare(self) -> MultiTaskModel:
-        assert self.rows is not None, "inputs come first"
         settings, name = self.settings, self.sources["encoder"]
         torch.manual_seed(settings.train.seed)
         pooling = None if settings.pooling == "auto" else settings.pooling
@@ -114,7 +113,6 @@ class _Refine(TrainingJob):
             )
         if settings.pairs != "auto":
             return settings.pairs
-        assert self.rows is not None, "inputs come first"
         pairs = [part for part in self.rows.data.parts if len(part.task.columns) == 2]
         few = sum(len(part.train) for part in pairs) < _FEW_PAIRS * len(pairs)
         fits = not any(part.task.type.predicts_spans for part in pairs) and settings.pair_head == "linear"
@@ -122,7 +120,6 @@ class _Refine(TrainingJob):
         return "bi-encoder" if trained and compares_sentences(self.sources["encoder"]) else "cross-encoder"
 
     def train(self) -> Trained:
-        assert self.rows is not None, "inputs come first"
         trainer = Trainer(
             self.accelerator,
             self.model,

@@ -90,10 +90,10 @@ def check_metric(metric: str, tasks: list[Task]) -> None:
     Raises:
         UserError: unknown metric.
     """
-    known = ["score", "loss", *(f"{task.name}/{name}" for task in tasks for name in task.metrics)]
-    known += [f"{t.name}/{split}/{name}" for t in tasks for split in t.validation for name in t.metrics]
-    if metric not in known:
-        raise unknown("metric in `train.metric`:", metric, known)
+    metrics = ["score", "loss", *(f"{task.name}/{name}" for task in tasks for name in task.metrics)]
+    metrics += [f"{t.name}/{split}/{name}" for t in tasks for split in t.validation for name in t.metrics]
+    if metric not in metrics:
+        raise unknown("metric in `train.metric`:", metric, metrics)
 
 
 def refuse_unlabelled_settings(train: TrainSettings, job: str) -> None:
@@ -121,11 +121,11 @@ def evaluator(
     Raises:
         UserError: `train.metric` watches a split that has no rows.
     """
-    *place, _ = train.metric.split("/")
-    if len(place) == 2 and tuple(place) not in validation:
+    *watched_split, _ = train.metric.split("/")
+    if len(watched_split) == 2 and tuple(watched_split) not in validation:
         raise UserError(
             f"`train.metric={train.metric}` watches a validation split that the data do not have",
-            expected=", ".join(split for name, split in validation if name == place[0]),
+            expected=", ".join(split for name, split in validation if name == watched_split[0]),
             hint="add its rows, or watch the mean over all validation splits: `train.metric=score`",
         )
 

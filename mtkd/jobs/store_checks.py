@@ -16,10 +16,10 @@ def teacher_of_store(store: Path, teacher: str | None, heads: bool) -> TeacherRe
     """The teacher of a store; if a teacher is named too, it must be the same."""
     manifest = read_store_manifest(store)
     if teacher is not None:
-        named = TeacherRef.find(teacher, heads)
-        if named.digest != manifest.teacher.digest:
-            raise other_teacher(manifest, named)
-        digest, stored = named.tokeniser().digest, manifest.teacher.tokeniser
+        teacher_ref = TeacherRef.find(teacher, heads)
+        if teacher_ref.digest != manifest.teacher.digest:
+            raise other_teacher(manifest, teacher_ref)
+        digest, stored = teacher_ref.tokeniser().digest, manifest.teacher.tokeniser
         if digest != stored:
             raise UserError(
                 f"the store {store} was built with another tokeniser (digest {stored[:12]}) than that of "
@@ -50,10 +50,11 @@ def check_store(
             expected="a recipe that needs only what the store holds (see mtkd store info)",
             hint=f"build another store: mtkd store build --recipe {settings.name} ... --out DIR",
         )
-    read, stored = settings.student.max_length, manifest.contents.max_length
-    if (need.tokens or aligned) and read != stored:
+    student_length, stored_length = settings.student.max_length, manifest.contents.max_length
+    if (need.tokens or aligned) and student_length != stored_length:
         raise UserError(
-            f"the store {store} was built with at most {stored} tokens per row, but this student "
-            f"reads {read}",
-            hint=f"use `student.max_length={stored}`, or build a store with `student.max_length={read}`",
+            f"the store {store} was built with at most {stored_length} tokens per row, but this student "
+            f"reads {student_length}",
+            hint=f"use `student.max_length={stored_length}`, or build a store with "
+            f"`student.max_length={student_length}`",
         )

@@ -118,40 +118,47 @@ def suggest(
     ref, model = _load_teacher(teacher, settings)
     if data is not None and tasks is None and not model.tasks:
         raise UserError("`data` needs `tasks`, since this teacher has none", hint="name them: `tasks=sst2`")
-    known = list(model.tasks.values())
-    found = resolve(tasks, known) if tasks is not None else known or [TASKS["sst2"]]
-    names = tasks if tasks is not None else known or None
-    model.set_tasks(found)
-    recipes, built = _students(ref, model, found, _pruned(model.tokeniser, found, data, unlabelled))
-    models = {teacher: model, **built}
+    teacher_tasks = list(model.tasks.values())
+    student_tasks = resolve(tasks, teacher_tasks) if tasks is not None else teacher_tasks or [TASKS["sst2"]]
+    task_spec = tasks if tasks is not None else teacher_tasks or None
+    model.set_tasks(student_tasks)
+    pruned = _pruned(model.tokeniser, student_tasks, data, unlabelled)
+    recipes, student_models = _students(ref, model, student_tasks, pruned)
+    models = {teacher: model, **student_models}
     times = _times(models, settings)
-    megabytes = {name: count_parameters(one).total * 4 / 1e6 for name, one in models.items()}
-    rows = _rows_of_command(data, names, unlabelled)
-    trained = teacher if ref.saved else "runs/teacher"
+    parameters = {name: count_parameters(model).total for name, model in models.items()}
+    megabytes = {name: total * 4 / 1e6 for name, total in parameters.items()}
+    row_options = _rows_of_command(data, task_spec, unlabelled)
+    trained_teacher = teacher if ref.saved else "runs/teacher"
     students: list[SuggestedStudent] = []
-    for name, (recipe, sets) in recipes.items():
-        ratios = [a / b for a, b in zip(times[teacher], times[name], strict=True)]
-        speed = statistics.median(ratios)
-        options = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
-        out = ["--out", f"runs/student-{len(students) + 1}"]
+    for name, (recipe, changes) in recipes.items():
+        speeds = [
+            teacher_seconds / student_seconds
+            for teacher_seconds, student_seconds in zip(times[teacher], times[name], strict=True)
+        ]
+        speed = statistics.median(speeds)
+        command = ["mtkd", "distill", recipe, "--teacher", trained_teacher, *row_options]
+        command += [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+        command += ["--out", f"runs/student-{len(students) + 1}"]
         students.append(
             SuggestedStudent(
                 name,
                 recipe,
-                sets,
-                count_parameters(models[name]).total,
+                changes,
+                parameters[name],
                 megabytes[name],
                 settings.batch / statistics.median(times[name]),
                 speed,
-                min(ratios),
-                max(ratios),
+                min(speeds),
+                max(speeds),
                 _shortfall(speed, megabytes[name], target_speedup, max_mb) <= 1,
-                shlex.join(["mtkd", "distill", recipe, "--teacher", trained, *rows, *options, *out]),
+                shlex.join(command),
             )
         )
     reached = any(student.within_targets for student in students)
-    nearest = min(students, key=lambda one: _shortfall(one.speed, one.megabytes, target_speedup, max_mb))
-    refine = ["mtkd", "refine", "--encoder", teacher, *_rows_of_command(data, names, None), "--out", trained]
+    nearest = min(students, key=lambda s: _shortfall(s.speed, s.megabytes, target_speedup, max_mb))
+    refine = ["mtkd", "refine", "--encoder", teacher, *_rows_of_command(data, task_spec, None)]
+    refine += ["--out", trained_teacher]
     return Suggestions(
         teacher,
         settings.batch / statistics.median(times[teacher]),
@@ -189,12 +196,15 @@ def _students(
     """Name -> recipe and settings of each student, and name -> the student with random weights."""
     recipes: dict[str, tuple[str, dict[str, Any]]] = {}
     models: dict[str, MultiTaskModel] = {}
-    for name, recipe, sets in _shapes(ref.config.spec, teacher.encoder.embeddings.weight.shape[1]):
-        recipes[name], models[name] = (recipe, sets), _build(recipe, sets, ref, teacher.tokeniser, tasks)
+    for name, recipe, changes in _shapes(ref.config.spec, teacher.encoder.embeddings.weight.shape[1]):
+        recipes[name], models[name] = (
+            (recipe, changes),
+            _build(recipe, changes, ref, teacher.tokeniser, tasks),
+        )
         if pruned and recipe in ("static", "mkd-lstm"):
             short = f"{name}, {pruned.vocab_size:,} tokens"
-            recipes[short] = (recipe, {**sets, "student.vocabulary": "pruned"})
-            models[short] = _build(recipe, sets, ref, pruned, tasks)
+            recipes[short] = (recipe, {**changes, "student.vocabulary": "pruned"})
+            models[short] = _build(recipe, changes, ref, pruned, tasks)
     return recipes, models
 
 
@@ -202,8 +212,8 @@ def _shapes(teacher: EncoderSpec, embedding_size: int) -> Iterator[tuple[str, st
     """Each student as its name, its recipe and the settings that differ, in the order of expected scores."""
     for layers in range(min(6, teacher.layers - 1), 0, -1):
         yield f"{layers} of {teacher.layers} layers", "layerwise-3", {"student.transformer.layers": layers}
-    narrow = {"student.static.width": teacher.width} if teacher.width < 256 else {}
-    yield "static", "static", narrow
+    static_settings = {"student.static.width": teacher.width} if teacher.width < 256 else {}
+    yield "static", "static", static_settings
     yield "BiLSTM, 256 units", "mkd-lstm", {}
     for units in (128, 64):
         sizes = {"embedding_size": embedding_size, "projection_size": 2 * units, "hidden_size": units}
@@ -219,13 +229,13 @@ def _shapes(teacher: EncoderSpec, embedding_size: int) -> Iterator[tuple[str, st
 
 
 def _build(
-    recipe: str, sets: Mapping[str, Any], teacher: TeacherRef, tokeniser: Tokeniser, tasks: list[Task]
+    recipe: str, changes: Mapping[str, Any], teacher: TeacherRef, tokeniser: Tokeniser, tasks: list[Task]
 ) -> MultiTaskModel:
     """The student of a recipe with random weights."""
-    wanted = load_settings(recipe, "distill", sets).student
-    encoder = encoder_class(wanted.kind)
-    config = encoder.config_from_settings(wanted, teacher.init_spec, tokeniser.vocab_size)
-    return MultiTaskModel(encoder(config), tasks, tokeniser, ModelInfo(8, wanted.head_hidden))
+    student_settings = load_settings(recipe, "distill", changes).student
+    encoder = encoder_class(student_settings.kind)
+    config = encoder.config_from_settings(student_settings, teacher.init_spec, tokeniser.vocab_size)
+    return MultiTaskModel(encoder(config), tasks, tokeniser, ModelInfo(8, student_settings.head_hidden))
 
 
 def _pruned(
@@ -251,8 +261,11 @@ def _pruned(
 def _rows_of_command(data: Any, tasks: TaskSpec | None, unlabelled: UnlabelledRequest | None) -> list[str]:
     """The options of a command that name its rows; words in capitals are for the user to replace."""
     sources: Sequence[Any] = data if isinstance(data, list) else [data]
-    named = [str(one) if isinstance(one, str) or hasattr(one, "__fspath__") else "DATA" for one in sources]
-    options = [word for one in named for word in ("--data", one)]
+    source_names = [
+        str(source) if isinstance(source, str) or hasattr(source, "__fspath__") else "DATA"
+        for source in sources
+    ]
+    options = [word for source in source_names for word in ("--data", source)]
     options += ["--tasks", "TASKS" if tasks is None else describe(tasks)]
     for task, files in (unlabelled.files if unlabelled else {}).items():
         for file in files if isinstance(files, list) else [files]:
@@ -260,6 +273,6 @@ def _rows_of_command(data: Any, tasks: TaskSpec | None, unlabelled: UnlabelledRe
     return options
 
 
-def _shortfall(speed: float, megabytes: float, target: float | None, most: float | None) -> float:
+def _shortfall(speed: float, megabytes: float, target_speedup: float | None, max_mb: float | None) -> float:
     """The larger factor by which a student misses a target; at most 1 if it reaches both."""
-    return max(target / speed if target else 0, megabytes / most if most else 0)
+    return max(target_speedup / speed if target_speedup else 0, megabytes / max_mb if max_mb else 0)

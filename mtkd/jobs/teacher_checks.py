@@ -32,20 +32,20 @@ def check_teacher(
         UserError: another order of a checkpoint's outputs agrees clearly better with the labels.
     """
     model, ref = teacher.model.to(accelerator.device), teacher.ref
-    found = [ref.warning] if isinstance(ref, CheckpointRef) and ref.warning else []
+    warnings = [ref.warning] if isinstance(ref, CheckpointRef) and ref.warning else []
     scores = []
-    seen: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    predictions: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for (name, split), encoded in rows.validation(model.reader, only=teacher.tasks).items():
         task = tasks[name]
         logits = validation_logits(model, task, encoded, accelerator, train)
         scores.append(score_logits(task, split, encoded, logits, model.reader))
-        seen.setdefault(name, []).append((logits, encoded.labels))
+        predictions.setdefault(name, []).append((logits, encoded.labels))
     if isinstance(ref, CheckpointRef) and ref.order and not current_trial():  # which predicts few rows
-        for name, parts in seen.items():
-            logits, labels = (np.concatenate(values) for values in zip(*parts, strict=True))
+        for name, pairs in predictions.items():
+            logits, labels = (np.concatenate(values) for values in zip(*pairs, strict=True))
             check_order(f"the teacher {ref.name}", tasks[name], ref.order, logits, labels)
-    who = f"the teacher {ref.name}" if isinstance(ref, CheckpointRef) else "the teacher"
-    return found + below_constant(who, scores_record(scores))
+    described = f"the teacher {ref.name}" if isinstance(ref, CheckpointRef) else "the teacher"
+    return warnings + below_constant(described, scores_record(scores))
 
 
 def below_constant(who: str, scores: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -91,8 +91,8 @@ def _check_origin(
         )
     if requested is None:
         return
-    whole, _ = replace(requested, limit=entry.unlabelled).append(source, task, origin)
-    if digest_rows(whole.slice(len(origin), len(whole))) != entry.unlabelled_digest:
+    with_unlabelled, _ = replace(requested, limit=entry.unlabelled).append(source, task, origin)
+    if digest_rows(with_unlabelled.slice(len(origin), len(with_unlabelled))) != entry.unlabelled_digest:
         raise UserError(
             f"the corpus {corpus} has copies of {entry.unlabelled:,} rows without labels of {task.name}, but "
             "the run has other rows without labels, or none",

@@ -90,17 +90,17 @@ class TrainingData:
     @property
     def window_warnings(self) -> list[str]:
         """A warning for each task with answers that no window contains completely."""
-        found = []
-        for part in self.parts:
-            windows = part.train.windows
+        warnings = []
+        for task_data in self.parts:
+            windows = task_data.train.windows
             if windows is not None and len(windows.lost):
-                first = windows.examples.uids[int(windows.lost[0])].as_py()
-                found.append(
-                    f"{len(windows.lost):,} answers of {part.task.name} are in no window of "
-                    f"{windows.max_length} tokens, so their rows are not used (the first is {first}). "
+                first_row = windows.examples.uids[int(windows.lost[0])].as_py()
+                warnings.append(
+                    f"{len(windows.lost):,} answers of {task_data.task.name} are in no window of "
+                    f"{windows.max_length} tokens, so their rows are not used (the first is {first_row}). "
                     "Use a larger max_length or stride."
                 )
-        return found
+        return warnings
 
 
 class EncodedRows:
@@ -108,12 +108,12 @@ class EncodedRows:
 
     def __init__(self, data: TrainingData):
         self.data = data
-        self._known: dict[tuple[Any, ...], Encoded] = {}
+        self._encoded: dict[tuple[Any, ...], Encoded] = {}
 
     def for_reader(self, reader: Reader) -> EncodedRows:
         """The same rows, with training rows cut into a model's windows; the cache of token ids is shared."""
         rows = EncodedRows(self.data.for_reader(reader))
-        rows._known = self._known
+        rows._encoded = self._encoded
         return rows
 
     def train(
@@ -125,16 +125,16 @@ class EncodedRows:
             teacher: the teacher's tokeniser, to add its token ids if it differs.
             only: the tasks to return; None = all.
         """
-        found = {}
-        for part in self.data.parts:
-            if only is not None and part.task.name not in only:
+        rows_by_task = {}
+        for task_data in self.data.parts:
+            if only is not None and task_data.task.name not in only:
                 continue
-            rows = self._encode(part.train, reader)
+            rows = self._encode(task_data.train, reader)
             if teacher is not None and teacher.digest != reader.tokeniser.digest and rows.windows is None:
-                teacher_rows = self._encode(part.train, replace(reader, tokeniser=teacher))
+                teacher_rows = self._encode(task_data.train, replace(reader, tokeniser=teacher))
                 rows = replace(rows, teacher=teacher_rows.texts)
-            found[part.task.name] = rows
-        return found
+            rows_by_task[task_data.task.name] = rows
+        return rows_by_task
 
     def validation(
         self, reader: Reader, only: Collection[str] | None = None
@@ -150,9 +150,9 @@ class EncodedRows:
         key: tuple[Any, ...] = (rows.task, rows.split, reader.tokeniser.digest)
         if rows.answers is not None and rows.windows is None:  # the rows are cut into windows
             key += (reader.max_length, reader.stride)
-        if key not in self._known:
-            self._known[key] = Encoded.encode(reader.rows(rows), reader.tokeniser)
-        return self._known[key]
+        if key not in self._encoded:
+            self._encoded[key] = Encoded.encode(reader.rows(rows), reader.tokeniser)
+        return self._encoded[key]
 
 
 def trainable_tasks(spec: str | Sequence[Task]) -> list[Task]:
@@ -173,7 +173,10 @@ def trainable_tasks(spec: str | Sequence[Task]) -> list[Task]:
                 f"the task {task.name!r} has no head of its own: `map` changes the labels of {task.head!r}",
                 hint="leave head and map out of its task file to train a head",
             )
-        if other := next((one for one in tasks if one.head == task.head and one.name != task.name), None):
+        if other := next(
+            (candidate for candidate in tasks if candidate.head == task.head and candidate.name != task.name),
+            None,
+        ):
             raise UserError(
                 f"the tasks {task.name!r} and {other.name!r} share the head {task.head!r}",
                 hint="leave head out of the task file, or train on one of them",
@@ -198,24 +201,24 @@ def load_training_data(
             other rows.
     """
     source = request.source()
-    asked = question_tasks(corpus, tasks) if corpus else []
+    tasks_with_questions = question_tasks(corpus, tasks) if corpus else []
     parts, digests, warnings = [], {}, []
     for task in tasks:
         assert task.train is not None, "trainable_tasks refuses others"
         everything = load_rows(source, task, task.train)
         train = sample_rows(everything, request.limit)
-        if corpus and task.name in asked:
+        if corpus and task.name in tasks_with_questions:
             train = concat([train, corpus_rows(corpus, task.name)])
-        elif corpus and not asked:
+        elif corpus and not tasks_with_questions:
             train = add_copies(corpus, source, task, everything, train, unlabelled)
         validation = _validation(source, task, request.eval_limit)
         for rows in (train, *validation.values()):
             digests[f"{task.name}/{rows.split}"] = digest_rows(rows)
         train, added = unlabelled.append(source, task, train) if unlabelled else (train, 0)
         if unlabelled and added:
-            new = train.slice(len(train) - added, len(train))
-            digests[f"{task.name}/{UNLABELLED}"] = digest_rows(new)
-            warnings += overlap_warnings(source, task, new, unlabelled.split_of(task))
+            added_rows = train.slice(len(train) - added, len(train))
+            digests[f"{task.name}/{UNLABELLED}"] = digest_rows(added_rows)
+            warnings += overlap_warnings(source, task, added_rows, unlabelled.split_of(task))
         parts.append(TaskData(task, train, validation, added))
     return TrainingData(parts, digests, warnings)
 
@@ -223,8 +226,8 @@ def load_training_data(
 def _validation(source: DataSource, task: Task, limit: int | None) -> dict[str, Rows]:
     present = [split for split in task.validation if split in source.splits(task)]
     if not present:
-        wanted = task.validation[:1] or ("validation",)
-        error = source.missing(task, wanted[0])
+        missing_split = task.validation[:1] or ("validation",)
+        error = source.missing(task, missing_split[0])
         raise UserError(
             f"{error.problem}; training needs a validation split",
             expected=error.expected,

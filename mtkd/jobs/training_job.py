@@ -55,7 +55,6 @@ class TrainingJob(ABC):
         sources: encoder, teacher, corpus and so on, by their names in the run's identity.
         callbacks: called during training.
         warn: called with each warning before training starts.
-        rows: the rows of the run; None before `inputs`, and for plain text.
         warnings: warnings to show and to record.
     """
 
@@ -66,8 +65,18 @@ class TrainingJob(ABC):
     sources: Mapping[str, Any]
     callbacks: Sequence[Callback]
     warn: Warn
-    rows: EncodedRows | None = field(default=None, init=False)
     warnings: list[str] = field(default_factory=list, init=False)
+    _rows: EncodedRows | None = field(default=None, init=False)
+
+    @property
+    def rows(self) -> EncodedRows:
+        """The rows of the run, which `inputs` reads; a run on plain text has none."""
+        assert self._rows is not None, "`inputs` must be called first"
+        return self._rows
+
+    @rows.setter
+    def rows(self, rows: EncodedRows) -> None:
+        self._rows = rows
 
     @abstractmethod
     def inputs(self) -> dict[str, Any]:
@@ -105,17 +114,17 @@ class TrainingJob(ABC):
             model = self.prepare()
             for text in self.warnings if main else ():
                 self.warn(text)
-            rows = {"rows": self.rows.data.summary()} if self.rows else {}
-            found = {"warnings": self.warnings, "parameters": count_parameters(model).to_json()}
+            rows = {"rows": self._rows.data.summary()} if self._rows else {}
+            facts = {"warnings": self.warnings, "parameters": count_parameters(model).to_json()}
             ranks = ProcessGroup.of(self.accelerator)
             ranks.wait()  # all processes must inspect the directory before it changes
-            with run.open(ranks, **inputs, **rows, **found):
+            with run.open(ranks, **inputs, **rows, **facts):
                 if run.finished:  # by another process, in the meantime
                     return run
                 trained = self.train()
                 if main:
                     scores = trained.model.info.scores = scores_record(trained.scores)
-                    trained.model.info.data = self.request.source().name if self.rows else None
+                    trained.model.info.data = self.request.source().name if self._rows else None
                     trained.model.save(self.request.out / "model")
                     write_predictions(self.request.out / PREDICTIONS, trained.scores)
                     run.finish(scores=scores, training=trained.training, **trained.facts)

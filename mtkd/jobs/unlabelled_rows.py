@@ -48,20 +48,22 @@ def usable_request(
     return None
 
 
-def cache_folders(data: TrainingData, part: TaskData, how: str) -> list[CacheFolder]:
+def cache_folders(data: TrainingData, task_data: TaskData, how: str) -> list[CacheFolder]:
     """Where the logits of a task's rows are cached; those of rows without labels have their own folder.
 
     Args:
         how: what affects the logits besides teacher and rows.
     """
-    name, count = part.task.name, len(part.train)
-    if not part.unlabelled or part.train.windows is not None:
-        return [CacheFolder(f"{name}-{how}-{digest_rows(part.train)[:16]}", 0, count)]
-    own, other = (data.digests[f"{name}/{split}"][:16] for split in (part.train.split, UNLABELLED))
-    labelled = count - part.unlabelled
+    name, count = task_data.task.name, len(task_data.train)
+    if not task_data.unlabelled or task_data.train.windows is not None:
+        return [CacheFolder(f"{name}-{how}-{digest_rows(task_data.train)[:16]}", 0, count)]
+    labelled_digest, unlabelled_digest = (
+        data.digests[f"{name}/{split}"][:16] for split in (task_data.train.split, UNLABELLED)
+    )
+    labelled = count - task_data.unlabelled
     return [
-        CacheFolder(f"{name}-{how}-{own}", 0, labelled),
-        CacheFolder(f"{name}-{UNLABELLED}-{how}-{other}", labelled, count),
+        CacheFolder(f"{name}-{how}-{labelled_digest}", 0, labelled),
+        CacheFolder(f"{name}-{UNLABELLED}-{how}-{unlabelled_digest}", labelled, count),
     ]
 
 
@@ -133,8 +135,8 @@ def stored_logits(
     teacher = StoredTeacher(store, manifest, LOGITS, rows)
 
     def read(task: str, indices: np.ndarray) -> np.ndarray:
-        found: np.ndarray = teacher.read(task, indices)["logits"].float().numpy()
-        return found
+        values: np.ndarray = teacher.read(task, indices)["logits"].float().numpy()
+        return values
 
     return {task: partial(read, task) for task in rows}
 
@@ -146,7 +148,7 @@ def confident_rows(data: TrainingData, logits: Mapping[str, LogitsOf], least: fl
         logits: task -> function from (b,) row numbers to the teacher's logits, (b, C).
         least: the probability that the teacher's best class must have.
     """
-    found = {}
+    kept_rows = {}
     for part in data.parts:
         if not has_confidence(part.task):
             continue
@@ -157,5 +159,5 @@ def confident_rows(data: TrainingData, logits: Mapping[str, LogitsOf], least: fl
             probabilities = part.task.type.probabilities(part.task, logits[part.task.name](rows), None)
             assert probabilities is not None, "classes have probabilities"
             kept[rows] = probabilities.max(axis=1) >= least
-        found[part.task.name] = kept
-    return found
+        kept_rows[part.task.name] = kept
+    return kept_rows

@@ -87,9 +87,9 @@ class ValidatedRun:
     @property
     def soft_labelled(self) -> tuple[str, ...]:
         """The names of the tasks whose logits are in their rows, because they have no teacher."""
-        taught = {name for member in self.members for name in member.tasks}
+        taught_tasks = {name for member in self.members for name in member.tasks}
         from_rows = self.settings.supervision == "teacher" and self.teacher_need.logits
-        return tuple(task.name for task in self.tasks if from_rows and task.name not in taught)
+        return tuple(task.name for task in self.tasks if from_rows and task.name not in taught_tasks)
 
     @property
     def manifest(self) -> StoreManifest | None:
@@ -100,8 +100,8 @@ class ValidatedRun:
 def settings_of_student(settings: DistillSettings, student: MultiTaskModel) -> DistillSettings:
     """The settings with the lengths and head sizes of a student that is passed as an object."""
     info = student.info
-    same = ("max_length", "stride", "head_hidden", "dropout")
-    changed = settings.student.model_copy(update={name: getattr(info, name) for name in same})
+    copied_settings = ("max_length", "stride", "head_hidden", "dropout")
+    changed = settings.student.model_copy(update={name: getattr(info, name) for name in copied_settings})
     return settings.model_copy(update={"student": changed})
 
 
@@ -132,8 +132,8 @@ def validate_run(
     """
     stages = settings.resolved_stages()
     if losses is None:
-        found = [loss_class(term.loss) for stage in stages for term in stage.terms.values()]
-        heads = any(loss.teacher_need.logits for loss in found)
+        losses_of_stages = [loss_class(term.loss) for stage in stages for term in stage.terms.values()]
+        heads = any(loss.teacher_need.logits for loss in losses_of_stages)
     else:
         stages = [Stage("", {}, stages[-1].train)]
         heads = any(term.teacher_need.logits for term in losses.values())
@@ -155,7 +155,7 @@ def validate_run(
         )
     teacher_spec = None if from_labels or not teacher_ref else teacher_ref.config.spec
     torch.manual_seed(settings.train.seed)
-    built = [
+    objectives = [
         (
             stage,
             build_objective(
@@ -164,7 +164,7 @@ def validate_run(
         )
         for stage in stages
     ]
-    validated = ValidatedRun(settings, tasks, teacher_ref, spec, built, warnings)
+    validated = ValidatedRun(settings, tasks, teacher_ref, spec, objectives, warnings)
     _require_only_logits(validated)
     if (selection := validated.teacher_need.selection) is not None:
         check_selection(selection, settings)
@@ -185,8 +185,8 @@ def _stored_teacher(teacher: TeacherSpec, store: Path, tasks: list[Task], heads:
         raise UserError("a knowledge store replaces the teacher", hint="pass a store or a model, not both")
     teacher_ref = teacher_of_store(store, teacher, heads)
     if heads and teacher_ref.saved:
-        known = {task.head: task for task in teacher_ref.saved.tasks}
-        require_heads(known, tasks, f"the teacher {teacher_ref.name}")
+        heads_of_teacher = {task.head: task for task in teacher_ref.saved.tasks}
+        require_heads(heads_of_teacher, tasks, f"the teacher {teacher_ref.name}")
     return teacher_ref
 
 

@@ -70,19 +70,19 @@ def verify(place: Path) -> Verified:
 
 def _states(record: Path) -> Mapping[str, str | None]:
     """What is wrong with each file of a record; None for one that is intact."""
-    place = record.parent
+    directory = record.parent
     try:
         content = read_record(record, dict[str, Any])
         if record.name in _ALONE:
             return {record.name: None} if has_check(record) else {}
         if record.name == DIGESTS:
-            damaged = damaged_files(place)
+            damaged = damaged_files(directory)
             return {file: _DAMAGED if file in damaged else None for file in content["files"]}
         if record.name == MANIFEST:
             shards = [check_record(entry, ShardEntry, str(record)) for entry in content["shards"]]
-            return {shard.file: shard.damage(place, digest=True) for shard in shards}
-        wanted: dict[str, str] = content["files"]
-        return {file: _export_state(place / file, digest) for file, digest in wanted.items()}
+            return {shard.file: shard.damage(directory, digest=True) for shard in shards}
+        digests: dict[str, str] = content["files"]
+        return {file: _export_state(directory / file, digest) for file, digest in digests.items()}
     except (UserError, TypeError, KeyError, AttributeError):
         return {record.name: _DAMAGED}
 

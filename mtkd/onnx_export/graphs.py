@@ -55,37 +55,39 @@ class _Graph(nn.Module):
         if self.texts is not None:
             numbers = range(1, self.texts + 1)
             return [f"{name}_{number}" for number in numbers for name in ("input_ids", "attention_mask")]
-        ends = any(isinstance(head, SANHead) for head in self.model.heads.values())
-        types = getattr(self.model.encoder, "reads_token_types", True)
-        optional = {"token_type_ids": types, "text_ends": ends, "second_text": self.side_by_side}
+        reads_ends = any(isinstance(head, SANHead) for head in self.model.heads.values())
+        reads_types = getattr(self.model.encoder, "reads_token_types", True)
+        optional = {"token_type_ids": reads_types, "text_ends": reads_ends, "second_text": self.side_by_side}
         return ["input_ids", "attention_mask", *(name for name, used in optional.items() if used)]
 
     def forward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
         """The logits of every head, in the order of `heads`."""
-        given = dict(zip(self.inputs, arguments, strict=True))
-        inputs = self._joined(given) if self.texts is None else self._separate(given, self.texts)
+        tensors = dict(zip(self.inputs, arguments, strict=True))
+        inputs = self._joined(tensors) if self.texts is None else self._separate(tensors, self.texts)
         need = OutputSpec()
         for head in self.heads:
             need = need | self.model.head_inputs(head)
-        out = self.model.encoder(inputs, need)
-        of_one_text = out
-        if self.side_by_side and out.pooled is not None:  # one text has the first vector
-            of_one_text = replace(out, pooled=out.pooled[:, : self.model.encoder.width])
+        output = self.model.encoder(inputs, need)
+        output_of_one_text = output
+        if self.side_by_side and output.pooled is not None:  # one text has the first vector
+            output_of_one_text = replace(output, pooled=output.pooled[:, : self.model.encoder.width])
         return tuple(
-            self.model.logits(head, inputs, of_one_text if len(self.model.tasks[head].columns) == 1 else out)
+            self.model.logits(
+                head, inputs, output_of_one_text if len(self.model.tasks[head].columns) == 1 else output
+            )
             for head in self.heads
         )
 
-    def _joined(self, given: Mapping[str, Tensor]) -> ModelInputs:
-        ids = given["input_ids"]
-        marks = {name: given[name].bool() for name in ("text_ends", "second_text") if name in given}
-        types = given.get("token_type_ids", torch.zeros_like(ids))
-        mask = given["attention_mask"].bool()
+    def _joined(self, tensors: Mapping[str, Tensor]) -> ModelInputs:
+        ids = tensors["input_ids"]
+        marks = {name: tensors[name].bool() for name in ("text_ends", "second_text") if name in tensors}
+        types = tensors.get("token_type_ids", torch.zeros_like(ids))
+        mask = tensors["attention_mask"].bool()
         return ModelInputs(joined=Tokens(ids, mask, types, marks.get("text_ends"), marks.get("second_text")))
 
-    def _separate(self, given: Mapping[str, Tensor], texts: int) -> ModelInputs:
-        ids = [given[f"input_ids_{number}"] for number in range(1, texts + 1)]
-        masks = [given[f"attention_mask_{number}"].bool() for number in range(1, texts + 1)]
+    def _separate(self, tensors: Mapping[str, Tensor], texts: int) -> ModelInputs:
+        ids = [tensors[f"input_ids_{number}"] for number in range(1, texts + 1)]
+        masks = [tensors[f"attention_mask_{number}"].bool() for number in range(1, texts + 1)]
         zeros = map(torch.zeros_like, ids)
         return ModelInputs(texts=tuple(map(Tokens, ids, masks, zeros)))
 
@@ -120,13 +122,13 @@ def _traced(graph: _Graph) -> ModelProto:
                 graph, example, dynamo=True, dynamic_shapes=((dynamic,) * len(example),), **options
             )
             assert program is not None
-            found: ModelProto = program.model_proto
-            return found
+            model_proto: ModelProto = program.model_proto
+            return model_proto
         # torch.export fixes the length of an LSTM's input to that of the example; this exporter does not, and
         # it writes ONNX's own LSTM instead of a loop over the tokens.
         axes = {name: {0: "batch", 1: f"length_{name[-1]}"} for name in graph.inputs}
-        with tempfile.TemporaryDirectory() as place:
-            file = Path(place) / "graph.onnx"
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory) / "graph.onnx"
             torch.onnx.export(graph, example, str(file), dynamo=False, dynamic_axes=axes, **options)
             return onnx.load(str(file))
 
@@ -137,15 +139,15 @@ def _example(graph: _Graph) -> tuple[Tensor, ...]:
 
     def values(name: str) -> Tensor:
         length = 10 if name.endswith("_2") else 12
-        real = torch.arange(length) < torch.tensor([[length], [length - 3]])
-        last = real & (real.cumsum(1) == real.sum(1, keepdim=True))
+        is_token = torch.arange(length) < torch.tensor([[length], [length - 3]])
+        is_last = is_token & (is_token.cumsum(1) == is_token.sum(1, keepdim=True))
         marks = {
-            "input_ids": torch.full(real.shape, unknown),
-            "attention_mask": real,
-            "text_ends": last | (torch.arange(length) == 4),
-            "second_text": real & (torch.arange(length) > 4),
+            "input_ids": torch.full(is_token.shape, unknown),
+            "attention_mask": is_token,
+            "text_ends": is_last | (torch.arange(length) == 4),
+            "second_text": is_token & (torch.arange(length) > 4),
         }
-        return marks.get(name.removesuffix("_1").removesuffix("_2"), torch.zeros(real.shape)).long()
+        return marks.get(name.removesuffix("_1").removesuffix("_2"), torch.zeros(is_token.shape)).long()
 
     return tuple(map(values, graph.inputs))
 
@@ -167,7 +169,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-def write_graphs(graphs: Mapping[int | None, ModelProto], place: Path) -> list[dict[str, Any]]:
+def write_graphs(graphs: Mapping[int | None, ModelProto], directory: Path) -> list[dict[str, Any]]:
     """Write graphs to a directory, with all their weights in one file; equal tensors are written once.
 
     Returns:
@@ -175,9 +177,9 @@ def write_graphs(graphs: Mapping[int | None, ModelProto], place: Path) -> list[d
     """
     import onnx
 
-    known: dict[bytes, tuple[int, int]] = {}
-    found = []
-    with open(place / WEIGHTS, "wb") as weights:
+    written: dict[bytes, tuple[int, int]] = {}
+    entries = []
+    with open(directory / WEIGHTS, "wb") as weights:
         for texts, original in graphs.items():
             graph = onnx.ModelProto()
             graph.CopyFrom(original)
@@ -186,15 +188,15 @@ def write_graphs(graphs: Mapping[int | None, ModelProto], place: Path) -> list[d
                 if len(content) < _EXTERNAL:
                     continue
                 key = hashlib.sha256(content).digest()
-                if key not in known:
+                if key not in written:
                     weights.write(bytes(-weights.tell() % _ALIGNMENT))
-                    known[key] = weights.tell(), len(content)
+                    written[key] = weights.tell(), len(content)
                     weights.write(content)
-                _refer(tensor, *known[key])
+                _refer(tensor, *written[key])
             file = "model.onnx" if texts is None else f"model-{texts}-text{'s' * (texts > 1)}.onnx"
-            onnx.save(graph, str(place / file))
-            found.append({"file": file, "texts": texts})
-    return found
+            onnx.save(graph, str(directory / file))
+            entries.append({"file": file, "texts": texts})
+    return entries
 
 
 def _refer(tensor: Any, offset: int, length: int) -> None:

@@ -44,8 +44,8 @@ def quantise(graph: ModelProto, kept: Sequence[str], *, reduce_range: bool) -> M
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)  # it suggests steps that were done by the exporter
     try:
-        with tempfile.TemporaryDirectory() as place:
-            file = Path(place) / "graph.onnx"
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory) / "graph.onnx"
             quantize_dynamic(
                 copied,
                 file,
@@ -62,8 +62,10 @@ def quantise(graph: ModelProto, kept: Sequence[str], *, reduce_range: bool) -> M
 
 def lacks_vnni() -> bool:
     """True if this processor lacks an instruction for products of int8 vectors (VNNI, or Arm's)."""
-    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return not any(found.get(name) for name in ("avx512_vnni", "avx_vnni", "amx_int8", "dotprod", "asimddp"))
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return not any(
+        capabilities.get(name) for name in ("avx512_vnni", "avx_vnni", "amx_int8", "dotprod", "asimddp")
+    )
 
 
 def _copy_shared_weights(graph: GraphProto) -> None:
@@ -108,7 +110,7 @@ def _quantise_tables(graph: GraphProto) -> None:
                 helper.make_node("Gather", [f"{name}.scales", ids], [f"{out}.scales"], f"{out}.row_scales"),
                 helper.make_node("Mul", [f"{out}.cast", f"{out}.scales"], [out], f"{out}.scaled"),
             ]
-    nodes = [made for node in graph.node for made in replaced.get(id(node), [node])]
+    nodes = [new_node for node in graph.node for new_node in replaced.get(id(node), [node])]
     del graph.node[:]
     graph.node.extend(nodes)
 
@@ -118,15 +120,15 @@ def _gathers_rows(node: NodeProto) -> bool:
     return node.op_type == "Gather" and axis == 0
 
 
-def _nodes_of(graph: GraphProto, kept: Sequence[str]) -> Iterator[NodeProto]:
-    """The nodes with weights of the parts `kept`; the last layers are the last third outside the heads."""
+def _nodes_of(graph: GraphProto, fp32_parts: Sequence[str]) -> Iterator[NodeProto]:
+    """The nodes with weights of these parts; the last layers are the last third outside the heads."""
     weights = {tensor.name for tensor in graph.initializer}
     nodes = [n for n in graph.node if n.op_type in _QUANTISED and weights & set(n.input)]
-    if "heads" in kept:
+    if "heads" in fp32_parts:
         yield from filter(_of_head, nodes)
-    if "last layers" in kept:
-        others = [node for node in nodes if not _of_head(node)]
-        yield from others[len(others) * 2 // 3 :]
+    if "last layers" in fp32_parts:
+        body_nodes = [node for node in nodes if not _of_head(node)]
+        yield from body_nodes[len(body_nodes) * 2 // 3 :]
 
 
 def _of_head(node: NodeProto) -> bool:

@@ -40,21 +40,21 @@ def check_parity(model: MultiTaskModel, exported: OnnxModel) -> float:
         for rows in random_rows(task, model):
             expected = expected_logits(model, task, rows)
             indices = np.arange(len(rows))
-            found = exported.run(pad_rows(exported.reader, rows.texts, indices), task.head)
-            apart = [
+            batched = exported.run(pad_rows(exported.reader, rows.texts, indices), task.head)
+            logits_alone = [
                 exported.run(pad_rows(exported.reader, rows.texts, indices[row : row + 1]), task.head)[0]
                 for row in indices
             ]
             padding = max(
-                float(np.abs(logits[..., : one.shape[-1]] - one).max())
-                for logits, one in zip(found, apart, strict=True)
+                float(np.abs(together[..., : alone.shape[-1]] - alone).max())
+                for together, alone in zip(batched, logits_alone, strict=True)
             )
-            difference = float(np.abs(found - expected).max())
+            difference = float(np.abs(batched - expected).max())
             largest = max(largest, difference, padding)
             if not largest <= TOLERANCE:  # NaN, too
-                what = "padding changes its logits" if padding > TOLERANCE else "its logits differ"
+                failure = "padding changes its logits" if padding > TOLERANCE else "its logits differ"
                 raise UserError(
-                    f"the export of {task.name!r} failed: {what} by up to {largest:.2g} at "
+                    f"the export of {task.name!r} failed: {failure} by up to {largest:.2g} at "
                     f"{exported.reader.lengths(rows.texts).max()} tokens",
                     expected=f"at most {TOLERANCE:g}",
                     hint="nothing was written; export the model with another version of torch or onnxruntime",
@@ -67,8 +67,8 @@ def expected_logits(model: MultiTaskModel, task: Task, rows: Encoded) -> np.ndar
     with torch.inference_mode():
         logits = model(batch.inputs, task.head).logits
     assert logits is not None
-    found: np.ndarray = logits.float().numpy()
-    return found
+    array: np.ndarray = logits.float().numpy()
+    return array
 
 
 def random_rows(task: Task, model: MultiTaskModel) -> Iterator[Encoded]:

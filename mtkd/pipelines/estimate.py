@@ -27,39 +27,39 @@ class TimeEstimate:
     bytes: int
 
 
-def estimate_steps(steps: Sequence[Step], wanted: Collection[str]) -> dict[str, TimeEstimate]:
+def estimate_steps(steps: Sequence[Step], requested: Collection[str]) -> dict[str, TimeEstimate]:
     """Estimate steps that train or evaluate, from a few batches of the rows that they would read.
 
     A step that reads the output of a step without an estimate has none either, unless that output exists.
 
     Args:
         steps: all steps, in an order in which they can run.
-        wanted: the names of those to estimate.
+        requested: the names of those to estimate.
 
     Raises:
         UserError: the error of a step.
     """
-    found: dict[str, TimeEstimate] = {}
+    estimates: dict[str, TimeEstimate] = {}
     with tempfile.TemporaryDirectory(prefix="mtkd-") as folder:
         moved = {step.name: step for step in move_steps(steps, folder)}
-        for real in steps:
-            step = moved[real.name]
-            needed = [Path(moved[need].out) for need in step.needs]
+        for original_step in steps:
+            step = moved[original_step.name]
+            needed_paths = [Path(moved[needed_step].out) for needed_step in step.needs]
             Path(step.out).parent.mkdir(parents=True, exist_ok=True)
-            if step.name not in wanted and Path(real.out).exists():
-                Path(step.out).symlink_to(Path(real.out).absolute())
-            elif step.command in _TIMED and all(path.exists() for path in needed):
+            if step.name not in requested and Path(original_step.out).exists():
+                Path(step.out).symlink_to(Path(original_step.out).absolute())
+            elif step.command in _TIMED and all(path.exists() for path in needed_paths):
                 say(f"timing a few batches of {step.name} ...")
                 with naming_step(step.name):
-                    found[step.name] = _try_out(step, moved)
-    return found
+                    estimates[step.name] = _time_few_batches(step, moved)
+    return estimates
 
 
-def _try_out(step: Step, moved: Mapping[str, Step]) -> TimeEstimate:
+def _time_few_batches(step: Step, moved: Mapping[str, Step]) -> TimeEstimate:
     steps = total_of_stages(Path(moved[step.steps_of].out), "steps") if step.steps_of else None
-    started, unseen, quiet = time.monotonic(), io.StringIO(), is_quiet()
+    started, output, quiet = time.monotonic(), io.StringIO(), is_quiet()
     try:
-        with trial_run() as trial, contextlib.redirect_stdout(unseen), contextlib.redirect_stderr(unseen):
+        with trial_run() as trial, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             execute(step.command, [*step.words(steps), "--quiet"])
     finally:
         set_quiet(quiet)

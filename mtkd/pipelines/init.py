@@ -91,21 +91,21 @@ def init_pipeline(
         raise UserError(
             f"`validation_fraction={validation_fraction}` is not valid", expected="a number between 0 and 1"
         )
-    names = [str(each) for each in ([data] if isinstance(data, str | Path) else data)]
-    parts, more = read_parts(names, validation, unlabelled)
-    inputs = {part.path.resolve() for part in (*parts.values(), *more) if part.path}
-    guess = _guess(parts, columns, label, kind)
-    for part in more:
+    names = [str(item) for item in ([data] if isinstance(data, str | Path) else data)]
+    splits, others = read_parts(names, validation, unlabelled)
+    inputs = {part.path.resolve() for part in (*splits.values(), *others) if part.path}
+    guess = _guess(splits, columns, label, kind)
+    for part in others:
         labels = guess.label in part.raw.table.column_names
         if labels and not pc.all(without_label(part.raw.table[guess.label], guess.kind)).as_py():
             raise UserError(
-                f"{part.raw.path} and {parts['train'].raw.path} both hold labelled rows",
+                f"{part.raw.path} and {splits['train'].raw.path} both hold labelled rows",
                 hint="name the validation rows with `validation=FILE`, or call their file validation or dev",
             )
     task = _task(_name(name, names), guess)
-    texts = [part for part in (parts.pop(UNLABELLED, None), *more) if part]
+    texts = [part for part in (splits.pop(UNLABELLED, None), *others) if part]
     notes: list[str] = []
-    for split, part in [*parts.items(), *((UNLABELLED, part) for part in texts)]:
+    for split, part in [*splits.items(), *((UNLABELLED, part) for part in texts)]:
         _check(task, split, part)
         empty = sum(pc.sum(is_blank(part.raw.table[name])).as_py() or 0 for name in task.columns)
         notes += [f"{counted(empty, 'empty text')} in the {split} rows"] if empty else []
@@ -115,37 +115,40 @@ def init_pipeline(
         notes.append(f"the label could also be {', '.join(map(repr, guess.other_labels))}: `label=COLUMN`")
     if task.kind == "classify" and kind is None and all(name.isdigit() for name in guess.labels):
         notes.append(f"the numbers in {guess.label!r} are taken for classes: `kind=regress` for scores")
-    train = parts["train"].raw.table
-    gone = without_label(train[guess.label], guess.kind)
-    if rows := pc.sum(gone).as_py():
+    train = splits["train"].raw.table
+    lacks_label = without_label(train[guess.label], guess.kind)
+    if rows := pc.sum(lacks_label).as_py():
         notes.append(f"{counted(rows, 'training row')} without a label: text for the student")
-        texts.append(Part.of(train.filter(gone).drop_columns([guess.label])))
-        parts["train"] = Part.of(train := train.filter(pc.invert(gone)))
-    if task.kind == "classify" and guess.label not in parts["train"].class_names:
+        texts.append(Part.of(train.filter(lacks_label).drop_columns([guess.label])))
+        splits["train"] = Part.of(train := train.filter(pc.invert(lacks_label)))
+    if task.kind == "classify" and guess.label not in splits["train"].class_names:
         trained = set(label_texts(train[guess.label]).to_pylist())
         for unseen in [text for text in guess.labels if text not in trained][:3]:
             notes.append(f"the label {unseen!r} is in validation rows, but in no training row: a typo?")
-    if "validation" not in parts:
-        held = _held_out(train, guess, validation_fraction)
-        rows = pc.sum(held).as_py()
+    if "validation" not in splits:
+        held_out = _held_out(train, guess, validation_fraction)
+        rows = pc.sum(held_out).as_py()
         notes.append(f"no validation rows: {rows:,} of {counted(len(train), 'training row')} are split off")
-        parts |= {"train": Part.of(train.filter(pc.invert(held))), "validation": Part.of(train.filter(held))}
-    return _write(Path(out), task, parts, texts, notes, inputs, overwrite)
+        splits |= {
+            "train": Part.of(train.filter(pc.invert(held_out))),
+            "validation": Part.of(train.filter(held_out)),
+        }
+    return _write(Path(out), task, splits, texts, notes, inputs, overwrite)
 
 
-def _guess(parts: Mapping[str, Part], columns: Sequence[str], label: str | None, kind: str | None) -> Guess:
+def _guess(splits: Mapping[str, Part], columns: Sequence[str], label: str | None, kind: str | None) -> Guess:
     """The guess from training and validation rows, whose labels may differ."""
-    train = parts["train"]
+    train = splits["train"]
     tables = [train.raw.table]
     names = tables[0].column_names
-    if (other := parts.get("validation")) and set(names) <= set(other.raw.table.column_names):
-        tables.append(other.raw.table.select(names))
+    if (validation := splits.get("validation")) and set(names) <= set(validation.raw.table.column_names):
+        tables.append(validation.raw.table.select(names))
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException:
         table = tables[0]
-    given = {"columns": columns, "label": label, "kind": kind, "class_names": train.class_names}
-    return guess_task(table, train.raw.path, **given)  # type: ignore[arg-type]
+    hints = {"columns": columns, "label": label, "kind": kind, "class_names": train.class_names}
+    return guess_task(table, train.raw.path, **hints)  # type: ignore[arg-type]
 
 
 def _task(name: str, guess: Guess) -> Task:
@@ -154,20 +157,20 @@ def _task(name: str, guess: Guess) -> Task:
     return check_task(replace(task, metrics=task.type.default_metrics))
 
 
-def _name(given: str | None, names: Sequence[str]) -> str:
+def _name(requested: str | None, names: Sequence[str]) -> str:
     """The name of the task: the one that is given, or that of the file, its directory or the data set."""
-    if given in TASKS:
-        raise UserError(f"`name={given}` is a built-in task", hint="choose another name")
-    if given is not None and not is_name(given):
-        raise UserError(f"`name={given}` cannot be the name of a task", expected=A_NAME)
-    if given is not None:
-        return given
+    if requested in TASKS:
+        raise UserError(f"`name={requested}` is a built-in task", hint="choose another name")
+    if requested is not None and not is_name(requested):
+        raise UserError(f"`name={requested}` cannot be the name of a task", expected=A_NAME)
+    if requested is not None:
+        return requested
     path = Path(names[0].partition(":")[0])
     stem = path.name.split(".")[0]
     stem = path.resolve().parent.name if role_of(stem) or stem.lower() == "data" else stem
-    plain = re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")
-    plain = plain if plain[:1].isalpha() else f"task-{plain}".strip("-")
-    return f"{plain}-own" if plain in TASKS else plain
+    name = re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")
+    name = name if name[:1].isalpha() else f"task-{name}".strip("-")
+    return f"{name}-own" if name in TASKS else name
 
 
 def _check(task: Task, split: str, part: Part) -> None:
@@ -195,7 +198,7 @@ def _held_out(table: pa.Table, guess: Guess, fraction: float) -> pa.Array:
 def _write(
     out: Path,
     task: Task,
-    parts: Mapping[str, Part],
+    splits: Mapping[str, Part],
     texts: Sequence[Part],
     notes: Sequence[str],
     inputs: Collection[Path],
@@ -204,7 +207,7 @@ def _write(
     """Write the task file, the pipeline, and the rows that are in no file of their own."""
     contents: dict[Path, bytes] = {}
 
-    def place(split: str, part: Part) -> str:
+    def path_of_split(split: str, part: Part) -> str:
         """The file of a split, relative to `out` if it is in or beside it."""
         if part.path is not None:
             near = os.path.relpath(part.path.resolve(), out.resolve())
@@ -214,28 +217,30 @@ def _write(
         contents[out / f"{task.name}-{split}.parquet"] = sink.getvalue().to_pybytes()
         return f"{task.name}-{split}.parquet"
 
-    files = {split: place(split, part) for split, part in parts.items()}
-    more = [place(f"{UNLABELLED}-{n}" if n else UNLABELLED, part) for n, part in enumerate(texts)]
+    files = {split: path_of_split(split, part) for split, part in splits.items()}
+    unlabelled_files = [
+        path_of_split(f"{UNLABELLED}-{n}" if n else UNLABELLED, part) for n, part in enumerate(texts)
+    ]
     task_file, pipeline = out / f"{task.name}.toml", out / PIPELINE
-    if read := [path for path in contents if path.resolve() in inputs]:
+    if overwritten_inputs := [path for path in contents if path.resolve() in inputs]:
         raise UserError(
-            f"{read[0]} would be overwritten with some of its own rows",
+            f"{overwritten_inputs[0]} would be overwritten with some of its own rows",
             hint="choose another directory with `out`",
         )
     contents[task_file] = task_text(task, files).encode()
-    contents[pipeline] = pipeline_text(task, parts["train"].raw.table, more).encode()
+    contents[pipeline] = pipeline_text(task, splits["train"].raw.table, unlabelled_files).encode()
     # A file with this content is from the same call, which was killed.
-    there = [path for path, raw in contents.items() if path.exists() and path.read_bytes() != raw]
-    if there and not overwrite:
+    replaced_files = [path for path, raw in contents.items() if path.exists() and path.read_bytes() != raw]
+    if replaced_files and not overwrite:
         raise UserError(
-            f"{', '.join(map(str, there))} would be replaced",
+            f"{', '.join(map(str, replaced_files))} would be replaced",
             hint="choose another directory with `out`, or replace them with `overwrite=True`",
         )
     with locked(out):
         for path, raw in contents.items():
             with atomic_path(path) as temporary:
                 temporary.write_bytes(raw)
-    rows = {split: len(part.raw.table) for split, part in parts.items()}
+    rows = {split: len(part.raw.table) for split, part in splits.items()}
     if texts:
         rows[UNLABELLED] = sum(len(part.raw.table) for part in texts)
     return InitResult(task, pipeline, task_file, rows, tuple(notes))

@@ -54,34 +54,34 @@ def read_parts(
         UserError: a file does not exist or cannot be read, two files have the same role, or none is for
             training.
     """
-    found: dict[str, Part] = {}
-    more: list[Part] = []
+    splits: dict[str, Part] = {}
+    others: list[Part] = []
     if len(names) == 1 and not Path(names[0]).exists() and not _is_file_name(names[0]):
-        found = _hub(names[0])
+        splits = _hub(names[0])
     elif len(names) == 1:
-        found["train"] = _file(Path(names[0]))
+        splits["train"] = _file(Path(names[0]))
     else:
         for path in map(Path, names):
             role = role_of(path.stem)
-            if role is None and "train" in found:
-                more.append(_file(path))
+            if role is None and "train" in splits:
+                others.append(_file(path))
             else:
-                _add(found, role or "train", _file(path))
+                _add(splits, role or "train", _file(path))
     if validation:
-        _add(found, "validation", _file(Path(validation)))
-    more += [_file(Path(path)) for path in unlabelled]
-    if "train" not in found:
+        _add(splits, "validation", _file(Path(validation)))
+    others += [_file(Path(path)) for path in unlabelled]
+    if "train" not in splits:
         raise UserError(f"none of {', '.join(names)} is for training", hint="name the training file, too")
-    return found, more
+    return splits, others
 
 
-def _add(found: dict[str, Part], role: str, part: Part) -> None:
-    if role in found:
+def _add(splits: dict[str, Part], role: str, part: Part) -> None:
+    if role in splits:
         raise UserError(
-            f"{found[role].raw.path} and {part.raw.path} both look like {role} rows",
+            f"{splits[role].raw.path} and {part.raw.path} both look like {role} rows",
             hint="name one of them, or make one file of them",
         )
-    found[role] = part
+    splits[role] = part
 
 
 def role_of(stem: str) -> str | None:
@@ -112,8 +112,8 @@ def _file(path: Path) -> Part:
 def _hub(name: str) -> dict[str, Part]:
     from tasks.hub_data import fetch_splits
 
-    found: dict[str, Part] = {}
+    splits: dict[str, Part] = {}
     for split, (table, class_names) in fetch_splits(name).items():
         if role := role_of(split):
-            _add(found, role, Part(RawTable(table, f"hub:{name}/{split}"), None, class_names))
-    return found
+            _add(splits, role, Part(RawTable(table, f"hub:{name}/{split}"), None, class_names))
+    return splits

@@ -119,11 +119,11 @@ def pipeline_text(task: Task, train: pa.Table, unlabelled: Sequence[str]) -> str
 
 def _max_length(task: Task, train: pa.Table) -> int:
     """The number of tokens that 95% of the rows do not exceed, estimated from their words."""
-    words = sum(
+    word_counts = sum(
         pc.list_value_length(pc.utf8_split_whitespace(train[name].cast(pa.string()))).to_numpy()
         for name in task.columns
     )
-    tokens = float(np.nanpercentile(words, 95)) * _TOKENS_PER_WORD + _SPECIAL
+    tokens = float(np.nanpercentile(word_counts, 95)) * _TOKENS_PER_WORD + _SPECIAL
     shortest, longest = _SPAN_LENGTHS if task.type.predicts_spans else _LENGTHS
     return min(longest, max(shortest, 16 * math.ceil(tokens / 16)))
 

@@ -34,11 +34,11 @@ def input_files(step: Step) -> list[Path]:
     Raises:
         UserError: a file or directory does not exist, or a task is unknown.
     """
-    found = {path: None for key, value in step.raw.items() for path in _named(step, key, value)}
-    return sorted(path for path in found if path.is_file())
+    paths = {path: None for key, value in step.raw.items() for path in _files_of_option(step, key, value)}
+    return sorted(path for path in paths if path.is_file())
 
 
-def _named(step: Step, key: str, value: Any) -> Iterable[Path]:
+def _files_of_option(step: Step, key: str, value: Any) -> Iterable[Path]:
     if key in _WRITTEN or (key == "model" and str(value).startswith("http")):  # an endpoint
         return []
     texts = [text for text in _texts(value) if not text.startswith("@") and text != ""]
@@ -55,10 +55,10 @@ def _named(step: Step, key: str, value: Any) -> Iterable[Path]:
     if key == "unlabelled":
         return [path for text in texts for path in _unlabelled(text)]
     param = parameters(find_command(step.command))[key]
-    must = key in _DIRECTORIES or (isinstance(param.type, click.Path) and key not in _MODELS)
-    if not must and key not in _MODELS:
+    must_exist = key in _DIRECTORIES or (isinstance(param.type, click.Path) and key not in _MODELS)
+    if not must_exist and key not in _MODELS:
         return []
-    return [path for text in texts for path in _existing(key, text, must)]
+    return [path for text in texts for path in _files_at(key, text, must_exist)]
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -66,25 +66,25 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        for part in value:
-            yield from _texts(part)
+        for item in value:
+            yield from _texts(item)
     elif isinstance(value, str):
-        yield from (part.rpartition("=")[2].strip() for part in local(value).split(","))
+        yield from (item.rpartition("=")[2].strip() for item in local(value).split(","))
 
 
 def _tasks(step: Step) -> list[Task]:
     """The step's tasks; of a model's own tasks, those that are known without it."""
-    words = _texts(step.raw.get("tasks", step.raw.get("task", [])))
+    names = _texts(step.raw.get("tasks", step.raw.get("task", [])))
     trains = step.command in ("refine", "distill") or step.command.startswith(("augment", "store"))
-    return [task for word in words if trains or word.endswith(".toml") for task in resolve(word)]
+    return [task for name in names if trains or name.endswith(".toml") for task in resolve(name)]
 
 
-def _task_files(step: Step, words: Iterable[str]) -> Iterator[Path]:
+def _task_files(step: Step, names: Iterable[str]) -> Iterator[Path]:
     """Task files and the files that they name."""
-    yield from (Path(word) for word in words if word.endswith(".toml"))
-    given = [text for text in _texts(step.raw.get("data", [])) if Path(text).is_dir()]
+    yield from (Path(name) for name in names if name.endswith(".toml"))
+    data_directories = [text for text in _texts(step.raw.get("data", [])) if Path(text).is_dir()]
     for task in _tasks(step):
-        for root in (*map(Path, given), None):
+        for root in (*map(Path, data_directories), None):
             yield from matching_files([*map(glob.escape, task.files.values()), *task.unlabelled], root)
 
 
@@ -104,19 +104,19 @@ def _plain(name: str) -> str:
 
 def _unlabelled(text: str) -> list[Path]:
     """The files that a pattern matches; none for the name of a split."""
-    found = matching_files([text], Path())
-    if not found and (suffix_of(Path(text)) or "/" in text or "*" in text):
+    files = matching_files([text], Path())
+    if not files and (suffix_of(Path(text)) or "/" in text or "*" in text):
         raise _missing("unlabelled", text)
-    return found
+    return files
 
 
-def _existing(key: str, text: str, must: bool) -> list[Path]:
+def _files_at(key: str, text: str, must_exist: bool) -> list[Path]:
     """A file, or the files of a model, corpus or store; a name on the hub stays as it is."""
     path = Path(text)
     if path.is_dir():
         return [file for pattern in _OF_MODELS for file in path.glob(pattern)]
     is_path = path.is_absolute() or text.startswith(".") or ("/" in text and Path(path.parts[0]).exists())
-    if not path.exists() and (must or is_path):
+    if not path.exists() and (must_exist or is_path):
         raise _missing(key, text)
     return [path]
 
@@ -134,15 +134,15 @@ class Digests:
         known: path -> [size, time of the last change, digest], of an earlier call.
     """
 
-    def __init__(self, known: dict[str, list[Any]]):
-        self._known, self.current = known, dict[str, list[Any]]()
+    def __init__(self, recorded: dict[str, list[Any]]):
+        self._recorded, self.current = recorded, dict[str, list[Any]]()
 
     def of(self, path: Path) -> str:
         """The digest of a file's bytes."""
         key, about = as_url(str(path)), path.stat()
         stamp = [about.st_size, about.st_mtime_ns]
         if key not in self.current:
-            before = self._known.get(key, [])
-            self.current[key] = before if before[:2] == stamp else [*stamp, digest_file(path)]
+            record = self._recorded.get(key, [])
+            self.current[key] = record if record[:2] == stamp else [*stamp, digest_file(path)]
         digest: str = self.current[key][2]
         return digest

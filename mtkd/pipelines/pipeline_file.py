@@ -89,11 +89,11 @@ def load_steps(values: dict[str, Any], settings: Mapping[str, Any], name: str) -
     if not tables or not isinstance(tables, dict):
         raise UserError("the pipeline has no steps", expected="tables such as [steps.teacher]")
     common = {key: values[key] for key in COMMON if key in values}
-    found: dict[str, Step] = {}
+    steps_by_name: dict[str, Step] = {}
     for step_name, table in tables.items():
         with naming_step(step_name):
-            found |= {step.name: step for step in _expanded(step_name, table, common, out)}
-    return _ordered({step.name: _resolved(step, found) for step in found.values()}), Path(out)
+            steps_by_name |= {step.name: step for step in _expanded(step_name, table, common, out)}
+    return _ordered({step.name: _resolved(step, steps_by_name) for step in steps_by_name.values()}), Path(out)
 
 
 def move_steps(steps: Iterable[Step], folder: str) -> list[Step]:
@@ -129,58 +129,58 @@ def _expanded(name: str, table: Any, common: Mapping[str, Any], out: str) -> Ite
         )
     for key, value in table.items():
         values = list(value.values()) if isinstance(value, dict) else [value]
-        parts = [part for one in values for part in (one if isinstance(one, list) else [one])]
+        items = [item for listed in values for item in (listed if isinstance(listed, list) else [listed])]
         if key in ("out", "title", "json") and not isinstance(value, str | None):
             raise UserError(f"{key} = {brief(value)} is not valid", expected="text")
-        if key != "set" and not all(isinstance(part, str | int | float | None) for part in parts):
+        if key != "set" and not all(isinstance(item, str | int | float | None) for item in items):
             raise UserError(
                 f"{key} = {brief(value)} is not valid",
                 expected="text, a number, true, false, or a list or table of these",
             )
-    given = {key: value for key, value in table.items() if value is not None}
-    own = {key: value for key, value in given.items() if key not in ("command", "title")}
+    present = {key: value for key, value in table.items() if value is not None}
+    own_options = {key: value for key, value in present.items() if key not in ("command", "title")}
     command = find_command(table["command"])
-    known = parameters(command)
-    for key in own:
-        if key not in known:
+    allowed = parameters(command)
+    for key in own_options:
+        if key not in allowed:
             hint = "`mtkd run` itself chooses overwrite, resume and quiet"
-            raise unknown(f"option of `mtkd {table['command']}`:", key, known, hint=hint)
-    options = _common_options(table["command"], known, common, own) | own
-    if "set" in known:
-        options["set"] = _settings(table["command"], common, own.get("set", {}))
+            raise unknown(f"option of `mtkd {table['command']}`:", key, allowed, hint=hint)
+    options = _common_options(table["command"], allowed, common, own_options) | own_options
+    if "set" in allowed:
+        options["set"] = _settings(table["command"], common, own_options.get("set", {}))
     title = str(table.get("title", name))
     tasks = common.get("tasks")
-    if "task" in known and known["task"].required and "task" not in own and tasks:
+    if "task" in allowed and allowed["task"].required and "task" not in own_options and tasks:
         for word in task_words(tasks if isinstance(tasks, str) else ",".join(tasks)):
             (task,) = resolve(word)
-            place = f"{name}/{task.name}"
-            of_task = title.replace("{task}", task.name) if "{task}" in title else f"{title} ({task.name})"
-            more = {"out": f"{own['out']}/{task.name}"} if "out" in own else {}
-            yield Step.of(place, of_task, table["command"], options | {"task": word} | more, out)
+            step_name = f"{name}/{task.name}"
+            step_title = title.replace("{task}", task.name) if "{task}" in title else f"{title} ({task.name})"
+            own_output = {"out": f"{own_options['out']}/{task.name}"} if "out" in own_options else {}
+            yield Step.of(step_name, step_title, table["command"], options | {"task": word} | own_output, out)
         return
     yield Step.of(name, title, table["command"], options, out)
 
 
 def _common_options(
-    command: str, known: Collection[str], common: Mapping[str, Any], own: Mapping[str, Any]
+    command: str, allowed: Collection[str], common: Mapping[str, Any], own_options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The options of a step that the file sets for all steps."""
-    names: dict[str, str | None] = {key: key for key in COMMON if key in known}
+    names: dict[str, str | None] = {key: key for key in COMMON if key in allowed}
     names |= _MEANS.get(command, {})
-    if "text" in own:  # plain text has no tasks
+    if "text" in own_options:  # plain text has no tasks
         names = {key: names[key] for key in names if key not in ("data", "tasks", "limit")}
-    found = {key: common[other] for key, other in names.items() if other and other in common}
-    if command == "export" and "data" not in found | dict(own):  # it scores rows only if they are named
-        found.pop("limit", None)
-    return found
+    options = {key: common[other] for key, other in names.items() if other and other in common}
+    if command == "export" and "data" not in options | dict(own_options):  # only then it scores rows
+        options.pop("limit", None)
+    return options
 
 
-def _settings(command: str, common: Mapping[str, Any], own: Any) -> dict[str, Any]:
+def _settings(command: str, common: Mapping[str, Any], own_settings: Any) -> dict[str, Any]:
     """The settings of a step: dotted key -> value, from tables in any form."""
-    if not isinstance(own, dict):
-        raise UserError(f"set = {own!r}", expected="a table, such as set.train.lr = 1e-4")
+    if not isinstance(own_settings, dict):
+        raise UserError(f"set = {own_settings!r}", expected="a table, such as set.train.lr = 1e-4")
     shared = {key: common["precision"] for key in _PRECISION.get(command, ()) if "precision" in common}
-    return shared | dict(_dotted(own))
+    return shared | dict(_dotted(own_settings))
 
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -196,23 +196,23 @@ def _resolved(step: Step, steps: Mapping[str, Step]) -> Step:
     needs: dict[str, None] = {}
 
     def path(reference: re.Match[str]) -> str:
-        found, place = _find(reference[1], steps)
-        needs.update(dict.fromkeys(found))
-        return place
+        referenced, output = _find(reference[1], steps)
+        needs.update(dict.fromkeys(referenced))
+        return output
 
     def visit(value: Any) -> Any:
         if isinstance(value, str):
             return _REFERENCE.sub(path, value)
         if isinstance(value, dict):
-            return {key: visit(part) for key, part in value.items()}
-        return [visit(part) for part in value] if isinstance(value, list) else value
+            return {key: visit(item) for key, item in value.items()}
+        return [visit(item) for item in value] if isinstance(value, list) else value
 
     with naming_step(step.name):
         options = {key: visit(value) for key, value in step.options.items()}
         if step.steps_of:
             if step.steps_of not in steps or steps[step.steps_of].command not in TRAINS:
-                known = [name for name, other in steps.items() if other.command in TRAINS]
-                raise unknown("step that trains in `steps`:", step.steps_of, known)
+                training_steps = [name for name, other in steps.items() if other.command in TRAINS]
+                raise unknown("step that trains in `steps`:", step.steps_of, training_steps)
             options["steps"] = step.options["steps"]
     return replace(step, options=options, raw=step.options, needs=tuple(needs))
 
@@ -231,17 +231,17 @@ def _find(reference: str, steps: Mapping[str, Step]) -> tuple[list[str], str]:
 
 def _ordered(steps: Mapping[str, Step]) -> list[Step]:
     """The steps in the order of the file, each after those that it needs."""
-    done: dict[str, Step] = {}
+    ordered: dict[str, Step] = {}
 
-    def add(name: str, before: tuple[str, ...]) -> None:
-        if name in before:
-            cycle = (*before[before.index(name) :], name)
+    def add(name: str, needed_by: tuple[str, ...]) -> None:
+        if name in needed_by:
+            cycle = (*needed_by[needed_by.index(name) :], name)
             raise UserError(f"the steps need each other: {' needs '.join(map(repr, cycle))}")
-        if name not in done:
-            for need in steps[name].needs:
-                add(need, (*before, name))
-            done[name] = steps[name]
+        if name not in ordered:
+            for needed in steps[name].needs:
+                add(needed, (*needed_by, name))
+            ordered[name] = steps[name]
 
     for name in steps:
         add(name, ())
-    return list(done.values())
+    return list(ordered.values())

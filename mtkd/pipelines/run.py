@@ -128,15 +128,15 @@ class _Runner:
         self.steps = {step.name: step for step in steps}
         self.file, self.overwrite = out / RECORD_FILE, overwrite
         hint = "run all steps again with `overwrite=True`"
-        before = read_record(self.file, _Recorded, hint=hint) if self.file.is_file() else _Recorded()
-        self.records: dict[str, Any] = dict(before.steps)
-        self.digests = Digests({path: list(known) for path, known in before.files.items()})
+        recorded = read_record(self.file, _Recorded, hint=hint) if self.file.is_file() else _Recorded()
+        self.records: dict[str, Any] = dict(recorded.steps)
+        self.digests = Digests({path: list(record) for path, record in recorded.files.items()})
         self.inputs: dict[str, dict[str, str]] = {}
         outputs: dict[str, str] = {}
         for step in steps:
             with naming_step(step.name):
-                if other := outputs.get(step.out):
-                    raise UserError(f"it writes {step.out}, as the step {other!r} does")
+                if same_output := outputs.get(step.out):
+                    raise UserError(f"it writes {step.out}, as the step {same_output!r} does")
                 check_step(step)
                 files = input_files(step)
                 self.inputs[step.name] = {as_url(str(path)): self.digests.of(path) for path in files}
@@ -144,17 +144,19 @@ class _Runner:
 
     def plan(self, estimate: bool) -> list[StepResult]:
         """What would run."""
-        again: list[str] = []
+        rerun: list[str] = []
         results = []
         for step in self.steps.values():
-            results.append(self._result(step, self._reason(step, again), again))
-            again += [step.name] if results[-1].reason else []
+            results.append(self._result(step, self._reason(step, rerun), rerun))
+            rerun += [step.name] if results[-1].reason else []
         if not estimate:
             return results
-        wanted = [result.name for result in results if result.reason and result.seconds is None]
-        found = estimate_steps(list(self.steps.values()), wanted)
+        requested = [result.name for result in results if result.reason and result.seconds is None]
+        estimates = estimate_steps(list(self.steps.values()), requested)
         return [
-            replace(result, **vars(found[result.name]), estimated=True) if result.name in found else result
+            replace(result, **vars(estimates[result.name]), estimated=True)
+            if result.name in estimates
+            else result
             for result in results
         ]
 
@@ -172,19 +174,19 @@ class _Runner:
         return results
 
     def _run(self, step: Step) -> None:
-        before, now = self.records.get(step.name), self._state(step)
+        record, state = self.records.get(step.name), self._state(step)
         options = {param.name for param in find_command(step.command).params}
-        words, replaces = list(now["words"]), None
-        if self.overwrite or (before and before["out"] == step.out and not _resumes(before, now)):
-            words += ["--overwrite"] if "overwrite" in options else []
+        argv, replaces = list(state["words"]), None
+        if self.overwrite or (record and record["out"] == step.out and not _resumes(record, state)):
+            argv += ["--overwrite"] if "overwrite" in options else []
             replaces = _changed_at(Path(step.out))
-        seconds = (before or {}).get("seconds")
-        self._note(step, now | {"finished": None, "seconds": seconds, "replaces": replaces})
-        say(f"$ mtkd {shlex.join(words)}")
+        seconds = (record or {}).get("seconds")
+        self._note(step, state | {"finished": None, "seconds": seconds, "replaces": replaces})
+        say(f"$ mtkd {shlex.join(argv)}")
         started = time.monotonic()
-        execute(step.command, [*words, *(["--quiet"] if is_quiet() and "quiet" in options else [])])
+        execute(step.command, [*argv, *(["--quiet"] if is_quiet() and "quiet" in options else [])])
         seconds = time.monotonic() - started
-        self._note(step, now | {"finished": datetime.now(UTC).isoformat(), "seconds": seconds})
+        self._note(step, state | {"finished": datetime.now(UTC).isoformat(), "seconds": seconds})
 
     def _note(self, step: Step, record: dict[str, Any]) -> None:
         self.records[step.name] = record
@@ -200,45 +202,45 @@ class _Runner:
             "after": after,
         }
 
-    def _words(self, step: Step, again: Collection[str] = ()) -> list[str]:
+    def _words(self, step: Step, rerun: Collection[str] = ()) -> list[str]:
         """The step's command; `@NAME` stands for a number of steps that is not known yet."""
-        other = step.steps_of
-        if other and other not in again and self.records.get(other, {}).get("finished"):
-            run = Path(self.steps[other].out)
+        steps_of = step.steps_of
+        if steps_of and steps_of not in rerun and self.records.get(steps_of, {}).get("finished"):
+            run = Path(self.steps[steps_of].out)
             return step.words(total_of_stages(run, "steps") if (run / RUN_FILE).is_file() else None)
         return step.words()
 
-    def _reason(self, step: Step, again: Collection[str] = ()) -> str | None:
-        """Why a step has to run; None if it is finished. `again`: the steps that will run before it."""
-        before, now = self.records.get(step.name), self._state(step)
+    def _reason(self, step: Step, rerun: Collection[str] = ()) -> str | None:
+        """Why a step has to run; None if it is finished. `rerun`: the steps that will run before it."""
+        record, state = self.records.get(step.name), self._state(step)
         if self.overwrite:
             return "everything runs again"
-        if before is None:
+        if record is None:
             return "not run yet"
-        changed = _difference(before["words"], self._words(step, again))
+        changed = _difference(record["words"], self._words(step, rerun))
         reasons = [f"changed: {changed}"] if changed else []
-        paths = sorted(before["inputs"].keys() | now["inputs"].keys())
-        reasons += [f"{p} has changed" for p in paths if before["inputs"].get(p) != now["inputs"].get(p)]
-        for need, stamp in now["after"].items():
-            if need in again or before["after"].get(need) != stamp:
-                reasons.append(f"{need!r} {'runs' if need in again else 'has run'} again")
-        if before["finished"] and not Path(step.out).exists():
+        paths = sorted(record["inputs"].keys() | state["inputs"].keys())
+        reasons += [f"{p} has changed" for p in paths if record["inputs"].get(p) != state["inputs"].get(p)]
+        for needed_step, stamp in state["after"].items():
+            if needed_step in rerun or record["after"].get(needed_step) != stamp:
+                reasons.append(f"{needed_step!r} {'runs' if needed_step in rerun else 'has run'} again")
+        if record["finished"] and not Path(step.out).exists():
             reasons.append(f"{step.out} is missing")
-        if not before["finished"] and not reasons:
+        if not record["finished"] and not reasons:
             reasons.append("it was interrupted, and resumes")
         return "; ".join(reasons) or None
 
-    def _result(self, step: Step, reason: str | None, again: Collection[str] = ()) -> StepResult:
-        line = f"mtkd {shlex.join(self._words(step, again))}"
+    def _result(self, step: Step, reason: str | None, rerun: Collection[str] = ()) -> StepResult:
+        line = f"mtkd {shlex.join(self._words(step, rerun))}"
         seconds = self.records.get(step.name, {}).get("seconds")
         return StepResult(step.name, line, step.out, reason, seconds, size_of(Path(step.out)))
 
 
-def _resumes(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def _resumes(record: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
     """True if the output is that of an interrupted call of the same command, not yet of one before it."""
-    same = not before["finished"] and all(before[key] == value for key, value in now.items())
-    replaces = before.get("replaces")
-    return same and (replaces is None or replaces != _changed_at(Path(now["out"])))
+    same_command = not record["finished"] and all(record[key] == value for key, value in state.items())
+    replaces = record.get("replaces")
+    return same_command and (replaces is None or replaces != _changed_at(Path(state["out"])))
 
 
 def _changed_at(path: Path) -> int | None:
@@ -247,22 +249,22 @@ def _changed_at(path: Path) -> int | None:
     return max((file.stat().st_mtime_ns for file in files), default=None)
 
 
-def _difference(before: list[str], now: list[str]) -> str:
+def _difference(words_before: list[str], words_now: list[str]) -> str:
     """The options of a command that have changed; "" if none has."""
-    old, new = _options(before), _options(now)
+    old, new = _options(words_before), _options(words_now)
     if any(option.startswith("--steps @") for option in new):
         old, new = ([o for o in options if not o.startswith("--steps ")] for options in (old, new))
-    added, gone = ([o for o in one if o not in other] for one, other in ((new, old), (old, new)))
-    parts = [f"now {', '.join(added)}"] if added else []
-    return "; ".join(parts + ([f"before {', '.join(gone)}"] if gone else []))
+    added, removed = [o for o in new if o not in old], [o for o in old if o not in new]
+    changes = [f"now {', '.join(added)}"] if added else []
+    return "; ".join(changes + ([f"before {', '.join(removed)}"] if removed else []))
 
 
-def _options(words: Iterable[str]) -> list[str]:
+def _options(argv: Iterable[str]) -> list[str]:
     """Each option with its value as one text, after the command with its arguments."""
-    found: list[str] = []
-    for word in words:
-        if word.startswith("--") or not found:
-            found.append(word)
+    options: list[str] = []
+    for argument in argv:
+        if argument.startswith("--") or not options:
+            options.append(argument)
         else:
-            found[-1] += f" {shlex.quote(word)}"
-    return found
+            options[-1] += f" {shlex.quote(argument)}"
+    return options

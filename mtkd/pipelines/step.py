@@ -49,18 +49,18 @@ class Step:
     @classmethod
     def of(cls, name: str, title: str, command: str, options: Mapping[str, Any], folder: str) -> Step:
         """A step with its output, in `folder` if the options do not name one."""
-        known = parameters(find_command(command))
-        key, suffix = ("out", "") if "out" in known and command != "store plan" else ("json", ".json")
+        allowed = parameters(find_command(command))
+        key, suffix = ("out", "") if "out" in allowed and command != "store plan" else ("json", ".json")
         suffix = ".html" if command == "report html" else suffix
         options = dict(options)
-        if key not in known:
+        if key not in allowed:
             raise UserError(f"`mtkd {command}` writes no result")
         out = str(options.pop(key, f"{folder}/{name}{suffix}"))
         if url := url_of(Path(out)):
             raise UserError(f"`{key}={url}`: steps write to local directories", expected="a local path")
         count = options.get("steps")
-        other = count[1:] if isinstance(count, str) and count.startswith("@") else None
-        return cls(name, title, command, options | {key: out}, out, options, steps_of=other)
+        steps_of = count[1:] if isinstance(count, str) and count.startswith("@") else None
+        return cls(name, title, command, options | {key: out}, out, options, steps_of=steps_of)
 
     def words(self, steps: int | None = None) -> list[str]:
         """The command line after `mtkd`.
@@ -68,15 +68,15 @@ class Step:
         Args:
             steps: the number of steps of the step `steps_of`; None = not known yet.
         """
-        known = parameters(find_command(self.command))
-        given = dict(self.options)
+        allowed = parameters(find_command(self.command))
+        options = dict(self.options)
         if self.steps_of and steps is not None:
-            given["steps"] = steps
-        arguments = {key for key in given if isinstance(known[key], click.Argument)}
+            options["steps"] = steps
+        arguments = {key for key in options if isinstance(allowed[key], click.Argument)}
         words = self.command.split()
-        words += [word for key in arguments for word in _option_words(key, known[key], given[key])]
-        for key, value in given.items():
-            words += [] if key in arguments else _option_words(key, known[key], value)
+        words += [word for key in arguments for word in _option_words(key, allowed[key], options[key])]
+        for key, value in options.items():
+            words += [] if key in arguments else _option_words(key, allowed[key], value)
         return words
 
 
@@ -86,36 +86,36 @@ def find_command(name: str) -> click.Command:
     Raises:
         UserError: there is no such command, or it is a group of commands, or no step can run it.
     """
-    found: click.Command = cli
-    place: list[str] = []
+    command: click.Command = cli
+    path: list[str] = []
     for word in name.split():
-        names = _commands(found, place)
+        names = _commands(command, path)
         if word not in names:
             raise unknown("command", name, names.values())
-        place.append(word)
-        command = found.get_command(click.Context(found), word)  # type: ignore[attr-defined]
-        assert command is not None
-        found = command
-    if not place or isinstance(found, click.Group):
-        raise UserError(f"{name!r} is not one command", expected=shorten(_commands(found, place).values()))
-    return found
+        path.append(word)
+        subcommand = command.get_command(click.Context(command), word)  # type: ignore[attr-defined]
+        assert subcommand is not None
+        command = subcommand
+    if not path or isinstance(command, click.Group):
+        raise UserError(f"{name!r} is not one command", expected=shorten(_commands(command, path).values()))
+    return command
 
 
-def _commands(group: click.Command, place: list[str]) -> dict[str, str]:
+def _commands(group: click.Command, path: list[str]) -> dict[str, str]:
     """The commands of a group that a step can run: name -> full name; none if it is no group."""
     listed = group.list_commands(click.Context(group)) if isinstance(group, click.Group) else []
-    return {name: " ".join([*place, name]) for name in listed if place or name not in _NO_STEPS}
+    return {name: " ".join([*path, name]) for name in listed if path or name not in _NO_STEPS}
 
 
 def parameters(command: click.Command) -> dict[str, click.Parameter]:
     """The options and arguments of a command that a step may set, by their names on the command line."""
-    named = {
+    params = {
         (param.name or "")
         if isinstance(param, click.Argument)
         else max(param.opts, key=len).lstrip("-"): param
         for param in command.params
     }
-    return {name: param for name, param in named.items() if name not in _CHOSEN}
+    return {name: param for name, param in params.items() if name not in _CHOSEN}
 
 
 def check_step(step: Step) -> dict[str, Any]:
@@ -129,13 +129,13 @@ def check_step(step: Step) -> dict[str, Any]:
     """
     command = find_command(step.command)
     try:
-        given = command.make_context(step.command, step.words(steps=1)[len(step.command.split()) :]).params
+        params = command.make_context(step.command, step.words(steps=1)[len(step.command.split()) :]).params
     except click.ClickException as error:
         raise UserError(error.format_message(), hint=f"`mtkd {step.command} --help`") from error
     if step.command in TRAINS:
-        tasks = given.get("tasks") or given.get("task") or "glue"
-        load_recipe(step.command, given["recipe"], train_settings(given) | {"train": None, "tasks": tasks})
-    return given
+        tasks = params.get("tasks") or params.get("task") or "glue"
+        load_recipe(step.command, params["recipe"], train_settings(params) | {"train": None, "tasks": tasks})
+    return params
 
 
 def _option_words(name: str, param: click.Parameter, value: Any) -> Iterator[str]:
@@ -152,35 +152,35 @@ def _option_words(name: str, param: click.Parameter, value: Any) -> Iterator[str
         if name != "tasks":
             raise UserError(f"{name} = {value!r}", expected="one value")
         values = [",".join(map(str, values))]
-    for part in values:
-        if isinstance(part, bool | dict | list):
-            raise UserError(f"{name} = {part!r}", expected="a number or text")
+    for item in values:
+        if isinstance(item, bool | dict | list):
+            raise UserError(f"{name} = {item!r}", expected="a number or text")
         if isinstance(param, click.Option):
             yield f"--{name}"
-        yield str(part)
+        yield str(item)
 
 
 def _pairs(name: str, table: Mapping[str, Any]) -> list[str]:
     """A table as KEY=VALUE, or several of them for a list; the values of settings as `--set` takes them."""
     if name == "set":
         return [f"{key}={written(value)}" for key, value in table.items()]
-    parts = {key: value if isinstance(value, list) else [value] for key, value in table.items()}
-    return [f"{key}={part}" for key, found in parts.items() for part in found]
+    lists = {key: value if isinstance(value, list) else [value] for key, value in table.items()}
+    return [f"{key}={item}" for key, items in lists.items() for item in items]
 
 
 def execute(command: str, words: list[str]) -> None:
     """Run a command in this process; `words`: all of its command line after `mtkd`."""
-    before = sys.argv
+    argv_before = sys.argv
     sys.argv = ["mtkd", *words]  # outputs record their command
     try:
         cli.main(words, prog_name="mtkd", standalone_mode=False)
-    except SystemExit as left:
-        if left.code in _INTERRUPTED:
+    except SystemExit as error:
+        if error.code in _INTERRUPTED:
             raise
-        if left.code:
-            raise UserError(f"`mtkd {command}` failed with exit code {left.code}") from left
+        if error.code:
+            raise UserError(f"`mtkd {command}` failed with exit code {error.code}") from error
     finally:
-        sys.argv = before
+        sys.argv = argv_before
 
 
 def size_of(path: Path) -> int | None:

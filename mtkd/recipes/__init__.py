@@ -112,7 +112,7 @@ def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
     Raises:
         UserError: an option has no "=".
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key.strip():
@@ -120,12 +120,12 @@ def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
                 f"--set {pair!r} is not of the form key=value", hint="for example `train.lr=1e-4`"
             )
         try:
-            found[key.strip()] = plain_toml(f"v = {text}")["v"]
+            settings[key.strip()] = plain_toml(f"v = {text}")["v"]
         except tomllib.TOMLDecodeError:
-            found[key.strip()] = None if text.strip() == "none" else text.strip()
+            settings[key.strip()] = None if text.strip() == "none" else text.strip()
         except ValueError as error:  # thousands of digits or brackets
             raise UserError(f"--set {brief(pair)} is not valid: {error}") from error
-    return found
+    return settings
 
 
 def _files() -> list[str]:
@@ -155,13 +155,13 @@ def _read_built_in(name: str) -> dict[str, Any]:
 
 def _read_file(file: Path) -> dict[str, Any]:
     """The values of a user's recipe, merged over those of the recipe that it extends."""
-    *extended, (_, own) = reversed(_files_with_values(file))
-    base = extended[0][1] if extended else own
+    *extended, (_, own_values) = reversed(_files_with_values(file))
+    base = extended[0][1] if extended else own_values
     values = _read(base["extends"]) if "extends" in base else {}
-    for _, changes in [*extended, (file, own)]:
+    for _, changes in [*extended, (file, own_values)]:
         values = _merge(values, changes)
     values.pop("extends", None)
-    values = {"summary": "", "source": "", **values, "name": own.get("name", file.stem)}
+    values = {"summary": "", "source": "", **values, "name": own_values.get("name", file.stem)}
     if values.get("command") not in COMMANDS:
         raise UserError(
             f"the recipe {file} does not say which command it is for",
@@ -176,17 +176,17 @@ def _files_with_values(file: Path) -> list[tuple[Path, dict[str, Any]]]:
     Raises:
         UserError: a file does not exist or is not TOML, a recipe is unknown, or one extends itself.
     """
-    found: list[tuple[Path, dict[str, Any]]] = []
+    files: list[tuple[Path, dict[str, Any]]] = []
     while True:
         if not file.is_file():
             raise UserError(f"there is no recipe file {str(file)!r}{did_you_mean_path(file)}")
-        if file.resolve() in (earlier.resolve() for earlier, _ in found):
+        if file.resolve() in (earlier.resolve() for earlier, _ in files):
             raise UserError(f"the recipe {file} extends itself")
         values = read_toml(file)
-        found.append((file, values))
+        files.append((file, values))
         base = values.get("extends")
         if base is None or base in _files():
-            return found
+            return files
         if not isinstance(base, str) or not _is_path(base):
             raise unknown(f"recipe that {file} extends,", str(base), _files(), hint="or name a .toml file")
         file = file.parent / base

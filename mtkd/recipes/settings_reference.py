@@ -50,17 +50,17 @@ class SettingInfo:
 
 def settings_in_use(settings: BaseModel, prefix: str = "") -> list[SettingInfo]:
     """Every setting of a recipe, with its value there."""
-    found = []
+    infos = []
     for name, field in type(settings).model_fields.items():
         key, value = f"{prefix}{name}", getattr(settings, name)
         if isinstance(value, BaseModel):
-            found += settings_in_use(value, f"{key}.")
+            infos += settings_in_use(value, f"{key}.")
         elif isinstance(value, Mapping) and value and all(isinstance(v, BaseModel) for v in value.values()):
             for inner, item in value.items():
-                found += settings_in_use(item, f"{key}.{inner}.")
+                infos += settings_in_use(item, f"{key}.{inner}.")
         elif name not in _DESCRIBING:
-            found.append(_info(type(settings), name, field, key, value))
-    return found
+            infos.append(_info(type(settings), name, field, key, value))
+    return infos
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ class Section:
 
 def sections() -> list[Section]:
     """All settings of all commands, each class once."""
-    found: dict[tuple[str, type[BaseModel], type[BaseModel]], list[str]] = {}
+    commands_by_class: dict[tuple[str, type[BaseModel], type[BaseModel]], list[str]] = {}
     for command, model in COMMANDS.items():
-        for place in _classes(command, "", model, BaseModel):
-            found.setdefault(place, []).append(command)
+        for title_and_classes in _classes(command, "", model, BaseModel):
+            commands_by_class.setdefault(title_and_classes, []).append(command)
     written = [
-        Section(title, _paragraph(part), tuple(commands), tuple(_leaves(part, base, _prefix(title))))
-        for (title, part, base), commands in found.items()
+        Section(title, _paragraph(cls), tuple(commands), tuple(_leaves(cls, base, _prefix(title))))
+        for (title, cls, base), commands in commands_by_class.items()
     ]
     return [section for section in written if section.settings or "," in section.title]
 
@@ -139,8 +139,8 @@ def _classes(
         key = f"{prefix}{name}.NAME" if _within(field.annotation, dict) else f"{prefix}{name}"
         for inner in _models(field.annotation):
             yield from _classes(key, f"{key}.", inner, BaseModel)
-            for variant, part in _variants(inner):
-                yield from _classes(f"{key}{variant}", f"{key}.", part, inner)
+            for variant, variant_class in _variants(inner):
+                yield from _classes(f"{key}{variant}", f"{key}.", variant_class, inner)
 
 
 def _variants(model: type[BaseModel]) -> list[tuple[str, type[BaseModel]]]:
@@ -161,12 +161,12 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
         return
-    for part in get_args(annotation):
-        yield from _models(part)
+    for inner in get_args(annotation):
+        yield from _models(inner)
 
 
 def _within(annotation: Any, kind: type) -> bool:
-    return get_origin(annotation) is kind or any(_within(part, kind) for part in get_args(annotation))
+    return get_origin(annotation) is kind or any(_within(inner, kind) for inner in get_args(annotation))
 
 
 def _only(field: FieldInfo) -> Any:
@@ -217,12 +217,14 @@ def _paragraph(model: type[BaseModel]) -> str:
 
 def _documented(model: type[BaseModel]) -> dict[str, str]:
     """Field -> description, from the Attributes sections of a class and the classes that it extends."""
-    found: dict[str, str] = {}
-    for part in reversed(model.__mro__):
-        if not issubclass(part, BaseModel) or part is BaseModel:
+    descriptions: dict[str, str] = {}
+    for cls in reversed(model.__mro__):
+        if not issubclass(cls, BaseModel) or cls is BaseModel:
             continue
-        _, _, section = inspect.cleandoc(part.__doc__ or "").partition("Attributes:\n")
+        _, _, section = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")
         for entry in re.split(r"\n(?= {4}\S)", section.split("\n\n")[0]):
             names, _, text = entry.partition(":")
-            found |= dict.fromkeys(re.split(r",\s*", names.strip()), " ".join(text.split()).removesuffix("."))
-    return found
+            descriptions |= dict.fromkeys(
+                re.split(r",\s*", names.strip()), " ".join(text.split()).removesuffix(".")
+            )
+    return descriptions

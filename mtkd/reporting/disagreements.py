@@ -64,12 +64,12 @@ class Disagreements:
     missing: str | None
 
 
-def pairs(given: Gathered, best: ReportedModel | None) -> list[tuple[ReportedModel, ReportedModel]]:
+def pairs(gathered: Gathered, best: ReportedModel | None) -> list[tuple[ReportedModel, ReportedModel]]:
     """The best student with the teacher and with a label-only student; else the first two models."""
-    control = given.reference if given.reference.role == CONTROL else given.first(CONTROL)
-    if best is not None and best.role == STUDENT and (control or given.first(TEACHER)):
-        return [(best, other) for other in (given.first(TEACHER), control) if other is not None]
-    scored = [model for model in given.models if model.tasks]
+    control = gathered.reference if gathered.reference.role == CONTROL else gathered.first(CONTROL)
+    if best is not None and best.role == STUDENT and (control or gathered.first(TEACHER)):
+        return [(best, other) for other in (gathered.first(TEACHER), control) if other is not None]
+    scored = [model for model in gathered.models if model.tasks]
     return [(scored[0], scored[1])] if len(scored) > 1 else []
 
 
@@ -78,53 +78,53 @@ class TextReader:
 
     def __init__(self, data: Any = None):
         self._data = data
-        self._read: dict[Any, Rows | str] = {}
+        self._rows_read: dict[Any, Rows | str] = {}
 
     def texts(self, run: Run, task: Task, split: str) -> Rows | str:
         """The validation rows of a run, or why they cannot be read."""
         identity, digests = run.identity, run.record.get("data", {})
         key = (task.name, split, digests.get(f"{task.name}/{split}"))
-        if key not in self._read:
+        if key not in self._rows_read:
             try:
                 source = open_data(self._data or identity["data"])
                 rows = load_rows(source, task, split, identity["eval_limit"])
-                same = digest_rows(rows) == key[2]
-                self._read[key] = (
-                    rows if same else f"the rows of {task.name}/{split} have changed since the run"
+                unchanged = digest_rows(rows) == key[2]
+                self._rows_read[key] = (
+                    rows if unchanged else f"the rows of {task.name}/{split} have changed since the run"
                 )
             except (UserError, OSError, ValueError, ImportError, pa.ArrowException) as error:
-                self._read[key] = error.problem if isinstance(error, UserError) else str(error)
-        return self._read[key]
+                self._rows_read[key] = error.problem if isinstance(error, UserError) else str(error)
+        return self._rows_read[key]
 
 
 def find_disagreements(
-    one: ReportedModel, other: ReportedModel, name: str, most: int, reader: TextReader
+    one: ReportedModel, other: ReportedModel, name: str, max_examples: int, reader: TextReader
 ) -> Disagreements | None:
     """The rows of a task on which two models disagree most; None without predictions for the same rows.
 
     Args:
-        most: how many rows to show.
+        max_examples: how many rows to show.
     """
     if not (one.predictions(name) and other.predictions(name)):
         return None
-    ours, others = (next(iter(model.predictions(name).values())) for model in (one, other))
-    shared = [split for split in ours if split in others and ours[split].uids.equals(others[split].uids)]
+    first, second = (next(iter(model.predictions(name).values())) for model in (one, other))
+    shared = [split for split in first if split in second and first[split].uids.equals(second[split].uids)]
     if not shared:
         return None
-    found, rules, missing = [], [], None
+    disagreements, rules, missing = [], [], None
     for split in shared:
-        gaps, rule = _gaps(one.tasks[name], ours[split], others[split])
+        gaps, rule = _gaps(one.tasks[name], first[split], second[split])
         rules.append(rule)
-        found += [(float(gaps[row]), split, int(row)) for row in np.flatnonzero(gaps > 0)]
-    found.sort(key=lambda item: -item[0])
+        disagreements += [(float(gaps[row]), split, int(row)) for row in np.flatnonzero(gaps > 0)]
+    disagreements.sort(key=lambda item: -item[0])
     task, run = one.tasks[name], next(iter(one.runs_of(name).values()))
     examples = []
-    for _, split, row in found[:most]:
+    for _, split, row in disagreements[:max_examples]:
         rows = reader.texts(run, task, split)
         missing = rows if isinstance(rows, str) else missing
-        examples.append(_example(task, rows, row, (ours[split], others[split])))
-    total = sum(len(ours[split]) for split in shared)
-    return Disagreements((one.name, other.name), name, rules[0], len(found), total, examples, missing)
+        examples.append(_example(task, rows, row, (first[split], second[split])))
+    total = sum(len(first[split]) for split in shared)
+    return Disagreements((one.name, other.name), name, rules[0], len(disagreements), total, examples, missing)
 
 
 def _gaps(task: Task, one: RowPredictions, other: RowPredictions) -> tuple[np.ndarray, str]:
@@ -162,8 +162,9 @@ def _answer(task: Task, side: RowPredictions, row: int) -> ShownAnswer:
     if side.by_row:
         return ShownAnswer(str(value) or "no answer", None, bool(side.by_row[task.metrics[0]][row] == 1))
     right = None if task.type.outputs == "scores" else bool(np.array_equal(value, label))
-    known = side.probabilities is not None and np.ndim(value) == 0
-    chance = float(side.probabilities[row][int(value)]) if known and side.probabilities is not None else None
+    chance = None
+    if side.probabilities is not None and np.ndim(value) == 0:
+        chance = float(side.probabilities[row][int(value)])
     return ShownAnswer(_shown(task, value), chance, right)
 
 

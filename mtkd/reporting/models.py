@@ -47,20 +47,22 @@ class ReportedModel:
 
     def scores(self, key: str = "primary") -> dict[str, float]:
         """The recorded scores by task, averaged over splits and seeds."""
-        found = {name: [run.by_task(key)[name] for run in self.runs_of(name).values()] for name in self.tasks}
-        return {name: statistics.fmean(values) for name, values in found.items()}
+        by_task = {
+            name: [run.by_task(key)[name] for run in self.runs_of(name).values()] for name in self.tasks
+        }
+        return {name: statistics.fmean(values) for name, values in by_task.items()}
 
     def predictions(self, task: str) -> dict[int, Splits]:
         """Seed -> split -> predictions for a task; empty unless all its runs kept them."""
         runs = self.runs_of(task)
-        kept = {seed: run.predictions[task] for seed, run in runs.items() if task in run.predictions}
-        return kept if len(kept) == len(runs) else {}
+        by_seed = {seed: run.predictions[task] for seed, run in runs.items() if task in run.predictions}
+        return by_seed if len(by_seed) == len(runs) else {}
 
     @property
     def parameters(self) -> dict[str, int]:
         """The number of weights: "total", "embeddings" and "without_embeddings"."""
-        found: dict[str, int] = self.runs[0].record["parameters"]
-        return found
+        parameters: dict[str, int] = self.runs[0].record["parameters"]
+        return parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +91,7 @@ def _first(models: Iterable[ReportedModel], role: str) -> ReportedModel | None:
     return next((model for model in models if model.role == role and model.tasks), None)
 
 
-def gather(places: Sequence[Path], reference: Path | None = None) -> Gathered:
+def gather(paths: Sequence[Path], reference: Path | None = None) -> Gathered:
     """Read all runs in some directories, and group them into models.
 
     Runs of a cell of `mtkd compare` are one model, and so are runs of `mtkd finetune` in the same directory
@@ -97,23 +99,23 @@ def gather(places: Sequence[Path], reference: Path | None = None) -> Gathered:
     student, or the first model.
 
     Args:
-        places: run directories, or directories that contain some.
+        paths: run directories, or directories that contain some.
         reference: the directory of a run of the model that the others are compared with.
 
     Raises:
         UserError: there is no run, or a run is unfinished or cannot be read.
     """
-    directories = run_directories(places)
-    grid_files = sorted({file.resolve() for place in places for file in place.rglob(GRID_FILE)})
+    directories = run_directories(paths)
+    grid_files = sorted({file.resolve() for path in paths for file in path.rglob(GRID_FILE)})
     directories = _finished(directories, [file.parent for file in grid_files])
     root = Path(os.path.commonpath([path.parent for path in directories]))
     runs = [read_run(path, path.relative_to(root).as_posix()) for path in directories]
     grids = [_read_grid(file) for file in grid_files]
-    alone = len(grids) == 1 and all(path.is_relative_to(grids[0].place) for path in directories)
+    alone = len(grids) == 1 and all(path.is_relative_to(grids[0].directory) for path in directories)
     models: list[ReportedModel] = []
     used: set[Path] = set()
     for grid in grids:
-        prefix = "" if alone else f"{os.path.relpath(grid.place, root)}/"
+        prefix = "" if alone else f"{os.path.relpath(grid.directory, root)}/"
         found, mentioned = _cells(grid, runs, prefix)
         models += found
         used |= mentioned
@@ -140,15 +142,18 @@ def _finished(directories: Sequence[Path], grids: Sequence[Path]) -> list[Path]:
     return [path for path in directories if path not in unfinished]
 
 
-def _reference(models: list[ReportedModel], named: list[str], asked: Path | None) -> ReportedModel:
-    if asked is None:
-        in_grid = next((model for model in models if model.name in named), None)
+def _reference(
+    models: list[ReportedModel], grid_references: list[str], directory: Path | None
+) -> ReportedModel:
+    if directory is None:
+        in_grid = next((model for model in models if model.name in grid_references), None)
         return in_grid or _first(models, CONTROL) or models[0]
     for model in models:
-        if any(run.path == asked.resolve() for run in model.runs):
+        if any(run.path == directory.resolve() for run in model.runs):
             return model
     raise UserError(
-        f"`reference={asked}` is not one of the runs of the report", expected="the directory of one of them"
+        f"`reference={directory}` is not one of the runs of the report",
+        expected="the directory of one of them",
     )
 
 
@@ -168,7 +173,7 @@ class _Compared(TypedDict):
 class _Grid:
     """What a compare.json says; `ms`: row -> batch size -> milliseconds."""
 
-    place: Path
+    directory: Path
     title: str
     reference: str
     commands: dict[str, list[str]]
@@ -187,29 +192,29 @@ def _cells(grid: _Grid, runs: Iterable[Run], prefix: str) -> tuple[list[Reported
 
     The scored runs of a cell are those that no other of its commands reads.
     """
-    inside = {run.path: run for run in runs if run.path.is_relative_to(grid.place)}
+    inside = {run.path: run for run in runs if run.path.is_relative_to(grid.directory)}
     models, mentioned = [], set()
     for cell, lines in grid.commands.items():
         commands = [shlex.split(line) for line in lines]
-        outs = {words[words.index("--out") + 1] for words in commands}
-        read = {word for words in commands for word in words if words[words.index("--out") + 1] != word}
-        found = {out: path for out in outs for path in inside if _same(out, path, grid.place)}
-        scored = sorted(path for out, path in found.items() if out not in read)
-        mentioned |= set(found.values())
+        outs = {argv[argv.index("--out") + 1] for argv in commands}
+        inputs = {word for argv in commands for word in argv if argv[argv.index("--out") + 1] != word}
+        run_paths = {out: path for out in outs for path in inside if _is_output(out, path, grid.directory)}
+        scored = sorted(path for out, path in run_paths.items() if out not in inputs)
+        mentioned |= set(run_paths.values())
         if scored:
             name = prefix + cell
-            of_cell = [_named(inside[path], name, len(scored) > 1) for path in scored]
+            of_cell = [_run_of_cell(inside[path], name, len(scored) > 1) for path in scored]
             ms = next(iter(grid.ms.get(cell, {}).values()), None)
             models.append(ReportedModel(name, of_cell[0].role, of_cell, ms))
     return models, mentioned
 
 
-def _same(out: str, path: Path, place: Path) -> bool:
+def _is_output(out: str, path: Path, grid_directory: Path) -> bool:
     """Whether a command's output is a run in the directory of a grid, which may have been moved."""
-    return f"/{out}".endswith(f"/{path.relative_to(place).as_posix()}")
+    return f"/{out}".endswith(f"/{path.relative_to(grid_directory).as_posix()}")
 
 
-def _named(run: Run, cell: str, several: bool) -> Run:
+def _run_of_cell(run: Run, cell: str, several: bool) -> Run:
     return replace(run, name=f"{cell}, {' '.join(run.tasks)}, seed {run.seed}" if several else cell)
 
 
@@ -217,11 +222,11 @@ def _models(runs: Iterable[Run]) -> list[ReportedModel]:
     """One model per run; runs of `finetune` beside each other and from the same model are one."""
     groups: dict[Any, list[Run]] = {}
     for run in runs:
-        together = run.role == FINETUNED and (run.path.parent, run.identity["model"], run.seed)
-        groups.setdefault(together or run.path, []).append(run)
+        group_key = run.role == FINETUNED and (run.path.parent, run.identity["model"], run.seed)
+        groups.setdefault(group_key or run.path, []).append(run)
     return [
-        ReportedModel(found[0].name, found[0].role, found)
-        if len(found) == 1
-        else ReportedModel(found[0].name.rpartition("/")[0] or found[0].path.parent.name, FINETUNED, found)
-        for found in groups.values()
+        ReportedModel(group[0].name, group[0].role, group)
+        if len(group) == 1
+        else ReportedModel(group[0].name.rpartition("/")[0] or group[0].path.parent.name, FINETUNED, group)
+        for group in groups.values()
     ]

@@ -32,7 +32,7 @@ _BENCH_ROWS, _BENCH_TOKENS = 32, 128
 
 
 def write_report(
-    places: Sequence[Path],
+    paths: Sequence[Path],
     out: Path,
     *,
     reference: Path | None = None,
@@ -43,24 +43,24 @@ def write_report(
 ) -> Path:
     """Write a report of runs; see `mtkd.report_html`."""
     if out.exists() and not (overwrite and out.is_file()):
-        what = "is a directory" if out.is_dir() else "exists already"
+        problem = "is a directory" if out.is_dir() else "exists already"
         hint = "name a file" if out.is_dir() else "replace it with `overwrite=True`, or name another file"
-        raise UserError(f"`out={out}` {what}", hint=hint)
-    given = gather(places, reference)
+        raise UserError(f"`out={out}` {problem}", hint=hint)
+    gathered = gather(paths, reference)
     if bench:
-        given = _timed(given)
-    write_text(out, render(given, TextReader(data), examples))
+        gathered = _timed(gathered)
+    write_text(out, render(gathered, TextReader(data), examples))
     return out
 
 
-def _timed(given: Gathered) -> Gathered:
+def _timed(gathered: Gathered) -> Gathered:
     """The models with the time that one of each shape takes."""
-    models = {model.name: model.runs[0].path for model in given.models}
+    models = {model.name: model.runs[0].path for model in gathered.models}
     tokens = min(_BENCH_TOKENS, *(read_saved(path).info.max_length for path in models.values()))
     results = time_each_shape(models, BenchSettings(tokens, _BENCH_ROWS))
-    timed = [replace(model, ms=results[model.name].ms) for model in given.models]
-    what = f"{_BENCH_ROWS} rows of {tokens} tokens per batch on a CPU, measured for this report"
-    return replace(given, models=timed, timed=what)
+    timed = [replace(model, ms=results[model.name].ms) for model in gathered.models]
+    how_timed = f"{_BENCH_ROWS} rows of {tokens} tokens per batch on a CPU, measured for this report"
+    return replace(gathered, models=timed, timed=how_timed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Page:
         disagreements: by pair of models, then by task.
     """
 
-    given: Gathered
+    gathered: Gathered
     scores: Scores
     headline: list[str]
     intervals: list[Markup]
@@ -86,23 +86,23 @@ class Page:
     disagreements: dict[tuple[str, str], list[Disagreements]]
 
 
-def render(given: Gathered, reader: TextReader, examples: int) -> str:
+def render(gathered: Gathered, reader: TextReader, examples: int) -> str:
     """The page as text; the same for the same runs."""
-    scores = score_models(given)
-    best = _best(given, scores)
+    scores = score_models(gathered)
+    best = _best(gathered, scores)
     errors = {
         name: {
-            line.name: (found, _error_chart(line, found))
+            line.name: (shown, _error_chart(line, shown))
             for line in scores.lines[:-1]
-            if (found := errors_of(task, line.predicted.get(name, {}))) is not None
+            if (shown := errors_of(task, line.predicted.get(name, {}))) is not None
         }
         for name, task in scores.tasks.items()
     }
     disagreements = {}
-    for one, other in pairs(given, best) if examples else ():
+    for one, other in pairs(gathered, best) if examples else ():
         shared = [name for name in one.tasks if name in other.tasks]
         compared = [find_disagreements(one, other, name, examples, reader) for name in shared]
-        disagreements[one.name, other.name] = [part for part in compared if part is not None]
+        disagreements[one.name, other.name] = [d for d in compared if d is not None]
     charts_of_tasks = [
         charts.intervals(
             name, [(line.name, line.role, line.scores[name]) for line in scores.lines if name in line.scores]
@@ -110,15 +110,15 @@ def render(given: Gathered, reader: TextReader, examples: int) -> str:
         for name in scores.columns
     ]
     page = Page(
-        given,
+        gathered,
         scores,
-        _headline(given, scores, best),
+        _headline(gathered, scores, best),
         charts_of_tasks,
-        _cost_charts(given, scores),
-        _common_curves(given.runs),
-        [(run, made) for run in given.runs if (made := _curves(run))],
-        {name: found for name, found in errors.items() if found},
-        {pair: found for pair, found in disagreements.items() if found},
+        _cost_charts(gathered, scores),
+        _common_curves(gathered.runs),
+        [(run, run_charts) for run in gathered.runs if (run_charts := _curves(run))],
+        {name: shown for name, shown in errors.items() if shown},
+        {pair: shown for pair, shown in disagreements.items() if shown},
     )
     environment = Environment(
         loader=PackageLoader("mtkd.reporting"),
@@ -137,31 +137,33 @@ def render(given: Gathered, reader: TextReader, examples: int) -> str:
     return environment.get_template("report.html").render(page=page, style=style) + "\n"
 
 
-def _best(given: Gathered, scores: Scores) -> ReportedModel | None:
+def _best(gathered: Gathered, scores: Scores) -> ReportedModel | None:
     """The student with the best average; without students any model."""
-    found = scores.overall
-    models = [model for model in given.models if model.name in found]
+    overall = scores.overall
+    models = [model for model in gathered.models if model.name in overall]
     students = [model for model in models if model.role == STUDENT] or models
-    return max(students, key=lambda model: found[model.name], default=None)
+    return max(students, key=lambda model: overall[model.name], default=None)
 
 
-def _headline(given: Gathered, scores: Scores, best: ReportedModel | None) -> list[str]:
+def _headline(gathered: Gathered, scores: Scores, best: ReportedModel | None) -> list[str]:
     if best is None:
         return []
     column = scores.columns[0]
-    where = "on average" if column == AVERAGE else f"on {column}"
-    said = [f"{best.name} scores {100 * scores.overall[best.name]:.1f} points {where}."]
+    scope = "on average" if column == AVERAGE else f"on {column}"
+    sentences = [f"{best.name} scores {100 * scores.overall[best.name]:.1f} points {scope}."]
     for reference, gaps in scores.differences.items():
         if (gap := gaps.get(best.name, {}).get(column)) is not None:
-            said.append(_in_words(gap, reference))
-    return said
+            sentences.append(_in_words(gap, reference))
+    return sentences
 
 
 def _in_words(gap: Difference, reference: str) -> str:
     *_, interval, verdict = gap.columns()
     side = "above" if gap.difference >= 0 else "below"
-    what = f"the {reference}" if reference == CONSTANT else reference
-    return f"{abs(100 * gap.difference):.1f} points {side} {what} (95% interval {interval}: {verdict})"
+    reference_name = f"the {reference}" if reference == CONSTANT else reference
+    return (
+        f"{abs(100 * gap.difference):.1f} points {side} {reference_name} (95% interval {interval}: {verdict})"
+    )
 
 
 def _error_chart(line: Line, errors: Errors) -> Markup | None:
@@ -170,42 +172,46 @@ def _error_chart(line: Line, errors: Errors) -> Markup | None:
     return charts.calibration(line.name, line.role, errors.reliability) if errors.reliability else None
 
 
-def _cost_charts(given: Gathered, scores: Scores) -> list[Markup]:
+def _cost_charts(gathered: Gathered, scores: Scores) -> list[Markup]:
     """Overall scores against the size and the inference time, of models with all tasks."""
-    found = scores.overall
-    models = [model for model in given.models if model.name in found]
+    overall = scores.overall
+    models = [model for model in gathered.models if model.name in overall]
     sizes = {model.name: model.parameters["total"] / 1e6 for model in models}
     times = {model.name: model.ms for model in models if model.ms}
-    made = []
+    cost_charts = []
     for label, cost in (("million parameters", sizes), ("ms per batch", times)):
-        points = [(m.name, m.role, cost[m.name], found[m.name]) for m in models if m.name in cost]
+        points = [(m.name, m.role, cost[m.name], overall[m.name]) for m in models if m.name in cost]
         if len(points) > 1:
-            made.append(charts.costs(label, points, pareto_front(cost, found)))
-    return made
+            cost_charts.append(charts.costs(label, points, pareto_front(cost, overall)))
+    return cost_charts
 
 
 def _scores_over_steps(run: Run) -> dict[str, list[tuple[float, float]]]:
     """Task (or task/split, if it has several) -> (step, score in points)."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    points_by_name: dict[str, list[tuple[float, float]]] = {}
     for record in run.log:
         for key, value in record.items():
             if key.startswith("score/"):
-                found.setdefault(key.removeprefix("score/"), []).append((record["step"], 100 * value))
-    tasks = [name.split("/")[0] for name in found]
-    names = [task if tasks.count(task) == 1 else name for task, name in zip(tasks, found, strict=True)]
-    return dict(zip(names, found.values(), strict=True))
+                points_by_name.setdefault(key.removeprefix("score/"), []).append(
+                    (record["step"], 100 * value)
+                )
+    tasks = [name.split("/")[0] for name in points_by_name]
+    names = [
+        task if tasks.count(task) == 1 else name for task, name in zip(tasks, points_by_name, strict=True)
+    ]
+    return dict(zip(names, points_by_name.values(), strict=True))
 
 
 def _curves(run: Run) -> list[Markup]:
     losses = [(record["step"], record["loss"]) for record in run.log if "loss" in record]
     scores = _scores_over_steps(run)
-    made = []
+    run_curves = []
     if len(losses) > 2:
-        made.append(charts.curves(f"Loss of {run.name}", "loss", {"loss": losses}, stages=run.stages))
+        run_curves.append(charts.curves(f"Loss of {run.name}", "loss", {"loss": losses}, stages=run.stages))
     if any(len(points) > 1 for points in scores.values()):
         title = f"Validation scores of {run.name}"
-        made.append(charts.curves(title, "score, points", scores, stages=run.stages))
-    return made
+        run_curves.append(charts.curves(title, "score, points", scores, stages=run.stages))
+    return run_curves
 
 
 def _mean_scores(run: Run) -> list[tuple[float, float]]:

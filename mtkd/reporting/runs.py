@@ -78,25 +78,25 @@ class Run:
 
     def by_task(self, key: str) -> dict[str, float]:
         """A value of the recorded scores ("primary", "majority") by task, averaged over its splits."""
-        found: dict[str, list[float]] = {}
+        values_by_task: dict[str, list[float]] = {}
         for scores in (self.record.get("scores") or {}).values():
-            found.setdefault(scores["task"], []).append(scores[key])
-        return {task: statistics.fmean(values) for task, values in found.items()}
+            values_by_task.setdefault(scores["task"], []).append(scores[key])
+        return {task: statistics.fmean(values) for task, values in values_by_task.items()}
 
 
-def run_directories(places: Sequence[Path]) -> list[Path]:
+def run_directories(paths: Sequence[Path]) -> list[Path]:
     """The directories of all runs in some directories.
 
     Raises:
         UserError: there is no such directory, or no run.
     """
-    for place in places:
-        if not place.is_dir():
-            raise UserError(f"there is no directory {place}", expected="run directories")
-    files = {file.resolve() for place in places for file in place.rglob(RUN_FILE)}
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"there is no directory {path}", expected="run directories")
+    files = {file.resolve() for path in paths for file in path.rglob(RUN_FILE)}
     if not files:
         raise UserError(
-            f"no run in {', '.join(map(str, places))}",
+            f"no run in {', '.join(map(str, paths))}",
             expected="run directories of mtkd refine, distill or finetune, or directories that contain some",
         )
     return sorted(file.parent for file in files)
@@ -139,10 +139,10 @@ def _read_log(path: Path, training: dict[str, Any]) -> tuple[list[dict[str, Any]
     names = [name for name in training if (path / "stages" / name).is_dir()]
     log: list[dict[str, Any]] = []
     stages: list[tuple[int, str]] = []
-    for place in [path / "stages" / name for name in names] or [path]:
+    for directory in [path / "stages" / name for name in names] or [path]:
         start = log[-1]["step"] if log else 0
-        stages += [(start, place.name)] if names else []
-        file = place / "log.jsonl"
+        stages += [(start, directory.name)] if names else []
+        file = directory / "log.jsonl"
         check_digests(path, [file.relative_to(path).as_posix()])
         try:
             lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []

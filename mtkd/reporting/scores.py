@@ -67,7 +67,7 @@ class Scores:
     @property
     def several_seeds(self) -> bool:
         """True if a model has runs of several seeds, so that its intervals cover the chance of the seed."""
-        return any(len(part.seeds) > 1 for line in self.lines for part in line.samples.values())
+        return any(len(samples.seeds) > 1 for line in self.lines for samples in line.samples.values())
 
     @property
     def columns(self) -> list[str]:
@@ -77,39 +77,39 @@ class Scores:
     @property
     def overall(self) -> dict[str, float]:
         """The score in the first column, of the lines that have one."""
-        first = self.columns[0] if self.columns else ""
-        return {line.name: line.scores[first].score for line in self.lines if first in line.scores}
+        column = self.columns[0] if self.columns else ""
+        return {line.name: line.scores[column].score for line in self.lines if column in line.scores}
 
 
-def score_models(given: Gathered) -> Scores:
+def score_models(gathered: Gathered) -> Scores:
     """Score all models, and compare them with the reference, the teacher and the best constant prediction."""
-    tasks = {name: task for model in given.models for name, task in model.tasks.items()}
-    lines = [_line(model, tasks) for model in given.models if model.tasks]
-    lines += [_constant(given.models, lines, tasks)] if lines else []
-    teacher = given.first(TEACHER)
-    names = dict.fromkeys([given.reference.name, *([teacher.name] if teacher else []), CONSTANT])
-    found: dict[str, dict[str, dict[str, Difference]]] = {}
+    tasks = {name: task for model in gathered.models for name, task in model.tasks.items()}
+    lines = [_line(model, tasks) for model in gathered.models if model.tasks]
+    lines += [_constant(gathered.models, lines, tasks)] if lines else []
+    teacher = gathered.first(TEACHER)
+    names = dict.fromkeys([gathered.reference.name, *([teacher.name] if teacher else []), CONSTANT])
+    differences: dict[str, dict[str, dict[str, Difference]]] = {}
     for reference in (line for name in names for line in lines if line.name == name):
         gaps = {line.name: _differences(line, reference) for line in lines if line is not reference}
         if any(gaps.values()):
-            found[reference.name] = {name: values for name, values in gaps.items() if values}
-    return Scores(tasks, lines, found)
+            differences[reference.name] = {name: values for name, values in gaps.items() if values}
+    return Scores(tasks, lines, differences)
 
 
 def _line(model: ReportedModel, tasks: dict[str, Task]) -> Line:
-    predicted = {name: found for name in model.tasks if (found := model.predictions(name))}
+    predicted = {name: by_seed for name in model.tasks if (by_seed := model.predictions(name))}
     return _with_intervals(model.name, model.role, model.scores(), predicted, tasks)
 
 
 def _constant(models: Sequence[ReportedModel], lines: Sequence[Line], tasks: dict[str, Task]) -> Line:
     """The best constant prediction on the rows of the first model that was scored on each task."""
-    first = {name: next(model for model in models if name in model.tasks) for name in tasks}
+    first_models = {name: next(model for model in models if name in model.tasks) for name in tasks}
     predicted: dict[str, dict[int, Splits]] = {}
     for name, task in tasks.items():
-        found = next((line.predicted[name] for line in lines if name in line.predicted), None)
-        if found:
-            predicted[name] = {0: best_constant(task, next(iter(found.values())))}
-    scores = {name: model.scores("majority")[name] for name, model in first.items()}
+        by_seed = next((line.predicted[name] for line in lines if name in line.predicted), None)
+        if by_seed:
+            predicted[name] = {0: best_constant(task, next(iter(by_seed.values())))}
+    scores = {name: model.scores("majority")[name] for name, model in first_models.items()}
     return _with_intervals(CONSTANT, CONSTANT, scores, predicted, tasks)
 
 
@@ -120,9 +120,9 @@ def _with_intervals(
     predicted: dict[str, dict[int, Splits]],
     tasks: dict[str, Task],
 ) -> Line:
-    samples = {task: sample_scores(tasks[task], [found])[0] for task, found in predicted.items()}
-    drawn = {task: part.drawn(0) for task, part in samples.items()}
-    scores = scores | {task: float(part.scores.mean()) for task, part in samples.items()}
+    samples = {task: sample_scores(tasks[task], [by_seed])[0] for task, by_seed in predicted.items()}
+    drawn = {task: task_samples.drawn(0) for task, task_samples in samples.items()}
+    scores = scores | {task: float(task_samples.scores.mean()) for task, task_samples in samples.items()}
     cells = {task: _interval(score, drawn.get(task)) for task, score in scores.items()}
     if len(tasks) > 1 and set(scores) == set(tasks):
         everywhere = np.mean(list(drawn.values()), axis=0) if set(drawn) == set(tasks) else None
@@ -138,20 +138,22 @@ def _interval(score: float, drawn: np.ndarray | None) -> Interval:
 
 def _differences(line: Line, reference: Line) -> dict[str, Difference]:
     """The differences on the tasks that both were scored on with the same rows."""
-    same = [name for name in line.samples if name in reference.samples and _same_rows(line, reference, name)]
-    sides = [{name: side.samples[name] for name in same} for side in (line, reference)]
-    found = differences_by_task(*sides)
-    if AVERAGE not in line.scores or len(same) < len(line.samples):
-        found.pop(AVERAGE, None)  # the average over some tasks would not be that of the table
-    return found
+    shared = [
+        name for name in line.samples if name in reference.samples and _same_rows(line, reference, name)
+    ]
+    sample_pairs = [{name: side.samples[name] for name in shared} for side in (line, reference)]
+    differences = differences_by_task(*sample_pairs)
+    if AVERAGE not in line.scores or len(shared) < len(line.samples):
+        differences.pop(AVERAGE, None)  # the average over some tasks would not be that of the table
+    return differences
 
 
 def _same_rows(line: Line, other: Line, task: str) -> bool:
-    ours, others = (next(iter(side.predicted[task].values())) for side in (line, other))
-    return set(ours) == set(others) and all(
-        ours[split].uids.equals(others[split].uids)
-        and np.array_equal(ours[split].labels, others[split].labels)
-        for split in ours
+    line_splits, other_splits = (next(iter(side.predicted[task].values())) for side in (line, other))
+    return set(line_splits) == set(other_splits) and all(
+        line_splits[split].uids.equals(other_splits[split].uids)
+        and np.array_equal(line_splits[split].labels, other_splits[split].labels)
+        for split in line_splits
     )
 
 
@@ -189,7 +191,7 @@ class Errors:
 
 def errors_of(task: Task, predicted: dict[int, Splits]) -> Errors | None:
     """Compare predictions with labels; None for other types of tasks than `classify` and `regress`."""
-    rows = [part for splits in predicted.values() for part in splits.values()]
+    rows = [split for splits in predicted.values() for split in splits.values()]
     if not rows or not (task.type.one_class or task.type.outputs == "scores"):
         return None
     labels, predictions = (
@@ -197,10 +199,12 @@ def errors_of(task: Task, predicted: dict[int, Splits]) -> Errors | None:
     )
     if not task.type.one_class:
         return Errors(labels=labels, predictions=predictions)
-    kept = [part.probabilities for part in rows if part.probabilities is not None]
-    whole = len(kept) == len(rows)
-    found = reliability(np.concatenate(kept).max(1), predictions == labels) if whole else None
-    return Errors(class_report(task, predictions, labels), found)
+    probabilities = [r.probabilities for r in rows if r.probabilities is not None]
+    all_recorded = len(probabilities) == len(rows)
+    measured = (
+        reliability(np.concatenate(probabilities).max(1), predictions == labels) if all_recorded else None
+    )
+    return Errors(class_report(task, predictions, labels), measured)
 
 
 def reliability(confidences: np.ndarray, right: np.ndarray) -> Reliability:
@@ -211,7 +215,7 @@ def reliability(confidences: np.ndarray, right: np.ndarray) -> Reliability:
         right: (n,) bool.
     """
     bins = np.minimum((confidences * BINS).astype(int), BINS - 1)
-    parts = [bins == number for number in range(BINS) if (bins == number).any()]
+    masks = [bins == number for number in range(BINS) if (bins == number).any()]
     return Reliability(
-        [(float(confidences[p].mean()), float(right[p].mean()), float(p.mean())) for p in parts]
+        [(float(confidences[p].mean()), float(right[p].mean()), float(p.mean())) for p in masks]
     )

@@ -25,28 +25,28 @@ class Scale:
     @classmethod
     def around(cls, values: Iterable[float], start: float, end: float, *, log: bool = False) -> Scale:
         """A scale that shows all values, with a margin."""
-        given = [math.log10(value) if log else value for value in values]
-        low, high = min(given), max(given)
+        scaled = [math.log10(value) if log else value for value in values]
+        low, high = min(scaled), max(scaled)
         margin = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
         low, high = low - margin, high + margin
         return cls(10**low, 10**high, start, end, log) if log else cls(low, high, start, end)
 
     def __call__(self, value: float) -> float:
-        low, high, at = (
+        low, high, scaled = (
             (map(math.log10, (self.low, self.high, value))) if self.log else (self.low, self.high, value)
         )
-        return self.start + (at - low) / (high - low) * (self.end - self.start)
+        return self.start + (scaled - low) / (high - low) * (self.end - self.start)
 
-    def ticks(self, most: int = 5) -> list[float]:
-        """At most about `most` round values inside the scale."""
+    def ticks(self, count: int = 5) -> list[float]:
+        """At most about `count` round values inside the scale."""
         if self.log and self.high > 8 * self.low:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             for steps in ((1, 2, 5), (1, 3), (1,)):
-                found = [s * 10.0**p for p in powers for s in steps if self.low <= s * 10.0**p <= self.high]
-                if len(found) <= most + 1:
+                ticks = [s * 10.0**p for p in powers for s in steps if self.low <= s * 10.0**p <= self.high]
+                if len(ticks) <= count + 1:
                     break
-            return found
-        raw = (self.high - self.low) / most
+            return ticks
+        raw = (self.high - self.low) / count
         power = 10.0 ** math.floor(math.log10(raw))
         step = power * next(s for s in (1, 2, 2.5, 5, 10) if s * power >= raw * 0.999)
         first = math.ceil(self.low / step - 1e-9)
@@ -124,8 +124,8 @@ def width_of(value: str) -> float:
 
 def fitted(value: str, width: float) -> str:
     """A label, cut if it is wider than `width` pixels."""
-    most = max(3, int(width / (TEXT * _WIDE)))
-    return value if len(value) <= most else f"{value[: most - 1]}…"
+    max_characters = max(3, int(width / (TEXT * _WIDE)))
+    return value if len(value) <= max_characters else f"{value[: max_characters - 1]}…"
 
 
 def axes(
@@ -145,20 +145,20 @@ def axes(
     return Markup("").join(parts)
 
 
-def move_apart(wanted: Sequence[float], low: float, high: float, gap: float = TEXT + 1) -> list[float]:
+def move_apart(heights: Sequence[float], low: float, high: float, gap: float = TEXT + 1) -> list[float]:
     """Heights near those wanted, at least `gap` apart and inside the chart if there is room."""
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    order = sorted(range(len(heights)), key=lambda index: heights[index])
     placed: list[float] = []
     for index in order:
-        placed.append(max(wanted[index], placed[-1] + gap if placed else low))
+        placed.append(max(heights[index], placed[-1] + gap if placed else low))
     limit = high
     for position in reversed(range(len(placed))):
         placed[position] = min(placed[position], limit)
         limit = placed[position] - gap
-    found = [0.0] * len(wanted)
+    moved = [0.0] * len(heights)
     for index, height in zip(order, placed, strict=True):
-        found[index] = height
-    return found
+        moved[index] = height
+    return moved
 
 
 _SIDES = [(9, 4, "start"), (-9, 4, "end"), (0, -9, "middle"), (0, 18, "middle")]
@@ -169,17 +169,17 @@ def place_labels(
     points: Sequence[tuple[float, float, str]], left: float, right: float, top: float, bottom: float
 ) -> list[tuple[float, float, str]]:
     """Where to write the names of points without covering others: (x, y of the baseline, text-anchor)."""
-    taken = [(px - 6, py - 6, px + 6, py + 6) for px, py, _ in points]
-    found = []
+    occupied = [(px - 6, py - 6, px + 6, py + 6) for px, py, _ in points]
+    labels = []
     for px, py, name in points:
-        wide = width_of(name)
+        width = width_of(name)
         sides = [(px + aside, py + down, anchor) for aside, down, anchor in _SIDES]
         boxes = []
-        for at, base, anchor in sides:
-            begin = at - {"start": 0.0, "middle": wide / 2, "end": wide}[anchor]
-            boxes.append((begin, base - TEXT + 2, begin + wide, base + 2))
+        for x, y, anchor in sides:
+            begin = x - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
+            boxes.append((begin, y - TEXT + 2, begin + width, y + 2))
         costs = [
-            sum(_overlap(box, other) for other in taken)
+            sum(_overlap(box, other) for other in occupied)
             + 40
             * (
                 max(0, left - box[0])
@@ -190,13 +190,13 @@ def place_labels(
             for box in boxes
         ]
         best = costs.index(min(costs))
-        taken.append(boxes[best])
-        found.append(sides[best])
-    return found
+        occupied.append(boxes[best])
+        labels.append(sides[best])
+    return labels
 
 
 def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> float:
     """The area that two boxes (left, top, right, bottom) share."""
-    wide = min(one[2], other[2]) - max(one[0], other[0])
-    high = min(one[3], other[3]) - max(one[1], other[1])
-    return wide * high if wide > 0 and high > 0 else 0.0
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    return width * height if width > 0 and height > 0 else 0.0
