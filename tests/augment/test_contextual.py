@@ -248,7 +248,7 @@ def test_two_workers_write_identical_output_and_the_model_is_part_of_the_key(
     assert write_corpus(moved, rows, tmp_path / "one").made == 0
     other = replace(job, method=replace(method, digest="other"))
     with pytest.raises(UserError, match="is another model on"):
-        other.method.loader()
+        other.augmenter.loader()
     with pytest.raises(UserError, match="another corpus"):
         write_corpus(other, rows, tmp_path / "one")
 

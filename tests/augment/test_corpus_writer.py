@@ -75,7 +75,7 @@ def copied(whole: Path, tmp_path: Path) -> Path:
 def test_rows_read_back_in_order_and_unlabelled(whole):
     assert [task.name for task in read_corpus(whole).tasks] == ["rte", "sst2"]
     for task, copies in JOB.copies.items():
-        made = pa.concat_tables([part.table for part in JOB.method.make(ROWS[task], copies)])
+        made = pa.concat_tables([part.table for part in JOB.augmenter.make(ROWS[task], copies)])
         rows = corpus_rows(whole, task)
         columns = ["text", "text_pair"][: len(ROWS[task].texts)]
         assert [text.to_pylist() for text in rows.texts] == [made[name].to_pylist() for name in columns]

@@ -148,7 +148,7 @@ def test_shares_part_a_draw(world: int) -> None:
         ({"batch_size": 0}, "batch size 0"),
         ({"batch_tokens": 0}, "batch_tokens 0"),
         ({"seed": -1}, "seed -1"),
-        ({"steps_per_epoch": 5}, "steps_per_epoch = 5"),
+        ({"steps_per_epoch": 5}, "steps_per_epoch=5"),
         ({"lengths": {"a": np.array([], np.int64)}}, "'a' has no rows"),
     ],
 )

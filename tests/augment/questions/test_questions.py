@@ -441,8 +441,8 @@ def test_other_processes_load_the_generator(trained, data, tmp_path, monkeypatch
     write(tmp_path / "one")
     written, ready = write(tmp_path / "other", workers=2, engine=engine)
     assert written.made > 5 and contents(tmp_path / "other") == contents(tmp_path / "one")
-    load = ready.job.method.loader
-    assert load().settings == {**ready.job.method.settings, "model": str(trained)}
+    load = ready.job.augmenter.loader
+    assert load().settings == {**ready.job.augmenter.settings, "model": str(trained)}
     with pytest.raises(UserError, match="is another model on"):
         partial(load.func, load.args[0], "0" * 64, load.args[2])()
 

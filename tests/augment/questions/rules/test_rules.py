@@ -17,7 +17,7 @@ import pytest
 import mtkd as library
 from augment.corpus_writer import write_corpus
 from augment.questions.generation.config import GenerationConfig, prepare_generation
-from augment.questions.rules.generate import ask, is_english
+from augment.questions.rules.generate import generate_rule_questions, is_english
 from augment.questions.rules.verbs import FORMS, third_person
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.worker_pools import Workers
@@ -106,7 +106,9 @@ SENTENCES = {
 
 @pytest.mark.parametrize("sentence", SENTENCES)
 def test_questions_of_a_sentence(sentence):
-    assert {one.text: sentence[one.start : one.stop] for one in ask(sentence)} == SENTENCES[sentence]
+    assert {
+        one.text: sentence[one.start : one.stop] for one in generate_rule_questions(sentence)
+    } == SENTENCES[sentence]
 
 
 def test_pronouns_are_replaced_by_what_they_stand_for():
@@ -115,19 +117,21 @@ def test_pronouns_are_replaced_by_what_they_stand_for():
         "Her notes were printed by Richard Taylor. "
         "The rain lasted for three days. It caused a flood in Dublin in 1850."
     )
-    made = {one.text: text[one.start : one.stop] for one in ask(text)}
+    made = {one.text: text[one.start : one.stop] for one in generate_rule_questions(text)}
     assert made["What did Ada Lovelace publish in 1843?"] == "the first program"
     assert made["Who were Ada Lovelace's notes printed by?"] == "Richard Taylor"
     assert made["When did the rain cause a flood in Dublin?"] == "1850"
-    assert ask("She published the first program in 1843.") == []
+    assert generate_rule_questions("She published the first program in 1843.") == []
 
 
 def test_the_best_questions_come_from_different_sentences():
     text = "Marie Curie discovered radium in Paris in 1898. The museum has over 40 old rooms."
-    two = ask(text, 2)
+    two = generate_rule_questions(text, 2)
     assert [text[one.start : one.stop] for one in two] == ["1898", "over 40"]
     assert (
-        len(ask(text)) == 5 and ask(text, 9) == ask(text) and [one for one in ask(text) if one in two] == two
+        len(generate_rule_questions(text)) == 5
+        and generate_rule_questions(text, 9) == generate_rule_questions(text)
+        and [one for one in generate_rule_questions(text) if one in two] == two
     )
 
 
@@ -252,11 +256,11 @@ def test_names_from_spacy(tmp_path, monkeypatch):
     (tmp_path / "t.txt").write_text(text)
     config = GenerationConfig(str(tmp_path / "t.txt"), per_paragraph=9, spacy="names")
     ready = prepare_generation(config, "squad", None, "0.1", "mtkd")
-    (made,) = ready.job.method.make(ready.rows["squad"], 9)
+    (made,) = ready.job.augmenter.make(ready.rows["squad"], 9)
     asked = {row["text"]: row["answer"] for row in made.table.to_pylist()}
     assert asked["Who opened a school near the gate?"] == "Qorin"
     assert asked["What opened a school near the gate?"] == "Zelm"
-    assert not any(text[one.start : one.stop] in ("Qorin", "Zelm") for one in ask(text))
+    assert not any(text[one.start : one.stop] in ("Qorin", "Zelm") for one in generate_rule_questions(text))
 
 
 def test_other_languages_are_recognised():
