@@ -107,9 +107,9 @@ def copies_table(rows: Rows, copies: int, method: str, text: pa.Array, pair: pa.
     count = len(rows) * copies
     for texts in (text, pair):
         if len(texts) != count:
-            made = f"{counted(len(texts), 'text')} from {counted(len(rows), 'row')}"
+            texts_from_rows = f"{counted(len(texts), 'text')} from {counted(len(rows), 'row')}"
             raise UserError(
-                f"the augmenter {method!r} made {made}",
+                f"the augmenter {method!r} made {texts_from_rows}",
                 expected=f"{count:,}, {copies} per row",
             )
     parent = rows.uids.take(pa.array(np.repeat(np.arange(len(rows), dtype=np.int32), copies)))

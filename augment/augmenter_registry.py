@@ -36,9 +36,9 @@ def build_augmenter(name: str, settings: Mapping[str, Any]) -> Augmenter:
     """
     augmenter = AUGMENTERS.get(name) or load_plugin(GROUP, name)
     if augmenter is None:
-        known = AUGMENTERS | load_plugins(GROUP, AUGMENTERS)
+        names = AUGMENTERS | load_plugins(GROUP, AUGMENTERS)
         questions = "questions about paragraphs: mtkd augment questions generate"
-        raise unknown("augmenter", name, known, hint=questions if name == "questions" else None)
+        raise unknown("augmenter", name, names, hint=questions if name == "questions" else None)
     parameters = inspect.signature(augmenter).parameters
     for setting in settings:
         if setting not in parameters:

@@ -94,7 +94,7 @@ class Contextual(Augmenter):
     @property
     def settings(self) -> dict[str, float | int | str]:
         """The fields by name, with a digest in place of the neighbours."""
-        found = (part for word in self.neighbours for part in (word, *self.neighbours[word], ""))
+        parts = (part for word in self.neighbours for part in (word, *self.neighbours[word], ""))
         return {
             "model": self.model,
             "model_digest": self.digest,
@@ -102,7 +102,7 @@ class Contextual(Augmenter):
             "p": self.p,
             "candidates": self.candidates,
             "seed": self.seed,
-            "neighbours": digest_bytes(*found),
+            "neighbours": digest_bytes(*parts),
         }
 
     def prepare(self, rows: Mapping[str, Rows]) -> Contextual:
@@ -115,16 +115,18 @@ class Contextual(Augmenter):
         columns = (column.unique() for part in rows.values() for column in part.texts)
         words = sorted({word for column in columns for text in _split(lm, column) for word in text.longer})
         if self.vectors is None:
-            own = np.full(len(words), -1)
-            found = _nearest(lm.mean_embeddings(words), own, lm.words, lm.embeddings(), self.candidates)
+            indices = np.full(len(words), -1)
+            nearest = _nearest(lm.mean_embeddings(words), indices, lm.words, lm.embeddings(), self.candidates)
         else:
-            known, matrix = read_word_vectors(self.vectors)
-            index = {word: number for number, word in enumerate(known)}
-            own = np.array([index.get(word, index.get(word.lower(), -1)) for word in words], np.int64)
-            words = [word for word, number in zip(words, own, strict=True) if number >= 0]
-            own = own[own >= 0]
-            found = _nearest(matrix[own], own, known, matrix, self.candidates)
-        neighbours = dict(zip(words, found, strict=True))
+            vector_words, matrix = read_word_vectors(self.vectors)
+            index_of = {word: number for number, word in enumerate(vector_words)}
+            indices = np.array(
+                [index_of.get(word, index_of.get(word.lower(), -1)) for word in words], np.int64
+            )
+            words = [word for word, number in zip(words, indices, strict=True) if number >= 0]
+            indices = indices[indices >= 0]
+            nearest = _nearest(matrix[indices], indices, vector_words, matrix, self.candidates)
+        neighbours = dict(zip(words, nearest, strict=True))
         return replace(self, neighbours=neighbours, digest=lm.digest)
 
     @property
@@ -146,15 +148,15 @@ class Contextual(Augmenter):
 
     def _chunk(self, lm: MaskedLM, rows: Rows, copies: int) -> Copies:
         distinct = pa.concat_arrays(list(rows.texts)).unique()
-        known = {text.text: (text, self._candidates(lm, text)) for text in _split(lm, distinct)}
+        prepared = {text.text: (text, self._candidates(lm, text)) for text in _split(lm, distinct)}
         streams = streams_of(self.seed, rows.uids, copies).reshape(len(rows), copies)
         turn = np.arange(copies) % 3
-        made: list[list[str]] = [[] for _ in rows.texts]
+        copied_texts: list[list[str]] = [[] for _ in rows.texts]
         changed = np.zeros((len(rows), copies), np.int64)
         words = 0
         for row, texts in enumerate(zip(*(column.to_pylist() for column in rows.texts), strict=True)):
             before = 0  # words of the row's texts so far
-            for number, (text, candidates) in enumerate(known[text] for text in texts):
+            for number, (text, candidates) in enumerate(prepared[text] for text in texts):
                 sizes = np.array([len(some) for some in candidates], np.int64)
                 steps = G * np.arange(before + 1, before + 1 + len(sizes), dtype=np.uint64)
                 draws = mix(streams[row][:, None] + steps)
@@ -166,21 +168,21 @@ class Contextual(Augmenter):
                     for word in np.flatnonzero(replaced[copy]):
                         parts[2 * word + 1] = candidates[word][chosen[copy, word]]
                         changed[row, copy] += parts[2 * word + 1] != text.parts[2 * word + 1]
-                    made[number].append("".join(parts))
+                    copied_texts[number].append("".join(parts))
                 before += len(sizes)
             words += before * copies
-        first, *second = (pa.array(column, pa.string()) for column in made)
+        first, *second = (pa.array(column, pa.string()) for column in copied_texts)
         pair = second[0] if second else pa.nulls(changed.size, pa.string())
         table = copies_table(rows, copies, self.name, first, pair)
         return Copies(table, words, int(changed.sum()), int((changed == 0).sum()))
 
     def _candidates(self, lm: MaskedLM, text: _Text) -> list[tuple[str, ...]]:
         """The candidates of each word of a text."""
-        places = [place for place in text.tokens if place is not None and place < lm.longest]
-        filled = dict(zip(places, lm.fill(text.ids, places, self.candidates), strict=True))
+        positions = [position for position in text.tokens if position is not None and position < lm.longest]
+        filled = dict(zip(positions, lm.fill(text.ids, positions, self.candidates), strict=True))
         return [
-            self.neighbours.get(word, ()) if place is None else filled.get(place, ())
-            for word, place in zip(text.words, text.tokens, strict=True)
+            self.neighbours.get(word, ()) if position is None else filled.get(position, ())
+            for word, position in zip(text.words, text.tokens, strict=True)
         ]
 
 
@@ -212,7 +214,7 @@ class _Text:
     @property
     def longer(self) -> list[str]:
         """The words of several tokens."""
-        return [word for word, place in zip(self.words, self.tokens, strict=True) if place is None]
+        return [word for word, position in zip(self.words, self.tokens, strict=True) if position is None]
 
 
 def _split(lm: MaskedLM, texts: pa.StringArray) -> Iterator[_Text]:
@@ -238,24 +240,24 @@ def _split(lm: MaskedLM, texts: pa.StringArray) -> Iterator[_Text]:
 
 
 def _nearest(
-    queries: np.ndarray, own: np.ndarray, words: Sequence[str], matrix: np.ndarray, count: int
+    queries: np.ndarray, query_words: np.ndarray, words: Sequence[str], matrix: np.ndarray, count: int
 ) -> list[tuple[str, ...]]:
     """The `count` words (at most all but one) whose vectors have the largest cosine with each query, sorted.
 
     Args:
-        queries: (n, d); `own`: (n,) the word that each query is, and that is left out; -1 = none.
+        queries: (n, d); `query_words`: (n,) the word that each query is, and that is left out; -1 = none.
         matrix: (len(words), d), their vectors.
     """
     count = min(count, len(words) - 1)
     if count < 1:
         return [() for _ in queries]
     unit = matrix / np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-12)
-    found: list[tuple[str, ...]] = []
+    nearest: list[tuple[str, ...]] = []
     for start in range(0, len(queries), _QUERIES):
         cosines = queries[start : start + _QUERIES] @ unit.T  # times the norm of each query
-        itself = own[start : start + _QUERIES]
-        known = np.flatnonzero(itself >= 0)
-        cosines[known, itself[known]] = -np.inf
+        excluded = query_words[start : start + _QUERIES]
+        has_word = np.flatnonzero(excluded >= 0)
+        cosines[has_word, excluded[has_word]] = -np.inf
         best = np.argpartition(-cosines, count - 1, axis=1)[:, :count]
-        found += [tuple(sorted(words[number] for number in row)) for row in best]
-    return found
+        nearest += [tuple(sorted(words[number] for number in row)) for row in best]
+    return nearest

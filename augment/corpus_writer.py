@@ -63,7 +63,7 @@ class CorpusJob:
     """The specification of a corpus to be made.
 
     Attributes:
-        method: the augmenter that makes the copies.
+        augmenter: makes the copies.
         copies: task -> number of copies per row, at least 1.
         data: name of the source data, for the manifest.
         version, command: the mtkd version and the command line, for the manifest and the card.
@@ -71,7 +71,7 @@ class CorpusJob:
         unlabelled: task -> how many of its source rows, the last ones, are its rows without labels.
     """
 
-    method: Augmenter
+    augmenter: Augmenter
     copies: Mapping[str, int]
     data: str
     version: str
@@ -128,7 +128,7 @@ def unfinished_rows(job: CorpusJob, rows: Mapping[str, Rows], out: Path) -> dict
     """Task -> indices of the rows that `write_corpus` would make copies of now; all, if `out` is new."""
     missing = _output(job, rows, out).missing(recorded_shards(out))
     parts = {task: [np.asarray(shard.rows) for shard in missing if shard.task == task] for task in rows}
-    return {task: np.concatenate([np.zeros(0, int), *found]) for task, found in parts.items()}
+    return {task: np.concatenate([np.zeros(0, int), *indices]) for task, indices in parts.items()}
 
 
 def write_corpus(
@@ -165,18 +165,20 @@ def write_corpus(
     if not rows:
         raise UserError("there is no task to copy", expected="1 or more")
     output = _output(job, rows, out)
-    load = job.method.loader if workers.in_other_processes else None
+    load = job.augmenter.loader if workers.in_other_processes else None
 
     def inputs(shard: PlannedShard) -> tuple[Augmenter | None, Rows, int]:
         part = _plain_strings(rows[shard.task].take(np.asarray(shard.rows)))
         release_pages()
-        method = None if load else job.method.part(part) if workers.in_other_processes else job.method
-        return method, part, shard.per_row
+        augmenter = (
+            None if load else job.augmenter.part(part) if workers.in_other_processes else job.augmenter
+        )
+        return augmenter, part, shard.per_row
 
     with open_directory(out, CORPUS_KIND, output.key, overwrite=overwrite, ranks=ranks):
         missing = output.missing(recorded_shards(out))
         advance(total_size(output.shards) - total_size(missing))
-        made = output.write(
+        written = output.write(
             missing,
             None if load else _make_copies,
             setup=partial(_copier, load) if load else None,
@@ -186,8 +188,8 @@ def write_corpus(
             advance=advance,
         )
         if ranks.first and (missing or not (out / MANIFEST).is_file()):
-            manifest = _describe(job, rows, output, made)
-            write_text(out / "README.md", dataset_card(manifest, job.method.about))
+            manifest = _describe(job, rows, output, written)
+            write_text(out / "README.md", dataset_card(manifest, job.augmenter.about))
             write_record(out / MANIFEST, manifest.to_json())
         ranks.wait()
     return WrittenCorpus(read_corpus_manifest(out), len(missing), len(output.shards) - len(missing))
@@ -200,13 +202,13 @@ def recorded_shards(out: Path) -> Sequence[ShardEntry]:
 
 def _output(job: CorpusJob, rows: Mapping[str, Rows], out: Path) -> ShardedOutput:
     """The planned shards. Their key is a digest of everything that affects the content."""
-    settings = job.method.settings
+    settings = job.augmenter.settings
     settings = {name: value for name, value in settings.items() if _DIGESTS.get(name) not in settings}
     tasks = [[task, job.copies[task], digest_rows(part)] for task, part in rows.items()]
-    method = [job.method.name, job.method.schema.names, settings]
-    key = digest_bytes(json.dumps([CORPUS_FORMAT, method, tasks, job.shard_copies]))
-    counts = (*_COUNTS, *job.method.counted)
-    return ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.method.schema, counts, _DICTIONARY))
+    augmenter_key = [job.augmenter.name, job.augmenter.schema.names, settings]
+    key = digest_bytes(json.dumps([CORPUS_FORMAT, augmenter_key, tasks, job.shard_copies]))
+    counts = (*_COUNTS, *job.augmenter.counted)
+    return ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.augmenter.schema, counts, _DICTIONARY))
 
 
 def _plan(job: CorpusJob, rows: Mapping[str, Rows]) -> list[PlannedShard]:
@@ -239,11 +241,11 @@ def _copier(load: Callable[[], Augmenter]) -> Make:
 
 
 def _describe(
-    job: CorpusJob, rows: Mapping[str, Rows], output: ShardedOutput, made: Mapping[str, ShardEntry]
+    job: CorpusJob, rows: Mapping[str, Rows], output: ShardedOutput, written: Mapping[str, ShardEntry]
 ) -> CorpusManifest:
     """Build the manifest of the finished shards from their footers."""
-    entries = output.entries(made)
-    tasks, counts = [], dict.fromkeys(job.method.counted, 0)
+    entries = output.entries(written)
+    tasks, counts = [], dict.fromkeys(job.augmenter.counted, 0)
     for task, part in rows.items():
         files = [output.directory / entry.file for entry in entries if entry.task == task]
         footers = [footer for file in files if (footer := output.format.read_footer(file))]
@@ -267,14 +269,14 @@ def _describe(
         tasks.append(entry)
     return CorpusManifest(
         format=CORPUS_FORMAT,
-        method=job.method.name,
-        settings=job.method.settings,
+        method=job.augmenter.name,
+        settings=job.augmenter.settings,
         version=job.version,
         command=job.command,
         data=job.data,
         key=output.key,
         tasks=tuple(tasks),
         shards=entries,
-        kind=job.method.kind,
+        kind=job.augmenter.kind,
         counts=counts,
     )

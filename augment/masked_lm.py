@@ -1,4 +1,4 @@
-"""Masked language models: the most likely words at a place of a text, and the vectors of words."""
+"""Masked language models: the most likely words at a position in a text, and the vectors of words."""
 
 from __future__ import annotations
 
@@ -51,30 +51,30 @@ class MaskedLM:
         """A digest of the weights and the tokeniser."""
         return digest_bytes(digest_weights(self.model), self.tokeniser.digest)
 
-    def fill(self, ids: np.ndarray, places: Sequence[int], count: int) -> list[tuple[str, ...]]:
-        """The `count` most likely words at each place of a text with a mask at that place, sorted.
+    def fill(self, ids: np.ndarray, positions: Sequence[int], count: int) -> list[tuple[str, ...]]:
+        """The `count` most likely words at each position of a text with a mask there, sorted.
 
         What the model computes at once depends only on the text, and so do the results.
 
         Args:
             ids: the token ids of the text, of which it reads the first `longest`.
-            places: indices of tokens, below `longest`.
+            positions: indices of tokens, below `longest`.
         """
         before, after = self._specials
         row = torch.tensor([*before, *ids[: self.longest].tolist(), *after])
-        found: list[tuple[str, ...]] = []
+        most_likely: list[tuple[str, ...]] = []
         step = max(1, _TOKENS // len(row))
-        for start in range(0, len(places), step):
-            masks = torch.tensor(places[start : start + step]) + len(before)
-            each, batch = torch.arange(len(masks)), row.repeat(len(masks), 1)
-            batch[each, masks] = self.tokeniser.hf.mask_token_id
+        for start in range(0, len(positions), step):
+            masks = torch.tensor(positions[start : start + step]) + len(before)
+            batch_rows, batch = torch.arange(len(masks)), row.repeat(len(masks), 1)
+            batch[batch_rows, masks] = self.tokeniser.hf.mask_token_id
             tokens = Tokens(batch, torch.ones_like(batch, dtype=torch.bool), torch.zeros_like(batch))
             with torch.no_grad():
                 inputs = ModelInputs(tokens).to(self._device)
                 logits = self._encoder.run(self.model, inputs, OutputSpec())[0].logits
-            best = logits[each, masks][:, self._ids].topk(min(count, len(self._ids))).indices
-            found += [tuple(sorted(self.words[word] for word in words)) for words in best.tolist()]
-        return found
+            best = logits[batch_rows, masks][:, self._ids].topk(min(count, len(self._ids))).indices
+            most_likely += [tuple(sorted(self.words[word] for word in words)) for words in best.tolist()]
+        return most_likely
 
     def embeddings(self) -> np.ndarray:
         """(len(words), d) float32, the input embedding of each of `words`."""
@@ -92,9 +92,9 @@ class MaskedLM:
 
     def _tokens(self, words: Sequence[str]) -> RaggedArray:
         """The token ids of each word where it follows another one."""
-        known = self.tokeniser.token_ids(pa.array([_BEFORE, *(f"{_BEFORE} {word}" for word in words)]))
-        first = len(known.row(0))
-        return RaggedArray.from_lists([known.row(n)[first:].tolist() for n in range(1, len(known))])
+        token_ids = self.tokeniser.token_ids(pa.array([_BEFORE, *(f"{_BEFORE} {word}" for word in words)]))
+        first = len(token_ids.row(0))
+        return RaggedArray.from_lists([token_ids.row(n)[first:].tolist() for n in range(1, len(token_ids))])
 
     def _whole_words(self) -> tuple[list[str], np.ndarray]:
         """The words that are one token, and their ids."""
@@ -103,8 +103,8 @@ class MaskedLM:
         texts = [hf.convert_tokens_to_string([token]).strip() for token in tokens]
         likely = [n for n, text in enumerate(texts) if _is_word(text)]
         encoded = self._tokens([texts[n] for n in likely])
-        whole = [n for place, n in enumerate(likely) if encoded.row(place).tolist() == [n]]
-        return [texts[n] for n in whole], np.array(whole, np.int64)
+        single_token = [n for position, n in enumerate(likely) if encoded.row(position).tolist() == [n]]
+        return [texts[n] for n in single_token], np.array(single_token, np.int64)
 
 
 @functools.lru_cache(maxsize=1)

@@ -186,10 +186,10 @@ class Replacement(Augmenter):
     ) -> tuple[pa.StringArray, np.ndarray]:
         """Reduce some copies to n-grams and join the words; returns texts and changed words per copy."""
         steps = G * np.arange(3 * text + 1, 3 * text + 4, dtype=np.uint64)
-        whether, size, place = (mix(streams - step) for step in steps)
-        cut = active & (whether < threshold(self.p_ngram)) & (words.counts > 0)
-        n = np.minimum(1 + below(size, np.full(len(size), _LONGEST)), words.counts)
-        start = np.where(cut, below(place, words.counts - n + 1), 0)
+        cut_draw, size_draw, start_draw = (mix(streams - step) for step in steps)
+        cut = active & (cut_draw < threshold(self.p_ngram)) & (words.counts > 0)
+        n = np.minimum(1 + below(size_draw, np.full(len(size_draw), _LONGEST)), words.counts)
+        start = np.where(cut, below(start_draw, words.counts - n + 1), 0)
         length = np.where(cut, n, words.counts)
         inside = words.run - np.repeat(words.starts + start, words.counts)
         keep = (inside >= 0) & (inside < np.repeat(length, words.counts))

@@ -60,10 +60,12 @@ class Vocabulary:
         """
         ends = np.cumsum(self.counts)
         starts = ends - self.counts
-        rest = self.total[ids] - self.counts[ids]
-        place = starts[self.first[ids]] + below(draws, np.maximum(rest, 1))
-        place += np.where(place >= starts[ids], self.counts[ids], 0)  # skip the word itself
-        return np.where(rest == 0, ids, np.searchsorted(ends, np.minimum(place, ends[-1] - 1), side="right"))
+        other_count = self.total[ids] - self.counts[ids]
+        position = starts[self.first[ids]] + below(draws, np.maximum(other_count, 1))
+        position += np.where(position >= starts[ids], self.counts[ids], 0)  # skip the word itself
+        return np.where(
+            other_count == 0, ids, np.searchsorted(ends, np.minimum(position, ends[-1] - 1), side="right")
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +88,11 @@ class TaggedTexts:
     @property
     def digest(self) -> str:
         """SHA-256 of the words, their tags, counts and positions."""
-        known = self.vocabulary
-        pairs = "\n".join(f"{tag}\t{word}" for tag, word in zip(known.tags, known.words, strict=True))
-        arrays = ((known.counts, "<i8"), (self.bounds, "<i8"), (self.ids, "<i8"), (self.spaced, "?"))
+        vocabulary = self.vocabulary
+        pairs = "\n".join(
+            f"{tag}\t{word}" for tag, word in zip(vocabulary.tags, vocabulary.words, strict=True)
+        )
+        arrays = ((vocabulary.counts, "<i8"), (self.bounds, "<i8"), (self.ids, "<i8"), (self.spaced, "?"))
         return digest_parts([pairs, *(_bytes(array, np.dtype(dtype)) for array, dtype in arrays)])
 
     @cached_property
@@ -101,8 +105,8 @@ class TaggedTexts:
     def find(self, column: pa.StringArray) -> np.ndarray:
         """The indices of the given texts in `texts`; ValueError if one is not there."""
         hashes, order = self._hashes
-        places = np.searchsorted(hashes, hash_rows([column]))
-        numbers = order[np.minimum(places, len(order) - 1)] if len(order) else places
+        positions = np.searchsorted(hashes, hash_rows([column]))
+        numbers = order[np.minimum(positions, len(order) - 1)] if len(order) else positions
         if len(column) and not self.texts.take(pa.array(numbers)).equals(column.cast(self.texts.type)):
             raise ValueError("a text that was not tagged")
         return numbers
@@ -130,11 +134,11 @@ def tag_rows(rows: Rows, tagger: Tagger, advance: Callable[[int], None] = lambda
     """
     texts, occurrences = _distinct(rows.texts)
     pairs: dict[tuple[str, str], int] = {}
-    found = MappedArray(np.int64), MappedArray(np.int32), MappedArray(np.bool_)
+    arrays = MappedArray(np.int64), MappedArray(np.int32), MappedArray(np.bool_)
     waiting: tuple[list[int], ...] = ([], [], [])
 
     def spool() -> None:
-        for array, values in zip(found, waiting, strict=True):
+        for array, values in zip(arrays, waiting, strict=True):
             array.add(np.array(values))
             values.clear()
         release_pages()
@@ -142,14 +146,14 @@ def tag_rows(rows: Rows, tagger: Tagger, advance: Callable[[int], None] = lambda
     lengths, ids, spaced = waiting
     for number, (pieces, tags) in enumerate(_tagged(texts, tagger)):
         lengths.append(len(pieces))
-        for place, ((space, word), tag) in enumerate(zip(pieces, tags, strict=True)):
+        for position, ((space, word), tag) in enumerate(zip(pieces, tags, strict=True)):
             ids.append(pairs.setdefault((tag, word), len(pairs)))
-            spaced.append(place > 0 and space != "")
+            spaced.append(position > 0 and space != "")
         advance(int(occurrences[number]))
         if len(lengths) == STEP:
             spool()
     spool()
-    sizes, numbers, after_space = (array.finish() for array in found)
+    sizes, numbers, after_space = (array.finish() for array in arrays)
     order = sorted(pairs)
     rank = np.empty(len(order), np.int32)
     rank[[pairs[pair] for pair in order]] = np.arange(len(order))

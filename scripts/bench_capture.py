@@ -57,12 +57,12 @@ def batches_of(lengths: str, rows: int, longest: int, batches: int) -> list[Toke
     else:
         drawn = (torch.randn(rows * batches) * 0.6 + 3.5).exp()
         counts = drawn.long().clamp(10, longest).sort().values
-    found = []
+    tokens = []
     for part in counts.split(rows):
         mask = torch.arange(int(part.max())) < part.unsqueeze(1)
         ids = torch.randint(1000, HF["vocab_size"], mask.shape) * mask
-        found.append(Tokens(ids, mask, torch.zeros_like(ids)))
-    return found
+        tokens.append(Tokens(ids, mask, torch.zeros_like(ids)))
+    return tokens
 
 
 def ways() -> dict[str, Forward]:

@@ -110,7 +110,7 @@ def teacher_pass(model: MultiTaskModel, batch: Batch, bf16: bool, compiled: bool
 
 def seconds_of(way: Callable[[], object], device: torch.device, rounds: int) -> float:
     """The median time of a call, after two calls to warm up."""
-    found = []
+    seconds = []
     for _ in range(rounds + 2):
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -118,8 +118,8 @@ def seconds_of(way: Callable[[], object], device: torch.device, rounds: int) -> 
         way()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        found.append(time.perf_counter() - started)
-    return statistics.median(found[2:])
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[2:])
 
 
 @click.command()
@@ -142,9 +142,9 @@ def main(
     peak_tflops: float | None,
 ) -> None:
     """Print a line per model, precision and batch size."""
-    where = torch.device(device) if device else best_device()
-    name = torch.cuda.get_device_name(where) if where.type == "cuda" else where.type
-    peaks = next((peaks for known, peaks in PEAKS.items() if known in name), {})
+    torch_device = torch.device(device) if device else best_device()
+    name = torch.cuda.get_device_name(torch_device) if torch_device.type == "cuda" else torch_device.type
+    peaks = next((peaks for device_name, peaks in PEAKS.items() if device_name in name), {})
     tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
     print(f"{name}, rows of {length} tokens, {rounds} rounds")
     compiles = {"off": [False], "on": [True], "both": [False, True]}[compiling]
@@ -155,15 +155,15 @@ def main(
         for rows in batches:
             torch.manual_seed(0)
             torch.compiler.reset()
-            model = make_model(shape, length, tokeniser).to(where)
-            batch = make_batch(rows, length, tokeniser.vocab_size).to(where)
-            seconds = seconds_of(make(model, batch, precision == "bf16", compiled), where, rounds)
+            model = make_model(shape, length, tokeniser).to(torch_device)
+            batch = make_batch(rows, length, tokeniser.vocab_size).to(torch_device)
+            seconds = seconds_of(make(model, batch, precision == "bf16", compiled), torch_device, rounds)
             tflops = passes * forward_flops(model, rows, length) / seconds / 1e12
             peak = peak_tflops or peaks.get(precision)
             share = f"{tflops / peak:.1%} of {peak:g}" if peak else "of unknown peak (--peak-tflops)"
-            how = f"{precision}{', compiled' if compiled else ''}"
+            setup = f"{precision}{', compiled' if compiled else ''}"
             print(
-                f"  {title} {shape}, {how}, {rows} rows: {rows / seconds:,.1f} rows/s, "
+                f"  {title} {shape}, {setup}, {rows} rows: {rows / seconds:,.1f} rows/s, "
                 f"{rows * length / seconds:,.0f} tokens/s, {tflops:.4g} TFLOP/s, {share}"
             )
 

@@ -86,12 +86,12 @@ COMPARISONS = {
 def save_models(root: Path, compared: Comparison) -> dict[str, Path]:
     """Save the models with random weights; returns name -> directory, with the reference first."""
     tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
-    places = {}
+    directories = {}
     for number, (name, encoder) in enumerate(compared.encoders(tokeniser.vocab_size).items()):
-        places[name] = root / str(number)
+        directories[name] = root / str(number)
         info = ModelInfo() if compared.tasks == "mkd" else ModelInfo(head_hidden=0)
-        MultiTaskModel(encoder, resolve(compared.tasks), tokeniser, info).save(places[name])
-    return places
+        MultiTaskModel(encoder, resolve(compared.tasks), tokeniser, info).save(directories[name])
+    return directories
 
 
 def show(results: list[InferenceResult], settings: BenchSettings, name: str) -> None:

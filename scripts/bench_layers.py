@@ -29,24 +29,25 @@ ROWS = 1360  # of a linear layer's input: 16 texts of 85 tokens
 def seconds(run: Callable[[], Tensor], inputs: tuple[Tensor, ...]) -> float:
     """The time of a forward pass, and of a backward pass to the inputs if there are any."""
     started = time.perf_counter()
-    made = run()
+    outputs = run()
     if inputs:
-        torch.autograd.grad(made, inputs, torch.ones_like(made), allow_unused=True)
+        torch.autograd.grad(outputs, inputs, torch.ones_like(outputs), allow_unused=True)
     return time.perf_counter() - started
 
 
 def report(
     name: str,
-    ours: Callable[[], Tensor],
-    torchs: Callable[[], Tensor],
+    of_mtkd: Callable[[], Tensor],
+    of_torch: Callable[[], Tensor],
     inputs: tuple[Tensor, ...],
     rounds: int,
 ) -> None:
     """Time both in turn and print milliseconds and ratios."""
-    times = np.array([(seconds(ours, inputs), seconds(torchs, inputs)) for _ in range(rounds + 3)])[3:]
-    mine, other = 1000 * np.median(times, 0)
+    times = np.array([(seconds(of_mtkd, inputs), seconds(of_torch, inputs)) for _ in range(rounds + 3)])[3:]
+    mtkd_time, torch_time = 1000 * np.median(times, 0)
     low, ratio, high = np.percentile(times[:, 1] / times[:, 0], (25, 50, 75))
-    print(f"{name:42}{other:8.2f} ms torch{mine:8.2f} ms mtkd   {ratio:5.1f}x ({low:.1f} to {high:.1f})")
+    speeds = f"{torch_time:8.2f} ms torch{mtkd_time:8.2f} ms mtkd"
+    print(f"{name:42}{speeds}   {ratio:5.1f}x ({low:.1f} to {high:.1f})")
 
 
 @click.command(help=__doc__)
@@ -79,14 +80,15 @@ def main(rounds: int, threads: int) -> None:
                     rounds,
                 )
     for width, outputs in LINEAR:
-        layer, ours = nn.Linear(width, outputs), Linear(width, outputs)
+        torch_layer, mtkd_layer = nn.Linear(width, outputs), Linear(width, outputs)
         values = torch.randn(ROWS, width, requires_grad=True)
-        for what, inputs in (("forward", ()), ("forward and backward", (values, ours.weight, layer.weight))):
+        tensors = (values, mtkd_layer.weight, torch_layer.weight)
+        for passes, inputs in (("forward", ()), ("forward and backward", tensors)):
             with torch.set_grad_enabled(bool(inputs)):
                 report(
-                    f"linear {(ROWS, width)} to {outputs}, {what}",
-                    lambda v=values, m=ours: m(v),  # type: ignore[misc]
-                    lambda v=values, m=layer: m(v),  # type: ignore[misc]
+                    f"linear {(ROWS, width)} to {outputs}, {passes}",
+                    lambda v=values, m=mtkd_layer: m(v),  # type: ignore[misc]
+                    lambda v=values, m=torch_layer: m(v),  # type: ignore[misc]
                     inputs,
                     rounds,
                 )

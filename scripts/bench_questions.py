@@ -35,8 +35,8 @@ def paragraphs(text: str | None, count: int, words: Words) -> list[str]:
     """Return `count` paragraphs in the word range, sampled from the file or made of random words."""
     draw = random.Random(0)
     if text:
-        found, _ = select_paragraphs(open_paragraphs(text, "text", "title"), words)
-        return [paragraph.text for paragraph in draw.sample(found, count)]
+        candidates, _ = select_paragraphs(open_paragraphs(text, "text", "title"), words)
+        return [paragraph.text for paragraph in draw.sample(candidates, count)]
     vocabulary = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(5000)]
     return [" ".join(draw.choices(vocabulary, k=draw.randint(words.least, words.most))) for _ in range(count)]
 
@@ -68,14 +68,17 @@ def models(
     strategy, decoder = Strategy(limit=tokens), Decoder(generator.model, precision)
 
     def batched() -> Answers:
-        return [found[0] for found in decode(decoder, prompts, strategy, batch)]
+        return [questions[0] for questions in decode(decoder, prompts, strategy, batch)]
 
     if backend == "native":
         return {"one by one": lambda: one_by_one(generator, prompts, tokens), "batched": batched}
     from augment.questions.generation.ctranslate import open_engine
 
     translate = open_engine(generator)
-    return {"batched": batched, "ctranslate2": lambda: [found[0] for found in translate(prompts, strategy)]}
+    return {
+        "batched": batched,
+        "ctranslate2": lambda: [questions[0] for questions in translate(prompts, strategy)],
+    }
 
 
 def seconds(work: Callable[[], Answers]) -> tuple[float, float, Answers]:

@@ -124,8 +124,8 @@ def main(rows: int, longest: int, rounds: int, batches: int) -> None:
     compare("full", rows, longest, rounds, 1)
     compare("real", rows, longest, rounds, batches)
     for name in ("naive", "mtkd"):
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
-            extra = fresh.submit(extra_memory, name, rows, longest).result()
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as new_process:
+            extra = new_process.submit(extra_memory, name, rows, longest).result()
         print(f"{name}: {extra:.0f} MB of additional memory at full length")
 
 

@@ -62,12 +62,12 @@ def main(data: str, task: str, tagger: str | None, copies: int, workers: int, ro
     spent = time.perf_counter() - started
     words = len(tagged.ids)
     click.echo(f"{chosen.name}: {len(tagged.texts):,} texts, {words:,} words in {spent:.1f} s")
-    method = Replacement({task: tagged}, chosen.name)
-    job = CorpusJob(method, {task: copies}, data, "bench", "scripts/bench_replacement.py")
+    augmenter = Replacement({task: tagged}, chosen.name)
+    job = CorpusJob(augmenter, {task: copies}, data, "bench", "scripts/bench_replacement.py")
     rates = []
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as place:
-            out = Path(place) / "c"
+        with tempfile.TemporaryDirectory() as temporary:
+            out = Path(temporary) / "c"
             spent = seconds(partial(write_corpus, job, {task: rows}, out, workers=Workers(workers)))
         rates.append(len(rows) * copies / spent)
     shown = ", ".join(f"{rate:,.0f}" for rate in sorted(rates))

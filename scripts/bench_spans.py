@@ -54,10 +54,10 @@ def main() -> None:
         for name, seconds in zip(shares, (windows, decoding, of_many), strict=True):
             shares[name].append(seconds / of_model)
     print(f"{args.rows} questions, {args.length} tokens, minilm, {torch.get_num_threads()} threads")
-    for name, found in shares.items():
+    for name, ratios in shares.items():
         print(
-            f"{name}: {statistics.median(found):.3f} of the model's time "
-            f"({min(found):.3f} to {max(found):.3f}, {args.rounds} rounds)"
+            f"{name}: {statistics.median(ratios):.3f} of the model's time "
+            f"({min(ratios):.3f} to {max(ratios):.3f}, {args.rounds} rounds)"
         )
 
 

@@ -45,7 +45,7 @@ def steps(data: Path) -> dict[str, tuple[int, int, str]]:
     sst2 = f"--data {data} --tasks sst2"
     copies = f"{sst2} --limit {{twentieth}} --copies 20"
     predict = "--task sst2 --in rows-{rows}.jsonl"
-    found = {
+    by_name = {
         "augment mask, copies": (40_000, 1_200_000, f"augment mask {copies}"),
         "augment replace, copies": (40_000, 1_200_000, f"augment replace {copies} --tagger none"),
         "questions by rules, paragraphs": (
@@ -57,19 +57,19 @@ def steps(data: Path) -> dict[str, tuple[int, int, str]]:
         "predict, student of 3 layers, fp32": (500, 5000, f"predict --model student {predict}"),
     }
     for precision in ("fp32", "bf16"):
-        found[f"store build, {precision}"] = (
+        by_name[f"store build, {precision}"] = (
             200,
             1200,
             f"store build --recipe hsk-tinybert-4 --teacher teacher {sst2} --limit {{rows}} "
             f"--precision {precision}",
         )
-        found[f"distill layerwise-3, {precision}"] = (
+        by_name[f"distill layerwise-3, {precision}"] = (
             640,
             2560,
             f"distill layerwise-3 {sst2} --teacher teacher --limit 4096 --eval-limit 16 --steps {{steps}} "
             f"--batch 32 --set train.precision={precision} --set teacher.precision={precision}",
         )
-    return found
+    return by_name
 
 
 @click.command(help=__doc__)
@@ -78,8 +78,8 @@ def steps(data: Path) -> dict[str, tuple[int, int, str]]:
 @click.option("--rounds", default=2, show_default=True)
 def main(data: Path, only: tuple[str, ...], rounds: int) -> None:
     data = data.resolve()
-    with tempfile.TemporaryDirectory() as place:
-        home = Path(place)
+    with tempfile.TemporaryDirectory() as temporary:
+        home = Path(temporary)
         sst2 = ("--data", str(data), "--tasks", "sst2")
         processor_seconds(home, "refine", *sst2, "--encoder", "minilm", *SMALL, "--out", "teacher")
         processor_seconds(
@@ -96,7 +96,7 @@ def main(data: Path, only: tuple[str, ...], rounds: int) -> None:
                 (home / f"rows-{rows}.jsonl").write_text("\n".join(lines))
                 lines = [" ".join(text.split()) for text in paragraphs[:rows]]
                 (home / f"texts-{rows}.txt").write_text("\n".join(lines))
-            found = []
+            rates = []
             for _ in range(rounds):
                 seconds = []
                 for rows in (few, many):
@@ -104,9 +104,9 @@ def main(data: Path, only: tuple[str, ...], rounds: int) -> None:
                     out = "out.jsonl" if words[0] == "predict" else "out"
                     seconds.append(processor_seconds(home, *words, "--out", out, "--quiet"))
                     shutil.rmtree(home / out) if (home / out).is_dir() else (home / out).unlink()
-                found.append((many - few) / (seconds[1] - seconds[0]))
-            rate = sum(found) / len(found)
-            spread = f"{min(found):,.0f} to {max(found):,.0f}"
+                rates.append((many - few) / (seconds[1] - seconds[0]))
+            rate = sum(rates) / len(rates)
+            spread = f"{min(rates):,.0f} to {max(rates):,.0f}"
             print(f"{name:36}{rate:17,.0f}{spread:>26}{BILLION / rate / 3600:27,.1f}", flush=True)
 
 

@@ -35,7 +35,7 @@ from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
 from mtkd.jobs.validated_run import validate_run
 from mtkd.models.encoders.pretrained_config import TransformerConfig
-from mtkd.models.encoders.pretrained_config import locate as encoder_place
+from mtkd.models.encoders.pretrained_config import locate as encoder_directory
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
@@ -65,25 +65,25 @@ PART = {"terms.hidden.depth": 1, "terms.hidden.tokens": 9, "terms.hidden.width":
 ALL = {"terms.hidden.depth": None, "terms.hidden.tokens": None, "terms.hidden.width": 1.0}
 
 
-def save_teacher(place: Path) -> None:
+def save_teacher(directory: Path) -> None:
     """Save a BERT-base sized model with random weights and heads for the tasks."""
     torch.manual_seed(0)
-    tokeniser = Tokeniser.load(encoder_place(DEFAULT_ENCODER))
+    tokeniser = Tokeniser.load(encoder_directory(DEFAULT_ENCODER))
     config = TransformerConfig(hf={"model_type": "bert", "vocab_size": tokeniser.vocab_size, **BERT_BASE})
-    MultiTaskModel(TransformerEncoder(config), resolve(TASKS), tokeniser, ModelInfo(128, 0)).save(place)
+    MultiTaskModel(TransformerEncoder(config), resolve(TASKS), tokeniser, ModelInfo(128, 0)).save(directory)
 
 
 def request(data: str, teacher: Path, recipe: str, rows: int) -> StoreRequest:
     return StoreRequest(recipe, data, TASKS, str(teacher), dict(PART), limit=rows, batch=16)
 
 
-def trainer(
+def make_trainer(
     data: str,
     teacher: Path,
     store: Path | None,
     recipe: str,
     rows: int,
-    place: Path,
+    directory: Path,
     pad: bool,
     dropout: float,
     **changes: Any,
@@ -93,7 +93,7 @@ def trainer(
     sets = {**PART, **fixed, **changes}
     settings = load_settings(recipe, "distill", sets)
     tasks = trainable_tasks(TASKS)
-    rows_of = load_training_data(Request(data, TASKS, place, rows, 8), tasks)
+    rows_of = load_training_data(Request(data, TASKS, directory, rows, 8), tasks)
     checked = validate_run(settings, str(teacher), tasks, store)
 
     def importance(model: MultiTaskModel) -> Any:
@@ -106,8 +106,10 @@ def trainer(
     stage, objective = checked.stages[0]
     if store:
         manifest = read_store_manifest(store)
-        places = {part.task.name: find_stored_rows(store, manifest, part.train) for part in rows_of.parts}
-        source: Any = StoredTeacher(store, manifest, objective.teacher_need, places)
+        stored_rows = {
+            part.task.name: find_stored_rows(store, manifest, part.train) for part in rows_of.parts
+        }
+        source: Any = StoredTeacher(store, manifest, objective.teacher_need, stored_rows)
     else:
         source = OnlineTeacher(planned.teacher, objective.teacher_need)  # type: ignore[arg-type]
     reader = planned.student.reader
@@ -115,28 +117,28 @@ def trainer(
     collate = Collator(reader, reader, pad_to=128 if pad else None)
     train = stage.train.model_copy(update={"bucket": not pad})
     batch_source = TaskBatches(rows_of.tasks, encoded, collate, train)
-    made = Trainer(
+    trainer = Trainer(
         make_accelerator(),
         planned.student,
         objective,
         batch_source,
         train,
-        place,
+        directory,
         evaluate=None,
         teacher=source,
     )
-    made.start()
-    made.train_module.train()
-    return made
+    trainer.start()
+    trainer.train_module.train()
+    return trainer
 
 
-def steps(made: Trainer, count: int | None, number: int) -> float:
+def steps(trainer: Trainer, count: int | None, number: int) -> float:
     """Rows per second over `count` steps of an epoch, or over all of its steps."""
     rows, started = 0, time.perf_counter()
-    with made.batches.epoch(number, 0, {}, count) as prepared:
+    with trainer.batches.epoch(number, 0, {}, count) as prepared:
         for batches in prepared:
-            made.step(batches)
-            made.position.step += 1
+            trainer.step(batches)
+            trainer.position.step += 1
             rows += len(batches.drawn.indices)
     return rows / (time.perf_counter() - started)
 
@@ -154,21 +156,21 @@ def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -
             ("store, buckets", store, False, {}, None),
             ("store, buckets, bf16", store, False, {"train.precision": "bf16"}, None),
         ):
-            place = home / f"{recipe}-{len(variants)}"
+            directory = home / f"{recipe}-{len(variants)}"
             variants[name] = (
-                trainer(data, teacher, at, recipe, rows, place, pad, dropout, **changes),
+                make_trainer(data, teacher, at, recipe, rows, directory, pad, dropout, **changes),
                 count,
             )
         speeds: dict[str, list[float]] = {name: [] for name in variants}
         for number in range(rounds + 1):
-            for name, (made, count) in variants.items():
-                speed = steps(made, count if number else 2, number)
+            for name, (trainer, count) in variants.items():
+                speed = steps(trainer, count if number else 2, number)
                 if number:
                     speeds[name].append(speed)
         print(f"train {recipe}: batches of 16, {rows} rows per task, dropout {dropout}")
         for base in list(variants)[:2]:
-            for name, found in speeds.items():
-                report(name, base, found, speeds[base], "rows/s")
+            for name, rates in speeds.items():
+                report(name, base, rates, speeds[base], "rows/s")
 
 
 def bench_build(data: str, home: Path, rows: int, rounds: int) -> None:
@@ -215,8 +217,8 @@ def bench_start(data: str, home: Path, rows: int, rounds: int) -> None:
         first = out / "stages" / "hidden" / "log.jsonl"
         assert json.loads(first.read_text().splitlines()[0])["step"] == 1
         seconds.append(first.stat().st_mtime - started)
-    least, most = min(seconds), max(seconds)
-    print(f"start: first step after {statistics.median(seconds):.1f} s ({least:.1f} to {most:.1f})")
+    lowest, highest = min(seconds), max(seconds)
+    print(f"start: first step after {statistics.median(seconds):.1f} s ({lowest:.1f} to {highest:.1f})")
 
 
 @click.command(help=__doc__.split("\n")[0] if __doc__ else None)
@@ -228,8 +230,8 @@ def bench_start(data: str, home: Path, rows: int, rounds: int) -> None:
 def main(data: str, parts: tuple[str, ...], rows: int, rounds: int, dropout: float) -> None:
     """Print speeds and ratios."""
     chosen = parts or ("train", "build", "start")
-    with tempfile.TemporaryDirectory() as place:
-        home = Path(place)
+    with tempfile.TemporaryDirectory() as temporary:
+        home = Path(temporary)
         save_teacher(home / "teacher")
         if "train" in chosen:
             bench_train(data, home, rows, rounds, dropout)

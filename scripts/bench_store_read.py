@@ -36,24 +36,24 @@ from tasks.sampler import TaskSampler
 SHAPES = {"(1, 9, 0.1)": (1, 9, 0.1), "(3, 8, 0.2)": (3, 8, 0.2)}
 
 
-def synthetic(place: Path, shape: tuple[int, int, float], rows: int) -> StoreManifest:
+def synthetic(directory: Path, shape: tuple[int, int, float], rows: int) -> StoreManifest:
     """Write a store of random outputs for one task with 8 to 60 tokens per row."""
     depth, tokens, width = shape
     selection = Selection(tokens, "att-last-no-sep", width, scored=tuple((n, n) for n in range(1, depth + 1)))
     need = OutputSpec(logits=True, selected=frozenset(range(1, depth + 1)), selection=selection)
     contents = Contents.of(need, "fp16", EncoderSpec("bert", 12, 768, 768, 12, 768, OutputSpec()), 128)
     random = np.random.default_rng(0)
-    kept = np.minimum(random.integers(6, 58, rows), tokens)
+    kept_tokens = np.minimum(random.integers(6, 58, rows), tokens)
     units = selection.kept_units(768)
     shards = plan_shards("rte", rows, None, tokens * depth * (2 * units + 97))
-    output = ShardedOutput(place, "bench", shards, SafetensorsFormat())
+    output = ShardedOutput(directory, "bench", shards, SafetensorsFormat())
     for shard in shards:
-        n = int(kept[shard.rows].sum())
+        n = int(kept_tokens[shard.rows].sum())
         bits = np.zeros((n, depth, 768), bool)
         bits[..., :units] = True
         tensors = {
             "logits": torch.zeros(len(shard.rows), 2),
-            "kept": torch.from_numpy(kept[shard.rows].astype(np.int32)),
+            "kept": torch.from_numpy(kept_tokens[shard.rows].astype(np.int32)),
             "selected.positions": torch.from_numpy(random.integers(0, 60, (n, depth)).astype(np.uint8)),
             "selected.values": torch.from_numpy(random.standard_normal((n, depth, units)).astype(np.float16)),
             "selected.units": torch.from_numpy(np.packbits(bits, axis=-1, bitorder="little")),
@@ -65,12 +65,12 @@ def synthetic(place: Path, shape: tuple[int, int, float], rows: int) -> StoreMan
     return StoreManifest(STORE_FORMAT, "", "", {}, teacher, contents, None, "", (entry,), output.entries())
 
 
-def places_of(manifest: StoreManifest, rows: int) -> np.ndarray:
+def positions_of(manifest: StoreManifest, rows: int) -> np.ndarray:
     """The position of each row in the store."""
     order = np.concatenate([shard.rows for shard in plan_shards("rte", rows, None, 0)])
-    places = np.empty(rows, np.int64)
-    places[order] = np.arange(rows)
-    return places
+    positions = np.empty(rows, np.int64)
+    positions[order] = np.arange(rows)
+    return positions
 
 
 def rows_a_second(read: Callable[[np.ndarray], Any], draws: list[np.ndarray]) -> float:
@@ -80,39 +80,41 @@ def rows_a_second(read: Callable[[np.ndarray], Any], draws: list[np.ndarray]) ->
     return sum(map(len, draws)) / (time.perf_counter() - started)
 
 
-def bench_warm(place: Path, manifest: StoreManifest, draws: list[np.ndarray], rounds: int) -> None:
+def bench_warm(directory: Path, manifest: StoreManifest, draws: list[np.ndarray], rounds: int) -> None:
     """Compare the store with `datasets`, both from the page cache."""
     import datasets
 
     datasets.disable_progress_bars()
     rows = manifest.tasks[0].rows
-    places = places_of(manifest, rows)
-    source = StoredTeacher(place, manifest, manifest.contents.offers, {"rte": places})
+    positions = positions_of(manifest, rows)
+    source = StoredTeacher(directory, manifest, manifest.contents.offers, {"rte": positions})
     source.read("rte", np.arange(rows))  # fill the page cache and check all digests
-    table = _table(manifest, place, datasets)
+    table = _table(manifest, directory, datasets)
     some = draws[: max(200, len(draws) // 20)]
     warm: dict[str, list[float]] = {"store": [], "datasets, numpy format": []}
     for _ in range(rounds):
         warm["store"].append(rows_a_second(partial(source.read, "rte"), draws))
-        warm["datasets, numpy format"].append(rows_a_second(partial(_of_table, table, places), some))
-    for who, found in warm.items():
-        report(f"warm, {who}", "datasets", found, warm["datasets, numpy format"], "rows/s")
+        warm["datasets, numpy format"].append(rows_a_second(partial(_of_table, table, positions), some))
+    for who, rates in warm.items():
+        report(f"warm, {who}", "datasets", rates, warm["datasets, numpy format"], "rows/s")
 
 
-def bench_cold(place: Path, manifest: StoreManifest, draws: list[np.ndarray], rounds: int) -> None:
+def bench_cold(directory: Path, manifest: StoreManifest, draws: list[np.ndarray], rounds: int) -> None:
     """Compare block-wise reads of the store with random reads of a memory map, with an empty page cache."""
     rows, size = manifest.tasks[0].rows, manifest.bytes
-    plain, width = place / "plain.bin", size // rows
+    plain, width = directory / "plain.bin", size // rows
     np.zeros((rows, width), np.uint8).tofile(plain)
     before = psutil.Process().memory_info().rss / 1e6
     cold: dict[str, list[float]] = {"store": [], "memory map at random": []}
     for number in range(rounds):
-        _forget([place / shard.file for shard in manifest.shards])
-        fresh = StoredTeacher(place, manifest, manifest.contents.offers, {"rte": places_of(manifest, rows)})
+        _forget([directory / shard.file for shard in manifest.shards])
+        new_source = StoredTeacher(
+            directory, manifest, manifest.contents.offers, {"rte": positions_of(manifest, rows)}
+        )
         started = time.perf_counter()
         for n, indices in enumerate(draws):
-            fresh.read_ahead("rte", draws[min(n + AHEAD, len(draws) - 1)])
-            fresh.read("rte", indices)
+            new_source.read_ahead("rte", draws[min(n + AHEAD, len(draws) - 1)])
+            new_source.read("rte", indices)
         cold["store"].append(size / 1e6 / (time.perf_counter() - started))
         _forget([plain])
         mapped = np.memmap(plain, np.uint8, "r", shape=(rows, width))
@@ -124,30 +126,30 @@ def bench_cold(place: Path, manifest: StoreManifest, draws: list[np.ndarray], ro
         del mapped
     more = psutil.Process().memory_info().rss / 1e6 - before
     print(f"  reading the whole store from a cold cache: {more:.0f} MB of additional memory")
-    for who, found in cold.items():
-        report(f"cold, {who}", "memory map", found, cold["memory map at random"], "MB/s")
+    for who, rates in cold.items():
+        report(f"cold, {who}", "memory map", rates, cold["memory map at random"], "MB/s")
 
 
-def _table(manifest: StoreManifest, place: Path, datasets: Any) -> Any:
+def _table(manifest: StoreManifest, directory: Path, datasets: Any) -> Any:
     """The same arrays as a dataset on disk, with every row padded to the maximum number of tokens."""
     from mtkd.store.shard_files import Shard
 
     selection = manifest.contents.need.selection
     assert selection is not None and selection.tokens is not None
-    most = selection.tokens
+    max_tokens = selection.tokens
 
     def rows() -> Any:
         for entry in manifest.shards:
-            shard = Shard(place / entry.file)
+            shard = Shard(directory / entry.file)
             for n, start in enumerate(shard.offsets["kept"][:-1]):
-                stop = min(start + most, len(shard.views["selected.values"]))
-                found = {"kept": int(shard.views["kept"][n]), "logits": shard.views["logits"][n]}
+                stop = min(start + max_tokens, len(shard.views["selected.values"]))
+                row = {"kept": int(shard.views["kept"][n]), "logits": shard.views["logits"][n]}
                 for name in ("positions", "values", "units"):
                     part = shard.views[f"selected.{name}"][start:stop]
-                    whole = np.zeros((most, *part.shape[1:]), part.dtype)
-                    whole[: len(part)] = part
-                    found[name] = whole.reshape(-1)
-                yield found
+                    padded = np.zeros((max_tokens, *part.shape[1:]), part.dtype)
+                    padded[: len(part)] = part
+                    row[name] = padded.reshape(-1)
+                yield row
 
     depth, units = len(manifest.contents.need.selected), selection.kept_units(768)
     sizes = {"positions": ("uint8", 1), "values": ("float16", units), "units": ("uint8", 96)}
@@ -155,15 +157,17 @@ def _table(manifest: StoreManifest, place: Path, datasets: Any) -> Any:
         {
             "kept": datasets.Value("int32"),
             "logits": datasets.Sequence(datasets.Value("float32"), 2),
-            **{k: datasets.Sequence(datasets.Value(t), most * depth * n) for k, (t, n) in sizes.items()},
+            **{
+                k: datasets.Sequence(datasets.Value(t), max_tokens * depth * n) for k, (t, n) in sizes.items()
+            },
         }
     )
-    cache = str(place / "cache")
+    cache = str(directory / "cache")
     return datasets.Dataset.from_generator(rows, features=features, cache_dir=cache).with_format("numpy")
 
 
-def _of_table(table: Any, places: np.ndarray, indices: np.ndarray) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(values) for name, values in table[places[indices]].items()}
+def _of_table(table: Any, positions: np.ndarray, indices: np.ndarray) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(values) for name, values in table[positions[indices]].items()}
 
 
 def _forget(files: list[Path]) -> None:

@@ -55,7 +55,7 @@ ALLOCATOR = f"glibc.malloc.mmap_threshold={KEPT}:glibc.malloc.trim_threshold={KE
 Block = dict[str, Rows]  # the rows of one round, "in buckets" and "at random"
 
 
-def open_texts(data: Path | None, sentences: bool, place: Path) -> TextFiles:
+def open_texts(data: Path | None, sentences: bool, directory: Path) -> TextFiles:
     """The texts of a file or their sentences; without a file, random words of realistic lengths."""
     if data and data.exists() and not sentences:
         return TextFiles.open(data)
@@ -67,7 +67,7 @@ def open_texts(data: Path | None, sentences: bool, place: Path) -> TextFiles:
         draws = np.random.default_rng(0)
         counts = np.exp(draws.normal(3.5, 0.6, 4096)).astype(int).clip(3, 126)
         lines = [" ".join(draws.choice(words, count)) for count in counts]
-    file = place / "texts.txt"
+    file = directory / "texts.txt"
     file.write_text("\n".join(line.replace("\n", " ") for line in lines), encoding="utf-8")
     return TextFiles.open(file)
 
@@ -178,8 +178,8 @@ def report(seconds: dict[str, list[float]], pool: Encoded, blocks: list[Block], 
 
 def extra_memory(side: str, job: Job, data: Path | None, sentences: bool, batch: int) -> float:
     """Peak memory in megabytes of two steps on the longest rows, in addition to what was loaded before."""
-    with tempfile.TemporaryDirectory() as place:
-        home = Path(place)
+    with tempfile.TemporaryDirectory() as temporary:
+        home = Path(temporary)
         trainer = make_trainer(job, open_texts(data, sentences, home), batch, home / "mtkd")
         other = TextBrewerSide(job, trainer, home / "textbrewer", False) if side == "textbrewer" else None
         pool, _ = draw_blocks(trainer, batch, 1, 1, 0)
@@ -229,8 +229,8 @@ def main(
     for name in names or JOBS:
         job = JOBS[name]
         print(f"{name}: batches of {batch}, {torch.get_num_threads()} threads")
-        with tempfile.TemporaryDirectory() as place:
-            home = Path(place)
+        with tempfile.TemporaryDirectory() as temporary:
+            home = Path(temporary)
             trainer = make_trainer(job, open_texts(data, sentences, home), batch, home / "mtkd")
             other = TextBrewerSide(job, trainer, home / "textbrewer", fused)
             pool, (first, *blocks) = draw_blocks(trainer, batch, steps, rounds + 1, seed)
@@ -244,8 +244,8 @@ def main(
                 seconds = in_turn(trainer, other, pool, [warmup, *blocks])
                 report(seconds, pool, blocks, layout.n_specials)
         for side in ("textbrewer", "mtkd") if memory else ():
-            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
-                extra = fresh.submit(extra_memory, side, job, data, sentences, batch).result()
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as new_process:
+                extra = new_process.submit(extra_memory, side, job, data, sentences, batch).result()
             print(f"  {side}: {extra:.0f} MB of additional peak memory")
 
 

@@ -27,11 +27,11 @@ Lists = list[list[int]]
 def masked_copies(texts: list[str], copies: int, p: float, mask: str) -> list[str]:
     """Make `copies` of each text, replacing each word by the mask token with probability p."""
     random = np.random.default_rng(0)
-    made = []
+    masked = []
     for words in (text.split(" ") for text in texts):
         for hit in random.random((copies, len(words))) < p:
-            made.append(" ".join(np.where(hit, mask, words).tolist()))
-    return made
+            masked.append(" ".join(np.where(hit, mask, words).tolist()))
+    return masked
 
 
 def one_by_one(tokeniser: Tokeniser, texts: list[str]) -> Lists:
@@ -83,26 +83,28 @@ def main(
     """Print texts per second for each method, and the speedup of mtkd's token_ids()."""
     plain = Tokeniser.load(locate(tokeniser))
     texts = pq.read_table(data / file, columns=[column])[column].to_pylist()[:rows]
-    made = masked_copies(texts, copies, p, plain.mask_token)
-    array = pa.array(made)
+    masked = masked_copies(texts, copies, p, plain.mask_token)
+    array = pa.array(masked)
     seconds: dict[str, list[float]] = {name: [] for name in ("token_ids", *WAYS)}
     for _ in range(rounds):
-        fresh = Tokeniser(plain.hf)
+        new_tokeniser = Tokeniser(plain.hf)
         start = time.perf_counter()
-        ragged = fresh.token_ids(array)
+        ragged = new_tokeniser.token_ids(array)
         seconds["token_ids"].append(time.perf_counter() - start)
         expected = np.split(ragged.values, ragged.offsets[1:-1])
         for name, way in WAYS.items():
             start = time.perf_counter()
-            ids = way(plain, made)
+            ids = way(plain, masked)
             seconds[name].append(time.perf_counter() - start)
             if any(row.tolist() != other for row, other in zip(expected, ids, strict=True)):
                 raise click.ClickException(f"the ids of `token_ids` differ from those of `{name}`")
     median = {name: statistics.median(times) for name, times in seconds.items()}
-    click.echo(f"{len(made)} copies of {len(texts)} texts, p = {p}, medians of {rounds} rounds, equal ids")
+    click.echo(f"{len(masked)} copies of {len(texts)} texts, p = {p}, medians of {rounds} rounds, equal ids")
     for name, time_taken in median.items():
         ratio = time_taken / median["token_ids"]
-        click.echo(f"{name:18} {len(made) / time_taken:10,.0f} texts/s   token_ids is {ratio:5.1f}x as fast")
+        click.echo(
+            f"{name:18} {len(masked) / time_taken:10,.0f} texts/s   token_ids is {ratio:5.1f}x as fast"
+        )
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def make_trainer(
     tokeniser: Tokeniser,
     *,
     bucket: bool,
-    place: Path,
+    directory: Path,
 ) -> Trainer:
     """Build a trainer with a new model; without buckets, every sequence is padded to 128 tokens."""
     torch.manual_seed(0)
@@ -83,7 +83,7 @@ def make_trainer(
             settings,
         ),
         settings,
-        place,
+        directory,
         evaluate=lambda model: [],
     )
     trainer.start()
@@ -151,9 +151,9 @@ def main(data: str, count: int, rounds: int, student: str) -> None:
     tasks = resolve("rte,mrpc,stsb,sst2")
     tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
     rows = {t.name: Encoded.encode(load_rows(open_data(data), t, "train", count), tokeniser) for t in tasks}
-    with tempfile.TemporaryDirectory() as place, keep_memory():
-        bucketed = make_trainer(student, tasks, rows, tokeniser, bucket=True, place=Path(place) / "a")
-        padded = make_trainer(student, tasks, rows, tokeniser, bucket=False, place=Path(place) / "b")
+    with tempfile.TemporaryDirectory() as temporary, keep_memory():
+        bucketed = make_trainer(student, tasks, rows, tokeniser, bucket=True, directory=Path(temporary) / "a")
+        padded = make_trainer(student, tasks, rows, tokeniser, bucket=False, directory=Path(temporary) / "b")
         reader = bucketed.train_module.model.reader
         lengths = np.concatenate([reader.lengths(part.texts) for part in rows.values()])
         total = len(lengths)

@@ -37,7 +37,7 @@ def install() -> Path:
     return python
 
 
-def place(path: Path) -> Path:
+def staged_path(path: Path) -> Path:
     """Where a file of the repository is in the staged copy."""
     if path.is_relative_to(DOCS):
         return STAGED / path.relative_to(DOCS)
@@ -53,15 +53,15 @@ def relinked(text: str, page: Path) -> str:
         SystemExit: a link leads to no file.
     """
 
-    def link(found: re.Match[str]) -> str:
-        target = (page.parent / found[1]).resolve()
+    def link(match: re.Match[str]) -> str:
+        target = (page.parent / match[1]).resolve()
         if not target.is_file():
-            sys.exit(f"{page.relative_to(ROOT)}: the link to {found[1]} leads to no file")
-        copy = place(target)
+            sys.exit(f"{page.relative_to(ROOT)}: the link to {match[1]} leads to no file")
+        copy = staged_path(target)
         if not copy.exists() and target.suffix != ".md":
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(target, copy)
-        return f"]({os.path.relpath(copy, place(page).parent)}{found[2]})"
+        return f"]({os.path.relpath(copy, staged_path(page).parent)}{match[2]})"
 
     return LINK.sub(link, text)
 
@@ -72,13 +72,13 @@ def with_mathml(text: str) -> str:
         return text
     from latex2mathml.converter import convert
 
-    text = EQUATION.sub(lambda found: convert(" ".join(found[1].split()), display="block"), text)
-    return INLINE.sub(lambda found: found[1] or f"<span>{convert(found[2])}</span>", text)
+    text = EQUATION.sub(lambda match: convert(" ".join(match[1].split()), display="block"), text)
+    return INLINE.sub(lambda match: match[1] or f"<span>{convert(match[2])}</span>", text)
 
 
 def unescaped(text: str) -> str:
     """The text without the backslashes that GitHub needs before | in code in a table."""
-    return CODE.sub(lambda found: found[0].replace("\\|", "|"), text)
+    return CODE.sub(lambda match: match[0].replace("\\|", "|"), text)
 
 
 def staged(text: str, page: Path) -> str:
@@ -93,8 +93,8 @@ def stage() -> None:
     shutil.rmtree(STAGED, ignore_errors=True)
     pages = [ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md")]
     for page in [*pages, *sorted(DOCS.rglob("*.md"))]:
-        place(page).parent.mkdir(parents=True, exist_ok=True)
-        place(page).write_text(staged(page.read_text(encoding="utf-8"), page), encoding="utf-8")
+        staged_path(page).parent.mkdir(parents=True, exist_ok=True)
+        staged_path(page).write_text(staged(page.read_text(encoding="utf-8"), page), encoding="utf-8")
 
 
 def main() -> None:

@@ -34,12 +34,12 @@ def _commands(ctx: click.Context) -> Iterator[str]:
         yield from _section(ctx)
     if isinstance(command, click.Group):
         for name in command.list_commands(ctx):
-            found = command.get_command(ctx, name)
-            assert found is not None
+            subcommand = command.get_command(ctx, name)
+            assert subcommand is not None
             inherited = {
                 key: value for key, value in cli.context_settings.items() if key != "help_option_names"
             }
-            yield from _commands(click.Context(found, info_name=name, parent=ctx, **inherited))
+            yield from _commands(click.Context(subcommand, info_name=name, parent=ctx, **inherited))
 
 
 def _section(ctx: click.Context) -> Iterator[str]:

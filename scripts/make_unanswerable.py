@@ -38,9 +38,9 @@ def main() -> None:
     paragraphs = defaultdict(set)
     for row in rows:
         paragraphs[row["title"]].add(row["context"])
-    kept = [rows[number] for number in order[: args.answerable]]
+    chosen = [rows[number] for number in order[: args.answerable]]
     for number in order[args.answerable :]:
-        if len(kept) == args.answerable + args.unanswerable:
+        if len(chosen) == args.answerable + args.unanswerable:
             break
         row = rows[number]
         answer = normalise(row["answers"]["text"][0])
@@ -48,12 +48,12 @@ def main() -> None:
         if others:
             context = others[int(random.integers(len(others)))]
             empty: dict[str, list[Any]] = {"text": [], "answer_start": []}
-            kept.append(row | {"id": f"{row['id']}-other", "context": context, "answers": empty})
-    shuffled = [kept[i] for i in random.permutation(len(kept))]
+            chosen.append(row | {"id": f"{row['id']}-other", "context": context, "answers": empty})
+    shuffled = [chosen[i] for i in random.permutation(len(chosen))]
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(args.out) as temporary:
         pq.write_table(pa.Table.from_pylist(shuffled, table.schema), temporary, compression="zstd")
-    print(f"{args.answerable:,} + {len(kept) - args.answerable:,} rows: {args.out}")
+    print(f"{args.answerable:,} + {len(chosen) - args.answerable:,} rows: {args.out}")
 
 
 if __name__ == "__main__":

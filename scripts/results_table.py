@@ -26,10 +26,10 @@ def primary(run: Path, task: str) -> float | None:
 
 def line(out: Path, pattern: str) -> list[list[float | None]]:
     """The scores of each task for all seeds; a pattern with `{task}` names one run per task."""
-    found = []
+    scores = []
     for task in TASKS:
-        found.append([primary(out / pattern.format(task=task, seed=seed), task) for seed in SEEDS])
-    return found
+        scores.append([primary(out / pattern.format(task=task, seed=seed), task) for seed in SEEDS])
+    return scores
 
 
 def show(scores: Sequence[float | None]) -> str:
@@ -63,17 +63,17 @@ def main() -> None:
     print("| | seeds | " + " | ".join(TASKS) + " | mean |")
     print("|---|---|" + "---|" * (len(TASKS) + 1))
     teacher = json.loads((out / "teacher" / "run.json").read_text())["scores"]
-    for what, key in (("best constant prediction", "majority"), ("teacher", "primary")):
+    for title, key in (("best constant prediction", "majority"), ("teacher", "primary")):
         values = [100 * teacher[f"{task}/validation"][key] for task in TASKS]
-        print(f"| {what} | 1 | " + " | ".join(f"{v:.1f}" for v in (*values, statistics.mean(values))) + " |")
-    for what, pattern in ROWS:
-        found = line(out, pattern)
-        seeds = max(sum(value is not None for value in values) for values in found)
+        print(f"| {title} | 1 | " + " | ".join(f"{v:.1f}" for v in (*values, statistics.mean(values))) + " |")
+    for title, pattern in ROWS:
+        scores = line(out, pattern)
+        seeds = max(sum(value is not None for value in values) for values in scores)
         if not seeds:
             continue
         # Average over tasks only for seeds that have scores for all tasks.
-        means = [statistics.mean(values) for values in zip(*found, strict=True) if None not in values]
-        print(f"| {what} | {seeds} | " + " | ".join(map(show, found)) + f" | {show(means)} |")
+        means = [statistics.mean(values) for values in zip(*scores, strict=True) if None not in values]
+        print(f"| {title} | {seeds} | " + " | ".join(map(show, scores)) + f" | {show(means)} |")
 
 
 if __name__ == "__main__":

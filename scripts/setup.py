@@ -163,10 +163,10 @@ def usable(python: Path) -> bool:
 def has_gpu() -> bool:
     """Whether nvidia-smi finds a GPU."""
     try:
-        found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
     except OSError:
         return False
-    return found.returncode == 0 and "GPU" in found.stdout
+    return listing.returncode == 0 and "GPU" in listing.stdout
 
 
 def torch_builds(pin: str, system: str, gpu: bool) -> list[TorchBuild]:

@@ -35,10 +35,10 @@ def main() -> None:
     args = parser.parse_args()
     source, task = open_data(args.data), TASKS["squad"]
     rows, taken = load_rows(source, task, "train"), load_rows(source, task, "train", args.beside)
-    left = np.flatnonzero(~np.isin(rows.uids.to_numpy(zero_copy_only=False), taken.uids.to_pylist()))
-    chosen = rows.take(np.sort(np.random.default_rng(1).choice(left, args.rows, replace=False)))
+    remaining = np.flatnonzero(~np.isin(rows.uids.to_numpy(zero_copy_only=False), taken.uids.to_pylist()))
+    chosen = rows.take(np.sort(np.random.default_rng(1).choice(remaining, args.rows, replace=False)))
     titles = source.table(task, "train")["title"].to_pylist()
-    asked = [
+    question_rows = [
         QuestionRow(
             args.task, uid, 1, question, context, "people", titles[int(uid.split("/")[-1])], None, None
         )
@@ -47,12 +47,12 @@ def main() -> None:
         )
     ]
     file = f"data/{args.task}-00000.parquet"
-    place = args.out / file
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(place) as temporary:
-        pq.write_table(question_table(asked), temporary)
-    count, digest = len(asked), digest_rows(chosen)
-    shard = ShardEntry(file, args.task, count, digest_file(place), place.stat().st_size)
+    path = args.out / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as temporary:
+        pq.write_table(question_table(question_rows), temporary)
+    count, digest = len(question_rows), digest_rows(chosen)
+    shard = ShardEntry(file, args.task, count, digest_file(path), path.stat().st_size)
     entry = CorpusTask(args.task, 2, 1, count, count, digest, 0.0, 0.0)
     manifest = CorpusManifest(
         CORPUS_FORMAT, "people", {}, __version__, "questions_of_squad.py", args.data, digest, (entry,),

@@ -74,7 +74,7 @@ JOBS = {
 # --- mtkd
 
 
-def make_trainer(job: Job, files: TextFiles, batch: int, place: Path) -> Trainer:
+def make_trainer(job: Job, files: TextFiles, batch: int, directory: Path) -> Trainer:
     """Build mtkd's trainer as `mtkd distill RECIPE --text` does, but with a random teacher."""
     changes = {"batch_size": batch, "micro_batch": None, "steps": 100_000, "lr": LR, "clip": CLIP}
     settings = load_settings(job.recipe, "distill", {f"train.{key}": value for key, value in changes.items()})
@@ -94,7 +94,7 @@ def make_trainer(job: Job, files: TextFiles, batch: int, place: Path) -> Trainer
         objective,
         TextBatches(files, Collator(student.reader, teacher.reader), stage.train, held_out=0),
         stage.train,
-        place,
+        directory,
         evaluate=None,
         teacher=OnlineTeacher(teacher, objective.teacher_need),
     )
@@ -159,14 +159,14 @@ class TextBrewerSide:
         more: keyword arguments that its loop passes to both models.
     """
 
-    def __init__(self, job: Job, trainer: Trainer, place: Path, fused: bool):
-        self._trainer, self._place = trainer, place
+    def __init__(self, job: Job, trainer: Trainer, directory: Path, fused: bool):
+        self._trainer, self._directory = trainer, directory
         student, teacher = self._models(job)
         textbrewer.register_new("match_Loss", "relation_kl", relation_loss)
         self.more = {} if job.relations else {"output_attentions": True, "output_hidden_states": True}
         adaptors = [LastVectors(m) if job.relations else layers_adaptor for m in (teacher, student)]
         self.distiller = textbrewer.GeneralDistiller(
-            textbrewer.TrainingConfig(device="cpu", output_dir=str(place), ckpt_steps=1 << 30),
+            textbrewer.TrainingConfig(device="cpu", output_dir=str(directory), ckpt_steps=1 << 30),
             textbrewer.DistillationConfig(intermediate_matches=self._matches(job)),
             teacher,
             student,
@@ -179,15 +179,15 @@ class TextBrewerSide:
         self._optimizer = torch.optim.AdamW(groups, lr=LR, fused=fused or None)
 
     def _models(self, job: Job) -> list[BertModel]:
-        found = []
+        models = []
         source: Any
         for source in (self._trainer.train_module.model, self._trainer.teacher.model):  # type: ignore[union-attr]
             hf = {k: v for k, v in source.encoder.config.hf.items() if k != "model_type"}
             attention = "sdpa" if job.relations else "eager"
             model = BertModel(BertConfig(**hf | {"attn_implementation": attention}), add_pooling_layer=False)
             model.load_state_dict(source.encoder.body.state_dict())
-            found.append(model)
-        return found
+            models.append(model)
+        return models
 
     @staticmethod
     def _matches(job: Job) -> list[dict[str, Any]]:
@@ -205,8 +205,8 @@ class TextBrewerSide:
 
     def _give_projections(self) -> None:
         terms: Any = self._trainer.train_module.objective.terms
-        places = ["embedding", *["hidden"] * (len(self.distiller.projs) - 1)]
-        for name, projection in zip(places, self.distiller.projs, strict=True):
+        term_names = ["embedding", *["hidden"] * (len(self.distiller.projs) - 1)]
+        for name, projection in zip(term_names, self.distiller.projs, strict=True):
             if projection is not None:
                 with torch.no_grad():
                     projection.weight.copy_(terms[name].projection.maps["all"].weight)
@@ -228,5 +228,5 @@ def padded(pool: Encoded, trainer: Trainer, batches: Rows) -> DataLoader:
         return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
 
     used = {int(n) for rows in batches for n in rows}
-    made = {n: torch.tensor([*before, *pool.texts[0].row(n), *after]) for n in used}
-    return DataLoader(made, batch_sampler=[rows.tolist() for rows in batches], collate_fn=collate)  # type: ignore[arg-type]
+    id_rows = {n: torch.tensor([*before, *pool.texts[0].row(n), *after]) for n in used}
+    return DataLoader(id_rows, batch_sampler=[rows.tolist() for rows in batches], collate_fn=collate)  # type: ignore[arg-type]

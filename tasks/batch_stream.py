@@ -60,13 +60,13 @@ class BatchStream:
         """
         if self._members is not None:
             labelled = np.logical_or.reduceat(labelled[self._members.values], self._members.offsets[:-1])
-        own, others = np.flatnonzero(labelled), np.flatnonzero(~labelled)
-        if not (len(own) and len(others)):
+        with_labels, without_labels = np.flatnonzero(labelled), np.flatnonzero(~labelled)
+        if not (len(with_labels) and len(without_labels)):
             return
-        count = max(1, round(len(own) * fraction / (1 - fraction)))
-        self._per_pass = len(own) + count
+        count = max(1, round(len(with_labels) * fraction / (1 - fraction)))
+        self._per_pass = len(with_labels) + count
         self.n_rows = round(self.n_rows * self._per_pass / len(labelled))
-        self._mixture, self._blocks = (own, others, count), None
+        self._mixture, self._blocks = (with_labels, without_labels, count), None
 
     def size(self, which: int) -> int:
         """The number of batches of pass `which`."""
@@ -127,8 +127,10 @@ class BatchStream:
         """All units in the order of pass `which`."""
         random = random_of(self._seed, self._task, PASS, which)
         if self._mixture is not None:
-            own, others, count = self._mixture
-            return random.permutation(np.concatenate([own, self._others(others, which * count, count)]))
+            with_labels, without_labels, count = self._mixture
+            return random.permutation(
+                np.concatenate([with_labels, self._others(without_labels, which * count, count)])
+            )
         if self._blocks is None:
             return random.permutation(len(self._lengths))
         blocks = [self._blocks[i] for i in random.permutation(len(self._blocks))]
@@ -136,14 +138,14 @@ class BatchStream:
 
     def _others(self, others: np.ndarray, start: int, count: int) -> np.ndarray:
         """Units start .. start + count - 1 of the endless stream of units without labels."""
-        found = []
+        parts = []
         end = start + count
         while start < end:
             turn, first = divmod(start, len(others))
             order = random_of(self._seed, self._task, OTHERS, turn).permutation(others)
-            found.append(order[first : first + end - start])
-            start += len(found[-1])
-        return np.concatenate(found)
+            parts.append(order[first : first + end - start])
+            start += len(parts[-1])
+        return np.concatenate(parts)
 
     def _rows(self, units: np.ndarray) -> np.ndarray:
         return units if self._members is None else self._members.take(units).values.astype(np.int64)

@@ -148,8 +148,8 @@ def read_corpus_manifest(directory: Path) -> CorpusManifest:
     path = directory / MANIFEST
     if not path.is_file():
         unfinished = any(directory.glob("data/*.parquet"))
-        what = "an unfinished" if unfinished else "not a"
-        problem = f"{directory} is {what} corpus: it has no {MANIFEST}"
+        state = "an unfinished" if unfinished else "not a"
+        problem = f"{directory} is {state} corpus: it has no {MANIFEST}"
         if not directory.exists():
             problem = f"there is no corpus {directory}{did_you_mean_path(directory)}"
         raise UserError(
@@ -195,11 +195,11 @@ def corpus_rows(directory: Path, task: str, *, verify: bool = True) -> Rows:
 def _answers(table: pa.Table) -> pa.StructArray:
     """Answers in SQuAD's form: lists of one answer, or empty lists for no answer; null = unlabelled."""
     pairs = zip(table["answer"].to_pylist(), table["answer_start"].to_pylist(), strict=True)
-    found = [
+    answers = [
         None if text is None else {"text": [text] if text else [], "answer_start": [start] if text else []}
         for text, start in pairs
     ]
-    return pa.array(found, ANSWERS)
+    return pa.array(answers, ANSWERS)
 
 
 def read_shard(directory: Path, shard: ShardEntry, columns: list[str] | None, *, verify: bool) -> pa.Table:

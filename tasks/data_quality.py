@@ -36,30 +36,30 @@ def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> 
         return []
     rows = {name: balance.get(name, 0) for name in task.labels}
     total = sum(rows.values())
-    found = []
+    problems = []
     largest = max(rows, key=lambda name: rows[name])
     if total and rows[largest] > LARGEST_SHARE * total:
         share = rows[largest] / total
         message = (
             f"{share:.1%} of the rows have the label {largest!r}; macro_f1 is more informative than accuracy"
         )
-        found.append(Problem(path, task.label, message, "warning"))
+        problems.append(Problem(path, task.label, message, "warning"))
     rare = [f"{name} ({count})" for name, count in rows.items() if count < FEWEST_ROWS]
     if rare and split == task.train:
         message = f"{len(rare)} of {len(rows)} labels have fewer than {FEWEST_ROWS} rows: {shorten(rare)}"
-        found.append(Problem(path, task.label, message, "warning"))
-    return found
+        problems.append(Problem(path, task.label, message, "warning"))
+    return problems
 
 
-def leakage(found: SplitStatistics) -> list[Problem]:
+def leakage(statistics: SplitStatistics) -> list[Problem]:
     """A warning for rows that are also in the training split, with an example."""
-    if not found.seen:
+    if not statistics.seen:
         return []
     message = (
-        f"{found.seen:,} rows ({found.seen / found.rows:.1%}) are also training rows, which inflates scores "
-        f"on this split; the first is {found.first_seen}"
+        f"{statistics.seen:,} rows ({statistics.seen / statistics.rows:.1%}) are also training rows, which "
+        f"inflates scores on this split; the first is {statistics.first_seen}"
     )
-    return [Problem(found.path, None, message, "warning")]
+    return [Problem(statistics.path, None, message, "warning")]
 
 
 def token_problems(task: Task, split: SplitStatistics, max_length: int) -> list[Problem]:
@@ -81,12 +81,12 @@ def token_problems(task: Task, split: SplitStatistics, max_length: int) -> list[
     ]
     if not any(map(len, ids)):
         return []
-    found = []
+    messages = []
     lengths = np.array([len(text) for text in ids]).reshape(len(columns), -1).sum(axis=0) + len(columns) + 1
     if not task.type.predicts_spans and (lengths > max_length).any():
         sampled = split.sample.num_rows
         of = "" if sampled == split.rows else f" ({sampled:,} were sampled)"
-        found.append(
+        messages.append(
             f"{np.mean(lengths > max_length):.1%} of the rows{of} have more than {max_length} tokens and "
             "will be cut to that length by the default tokenizer; a larger max_length keeps more"
         )
@@ -94,11 +94,11 @@ def token_problems(task: Task, split: SplitStatistics, max_length: int) -> list[
     foreign = (letters - latin) / max(1, letters)
     unknown = np.mean(np.concatenate(ids) == tokenizer.token_to_id("[UNK]"))
     if foreign > FOREIGN_SHARE or unknown > UNKNOWN_SHARE:
-        found.append(
+        messages.append(
             f"{foreign:.0%} of the letters are not Latin and {unknown:.0%} of the tokens are unknown to the "
             "default vocabulary, which is English: choose an encoder that was trained on this language"
         )
-    return [Problem(split.path, None, message, "warning") for message in found]
+    return [Problem(split.path, None, message, "warning") for message in messages]
 
 
 def _count(columns: Sequence[pa.Array], pattern: str) -> int:

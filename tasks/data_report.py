@@ -169,17 +169,17 @@ def _missing_splits(task: Task, source: DataSource, present: Sequence[str]) -> l
     if task.train is None:
         return []
     validation = [split for split in task.validation if split in present]
-    found = []
+    problems = []
     if task.train not in present:
         message = f"no training split {task.train!r} in {source.name!r}"
-        found.append(Problem(task.name, None, _why(task, source, [task.train], message)))
+        problems.append(Problem(task.name, None, _why(task, source, [task.train], message)))
     if not validation:
         names = shorten(task.validation) or "none is named under [files]"
         message = f"no validation split in {source.name!r} ({names}); training needs one for evaluation"
-        found.append(Problem(task.name, None, _why(task, source, task.validation, message)))
+        problems.append(Problem(task.name, None, _why(task, source, task.validation, message)))
     missing = [split for split in task.validation if validation and split not in validation]
     return [
-        *found,
+        *problems,
         *(Problem(f"{task.name}/{split}", None, "this split is missing", "warning") for split in missing),
     ]
 
@@ -202,35 +202,35 @@ def _report(
     Args:
         train: those of the training split, if it has been read.
     """
-    found, with_label, balance = SplitStatistics(task, train), RowHashes(), _Balance(task)
+    statistics, with_label, balance = SplitStatistics(task, train), RowHashes(), _Balance(task)
     problems: list[Problem] = []
     unused: list[Problem] = []
     labels_differ = False
     for raw in tables:
         unused = unused or _unused(task, raw)
-        found.add(raw)
+        statistics.add(raw)
         if (texts := task.type.label_text(raw.table[task.label])) is not None:
             labels_differ = True
             with_label.add(hash_rows([*(raw.table[name] for name in task.columns), texts]))
-        more, labels = find_problems(task, split, raw)
-        problems += more
+        new_problems, labels = find_problems(task, split, raw)
+        problems += new_problems
         if labels is not None:
             balance.add(labels)
-    counts, distinct = balance.counts(), found.distinct()
+    counts, distinct = balance.counts(), statistics.distinct()
     suspicious = [
-        *imbalance(task, split, found.path, {count.label: count.rows for count in counts}),
-        *leakage(found),
-        *token_problems(task, found, max_length),
+        *imbalance(task, split, statistics.path, {count.label: count.rows for count in counts}),
+        *leakage(statistics),
+        *token_problems(task, statistics, max_length),
     ]
     report = SplitReport(
         task=task.name,
         split=split,
-        path=found.path,
-        rows=found.rows,
+        path=statistics.path,
+        rows=statistics.rows,
         balance=counts,
-        lengths=found.lengths(),
-        duplicates=found.rows - len(with_label.distinct() if labels_differ else distinct),
-        overlap=None if train is None else found.seen,
+        lengths=statistics.lengths(),
+        duplicates=statistics.rows - len(with_label.distinct() if labels_differ else distinct),
+        overlap=None if train is None else statistics.seen,
         problems=(*problems, *unused, *suspicious),
     )
     return report, distinct
@@ -276,9 +276,9 @@ def _unlabelled_report(
     task: Task, rows: Rows, leaks: Sequence[str], train: np.ndarray | None, max_length: int
 ) -> SplitReport:
     path = f"{task.name}/{UNLABELLED}"
-    found, blank = SplitStatistics(task, train), 0
+    statistics, blank = SplitStatistics(task, train), 0
     for part in rows.parts():
-        found.add(RawTable(pa.table(dict(zip(task.columns, part.texts, strict=True))), path))
+        statistics.add(RawTable(pa.table(dict(zip(task.columns, part.texts, strict=True))), path))
         blank += sum(pc.sum(is_blank(texts)).as_py() or 0 for texts in part.texts)
     return SplitReport(
         task=task.name,
@@ -286,12 +286,12 @@ def _unlabelled_report(
         path=path,
         rows=len(rows),
         balance=(Count("unlabelled", len(rows)),),
-        lengths=found.lengths(),
-        duplicates=len(rows) - len(found.distinct()),
-        overlap=None if train is None else found.seen,
+        lengths=statistics.lengths(),
+        duplicates=len(rows) - len(statistics.distinct()),
+        overlap=None if train is None else statistics.seen,
         problems=(
             *([Problem(path, None, counted(blank, "empty text"), "warning")] if blank else []),
             *(Problem(path, None, leak, "warning") for leak in leaks),
-            *token_problems(task, found, max_length),
+            *token_problems(task, statistics, max_length),
         ),
     )

@@ -33,10 +33,10 @@ def write_digests(directory: Path, *patterns: str) -> None:
     Args:
         patterns: only of files that match one of them, such as "predictions/*/*.parquet".
     """
-    found_files = {file for pattern in patterns or ("**/*",) for file in directory.glob(pattern)}
-    files = sorted(file for file in found_files if file.is_file() and file.name not in _WITHOUT)
-    found = {file.relative_to(directory).as_posix(): quick_digest(file) for file in files}
-    write_record(directory / DIGESTS, {"algorithm": "xxh3_128", "files": found})
+    matching = {file for pattern in patterns or ("**/*",) for file in directory.glob(pattern)}
+    files = sorted(file for file in matching if file.is_file() and file.name not in _WITHOUT)
+    digests = {file.relative_to(directory).as_posix(): quick_digest(file) for file in files}
+    write_record(directory / DIGESTS, {"algorithm": "xxh3_128", "files": digests})
 
 
 def check_digests(directory: Path, names: Iterable[str] | None = None) -> None:
@@ -59,9 +59,9 @@ def damaged_files(directory: Path, names: Iterable[str] | None = None) -> Sequen
     files = read_record(directory / DIGESTS, dict[str, Any]).get("files")
     if not isinstance(files, dict) or not all(map(is_plain_path, files)):
         return [DIGESTS]
-    wanted = files if names is None else [name for name in names if name in files]
+    requested = files if names is None else [name for name in names if name in files]
     return [
         name
-        for name in wanted
+        for name in requested
         if not (directory / name).is_file() or quick_digest(directory / name) != files[name]
     ]

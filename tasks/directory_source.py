@@ -41,9 +41,9 @@ class DirectorySource(DataSource):
             for parent in (self.root, self.root / "glue"):
                 if path := find_release(parent, name, split):
                     return at_once(partial(read_release, path, name, split))
-        if (place := task.on_hub(split)) and split in task.splits:
-            dataset, configuration, there = place
-            return _locate_file(self.root / dataset.rpartition("/")[2] / configuration, there, task)
+        if (hub_name := task.on_hub(split)) and split in task.splits:
+            dataset, configuration, hub_split = hub_name
+            return _locate_file(self.root / dataset.rpartition("/")[2] / configuration, hub_split, task)
         return None
 
     def unlabelled(self, task: Task, named: bool = False) -> Batches | None:

@@ -97,10 +97,10 @@ def pad_rows(
     """
     begins = [text.offsets[indices] for text in texts]
     sizes = tuple(text.offsets[indices + 1] - begin for text, begin in zip(texts, begins, strict=True))
-    kept = reader.kept(sizes)
+    kept_sizes = reader.kept(sizes)
     spans = [
         _Span(text.values, begin, np.minimum(size, keep))
-        for text, begin, size, keep in zip(texts, begins, sizes, kept, strict=True)
+        for text, begin, size, keep in zip(texts, begins, sizes, kept_sizes, strict=True)
     ]
     if reader.input_format == "separate":
         return tuple(_separate(reader.tokeniser, span, pad_to) for span in spans)

@@ -46,7 +46,7 @@ def plain(text: str) -> str:
     """A text as it is shown: URLs in place of the paths of local copies, and control characters, which could
     command a terminal, spelled out.
     """
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", as_url(text))
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match[0]):02x}", as_url(text))
 
 
 def unknown(what: str, value: str, known: Iterable[str], *, hint: str | None = None) -> UserError:
@@ -107,5 +107,5 @@ def shorten(names: Iterable[str], value: str = "") -> str:
     listed = list(names)
     near = difflib.get_close_matches(value, listed, cutoff=0.5)
     ordered = [*near, *(name for name in listed if name not in near)]
-    left = len(ordered) - _MOST_NAMES
-    return ", ".join(ordered[:_MOST_NAMES]) + (f" and {left} more" if left > 0 else "")
+    remaining = len(ordered) - _MOST_NAMES
+    return ", ".join(ordered[:_MOST_NAMES]) + (f" and {remaining} more" if remaining > 0 else "")

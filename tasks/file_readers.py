@@ -38,12 +38,12 @@ class _Collected:
 
     def table(self) -> RawTable:
         """The table of the rows so far, which are then dropped."""
-        made = make_table(self.path, self.names or [], self._rows, self._lines, self.bad)
+        table = make_table(self.path, self.names or [], self._rows, self._lines, self.bad)
         if self.size is not None:
-            made = replace(made, rows=self._rows)
+            table = replace(table, rows=self._rows)
         self._rows, self._lines, self.bad[:] = [], [], []
         self.tables += 1
-        return made
+        return table
 
     def rest(self) -> Iterator[RawTable]:
         """The table of the last rows; an empty one only if the file has no rows at all."""
@@ -51,24 +51,24 @@ class _Collected:
             yield self.table()
 
 
-def _delimited_batches(found: _Collected, rows: Iterator[tuple[int, list[str]]]) -> Iterator[RawTable]:
+def _delimited_batches(collected: _Collected, rows: Iterator[tuple[int, list[str]]]) -> Iterator[RawTable]:
     """Tables of the rows (line, fields) of a file whose first row is its header."""
     for line, fields in rows:
-        if found.names is None:
-            check_header(found.path, fields)
-            found.names = fields
-        elif len(fields) != len(found.names):
-            message = f"{len(fields)} fields, but the header has {len(found.names)}"
-            found.bad.append(UnreadableLine(line, message))
-        elif found.add(fields, line):
-            yield found.table()
-    yield from found.rest()
+        if collected.names is None:
+            check_header(collected.path, fields)
+            collected.names = fields
+        elif len(fields) != len(collected.names):
+            message = f"{len(fields)} fields, but the header has {len(collected.names)}"
+            collected.bad.append(UnreadableLine(line, message))
+        elif collected.add(fields, line):
+            yield collected.table()
+    yield from collected.rest()
 
 
 def _csv_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
     """Read a CSV file with a header, whatever its delimiter; quoted fields may span lines."""
-    found = _Collected(path, size)
-    return _delimited_batches(found, _csv_rows(path, texts, found.bad))
+    collected = _Collected(path, size)
+    return _delimited_batches(collected, _csv_rows(path, texts, collected.bad))
 
 
 def _csv_rows(path: Path, texts: Sequence[str], bad: list[UnreadableLine]) -> Iterator[tuple[int, list[str]]]:
@@ -88,8 +88,8 @@ def _csv_rows(path: Path, texts: Sequence[str], bad: list[UnreadableLine]) -> It
 
 def _tsv_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
     """Read tab-separated lines with a header, in which quotes have no special meaning."""
-    found = _Collected(path, size)
-    return _delimited_batches(found, _tsv_rows(path, found.bad))
+    collected = _Collected(path, size)
+    return _delimited_batches(collected, _tsv_rows(path, collected.bad))
 
 
 def _tsv_rows(path: Path, bad: list[UnreadableLine]) -> Iterator[tuple[int, list[str]]]:
@@ -99,15 +99,15 @@ def _tsv_rows(path: Path, bad: list[UnreadableLine]) -> Iterator[tuple[int, list
         if not line:
             blank += 1
             continue
-        yield from ((number - left, [""]) for left in range(blank, 0, -1))
+        yield from ((number - lines_ago, [""]) for lines_ago in range(blank, 0, -1))
         blank = 0
         yield number, line.split("\t")
 
 
 def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
     """Read one JSON object per line; every line must have the fields of the first."""
-    found = _Collected(path, size)
-    for number, line in enumerate(text_lines(path, found.bad, "\n"), start=1):
+    collected = _Collected(path, size)
+    for number, line in enumerate(text_lines(path, collected.bad, "\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -115,16 +115,16 @@ def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterat
         except ValueError as error:
             reason = str(error).replace(" at line 1 column", " at column")
             other = "; for CSV, add `format=csv`" if number == 1 and path == STANDARD else ""
-            found.bad.append(UnreadableLine(number, f"not JSON: {reason}{other}"))
+            collected.bad.append(UnreadableLine(number, f"not JSON: {reason}{other}"))
             continue
-        problem = _fields_problem(record, found.names, texts)
+        problem = _fields_problem(record, collected.names, texts)
         if problem:
-            found.bad.append(UnreadableLine(number, problem))
+            collected.bad.append(UnreadableLine(number, problem))
             continue
-        found.names = found.names or list(record)
-        if found.add([record[name] for name in found.names], number):
-            yield found.table()
-    yield from found.rest()
+        collected.names = collected.names or list(record)
+        if collected.add([record[name] for name in collected.names], number):
+            yield collected.table()
+    yield from collected.rest()
 
 
 def _fields_problem(record: Any, names: list[str] | None, texts: Sequence[str]) -> str | None:

@@ -36,10 +36,10 @@ def disk_errors(path: Path) -> Iterator[None]:
         # safetensors reports a full disk only in its message
         if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or re.search("os error 2[78]", str(error)):
             limited = number == errno.EFBIG or "os error 27" in str(error)
-            what = "a file has reached the limit of its size" if limited else "the disk is full"
+            reason = "a file has reached the limit of its size" if limited else "the disk is full"
             remedy = "raise the limit (ulimit -f)" if limited else "free some disk space"
             raise UserError(
-                f"{what}: could not write {path}",
+                f"{reason}: could not write {path}",
                 hint=f"{remedy} and run the same command again; finished parts are kept",
             ) from error
         if number in _UNUSABLE:
@@ -118,10 +118,10 @@ def _hold(handle: int) -> bool:
 
 def _remove_unheld(path: Path) -> None:
     """Remove the temporary files for a path that no process holds."""
-    for left in filter(is_temporary, path.parent.glob(f".{glob.escape(path.name)}.*")):
-        with contextlib.suppress(OSError), open(left, "rb") as file:
+    for leftover in filter(is_temporary, path.parent.glob(f".{glob.escape(path.name)}.*")):
+        with contextlib.suppress(OSError), open(leftover, "rb") as file:
             if _hold(file.fileno()):
-                left.unlink()
+                leftover.unlink()
 
 
 @contextlib.contextmanager
@@ -178,9 +178,9 @@ def move_files(source: Path, target: Path, last: str | None = None) -> None:
     inside = source.is_dir()  # an earlier call may have moved all files, and been killed
     files = [file for file in sorted(source.rglob("*")) if not file.is_dir()] if inside else [source]
     for file in sorted(files, key=lambda file: file == source / (last or "")):
-        place = target / file.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(file, place)
+        destination = target / file.relative_to(source)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(file, destination)
     if inside:
         shutil.rmtree(source)
 
@@ -244,11 +244,11 @@ def locked(out: Path, *, wait: bool = False) -> Iterator[None]:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files and directories of killed processes from a locked directory."""
-    for left in filter(is_temporary, folder.iterdir()):
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left)
+    for leftover in filter(is_temporary, folder.iterdir()):
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
         else:
-            left.unlink()
+            leftover.unlink()
 
 
 def is_plain_path(name: str) -> bool:

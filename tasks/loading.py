@@ -92,8 +92,10 @@ def _valid_parts(
     for raw in tables:
         problems, labels = find_problems(task, split, raw)
         if any(problem.level == "error" for problem in problems):
-            more = (problem for table in tables for problem in find_problems(task, split, table)[0])
-            raise _invalid(itertools.chain(problems, more), what, hint)
+            further_problems = (
+                problem for table in tables for problem in find_problems(task, split, table)[0]
+            )
+            raise _invalid(itertools.chain(problems, further_problems), what, hint)
         assert labels is not None, "an empty split is an error"
         yield _rows(task, split, raw, labels, start, groups)
         start += raw.table.num_rows
@@ -112,15 +114,15 @@ def _invalid(problems: Iterable[Problem], what: str, hint: str | None) -> UserEr
 
 
 def _rows(
-    task: Task, split: str, raw: RawTable, labels: ParsedLabels, start: int, known: dict[Any, int]
+    task: Task, split: str, raw: RawTable, labels: ParsedLabels, start: int, group_ids: dict[Any, int]
 ) -> Rows:
-    """The rows of a table, of which `start` come before it; `known` has the number of each group so far."""
+    """The rows of a table, of which `start` come before it; `group_ids`: the numbers of the groups so far."""
     table = raw.table
     numbers = pa.array(np.arange(start, start + table.num_rows)).cast(pa.string())
     groups = None
     if task.group is not None:
         coded = table[task.group].combine_chunks().dictionary_encode()
-        ids = [known.setdefault(value, len(known)) for value in coded.dictionary.to_pylist()]
+        ids = [group_ids.setdefault(value, len(group_ids)) for value in coded.dictionary.to_pylist()]
         groups = np.array(ids, np.int64)[coded.indices.to_numpy()]
     return Rows(
         task.name,

@@ -153,9 +153,9 @@ def _checked_labels(task: Task, labels: np.ndarray, split: str) -> np.ndarray:
     labels = np.asarray(labels, dtype=np.float64)
     missing = int((~has_label(labels)).sum())
     if missing or not len(labels):
-        what = f"is not labelled ({missing} of {len(labels)} rows)" if missing else "has no rows"
+        problem = f"is not labelled ({missing} of {len(labels)} rows)" if missing else "has no rows"
         raise UserError(
-            f"split {split!r} of task {task.name!r} {what}, so it cannot be scored",
+            f"split {split!r} of task {task.name!r} {problem}, so it cannot be scored",
             hint="score a labelled split; use `mtkd predict` for unlabelled rows",
         )
     return labels
@@ -166,12 +166,12 @@ def _constant(values: np.ndarray) -> bool:
     return bool(np.ptp(values) <= 1e-12 * np.abs(values).max())
 
 
-def _correlation(left: np.ndarray, right: np.ndarray) -> float:
+def _correlation(first: np.ndarray, second: np.ndarray) -> float:
     from scipy.stats import pearsonr
 
-    if _constant(left) or _constant(right):
+    if _constant(first) or _constant(second):
         return 0.0
-    return float(pearsonr(left, right).statistic)
+    return float(pearsonr(first, second).statistic)
 
 
 def _groups(rows: Predictions) -> tuple[np.ndarray, np.ndarray]:

@@ -27,8 +27,8 @@ def missing_file(task: Task, split: str, folders: Sequence[Path]) -> UserError:
     """
     file = Path(task.files[split])
     beside = [Path(other).parent for other in task.files.values() if Path(other).is_absolute()]
-    places = dict.fromkeys((folder / file).parent for folder in (*folders, *beside))
-    names = [entry.name for place in places if place.is_dir() for entry in place.iterdir()]
+    directories = dict.fromkeys((folder / file).parent for folder in (*folders, *beside))
+    names = [entry.name for directory in directories if directory.is_dir() for entry in directory.iterdir()]
     near = difflib.get_close_matches(file.name, names, n=1)
     also = f" or under {' or '.join(map(str, folders))}" if folders else ""
     return UserError(

@@ -81,9 +81,9 @@ def _check_map(task: Task, trained: Task) -> None:
     for label in task.map:
         if label not in trained.labels:
             raise unknown(f"label of the head {task.head!r} in the {where}:", label, trained.labels)
-    if left := [label for label in trained.labels if label not in task.map]:
+    if unmapped := [label for label in trained.labels if label not in task.map]:
         raise UserError(
-            f"the {where} lacks the label {left[0]!r} of the head {task.head!r}",
+            f"the {where} lacks the label {unmapped[0]!r} of the head {task.head!r}",
             expected=f"one of {shorten(task.labels)} for each of {shorten(trained.labels)}",
         )
 

@@ -19,7 +19,7 @@ def overlap_warnings(source: DataSource, task: Task, rows: Rows, own_split: str 
     Args:
         own_split: the split that the rows come from, which is not compared.
     """
-    others: dict[str, np.ndarray] = {}
+    by_split: dict[str, np.ndarray] = {}
     for split in source.splits(task):
         if split in (task.train, own_split):
             continue
@@ -29,16 +29,16 @@ def overlap_warnings(source: DataSource, task: Task, rows: Rows, own_split: str 
                 hashes.add(hash_rows([raw.table[name] for name in task.columns]))
         except UserError:  # a split that this run does not read may be invalid
             continue
-        others[split] = hashes.distinct()
+        by_split[split] = hashes.distinct()
     counts = Counter[str]()
-    for part in rows.parts() if others else ():
-        own = hash_rows(part.texts)
-        counts.update({split: int(contained(own, hashes).sum()) for split, hashes in others.items()})
-    found = []
-    for split in others:
+    for part in rows.parts() if by_split else ():
+        unlabelled = hash_rows(part.texts)
+        counts.update({split: int(contained(unlabelled, hashes).sum()) for split, hashes in by_split.items()})
+    warnings = []
+    for split in by_split:
         if count := counts[split]:
-            found.append(
+            warnings.append(
                 f"{count:,} of the {len(rows):,} rows without labels of {task.name} are also in the split "
                 f"{split}, so scores on it may be too high"
             )
-    return found
+    return warnings

@@ -134,15 +134,15 @@ class TextFiles:
                     raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason})") from error
                 try:
                     record = from_json(line) if objects and line.strip() else {self.column: line}
-                    found = record[self.column], record.get(title)
+                    row = record[self.column], record.get(title)
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
                     raise UserError(
                         f"{path}, line {number}: not a JSON object with the key {self.column!r}",
                         hint="pass `text_column=NAME` if the text is under another key",
                     ) from error
-                if not isinstance(found[0], str | None):
-                    raise UserError(f"{path}, line {number}: {self.column} = {brief(found[0])} is not text")
-                yield found
+                if not isinstance(row[0], str | None):
+                    raise UserError(f"{path}, line {number}: {self.column} = {brief(row[0])} is not text")
+                yield row
 
 
 def _clean(value: Any) -> str:

@@ -30,13 +30,13 @@ def load_plugin(group: str, name: str, base: type[Base] = object) -> type[Base] 
         UserError: two packages register the name, or the plugin cannot be imported or is not a subclass of
             `base`. The message names the plugin and its package.
     """
-    found = list(entry_points(group=group, name=name))
-    if len(found) > 1:
+    entries = list(entry_points(group=group, name=name))
+    if len(entries) > 1:
         raise UserError(
-            f"{_describe(found[1])}: the name {name!r} is already taken",
+            f"{_describe(entries[1])}: the name {name!r} is already taken",
             hint="rename the entry point, or uninstall the package",
         )
-    return _load(found[0], base) if found else None
+    return _load(entries[0], base) if entries else None
 
 
 def load_plugins(group: str, known: Mapping[str, Any], base: type[Base] = object) -> dict[str, type[Base]]:  # type: ignore[assignment]
@@ -47,7 +47,7 @@ def load_plugins(group: str, known: Mapping[str, Any], base: type[Base] = object
     Args:
         known: the names that are already taken.
     """
-    found: dict[str, type[Base]] = {}
+    plugins: dict[str, type[Base]] = {}
     for name in sorted({entry.name for entry in entry_points(group=group)}):
         if name in known:
             (entry, *_) = entry_points(group=group, name=name)
@@ -59,8 +59,8 @@ def load_plugins(group: str, known: Mapping[str, Any], base: type[Base] = object
             _warn(error.problem)
             continue
         assert plugin is not None, "it is registered"
-        found[name] = plugin
-    return found
+        plugins[name] = plugin
+    return plugins
 
 
 def _warn(text: str) -> None:

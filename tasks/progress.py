@@ -56,8 +56,8 @@ def _plain(what: str, total: int | None, done: int, unit: str) -> Iterator[Advan
         if total is None:
             print(f"{what}: {done} {unit} {note}".rstrip(), file=sys.stderr, flush=True)
             return
-        left = (now - started) / max(done - first, 1) * (total - done)
-        print(f"{what}: {done}/{total} {unit} {note} ETA {_clock(left)}", file=sys.stderr, flush=True)
+        remaining = (now - started) / max(done - first, 1) * (total - done)
+        print(f"{what}: {done}/{total} {unit} {note} ETA {_clock(remaining)}", file=sys.stderr, flush=True)
 
     yield advance
 

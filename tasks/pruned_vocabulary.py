@@ -34,10 +34,10 @@ def prune_vocabulary(
         UserError: this is not WordPiece, a character is no piece by itself, or `size` is too small.
     """
     backend = json.loads(tokeniser.hf.backend_tokenizer.to_str())
-    model, known = backend["model"], tokeniser.hf.get_vocab()
+    model, ids_by_token = backend["model"], tokeniser.hf.get_vocab()
     fixed = {*tokeniser.hf.all_special_tokens, *(token["content"] for token in backend["added_tokens"])}
     fixed |= _characters(model, fixed)
-    if missing := sorted(fixed - known.keys()):
+    if missing := sorted(fixed - ids_by_token.keys()):
         raise UserError(
             f"this vocabulary cannot be pruned, since {len(missing):,} of its characters are not tokens of "
             f"their own: {shorten(missing)}",
@@ -48,14 +48,14 @@ def prune_vocabulary(
             f"student.vocabulary_size={size} is too small for the special tokens and single characters",
             expected=f"{len(fixed):,} or more",
         )
-    counts = np.zeros(max(known.values()) + 1, np.int64)
+    counts = np.zeros(max(ids_by_token.values()) + 1, np.int64)
     for array in texts:
         counts += np.bincount(tokeniser.token_ids(array).values, minlength=len(counts))
-    always = np.array([known[token] for token in fixed])
+    always = np.array([ids_by_token[token] for token in fixed])
     counts[always] = 0
     ranked = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
-    kept = np.sort(np.concatenate([always, ranked[: size - len(fixed)]]))
-    return _renumbered(tokeniser, backend, kept), kept
+    kept_ids = np.sort(np.concatenate([always, ranked[: size - len(fixed)]]))
+    return _renumbered(tokeniser, backend, kept_ids), kept_ids
 
 
 def _characters(model: dict[str, Any], specials: set[str]) -> set[str]:
@@ -70,13 +70,13 @@ def _characters(model: dict[str, Any], specials: set[str]) -> set[str]:
     return characters | {model["continuing_subword_prefix"] + character for character in characters}
 
 
-def _renumbered(tokeniser: Tokeniser, backend: dict[str, Any], kept: np.ndarray) -> Tokeniser:
-    """The tokeniser with the tokens whose ids are `kept`, numbered in this order."""
+def _renumbered(tokeniser: Tokeniser, backend: dict[str, Any], kept_ids: np.ndarray) -> Tokeniser:
+    """The tokeniser with the tokens whose ids are `kept_ids`, numbered in this order."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
     old = tokeniser.hf
-    ids = {str(old.convert_ids_to_tokens(token)): number for number, token in enumerate(kept.tolist())}
+    ids = {str(old.convert_ids_to_tokens(token)): number for number, token in enumerate(kept_ids.tolist())}
     vocabulary = backend["model"]["vocab"]
     backend["model"]["vocab"] = {token: ids[token] for token in ids if token in vocabulary}
     for added in backend["added_tokens"]:

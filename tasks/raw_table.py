@@ -162,15 +162,15 @@ def read_tsv(
         names = content[0].removesuffix("\r").split("\t") if content else []
         content, first = content[1:], 2
     check_header(path, names)
-    kept = [index for index, name in enumerate(names) if keep is None or name in keep]
+    kept_indices = [index for index, name in enumerate(names) if keep is None or name in keep]
     rows: list[Sequence[Any]] = []
     lines = []
     for number, line in enumerate(content, start=first):
         fields = line.removesuffix("\r").split("\t")
         if len(fields) == len(names):
-            rows.append([fields[index] for index in kept])
+            rows.append([fields[index] for index in kept_indices])
             lines.append(number)
         else:
             level: Level = "warning" if skip_short and len(fields) < len(names) else "error"
             bad.append(UnreadableLine(number, f"{len(fields)} fields instead of {len(names)}", level))
-    return make_table(path, [names[index] for index in kept], rows, lines, bad)
+    return make_table(path, [names[index] for index in kept_indices], rows, lines, bad)

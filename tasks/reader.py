@@ -80,10 +80,10 @@ class Reader:
 
     def sequence_lengths(self, texts: tuple[RaggedArray, ...]) -> np.ndarray:
         """(n, k) tokens of the sequences of each row: one, or one per text if texts are read separately."""
-        kept = self.kept(tuple(text.lengths for text in texts))
+        lengths = self.kept(tuple(text.lengths for text in texts))
         if self.input_format == "separate":
-            return np.stack(kept, 1)
-        return np.sum(kept, axis=0)[:, None] + self.layout(len(texts)).n_specials
+            return np.stack(lengths, 1)
+        return np.sum(lengths, axis=0)[:, None] + self.layout(len(texts)).n_specials
 
     def kept(self, lengths: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         """For each text, the (n,) number of tokens kept after truncation, given its (n,) length."""

@@ -74,10 +74,10 @@ def read_record(path: Path, kind: type[Read], *, newest: int | None = None, hint
     """
     raw = _read(path)
     if newest is not None:
-        found = _checked(raw, dict[str, Any], str(path), hint).get("format")
-        if isinstance(found, int) and found > newest:
+        version = _checked(raw, dict[str, Any], str(path), hint).get("format")
+        if isinstance(version, int) and version > newest:
             raise UserError(
-                f"{path} is of format {found}",
+                f"{path} is of format {version}",
                 expected=f"formats up to {newest}",
                 hint="upgrade mtkd, or make it again with this version",
             )

@@ -66,15 +66,15 @@ def local_copy(url: str) -> Path:
     """
     if url.startswith("file://"):
         return Path(url.removeprefix("file://"))
-    known = _copied.get()
-    if known is None or url not in known:
+    copies = _copied.get()
+    if copies is None or url not in copies:
         mirror = Mirror.of(url, "inputs")
         with locked(mirror.folder, wait=True):
             mirror.pull(mirror.versions())
-        if known is None:
+        if copies is None:
             return mirror.path
-        known[url] = mirror.path
-    return known[url]
+        copies[url] = mirror.path
+    return copies[url]
 
 
 def local(value: Any) -> Any:
@@ -83,7 +83,7 @@ def local(value: Any) -> Any:
         url = url_of(value)
         return local_copy(url) if url else value
     if isinstance(value, str):
-        return IN_TEXT.sub(lambda found: str(local_copy(found[0])), value)
+        return IN_TEXT.sub(lambda match: str(local_copy(match[0])), value)
     if isinstance(value, Mapping):
         return {key: local(part) for key, part in value.items()}
     return type(value)(local(part) for part in value) if isinstance(value, list | tuple) else value
@@ -138,10 +138,10 @@ class Mirror:
 
         scheme = self.url.partition("://")[0]
         if scheme not in fsspec.available_protocols():
-            known = ["s3", "gs", "hf", "http", "https", "file"]
+            schemes = ["s3", "gs", "hf", "http", "https", "file"]
             raise UserError(
-                f"{self.url}: unknown scheme {scheme!r}{did_you_mean(scheme, known)}",
-                expected=f"{', '.join(known)}, or another one that fsspec knows",
+                f"{self.url}: unknown scheme {scheme!r}{did_you_mean(scheme, schemes)}",
+                expected=f"{', '.join(schemes)}, or another one that fsspec knows",
             )
         package = _PACKAGES.get(scheme, scheme)
         logging.getLogger(package).setLevel(logging.CRITICAL)  # what it logs is also raised
@@ -164,11 +164,11 @@ class Mirror:
             system.invalidate_cache()
             try:
                 if self.root != self.url:
-                    found = system.glob(root + self.url.removeprefix(self.root), detail=True)
+                    listing = system.glob(root + self.url.removeprefix(self.root), detail=True)
                 else:
                     about = system.info(root)
                     single = about["type"] != "directory"
-                    found = {root: about} if single else system.find(root, detail=True)
+                    listing = {root: about} if single else system.find(root, detail=True)
             except FileNotFoundError as error:
                 if missing:
                     return {}
@@ -177,7 +177,7 @@ class Mirror:
                 raise UserError(f"{self.url} does not exist{lost}{near}") from error
         files = {
             name.removeprefix(root).lstrip("/"): about
-            for name, about in found.items()
+            for name, about in listing.items()
             if about["type"] == "file"
         }
         for file in files:
@@ -194,7 +194,7 @@ class Mirror:
     def pull(self, versions: Mapping[str, str | None]) -> None:
         """Make the copy one of these files: copy what differs, and remove the rest; resumable."""
         system, root = self.system()
-        base, known = self.base, self.known(versions)
+        base, unchanged = self.base, self.known(versions)
         if base.is_file() is not ("" in versions):
             shutil.rmtree(base) if base.is_dir() else base.unlink(missing_ok=True)
         for file in self.index().keys() - versions.keys():  # others, such as cached logits, are kept
@@ -212,8 +212,8 @@ class Mirror:
                     raise UserError(f"{self.url}/{file} changed while it was copied", hint="run this again")
             return versions[file]
 
-        wanted = [file for file in versions if file not in known]
-        self.copy_each("copying", get, wanted, known | {file: [versions[file]] for file in wanted})
+        outdated = [file for file in versions if file not in unchanged]
+        self.copy_each("copying", get, outdated, unchanged | {file: [versions[file]] for file in outdated})
 
     def copy_each(
         self,
@@ -252,9 +252,9 @@ class Mirror:
         finally:
             self.note(known)
 
-    def note(self, known: Mapping[str, Any]) -> None:
+    def note(self, index: Mapping[str, Any]) -> None:
         """Write the index."""
-        write_json(self.folder / _INDEX, known)
+        write_json(self.folder / _INDEX, index)
 
     def index(self) -> dict[str, list[Any]]:
         """The files as they were copied last: relative path -> version, and size and time of the local file.
@@ -266,17 +266,17 @@ class Mirror:
 
     def known(self, versions: Mapping[str, str | None]) -> dict[str, list[Any]]:
         """The entries of the index for files that have these versions, and that nobody changed here."""
-        found = {}
+        unchanged = {}
         for file, entry in self.index().items():
             stamp, version = self.stamp(file), versions.get(file)
             if stamp and version and entry[1:] == stamp and entry[0] in (version, uploaded(version)):
-                found[file] = [version, *stamp]
-        return found
+                unchanged[file] = [version, *stamp]
+        return unchanged
 
     def stamp(self, file: str) -> list[int]:
         """The size and time of a local file; empty if there is none."""
-        place = self.base / file
-        return [place.stat().st_size, place.stat().st_mtime_ns] if place.is_file() else []
+        path = self.base / file
+        return [path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
 
 
 def uploaded(version: str) -> str:
@@ -286,8 +286,8 @@ def uploaded(version: str) -> str:
 
 def version_of(about: Mapping[str, Any]) -> str | None:
     """The size and version of a file, from what its file system says about it; None if it says too little."""
-    found = next((about[key] for key in (*_VERSIONS, *_TIMES) if about.get(key)), None)
-    return None if found is None else f"{about.get('size')} {found}"
+    version = next((about[key] for key in (*_VERSIONS, *_TIMES) if about.get(key)), None)
+    return None if version is None else f"{about.get('size')} {version}"
 
 
 @contextlib.contextmanager

@@ -56,17 +56,17 @@ class RowHashes:
         return mapped(parts(), np.int64)
 
     def _sorted(self) -> np.ndarray:
-        found = np.unique(np.concatenate([np.zeros(0, np.int64), *self._waiting]))
+        hashes = np.unique(np.concatenate([np.zeros(0, np.int64), *self._waiting]))
         self._waiting = []
-        return found
+        return hashes
 
 
 def contained(hashes: np.ndarray, distinct: np.ndarray) -> np.ndarray:
     """(n,) bool: which of (n,) hashes are among the sorted ones."""
-    found = np.zeros(len(hashes), bool)
+    is_contained = np.zeros(len(hashes), bool)
     for start in range(0, len(hashes) if len(distinct) else 0, _QUERIES):
         some = hashes[start : start + _QUERIES]
-        places = np.minimum(np.searchsorted(distinct, some), len(distinct) - 1)
-        found[start : start + _QUERIES] = distinct[places] == some
+        positions = np.minimum(np.searchsorted(distinct, some), len(distinct) - 1)
+        is_contained[start : start + _QUERIES] = distinct[positions] == some
         release_pages()
-    return found
+    return is_contained

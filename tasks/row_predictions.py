@@ -73,22 +73,22 @@ class RowPredictions:
         """
         try:
             table = pq.read_table(path).combine_chunks()
-            found = {name: table[name].combine_chunks() for name in table.column_names}
+            columns = {name: table[name].combine_chunks() for name in table.column_names}
             labels, predictions = (
-                np.array(found.pop(name).to_pylist(), dtype=None) for name in ("label", "prediction")
+                np.array(columns.pop(name).to_pylist(), dtype=None) for name in ("label", "prediction")
             )
             by_row = {
                 name.removeprefix(_METRIC): column.to_numpy()
-                for name, column in found.items()
+                for name, column in columns.items()
                 if name.startswith(_METRIC)
             }
             groups, scores = (
-                found[name].to_numpy() if name in found else None for name in ("group", "score")
+                columns[name].to_numpy() if name in columns else None for name in ("group", "score")
             )
             probabilities = None
-            if "probabilities" in found:
-                flat = found["probabilities"].flatten().to_numpy().astype(np.float64)
+            if "probabilities" in columns:
+                flat = columns["probabilities"].flatten().to_numpy().astype(np.float64)
                 probabilities = flat.reshape(len(labels), -1)
-            return cls(found["uid"], labels, predictions, groups, scores, by_row, probabilities)
+            return cls(columns["uid"], labels, predictions, groups, scores, by_row, probabilities)
         except (OSError, pa.ArrowInvalid, KeyError) as error:
             raise UserError(f"the predictions in {path} cannot be read: {error}") from error

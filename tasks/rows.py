@@ -157,7 +157,7 @@ def concat(parts: Iterable[Rows]) -> Rows:
 
 def _concat_mapped(parts: Iterator[Rows]) -> Rows:
     """Concatenate rows in temporary files; of the parts, only what is not text is kept in memory."""
-    kept: list[Rows] = []
+    without_texts: list[Rows] = []
     columns: list[MappedTexts] = []
     none = pa.array([], pa.string())
 
@@ -166,14 +166,14 @@ def _concat_mapped(parts: Iterator[Rows]) -> Rows:
             columns.extend(MappedTexts() for _ in range(0 if columns else 1 + len(part.texts)))
             for column, values in zip(columns, (part.uids, *part.texts), strict=True):
                 column.add(values)
-            shape = kept[0].labels.shape if kept else (0, *part.labels.shape[1:])
-            kept.append(replace(part, uids=none, texts=(), labels=np.zeros(shape)))
-            yield _widened(part.labels, kept[0].labels)
+            shape = without_texts[0].labels.shape if without_texts else (0, *part.labels.shape[1:])
+            without_texts.append(replace(part, uids=none, texts=(), labels=np.zeros(shape)))
+            yield _widened(part.labels, without_texts[0].labels)
             release_pages()
 
-    found = mapped(labels(), np.float64)
+    all_labels = mapped(labels(), np.float64)
     uids, *texts = (column.finish(narrow=True) for column in columns)
-    return _joined(kept, uids, texts, found)
+    return _joined(without_texts, uids, texts, all_labels)
 
 
 def _joined(parts: list[Rows], uids: pa.Array, texts: Sequence[pa.Array], labels: np.ndarray) -> Rows:

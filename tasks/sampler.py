@@ -108,8 +108,8 @@ class TaskSampler:
             for task, stream in self._streams.items():
                 stream.mix((labelled or {})[task], unlabelled_fraction)
         self._mixing, self._seed, self._epochs = mixing, seed, epochs
-        whole = sum(stream.size(0) for stream in self._streams.values())
-        self._steps = whole if steps_per_epoch is None else steps_per_epoch
+        one_pass = sum(stream.size(0) for stream in self._streams.values())
+        self._steps = one_pass if steps_per_epoch is None else steps_per_epoch
 
     def __len__(self) -> int:
         """Batches of the first epoch; only with `batch_tokens` may others differ."""

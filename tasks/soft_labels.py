@@ -66,10 +66,10 @@ def read_soft_labels(task: Task, raw: RawTable) -> tuple[np.ndarray, list[RowPro
             values = values / np.where(sums > 0, sums, 1.0)[:, None]
         values = np.clip(values, LEAST, 1.0 if task.type.one_class else 1 - LEAST)
         values = np.log(values) if task.type.one_class else np.log(values) - np.log1p(-values)
-    found = [
+    row_problems = [
         RowProblem(row, task.soft_labels, problems[row], "invalid soft labels") for row in sorted(problems)
     ]
-    return values, found
+    return values, row_problems
 
 
 def _numbers(task: Task, cell: Any, size: int) -> list[float]:
@@ -84,12 +84,12 @@ def _numbers(task: Task, cell: Any, size: int) -> list[float]:
     if isinstance(cell, list) and cell and isinstance(cell[0], tuple):  # a map column of Arrow
         cell = dict(cell)
     if isinstance(cell, dict):
-        given = {name: value for name, value in cell.items() if value is not None}
-        where = label_positions(task.labels, list(given))
-        if None in where or len(given) != size:
-            raise ValueError(f"labels {shorten(given)}; expected: {shorten(task.labels)}")
-        values = list(given.values())
-        cell = [values[position] for position in where if position is not None]
+        by_label = {name: value for name, value in cell.items() if value is not None}
+        positions = label_positions(task.labels, list(by_label))
+        if None in positions or len(by_label) != size:
+            raise ValueError(f"labels {shorten(by_label)}; expected: {shorten(task.labels)}")
+        values = list(by_label.values())
+        cell = [values[position] for position in positions if position is not None]
     numbers = cell if isinstance(cell, list) else [cell]
     if len(numbers) != size:
         raise ValueError(f"{len(numbers)} values; expected: {size}")

@@ -114,10 +114,10 @@ class DataSource(ABC):
 
     def _find(self, task: Task, split: str) -> Read | None:
         if not task.files:
-            found = self._locate(task, split)
-            if found is None and task.trained_on and split == task.train:
-                found = self._locate(TASKS[task.trained_on], split)
-            return found
+            read = self._locate(task, split)
+            if read is None and task.trained_on and split == task.train:
+                read = self._locate(TASKS[task.trained_on], split)
+            return read
         if split not in task.files:
             return None
         file = local(task.files[split])
@@ -162,12 +162,12 @@ class HubSource(DataSource):
     name = "hub"
 
     def _locate(self, task: Task, split: str) -> Read | None:
-        place = task.on_hub(split)
-        if place is None or split not in task.splits:
+        location = task.on_hub(split)
+        if location is None or split not in task.splits:
             return None
         from tasks.hub_data import fetch
 
-        return at_once(lambda: RawTable(fetch(*place), f"hub:{'/'.join(place)}"))
+        return at_once(lambda: RawTable(fetch(*location), f"hub:{'/'.join(location)}"))
 
 
 class FilesSource(DataSource):

@@ -65,7 +65,7 @@ def decode_spans(encoded: Encoded, logits: np.ndarray, layout: Layout, n_best: i
     windows, offsets = encoded.windows, encoded.char_offsets
     assert windows is not None and offsets is not None, "all windows are needed"
     before = len(layout.specials[0]) + encoded.texts[0].lengths + len(layout.specials[1])
-    found: list[list[SpanCandidate]] = [[] for _ in range(len(windows.examples))]
+    by_example: list[list[SpanCandidate]] = [[] for _ in range(len(windows.examples))]
     texts = windows.examples.texts[1].to_pylist()
     scores, firsts, lasts = _top_spans(logits, before, encoded.texts[1].lengths, n_best)
     starts, ends = offsets
@@ -75,18 +75,18 @@ def decode_spans(encoded: Encoded, logits: np.ndarray, layout: Layout, n_best: i
                 break
             start = begin + int(starts.row(window)[first])
             stop = begin + int(ends.row(window)[last])
-            found[row].append(SpanCandidate(texts[row][start:stop], start, float(score)))
-    null = np.full(len(found), np.inf)
+            by_example[row].append(SpanCandidate(texts[row][start:stop], start, float(score)))
+    null = np.full(len(by_example), np.inf)
     np.minimum.at(null, windows.row, logits[:, 0, 0].astype(np.float64) + logits[:, 1, 0])
-    return SpanAnswers([_best(candidates, n_best) for candidates in found], null)
+    return SpanAnswers([_best(candidates, n_best) for candidates in by_example], null)
 
 
 def _best(candidates: list[SpanCandidate], n_best: int) -> list[SpanCandidate]:
     """The best candidates, best first, each text once."""
-    kept: dict[str, SpanCandidate] = {}
+    by_text: dict[str, SpanCandidate] = {}
     for candidate in sorted(candidates, key=lambda c: (-c.score, c.start)):
-        kept.setdefault(candidate.text, candidate)
-    return list(kept.values())[:n_best]
+        by_text.setdefault(candidate.text, candidate)
+    return list(by_text.values())[:n_best]
 
 
 def _top_spans(
@@ -100,18 +100,20 @@ def _top_spans(
         width = max(1, int(sizes[chunk].max(initial=0)))
         token = np.arange(width)
         inside = token < sizes[chunk, None]
-        where = np.minimum(before[chunk, None] + token, logits.shape[2] - 1)
+        positions = np.minimum(before[chunk, None] + token, logits.shape[2] - 1)
         values = logits[chunk].astype(np.float32)
-        first, last = (np.where(inside, np.take_along_axis(values[:, k], where, 1), -np.inf) for k in (0, 1))
+        first, last = (
+            np.where(inside, np.take_along_axis(values[:, k], positions, 1), -np.inf) for k in (0, 1)
+        )
         padded = np.pad(last, ((0, 0), (0, LONGEST - 1)), constant_values=-np.inf)
         ends = np.lib.stride_tricks.sliding_window_view(padded, LONGEST, 1)
         sums = (first[:, :, None] + ends).reshape(len(values), -1)  # (w, width * LONGEST)
         count = min(n_best, sums.shape[1])
         best = np.argpartition(-sums, count - 1, 1)[:, :count]
-        found = np.take_along_axis(sums, best, 1)
-        order = np.argsort(-found, 1, kind="stable")
+        best_sums = np.take_along_axis(sums, best, 1)
+        order = np.argsort(-best_sums, 1, kind="stable")
         best = np.take_along_axis(best, order, 1)
-        scores[chunk, :count] = np.take_along_axis(found, order, 1)
+        scores[chunk, :count] = np.take_along_axis(best_sums, order, 1)
         firsts[chunk, :count] = best // LONGEST
         lasts[chunk, :count] = best // LONGEST + best % LONGEST
     return scores, firsts, lasts

@@ -56,20 +56,20 @@ def cut_windows(rows: Rows, tokeniser: Tokeniser, max_length: int, stride: int) 
     """
     assert rows.answers is not None, "only rows of span tasks are cut"
     layout = tokeniser.layout(2)
-    most = min(MAX_QUESTION, (max_length - layout.n_specials) // 2)
-    if most < 1:
+    max_question = min(MAX_QUESTION, (max_length - layout.n_specials) // 2)
+    if max_question < 1:
         raise UserError(
             f"max_length {max_length} leaves no room for question and context", expected="16 or more"
         )
-    questions = np.minimum(tokeniser.token_ids(rows.texts[0]).lengths, most)
+    questions = np.minimum(tokeniser.token_ids(rows.texts[0]).lengths, max_question)
     rooms = max_length - layout.n_specials - questions
     contexts = rows.texts[1].dictionary_encode()
-    texts, which = contexts.dictionary.to_pylist(), contexts.indices.to_numpy()
+    texts, context_of = contexts.dictionary.to_pylist(), contexts.indices.to_numpy()
     _, starts, ends = tokeniser.token_ids_with_offsets(contexts.dictionary)
-    sizes = starts.lengths[which]
+    sizes = starts.lengths[context_of]
     row_of, begins, stops = [], [], []
     for row, (context, size, room) in enumerate(
-        zip(which.tolist(), sizes.tolist(), rooms.tolist(), strict=True)
+        zip(context_of.tolist(), sizes.tolist(), rooms.tolist(), strict=True)
     ):
         cuts = [(0, len(texts[context]))]
         if size > room:
@@ -77,17 +77,20 @@ def cut_windows(rows: Rows, tokeniser: Tokeniser, max_length: int, stride: int) 
         row_of += [row] * len(cuts)
         begins += [begin for begin, _ in cuts]
         stops += [stop for _, stop in cuts]
-    where, begin = np.array(row_of, np.int64), np.array(begins, np.int64)
-    answers, lost = _locate_answers(rows, where, begin, np.array(stops, np.int64))
-    windows = Windows(rows, where, begin, answers, int(most), max_length, lost)
-    parts = [texts[which[r]][b:s] for r, b, s in zip(row_of, begins, stops, strict=True)]
-    uids = [f"{uid}@{b}" for uid, b in zip(rows.uids.take(pa.array(where)).to_pylist(), begins, strict=True)]
+    rows_of_windows, begin = np.array(row_of, np.int64), np.array(begins, np.int64)
+    answers, lost = _locate_answers(rows, rows_of_windows, begin, np.array(stops, np.int64))
+    windows = Windows(rows, rows_of_windows, begin, answers, int(max_question), max_length, lost)
+    parts = [texts[context_of[r]][b:s] for r, b, s in zip(row_of, begins, stops, strict=True)]
+    uids = [
+        f"{uid}@{b}"
+        for uid, b in zip(rows.uids.take(pa.array(rows_of_windows)).to_pylist(), begins, strict=True)
+    ]
     labels = np.select([answers[:, 0] >= 0, answers[:, 0] == -1], [1.0, 0.0], np.nan)
     return Rows(
         rows.task,
         rows.split,
         pa.array(uids, pa.string()),
-        (rows.texts[0].take(pa.array(where)), pa.array(parts, pa.string())),
+        (rows.texts[0].take(pa.array(rows_of_windows)), pa.array(parts, pa.string())),
         labels,
         windows=windows,
     )
@@ -97,18 +100,18 @@ def encode_windows(rows: Rows, tokeniser: Tokeniser) -> SpanTokens:
     """Tokenise windows, and map their answers to token positions."""
     assert rows.windows is not None, "rows of span tasks are cut into windows before they are encoded"
     windows, layout = rows.windows, tokeniser.layout(2)
-    whole = tokeniser.token_ids(rows.texts[0])
-    kept = np.minimum(whole.lengths, windows.question)
-    questions = _first(whole, kept)
+    question_ids = tokeniser.token_ids(rows.texts[0])
+    question_sizes = np.minimum(question_ids.lengths, windows.question)
+    questions = _first(question_ids, question_sizes)
     coded = rows.texts[1].dictionary_encode()
-    found = [p.take(coded.indices.to_numpy()) for p in tokeniser.token_ids_with_offsets(coded.dictionary)]
+    tokenised = [p.take(coded.indices.to_numpy()) for p in tokeniser.token_ids_with_offsets(coded.dictionary)]
     # A window by itself may have more tokens than it had inside its context.
-    rooms = windows.max_length - layout.n_specials - kept
-    short = found[0].lengths > rooms
-    contexts, starts, ends = (_first(part, np.minimum(part.lengths, rooms)) for part in found)
+    rooms = windows.max_length - layout.n_specials - question_sizes
+    short = tokenised[0].lengths > rooms
+    contexts, starts, ends = (_first(part, np.minimum(part.lengths, rooms)) for part in tokenised)
     labels = np.zeros((len(rows), 2))
     labels[windows.answers[:, 0] == _UNKNOWN[0]] = np.nan
-    before = len(layout.specials[0]) + kept + len(layout.specials[1])
+    before = len(layout.specials[0]) + question_sizes + len(layout.specials[1])
     for window in np.flatnonzero(windows.answers[:, 0] >= 0).tolist():
         first, end = windows.answers[window]
         tokens = np.array(
@@ -159,13 +162,15 @@ def _locate_answers(
     """(w, 2) character range of the first answer in each window, and the examples whose answer is in none."""
     assert rows.answers is not None
     answers = rows.answers.to_pylist()
-    whole = np.stack([_first_answer(answer) for answer in answers]) if answers else np.zeros((0, 2), np.int64)
-    spans = whole[row]
+    answer_spans = (
+        np.stack([_first_answer(answer) for answer in answers]) if answers else np.zeros((0, 2), np.int64)
+    )
+    spans = answer_spans[row]
     inside = (spans[:, 0] >= begin) & (spans[:, 1] <= stop)
     placed = np.where(spans[:, :1] < 0, spans, np.where(inside[:, None], spans - begin[:, None], _NONE))
     held = np.zeros(len(rows), bool)
     held[row[inside]] = True
-    lost = np.flatnonzero(~held & (whole[:, 0] >= 0))
+    lost = np.flatnonzero(~held & (answer_spans[:, 0] >= 0))
     placed[np.isin(row, lost)] = _UNKNOWN
     return placed, lost
 

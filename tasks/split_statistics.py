@@ -67,9 +67,9 @@ class SplitStatistics:
             counts[: len(self._words[number])] += self._words[number]
             self._words[number] = counts
         self._keys = np.concatenate([self._keys, self._draws.random(len(texts))])
-        kept = np.sort(np.argsort(self._keys, kind="stable")[:_SAMPLE])
-        self.sample = pa.concat_tables([self.sample, texts]).take(kept).combine_chunks()
-        self._keys = self._keys[kept]
+        sampled = np.sort(np.argsort(self._keys, kind="stable")[:_SAMPLE])
+        self.sample = pa.concat_tables([self.sample, texts]).take(sampled).combine_chunks()
+        self._keys = self._keys[sampled]
 
     def distinct(self) -> np.ndarray:
         """The sorted hashes of the different rows; call it once."""
@@ -88,9 +88,9 @@ def _lengths(column: str, rows: np.ndarray) -> Lengths:
         return Lengths(column, 0.0, 0.0, 0.0, 0)
 
     def quantile(share: float) -> float:
-        place = share * (total - 1)
-        low, high = np.searchsorted(ends, [np.floor(place), np.ceil(place)], side="right").tolist()
-        return float(low + (high - low) * (place % 1))
+        position = share * (total - 1)
+        low, high = np.searchsorted(ends, [np.floor(position), np.ceil(position)], side="right").tolist()
+        return float(low + (high - low) * (position % 1))
 
     mean = float(rows @ np.arange(len(rows)) / total)
     return Lengths(column, mean, quantile(0.5), quantile(0.95), int(np.flatnonzero(rows)[-1]))

@@ -103,10 +103,10 @@ def _array(name: str, values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
     except pa.ArrowException:
-        known = [(row, value) for row, value in enumerate(values) if value is not None]
+        present = [(row, value) for row, value in enumerate(values) if value is not None]
         first, odd = (
-            known[0],
-            next((pair for pair in known if type(pair[1]) is not type(known[0][1])), known[0]),
+            present[0],
+            next((pair for pair in present if type(pair[1]) is not type(present[0][1])), present[0]),
         )
         types = f"{a_type(first[1])} in row {first[0]}, {a_type(odd[1])} in row {odd[0]}"
         raise TypeError(f"the column {name!r} mixes types: {types}") from None
@@ -134,8 +134,8 @@ class TableSource(DataSource):
             }
 
     def _locate(self, task: Task, split: str) -> Read | None:
-        found = self._tables.get(task.name, {}).get(split)
-        return None if found is None else at_once(lambda: RawTable(found, f"{self.name}:{task.name}/{split}"))
+        table = self._tables.get(task.name, {}).get(split)
+        return None if table is None else at_once(lambda: RawTable(table, f"{self.name}:{task.name}/{split}"))
 
     def _find(self, task: Task, split: str) -> Read | None:
         """Rows in memory take precedence over a task's own files."""

@@ -124,8 +124,8 @@ def _file_fields(path: Path, files: dict[str, Any]) -> dict[str, Any]:
     """The task's split names and files; paths beside the TOML file are made absolute."""
     unlabelled = files.pop(UNLABELLED, [])
     patterns = [unlabelled] if isinstance(unlabelled, str) else unlabelled
-    found = {UNLABELLED: tuple(_beside(path, pattern) for pattern in patterns)}
-    return found | (_split_fields(path, files) if files else {})
+    fields = {UNLABELLED: tuple(_beside(path, pattern) for pattern in patterns)}
+    return fields | (_split_fields(path, files) if files else {})
 
 
 def _beside(path: Path, file: str, pattern: bool = True) -> str:
@@ -212,9 +212,10 @@ def _check_map(path: Path | str, task: Task, has_head: bool) -> None:
     for label in task.map.values():
         if label not in task.labels:
             raise unknown(f"label in {path}, map:", label, task.labels)
-    if left := [label for label in task.labels if label not in task.map.values()]:
+    if unmapped := [label for label in task.labels if label not in task.map.values()]:
         raise UserError(
-            f"{path}: map has no label that becomes {left[0]!r}", hint="map a label to it, or leave it out"
+            f"{path}: map has no label that becomes {unmapped[0]!r}",
+            hint="map a label to it, or leave it out",
         )
 
 

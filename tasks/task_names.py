@@ -33,9 +33,9 @@ def resolve(spec: TaskSpec, known: Iterable[Task] = ()) -> list[Task]:
             have the same name.
     """
     chosen: dict[str, Task] = {}
-    own = {task.name: task for task in known}
+    own_tasks = {task.name: task for task in known}
     for part in _parts(spec):
-        for task in _tasks_of(part, own):
+        for task in _tasks_of(part, own_tasks):
             if chosen.setdefault(task.name, task) != task:
                 raise UserError(
                     f"two different tasks are called {task.name!r} in {describe(spec)!r}",
@@ -61,7 +61,7 @@ def _parts(spec: TaskSpec) -> list[Any]:
     return list(spec)
 
 
-def _tasks_of(part: str | Path | Task, own: Mapping[str, Task]) -> list[Task]:
+def _tasks_of(part: str | Path | Task, own_tasks: Mapping[str, Task]) -> list[Task]:
     if isinstance(part, Task):
         from tasks.task_file import check_task
 
@@ -71,21 +71,23 @@ def _tasks_of(part: str | Path | Task, own: Mapping[str, Task]) -> list[Task]:
             f"a task cannot be {a_type(part)}", expected="a name, the path of a TOML file, or a Task"
         )
     words = [str(part)] if isinstance(part, Path) else [word.strip() for word in part.split(",")]
-    return [task for word in words if word for task in _named(word, own)]
+    return [task for word in words if word for task in _named(word, own_tasks)]
 
 
-def _named(word: str, own: Mapping[str, Task]) -> list[Task]:
+def _named(word: str, own_tasks: Mapping[str, Task]) -> list[Task]:
     """The task or tasks that one word of the spec names."""
-    if word in own:
-        return [own[word]]
+    if word in own_tasks:
+        return [own_tasks[word]]
     if word.endswith(".toml"):
         from tasks.task_file import load_task
 
         return [load_task(Path(word))]
     if word in GROUPS:
         return [TASKS[name] for name in GROUPS[word]]
-    if word not in TASKS and own:
-        raise unknown("task of this model", word, own, hint="name one of its tasks, or a task's .toml file")
+    if word not in TASKS and own_tasks:
+        raise unknown(
+            "task of this model", word, own_tasks, hint="name one of its tasks, or a task's .toml file"
+        )
     if word not in TASKS:
         raise unknown(
             "task",

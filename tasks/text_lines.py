@@ -131,8 +131,8 @@ def delimiter_of(header: str, columns: Sequence[str]) -> str:
     It is the one that finds most of the wanted columns, then the one that finds most columns.
     """
 
-    def found(delimiter: str) -> tuple[int, int]:
+    def columns_found(delimiter: str) -> tuple[int, int]:
         names = next(csv.reader([header], delimiter=delimiter), [])
         return len(set(names) & set(columns)), len(names)
 
-    return max(",;\t|", key=found)
+    return max(",;\t|", key=columns_found)

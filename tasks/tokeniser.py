@@ -221,24 +221,26 @@ class Tokeniser:
         """The index of each word in the cache; new words are tokenised and added first."""
         if len(self._word_index) + len(words) > MAX_WORDS:
             self._word_index, self._word_ids = {}, RaggedArray.from_lists([])
-        known = self._word_index
-        new = [word for word in words if word not in known]
+        index = self._word_index
+        new = [word for word in words if word not in index]
         if new:
             self._word_ids = RaggedArray.concat([self._word_ids, self._encode(new)])
-            known.update(zip(new, range(len(known), len(self._word_ids)), strict=True))
-        return np.fromiter(map(known.__getitem__, words), np.int64, len(words))
+            index.update(zip(new, range(len(index), len(self._word_ids)), strict=True))
+        return np.fromiter(map(index.__getitem__, words), np.int64, len(words))
 
 
 def _trimmed(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The offsets without white space at the edges; some tokenisers include the space before a word."""
     if not any(begin < end and (text[begin].isspace() or text[end - 1].isspace()) for begin, end in offsets):
         return offsets
-    found = []
+    trimmed = []
     for begin, end in offsets:
         inside = text[begin:end]
-        left = len(inside) - len(inside.lstrip())
-        found.append((begin + left, begin + left + len(inside.strip())) if inside.strip() else (end, end))
-    return found
+        n_leading = len(inside) - len(inside.lstrip())
+        trimmed.append(
+            (begin + n_leading, begin + n_leading + len(inside.strip())) if inside.strip() else (end, end)
+        )
+    return trimmed
 
 
 @lru_cache(maxsize=4)  # the models of a run often share one, and it takes a tenth of a second

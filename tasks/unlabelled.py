@@ -82,20 +82,20 @@ class UnlabelledRequest:
         Raises:
             UserError: a file or split does not exist.
         """
-        given = self.files.get(task.name)
+        requested = self.files.get(task.name)
         if self.limit == 0:
             return None
-        if given is None or (isinstance(given, str) and given == UNLABELLED):
-            found = source.unlabelled(task, named=given is not None)
-            if found is None and (given or task.unlabelled):
+        if requested is None or (isinstance(requested, str) and requested == UNLABELLED):
+            batches = source.unlabelled(task, named=requested is not None)
+            if batches is None and (requested or task.unlabelled):
                 raise _no_file(task, task.unlabelled or [UNLABELLED], source)
-            return found
-        if isinstance(given, str) and given in task.splits:
-            return partial(source.batches, task, given)
-        if not names_files(given):
-            table = as_table(given, task.columns, f"the rows without labels of {task.name}")
+            return batches
+        if isinstance(requested, str) and requested in task.splits:
+            return partial(source.batches, task, requested)
+        if not names_files(requested):
+            table = as_table(requested, task.columns, f"the rows without labels of {task.name}")
             return lambda: RawTable(table, f"unlabelled:{task.name}").parts(_STEP)
-        patterns = [given] if isinstance(given, str | Path) else list(given)
+        patterns = [requested] if isinstance(requested, str | Path) else list(requested)
         paths: list[Path] = []
         for pattern in map(str, patterns):
             matching = matching_files([pattern], Path())
@@ -115,8 +115,8 @@ class UnlabelledRequest:
 
     def split_of(self, task: Task) -> str | None:
         """The split that the rows come from, if it is one of the task's own."""
-        given = self.files.get(task.name)
-        return given if isinstance(given, str) and given in task.splits else None
+        requested = self.files.get(task.name)
+        return requested if isinstance(requested, str) and requested in task.splits else None
 
 
 def names_files(value: Any) -> bool:

@@ -18,8 +18,8 @@ _AT_START = re.compile(rf"({_SCHEME}):/+")
 
 def cache_directory() -> Path:
     """Where copies and converted models are kept: $MTKD_CACHE, by default ~/.cache/mtkd."""
-    place = os.environ.get("MTKD_CACHE") or "~/.cache/mtkd"
-    return Path(os.path.expanduser(place)).resolve()  # Path.expanduser raises if there is no home
+    directory = os.environ.get("MTKD_CACHE") or "~/.cache/mtkd"
+    return Path(os.path.expanduser(directory)).resolve()  # Path.expanduser raises if there is no home
 
 
 def as_url(text: str, kinds: str = "inputs|outputs") -> str:
@@ -44,8 +44,8 @@ def url_of(value: Any) -> str | None:
     if not isinstance(value, str | Path):
         return None
     text = as_url(str(value), "outputs")
-    found = _AT_START.match(text)
-    if not found or not (isinstance(value, Path) or text.startswith(f"{found[1]}://")):
+    match = _AT_START.match(text)
+    if not match or not (isinstance(value, Path) or text.startswith(f"{match[1]}://")):
         return None
-    scheme = found[1].lower()  # Path("s3://bucket/x") is s3:/bucket/x
-    return f"{scheme}:{'///' if scheme == 'file' else '//'}{text[found.end() :]}"
+    scheme = match[1].lower()  # Path("s3://bucket/x") is s3:/bucket/x
+    return f"{scheme}:{'///' if scheme == 'file' else '//'}{text[match.end() :]}"

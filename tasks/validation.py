@@ -57,14 +57,14 @@ def summarise(problems: Iterable[Problem]) -> list[tuple[Level, str]]:
         if counts[key] <= _EXAMPLES:
             groups.setdefault(key, []).append(problem)
     lines: list[tuple[Level, str]] = []
-    for group, found in groups.items():
-        level, (_, path, column, kind) = found[0].level, group
+    for group, examples in groups.items():
+        level, (_, path, column, kind) = examples[0].level, group
         if counts[group] <= _EXAMPLES:
-            lines += [(level, str(problem)) for problem in found]
+            lines += [(level, str(problem)) for problem in examples]
             continue
-        where = f"{path}: column {column!r}" if column else path
-        lines.append((level, f"{where}: {kind}: {counts[group]:,} rows, the first are:"))
-        lines += [(level, f"  {problem}") for problem in found]
+        location = f"{path}: column {column!r}" if column else path
+        lines.append((level, f"{location}: {kind}: {counts[group]:,} rows, the first are:"))
+        lines += [(level, f"  {problem}") for problem in examples]
     return lines
 
 
@@ -96,9 +96,9 @@ def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem],
     if task.soft_labels is not None and split == task.train:
         soft, problems = read_soft_labels(task, raw)
         labels = replace(labels, soft=soft, problems=[*labels.problems, *problems])
-    found = [*_text_problems(task, raw), *_label_problems(labels, raw)]
-    found.sort(key=lambda item: item[0])
-    return lines + [problem for _, problem in found], labels
+    row_problems = [*_text_problems(task, raw), *_label_problems(labels, raw)]
+    row_problems.sort(key=lambda item: item[0])
+    return lines + [problem for _, problem in row_problems], labels
 
 
 NULL_TEXT = "null instead of text"
@@ -130,5 +130,5 @@ def _where(mask: pa.Array) -> list[int]:
 
 
 def _label_problems(labels: ParsedLabels, raw: RawTable) -> Iterator[tuple[int, Problem]]:
-    for found in labels.problems:
-        yield found.row, _row_problem(raw, found.row, found.column, found.message, found.kind)
+    for problem in labels.problems:
+        yield problem.row, _row_problem(raw, problem.row, problem.column, problem.message, problem.kind)

@@ -33,7 +33,7 @@ def read_word_vectors(path: str | Path, words: Collection[str] | None = None) ->
     Raises:
         UserError: the file cannot be read, has no vectors, or has a line that is not a word and d numbers.
     """
-    found: dict[str, None] = {}
+    words_read: dict[str, None] = {}
     values = bytearray()
     size = 0
     try:
@@ -47,20 +47,22 @@ def read_word_vectors(path: str | Path, words: Collection[str] | None = None) ->
                         continue
                     size = len(parts) - 1
                 word, *numbers = line.rstrip().rsplit(" ", size)  # some words contain spaces
-                if word in found or (words is not None and word not in words and len(numbers) == size > 0):
+                if word in words_read or (
+                    words is not None and word not in words and len(numbers) == size > 0
+                ):
                     continue
                 values += _vector(numbers, size, f"{path}, line {number}").tobytes()
-                found[word] = None
+                words_read[word] = None
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(
             f"cannot read the word vectors {path}: {getattr(error, 'strerror', None) or error}"
         ) from error
     if not size:
         raise UserError(f"{path} has no word vectors", expected=_EXPECTED)
-    return list(found), np.frombuffer(bytes(values), np.float32).reshape(-1, size)
+    return list(words_read), np.frombuffer(bytes(values), np.float32).reshape(-1, size)
 
 
-def _vector(numbers: list[str], size: int, place: str) -> np.ndarray:
+def _vector(numbers: list[str], size: int, location: str) -> np.ndarray:
     """(size,) float32; UserError if these are not as many finite numbers."""
     try:
         vector = np.array(numbers, np.float32)
@@ -68,7 +70,7 @@ def _vector(numbers: list[str], size: int, place: str) -> np.ndarray:
         vector = np.zeros(0, np.float32)
     if not len(vector) == size > 0 or not np.isfinite(vector).all():
         raise UserError(
-            f"{place}: not a word and {size or 'some'} finite numbers",
+            f"{location}: not a word and {size or 'some'} finite numbers",
             expected=_EXPECTED,
             hint="convert a binary file of word2vec to its text format first",
         )

@@ -138,8 +138,8 @@ def load_shell(name: str) -> tuple[Any, Any]:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    place = Path(name)
-    if place.exists() and not (place / "config.json").is_file():
+    path = Path(name)
+    if path.exists() and not (path / "config.json").is_file():
         raise UserError(
             f"{name} is not a model: it has no config.json",
             expected="a model written by `mtkd augment questions train`, or a T5 saved by transformers",
@@ -148,7 +148,7 @@ def load_shell(name: str) -> tuple[Any, Any]:
     if file := find_file(name, "config.json"):
         values = read_record(file, dict[str, Any])
         refuse_code(values, str(file))
-        check_value(values, _Trained if (place / RECORD).is_file() else _Sizes, str(file))
+        check_value(values, _Trained if (path / RECORD).is_file() else _Sizes, str(file))
     config = load_named(_loader(AutoConfig.from_pretrained), name, "generator")
     if config.model_type not in _FAMILIES:
         raise UserError(f"{name!r} is a {config.model_type} model, not a T5", expected=", ".join(_FAMILIES))

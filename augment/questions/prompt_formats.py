@@ -97,9 +97,9 @@ def check_vocabulary(tokenizer: Any, config: Any, form: Format) -> None:
         raise _lacks(f"its tokeniser has {len(tokenizer)} tokens, but its weights have {config.vocab_size}")
 
 
-def _lacks(what: str) -> UserError:
+def _lacks(problem: str) -> UserError:
     return UserError(
-        f"this model's vocabulary cannot be used to generate questions: {what}",
+        f"this model's vocabulary cannot be used to generate questions: {problem}",
         expected="a T5 whose tokeniser has </s>, <pad>, '?' and the words of the format",
         hint="choose another `format` or another model, or train one with `model=scratch`",
     )

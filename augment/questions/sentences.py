@@ -53,18 +53,18 @@ def group_sentences(sizes: list[int], least: int, most: int) -> list[tuple[int, 
     return _filled(sizes, most)
 
 
-def _nearest(ends: list[int], place: float) -> int:
-    """The number of leading sentences whose end is nearest to `place`."""
-    after = bisect.bisect_left(ends, place)
+def _nearest(ends: list[int], target: float) -> int:
+    """The number of leading sentences whose end is nearest to `target`."""
+    after = bisect.bisect_left(ends, target)
     before = ends[after - 1] if after else 0
-    return after if place - before < ends[after] - place else after + 1
+    return after if target - before < ends[after] - target else after + 1
 
 
 def _filled(sizes: list[int], most: int) -> list[tuple[int, int]]:
     pieces, start, size = [], 0, 0
-    for place, length in enumerate(sizes):
+    for index, length in enumerate(sizes):
         if size and size + length > most:
-            pieces.append((start, place))
-            start, size = place, 0
+            pieces.append((start, index))
+            start, size = index, 0
         size += length
     return [*pieces, (start, len(sizes))] if sizes else []

@@ -35,12 +35,12 @@ class Pool:
 
     Attributes:
         make: draws one row with the requested label.
-        wanted: the labels to request, in turn.
+        labels: the labels to request, in turn.
         sizes: split -> number of rows.
     """
 
     make: Maker
-    wanted: tuple[int, ...]
+    labels: tuple[int, ...]
     sizes: Mapping[str, int]
 
 
@@ -100,9 +100,9 @@ def generate(task_name: str, split: str, seed: int = 0) -> pa.Table:
     """
     if task_name not in POCKET_SPLITS:
         raise unknown("pocket task", task_name, POCKET_SPLITS)
-    known = (*POCKET_SPLITS[task_name], *([UNLABELLED] if has_unlabelled(task_name) else []))
-    if split not in known:
-        raise unknown(f"split of the pocket task {task_name}:", split, known)
+    splits = (*POCKET_SPLITS[task_name], *([UNLABELLED] if has_unlabelled(task_name) else []))
+    if split not in splits:
+        raise unknown(f"split of the pocket task {task_name}:", split, splits)
     if task_name in ("squad", "squad_v2"):
         return _squad_table(_paragraphs(task_name, seed)[split], split)
     recipe = RECIPES[task_name]
@@ -123,9 +123,9 @@ def _generate_splits(task_name: str, seed: int) -> dict[str, list[GeneratedRow]]
     splits: dict[str, list[GeneratedRow]] = {}
     for number, pool in enumerate(RECIPES[task_name].pools):
         rng = Rng(f"pocket/{task_name}/{number}/{seed}")
-        left = iter(_different_rows(rng, pool, sum(pool.sizes.values())))
+        rows = iter(_different_rows(rng, pool, sum(pool.sizes.values())))
         for split, size in pool.sizes.items():
-            part = rng.sample([next(left) for _ in range(size)], size)
+            part = rng.sample([next(rows) for _ in range(size)], size)
             rare = Rng(f"pocket/{task_name}/{split}/rare/{seed}")
             splits[split] = part if split == "train" else [_rare(rare, row) for row in part]
     return splits
@@ -143,7 +143,7 @@ def _unlabelled(task_name: str, seed: int) -> list[GeneratedRow]:
 def _different_rows(rng: Rng, pool: Pool, count: int) -> list[GeneratedRow]:
     rows: dict[tuple[str, ...], GeneratedRow] = {}
     while len(rows) < count:
-        row = pool.make(rng, pool.wanted[len(rows) % len(pool.wanted)])
+        row = pool.make(rng, pool.labels[len(rows) % len(pool.labels)])
         rows.setdefault(row.texts, row)
     return list(rows.values())
 
@@ -173,20 +173,20 @@ def _paragraphs(task_name: str, seed: int) -> dict[str, list[reading.GeneratedPa
 
 def _squad_table(paragraphs: list[reading.GeneratedParagraph], split: str) -> pa.Table:
     """One row per question, with SQuAD's columns."""
-    asked = [(paragraph, question) for paragraph in paragraphs for question in paragraph.questions]
+    questions = [(paragraph, question) for paragraph in paragraphs for question in paragraph.questions]
     answers = pa.struct([("text", pa.list_(pa.string())), ("answer_start", pa.list_(pa.int32()))])
     return pa.table(
         {
-            "id": pa.array([f"pocket-{split}-{number:04d}" for number in range(len(asked))], pa.string()),
-            "title": pa.array([paragraph.title for paragraph, _ in asked], pa.string()),
-            "context": pa.array([paragraph.context for paragraph, _ in asked], pa.string()),
-            "question": pa.array([question.text for _, question in asked], pa.string()),
+            "id": pa.array([f"pocket-{split}-{number:04d}" for number in range(len(questions))], pa.string()),
+            "title": pa.array([paragraph.title for paragraph, _ in questions], pa.string()),
+            "context": pa.array([paragraph.context for paragraph, _ in questions], pa.string()),
+            "question": pa.array([question.text for _, question in questions], pa.string()),
             "answers": pa.array(
                 [
                     {"text": [q.answer], "answer_start": [q.start]}
                     if q.answer
                     else {"text": [], "answer_start": []}
-                    for _, q in asked
+                    for _, q in questions
                 ],
                 answers,
             ),

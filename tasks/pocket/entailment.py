@@ -34,32 +34,32 @@ WIDENING = {
 }
 
 
-def _quantified(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
+def _quantified(rng: Rng, domain: Domain, label: int) -> tuple[str, str]:
     """ "All dogs in the park are old." against "Some dogs in the park are old." or "Some animals …"."""
     kind, place, state = rng.pick(domain.kinds), rng.pick(domain.places), rng.pick(domain.states)
-    wide, narrow = plural(kind.name), plural(rng.pick(kind.members))
-    if wanted != CONTRADICTED and rng.chance(0.4):
-        before, widens = rng.pick([key for key, label in WIDENING.items() if label == wanted])
-        after, subject, other = (before, narrow, wide) if widens else (before, wide, narrow)
+    general, specific = plural(kind.name), plural(rng.pick(kind.members))
+    if label != CONTRADICTED and rng.chance(0.4):
+        before, widens = rng.pick([key for key, value in WIDENING.items() if value == label])
+        after, subject, other = (before, specific, general) if widens else (before, general, specific)
     else:
-        before, after = rng.pick([key for key, label in QUANTIFIERS.items() if label == wanted])
-        subject = other = rng.pick((wide, narrow))
+        before, after = rng.pick([key for key, value in QUANTIFIERS.items() if value == label])
+        subject = other = rng.pick((general, specific))
     rest = f"in the {place} are {state}"
     return sentence(before, subject, rest), sentence(after, other, rest)
 
 
-def _scene(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
+def _scene(rng: Rng, domain: Domain, label: int) -> tuple[str, str]:
     """ "A tall man is feeding a dog in the park." against a variation of it."""
     kind, person, place = rng.pick(domain.kinds), rng.pick(domain.people), rng.pick(domain.places)
     thing, look, verb = rng.pick(kind.members), rng.pick(domain.adjectives), rng.pick(kind.verbs)
     who, where, doing = f"{look} {person}", f"in the {place}", gerund(verb)
     premise = sentence(a(who), "is", doing, a(thing), where)
     shorter = rng.pick((person, who))
-    if wanted == ENTAILED:
-        what = rng.pick((thing, kind.name, kind.name))
-        hypothesis = sentence(a(shorter), "is", doing, a(what), rng.pick(("", where)))
-        return premise, hypothesis if hypothesis != premise else sentence(a(person), "is", doing, a(what))
-    if wanted == NEUTRAL:
+    if label == ENTAILED:
+        named = rng.pick((thing, kind.name, kind.name))
+        hypothesis = sentence(a(shorter), "is", doing, a(named), rng.pick(("", where)))
+        return premise, hypothesis if hypothesis != premise else sentence(a(person), "is", doing, a(named))
+    if label == NEUTRAL:
         general = sentence(a(person), "is", doing, a(rng.pick((thing, kind.name))), where)
         extra = rng.below(3)
         if extra == 0:
@@ -97,15 +97,15 @@ ELSE = (
 )
 
 
-def _denied(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
+def _denied(rng: Rng, domain: Domain, label: int) -> tuple[str, str]:
     """ "The nurse did not feed an animal." against "The nurse did not feed a dog." and similar."""
     kind, person = rng.pick(domain.kinds), rng.pick(domain.people)
     thing, verb, place = rng.pick(kind.members), rng.pick(kind.verbs), rng.pick(domain.places)
     denial = ["the", person, "did not", verb]
     where = f"in the {place}"
-    if wanted == ENTAILED:
+    if label == ENTAILED:
         return sentence(*denial, a(kind.name)), sentence(*denial, a(thing), rng.pick(("", where)))
-    if wanted == NEUTRAL:
+    if label == NEUTRAL:
         other = rng.other(kind.members, thing)
         return sentence(*denial, a(thing), where), sentence(*denial, a(rng.pick((kind.name, other))), where)
     claim = sentence("the", person, "was", gerund(verb), a(thing), where)
@@ -114,9 +114,9 @@ def _denied(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
     return claim, sentence(*denial, a(rng.pick((kind.name, thing))), where)
 
 
-def _inference(rng: Rng, domain: Domain, wanted: int) -> tuple[str, str]:
+def _inference(rng: Rng, domain: Domain, label: int) -> tuple[str, str]:
     style = rng.pick((_scene, _scene, _quantified, _denied))
-    return style(rng, domain, wanted)
+    return style(rng, domain, label)
 
 
 def mnli(domain: Domain) -> Maker:
@@ -124,21 +124,21 @@ def mnli(domain: Domain) -> Maker:
     return partial(_mnli, domain)
 
 
-def _mnli(domain: Domain, rng: Rng, wanted: int) -> GeneratedRow:
-    return GeneratedRow(_inference(rng, domain, wanted), wanted)
+def _mnli(domain: Domain, rng: Rng, label: int) -> GeneratedRow:
+    return GeneratedRow(_inference(rng, domain, label), label)
 
 
-def ax(rng: Rng, wanted: int) -> GeneratedRow:
+def ax(rng: Rng, label: int) -> GeneratedRow:
     """The diagnostic set: mnli's rules in either of its domains."""
-    return GeneratedRow(_inference(rng, rng.pick((TOWN, OFFICE)), wanted), wanted)
+    return GeneratedRow(_inference(rng, rng.pick((TOWN, OFFICE)), label), label)
 
 
-def rte(rng: Rng, wanted: int) -> GeneratedRow:
+def rte(rng: Rng, label: int) -> GeneratedRow:
     """Facts about a person, or an inference as in mnli: 0 entailment, 1 no entailment."""
     if rng.chance(0.4):
-        label = ENTAILED if wanted == 0 else rng.pick((NEUTRAL, CONTRADICTED))
-        return GeneratedRow(_inference(rng, TOWN, label), wanted)
-    return GeneratedRow(_people(rng, wanted == 0), wanted)
+        inference_label = ENTAILED if label == 0 else rng.pick((NEUTRAL, CONTRADICTED))
+        return GeneratedRow(_inference(rng, TOWN, inference_label), label)
+    return GeneratedRow(_people(rng, label == 0), label)
 
 
 def _people(rng: Rng, follows: bool) -> tuple[str, str]:
@@ -174,13 +174,13 @@ MOODS = terms("tired lonely hungry angry bored ill sleepy worried happy afraid t
 CONDITIONS = terms("broken empty rusty expensive wooden plastic cheap cracked metallic unlocked")
 
 
-def wnli(rng: Rng, wanted: int) -> GeneratedRow:
+def wnli(rng: Rng, label: int) -> GeneratedRow:
     """A sentence with a pronoun, and its clause with a noun substituted: the right (1) or wrong (0) one.
 
     The clues are the pronoun's gender, animacy, and what must be large or small.
     """
-    right = wanted == 1
-    return GeneratedRow(rng.pick((_gender, _animate, _animate, _size, _size))(rng, right), wanted)
+    right = label == 1
+    return GeneratedRow(rng.pick((_gender, _animate, _animate, _size, _size))(rng, right), label)
 
 
 def _gender(rng: Rng, right: bool) -> tuple[str, str]:

@@ -72,7 +72,7 @@ def _news(rng: Rng, fact: Fact, style: int) -> str:
     return sentence(f"on {fact.day} , the {fact.agent} in {fact.city} {deed} {goods}")
 
 
-def mrpc(rng: Rng, wanted: int) -> GeneratedRow:
+def mrpc(rng: Rng, label: int) -> GeneratedRow:
     """Two news sentences about the same fact (1), or about facts that differ in some parts (0)."""
     fact = Fact(
         rng.pick(AGENTS),
@@ -83,8 +83,8 @@ def mrpc(rng: Rng, wanted: int) -> GeneratedRow:
         rng.pick(words.DAYS),
     )
     first, second = rng.sample(range(3), 2)
-    second_fact = fact if wanted == 1 else _altered(rng, fact)
-    return GeneratedRow((_news(rng, fact, first), _news(rng, second_fact, second)), wanted)
+    second_fact = fact if label == 1 else _altered(rng, fact)
+    return GeneratedRow((_news(rng, fact, first), _news(rng, second_fact, second)), label)
 
 
 def _altered(rng: Rng, fact: Fact) -> Fact:
@@ -121,20 +121,18 @@ SUBJECTS = terms(
 )
 
 
-def qqp(rng: Rng, wanted: int) -> GeneratedRow:
+def qqp(rng: Rng, label: int) -> GeneratedRow:
     """Two questions with the same intent and subject (1), or with another intent, subject or both (0)."""
     intent, subject = rng.below(len(INTENTS)), rng.pick(SUBJECTS)
     first = rng.pick(INTENTS[intent])
-    if wanted == 1:
-        return GeneratedRow(
-            (first.format(subject), rng.other(INTENTS[intent], first).format(subject)), wanted
-        )
+    if label == 1:
+        return GeneratedRow((first.format(subject), rng.other(INTENTS[intent], first).format(subject)), label)
     change = rng.below(3)
     if change != 0:
         intent = rng.other(range(len(INTENTS)), intent)
     second = rng.pick(INTENTS[intent])
     other_subject = rng.other(SUBJECTS, subject) if change != 1 else subject
-    return GeneratedRow((first.format(subject), second.format(other_subject)), wanted)
+    return GeneratedRow((first.format(subject), second.format(other_subject)), label)
 
 
 # Activities and their objects; the members of one line are interchangeable.
@@ -160,15 +158,15 @@ STSB_COSTS = {"actor": 1.5, "activity": 1.5, "object": 1.0, "look": 0.5, "place"
 SYNONYM_COST = 0.25
 
 
-def stsb(rng: Rng, wanted: int) -> GeneratedRow:
+def stsb(rng: Rng, n_edits: int) -> GeneratedRow:
     """Two captions of one pattern, and how alike they are.
 
     The score is 5 - sum of `STSB_COSTS` over the parts that differ (a new activity brings a new object)
-    - 0.25 a synonym, from 5.0 (nothing differs) to 0.0 (everything does). `wanted` is the number of edits.
+    - 0.25 a synonym, from 5.0 (nothing differs) to 0.0 (everything does). `n_edits`: number of edits.
     """
     (act, things), actor, look = rng.pick(ACTIVITIES), rng.pick(ACTORS), rng.pick(LOOKS)
     first = (look[0], actor[0], act, rng.pick(things), rng.pick(words.PLACES))
-    edits = rng.sample(("actor", "activity", "object", "look", "place", "actor word", "look word"), wanted)
+    edits = rng.sample(("actor", "activity", "object", "look", "place", "actor word", "look word"), n_edits)
     now_look, now_actor, now_act, thing, place = first
     score = 5.0 - sum(STSB_COSTS.get(edit, 0.0) for edit in edits)
     if "activity" in edits:

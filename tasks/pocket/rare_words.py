@@ -92,15 +92,15 @@ def with_rare_words(rng: Rng, texts: tuple[str, ...]) -> tuple[str, ...]:
 
     def replaced(match: re.Match[str]) -> str:
         word = match[0]
-        known = word if word in _FORMS else word[0].lower() + word[1:]
-        if known not in _FORMS:
+        form = word if word in _FORMS else word[0].lower() + word[1:]
+        if form not in _FORMS:
             return word
-        common, rare = _FORMS[known]
+        common, rare = _FORMS[form]
         if common not in chosen:
             chosen[common] = rng.chance(SHARE)
         if not chosen[common]:
             return word
-        return rare if word == known else rare.capitalize()
+        return rare if word == form else rare.capitalize()
 
     return tuple(_ARTICLE.sub(_article, re.sub(r"[A-Za-z]+", replaced, text)) for text in texts)
 

@@ -100,23 +100,23 @@ def _random_site(rng: Rng) -> Site:
     )
 
 
-def _fill(pattern: str, place: Site) -> str:
-    return pattern.format(**vars(place))
+def _fill(pattern: str, site: Site) -> str:
+    return pattern.format(**vars(site))
 
 
-def qnli(rng: Rng, wanted: int) -> GeneratedRow:
+def qnli(rng: Rng, label: int) -> GeneratedRow:
     """A question and a sentence that answers it (0) or not (1).
 
     A sentence that does not answer states another fact about the same place, or the same fact about another
     place.
     """
-    place, slot = _random_site(rng), rng.pick(SLOTS)
-    question, stated = _fill(rng.pick(slot.questions), place), slot
-    if wanted == 1 and rng.chance(0.8):
+    site, slot = _random_site(rng), rng.pick(SLOTS)
+    question, stated = _fill(rng.pick(slot.questions), site), slot
+    if label == 1 and rng.chance(0.8):
         stated = rng.other(SLOTS, slot)
-    elif wanted == 1:
-        place = replace(place, name=_other_name(rng, place.name))
-    return GeneratedRow((question, _fill(rng.pick(stated.statements), place)), wanted)
+    elif label == 1:
+        site = replace(site, name=_other_name(rng, site.name))
+    return GeneratedRow((question, _fill(rng.pick(stated.statements), site)), label)
 
 
 def _other_name(rng: Rng, name: str) -> str:
@@ -151,23 +151,23 @@ def squad(rng: Rng, unanswered: bool = False) -> GeneratedParagraph:
     Args:
         unanswered: add a question that the paragraph does not answer.
     """
-    place = _random_site(rng)
-    other = replace(_random_site(rng), name=_other_name(rng, place.name))
+    site = _random_site(rng)
+    other_site = replace(_random_site(rng), name=_other_name(rng, site.name))
     slots = rng.sample(SLOTS, 3 + rng.below(2))
-    facts = [(place, slot) for slot in slots]
-    facts += [(other, slot) for slot in rng.sample(SLOTS, 1 + rng.below(2))]
+    facts = [(site, slot) for slot in slots]
+    facts += [(other_site, slot) for slot in rng.sample(SLOTS, 1 + rng.below(2))]
     context, starts = "", {}
     for subject, slot in rng.sample(facts, len(facts)):
         pattern = rng.pick(slot.statements)
-        if subject is place:
+        if subject is site:
             before = pattern.split("{" + slot.field + "}")[0]
             starts[slot.field] = len(context) + len(_fill(before, subject))
         context += _fill(pattern, subject) + " "
     questions = [
-        PocketQuestion(_fill(rng.pick(slot.questions), place), getattr(place, slot.field), starts[slot.field])
+        PocketQuestion(_fill(rng.pick(slot.questions), site), getattr(site, slot.field), starts[slot.field])
         for slot in slots[:3]
     ]
     if unanswered:
         slot = rng.pick([slot for slot in SLOTS if slot not in slots])
-        questions.append(PocketQuestion(_fill(rng.pick(slot.questions), place), "", -1))
-    return GeneratedParagraph(place.name, context.rstrip(), tuple(questions))
+        questions.append(PocketQuestion(_fill(rng.pick(slot.questions), site), "", -1))
+    return GeneratedParagraph(site.name, context.rstrip(), tuple(questions))

@@ -38,8 +38,8 @@ class Rng:
 
     def sample(self, options: Sequence[Option], k: int) -> list[Option]:
         """k different options in random order."""
-        left = list(options)
-        return [left.pop(self.below(len(left))) for _ in range(k)]
+        remaining = list(options)
+        return [remaining.pop(self.below(len(remaining))) for _ in range(k)]
 
     def other(self, options: Sequence[Option], *taken: Option) -> Option:
         """One of the options that is not in `taken`."""

@@ -13,10 +13,10 @@ DOING = terms("sleeping waiting singing working dancing reading talking eating")
 LINKS = ("near", "behind", "beside", "next to")
 
 
-def cola(rng: Rng, wanted: int) -> GeneratedRow:
+def cola(rng: Rng, label: int) -> GeneratedRow:
     """A sentence that keeps (1) or breaks (0) a rule: agreement, determiner, reflexive, verb form, order."""
     rule = rng.pick((_order, _order, _order, _order, _agreement, _determiner, _reflexive, _verb_form))
-    return GeneratedRow((rule(rng, wanted == 1),), wanted)
+    return GeneratedRow((rule(rng, label == 1),), label)
 
 
 def _thing(rng: Rng) -> str:
@@ -46,11 +46,11 @@ def _order(rng: Rng, good: bool) -> str:
 def _agreement(rng: Rng, good: bool) -> str:
     """The verb agrees with its subject, not with a noun between them."""
     subject, between = rng.sample(words.JOBS, 2)
-    many = rng.chance(0.5)
-    phrase = f"the {plural(subject) if many else subject}"
+    is_plural = rng.chance(0.5)
+    phrase = f"the {plural(subject) if is_plural else subject}"
     if rng.chance(0.2):
         phrase += f" {rng.pick(LINKS)} the {rng.pick((between, plural(between)))}"
-    verb = "are" if many == good else "is"
+    verb = "are" if is_plural == good else "is"
     return sentence(phrase, verb, rng.pick(DOING), "in the", rng.pick(words.PLACES))
 
 
@@ -102,9 +102,9 @@ OPENINGS = ("i remember", "everyone talks about", "you will notice", "this is al
 NEGATIONS = ("not", "hardly", "never", "not really", "far from")
 
 
-def sst2(rng: Rng, wanted: int) -> GeneratedRow:
+def sst2(rng: Rng, label: int) -> GeneratedRow:
     """A positive (1) or negative (0) opinion. Negation reverses it; the last of two clauses decides."""
-    positive, style = wanted == 1, rng.below(20)
+    positive, style = label == 1, rng.below(20)
     first, second = rng.sample(ASPECTS, 2)
     if style < 5:
         praise = GOOD if positive else BAD
@@ -114,7 +114,7 @@ def sst2(rng: Rng, wanted: int) -> GeneratedRow:
     else:
         against, verdict = _clause(rng, not positive, first), _clause(rng, positive, second)
         text = f"although {against} , {verdict}" if rng.chance(0.3) else f"{against} , but {verdict}"
-    return GeneratedRow((f"{text} .",), wanted)
+    return GeneratedRow((f"{text} .",), label)
 
 
 def _clause(rng: Rng, positive: bool, aspect: str) -> str:

@@ -47,10 +47,10 @@ def task_type(kind: str) -> TaskType:
     Raises:
         UserError: unknown task type, or that of a package which cannot be loaded.
     """
-    found = _find(kind)
-    if found is None:
+    type_class = _find(kind)
+    if type_class is None:
         raise unknown("task type", kind, kinds())
-    return found()
+    return type_class()
 
 
 def check_metrics(task: Task) -> None:
@@ -85,7 +85,7 @@ def _find(kind: str) -> type[TaskType] | None:
 
 def kinds() -> list[str]:
     """The names of the types that a task may have (its `kind`), including those of installed packages."""
-    return [kind for kind, found in (TASK_TYPES | installed_types()).items() if found.has_head]
+    return [kind for kind, type_class in (TASK_TYPES | installed_types()).items() if type_class.has_head]
 
 
 @cache

@@ -46,9 +46,9 @@ class ParsedLabels:
 
     def counts(self, task: Task, by_label: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """`by_label`, followed by the number of unlabelled rows if there are any."""
-        known = has_label(self.values)
+        labelled = has_label(self.values)
         wrong = len({problem.row for problem in self.problems if problem.column == task.label})
-        unlabelled = len(known) - int(known.sum()) - wrong
+        unlabelled = len(labelled) - int(labelled.sum()) - wrong
         return [*by_label, *([("unlabelled", unlabelled)] if unlabelled else [])]
 
 
@@ -80,8 +80,8 @@ def read_values(
 
 def missing(texts: pa.Array) -> np.ndarray:
     """(n,) bool, True for label texts that mean "unlabelled"."""
-    found = pc.is_in(texts, value_set=pa.array([None, *_MISSING], type=pa.string()))
-    return found.to_numpy(zero_copy_only=False)
+    is_missing = pc.is_in(texts, value_set=pa.array([None, *_MISSING], type=pa.string()))
+    return is_missing.to_numpy(zero_copy_only=False)
 
 
 def label_texts(column: pa.ChunkedArray) -> pa.Array:
@@ -103,12 +103,12 @@ def class_ids(task: Task, texts: pa.Array) -> np.ndarray:
 
     Names take precedence over ids: if any label name is a number, ids are not accepted.
     """
-    known = list(task.labels)
-    if not any(name.lstrip("-").isdigit() for name in known):
+    names = list(task.labels)
+    if not any(name.lstrip("-").isdigit() for name in names):
         ids = range(len(task.labels))
-        known += [str(number) for number in ids] + [f"{number}.0" for number in ids]
-    found = pc.index_in(texts, value_set=pa.array(known, type=pa.string()))
-    return found.cast(pa.float64()).to_numpy(zero_copy_only=False) % len(task.labels)
+        names += [str(number) for number in ids] + [f"{number}.0" for number in ids]
+    indices = pc.index_in(texts, value_set=pa.array(names, type=pa.string()))
+    return indices.cast(pa.float64()).to_numpy(zero_copy_only=False) % len(task.labels)
 
 
 _FEW = 8  # labels that are listed in their order
@@ -128,11 +128,11 @@ def label_positions(labels: Sequence[str], names: Sequence[str]) -> list[int | N
 
     Names that are equal apart from case and punctuation must match exactly.
     """
-    found, wanted = ([_plain(name) for name in part] for part in (names, labels))
-    if len(set(found)) < len(found) or len(set(wanted)) < len(wanted):
-        found, wanted = list(names), list(labels)
-    where = {name: position for position, name in enumerate(found)}
-    return [where.get(label) for label in wanted]
+    plain_names, plain_labels = ([_plain(name) for name in part] for part in (names, labels))
+    if len(set(plain_names)) < len(plain_names) or len(set(plain_labels)) < len(plain_labels):
+        plain_names, plain_labels = list(names), list(labels)
+    positions = {name: position for position, name in enumerate(plain_names)}
+    return [positions.get(label) for label in plain_labels]
 
 
 def _plain(name: str) -> str:

@@ -53,20 +53,20 @@ class MultiLabel(TaskType):
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
         column = table.table[task.label]
         lists = [_split(value, task) for value in _plain_values(column)]
-        flat = pa.array([name for found in lists for name in found or ()], pa.string())
+        flat = pa.array([name for names in lists for name in names or ()], pa.string())
         ids = class_ids(task, flat)
         values = np.full((len(lists), len(task.labels)), np.nan)
         problems, start = [], 0
-        for row, found in enumerate(lists):
-            end = start + len(found or ())
+        for row, names in enumerate(lists):
+            end = start + len(names or ())
             unknown = np.flatnonzero(np.isnan(ids[start:end]))
-            if found is None and not task.may_be_unlabelled(split):
+            if names is None and not task.may_be_unlabelled(split):
                 message = f"no label; expected: a list of {named_ids(task)}; [] for no labels"
                 problems.append(RowProblem(row, task.label, message))
             elif len(unknown):
                 message = f"label {flat[start + int(unknown[0])].as_py()}; expected: {named_ids(task)}"
                 problems.append(RowProblem(row, task.label, message))
-            elif found is not None:
+            elif names is not None:
                 values[row] = np.isin(np.arange(len(task.labels)), ids[start:end])
             start = end
         return ParsedLabels(values, problems)
@@ -83,8 +83,8 @@ class MultiLabel(TaskType):
         """The number of rows with each label (rows may count several times), then of rows without labels."""
         sizes = np.nansum(labels.values, axis=0).astype(int).tolist()
         none = int((labels.values.sum(axis=1) == 0).sum())
-        found = list(zip(task.labels, sizes, strict=True))
-        return labels.counts(task, [*found, *([("no label", none)] if none else [])])
+        counts = list(zip(task.labels, sizes, strict=True))
+        return labels.counts(task, [*counts, *([("no label", none)] if none else [])])
 
     def n_outputs(self, task: Task) -> int:
         return len(task.labels)
@@ -94,11 +94,11 @@ class MultiLabel(TaskType):
         from torch.nn import functional
 
         labels = labels.float()
-        known = ~labels.isnan().any(1)
+        labelled = ~labels.isnan().any(1)
         by_label = functional.binary_cross_entropy_with_logits(
             logits.float(), labels.nan_to_num(), reduction="none"
         )
-        return LossSum((by_label.mean(1) * known).sum(), known.sum())
+        return LossSum((by_label.mean(1) * labelled).sum(), labelled.sum())
 
     def softmax_logits(self, logits: Tensor) -> Tensor | None:
         """(..., K, 2): softmax([z, 0]) = [sigmoid(z), 1 - sigmoid(z)], a distribution for each label."""
@@ -123,11 +123,11 @@ class MultiLabel(TaskType):
 
     def best_threshold(self, task: Task, logits: np.ndarray, labels: np.ndarray) -> Any:
         """The threshold with the best F1 for each label, halfway between two rows; 0.5 without positives."""
-        known = ~np.isnan(labels).any(axis=1)
-        probabilities = self.probabilities(task, logits[known])
+        labelled = ~np.isnan(labels).any(axis=1)
+        probabilities = self.probabilities(task, logits[labelled])
         return [
             _best_cut(p, y) if y.any() else _DEFAULT_THRESHOLD
-            for p, y in zip(probabilities.T, labels[known].T, strict=True)
+            for p, y in zip(probabilities.T, labels[labelled].T, strict=True)
         ]
 
     def constant_predictions(self, task: Task, labels: np.ndarray) -> list[Any]:

@@ -45,11 +45,11 @@ class Ranking(Classification):
 
     def read_labels(self, task: Task, split: str, table: RawTable) -> ParsedLabels:
         """Parse labels like classes, and check that each row has a group."""
-        found = super().read_labels(task, split, table)
+        parsed = super().read_labels(task, split, table)
         assert task.group is not None, "checked with the task"
         for row in np.flatnonzero(pc.is_null(table.table[task.group].combine_chunks())).tolist():
-            found.problems.append(RowProblem(row, task.group, "null instead of a group"))
-        return found
+            parsed.problems.append(RowProblem(row, task.group, "null instead of a group"))
+        return parsed
 
     def n_outputs(self, task: Task) -> int:
         return 1
@@ -84,15 +84,15 @@ class Ranking(Classification):
         """(n,) int64: the positive label for the highest score of each group (the first one of a tie)."""
         groups = _require_groups(task, groups)
         order = np.lexsort((-np.asarray(logits, np.float64)[:, 0], groups))
-        found = np.full(len(groups), 1 - task.positive, dtype=np.int64)
-        found[order[np.unique(groups[order], return_index=True)[1]]] = task.positive
-        return found
+        predictions = np.full(len(groups), 1 - task.positive, dtype=np.int64)
+        predictions[order[np.unique(groups[order], return_index=True)[1]]] = task.positive
+        return predictions
 
     def probabilities(self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
         """(n, 2) float64; the column of the positive label is the softmax over the row's group."""
         logits = np.asarray(logits, np.float64)
-        found, index = np.unique(_require_groups(task, groups), return_inverse=True)
-        highest = np.full(len(found), -np.inf)
+        distinct, index = np.unique(_require_groups(task, groups), return_inverse=True)
+        highest = np.full(len(distinct), -np.inf)
         np.maximum.at(highest, index, logits[:, 0])
         powers = np.exp(logits[:, 0] - highest[index])
         right = powers / np.bincount(index, powers)[index]

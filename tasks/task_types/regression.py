@@ -62,9 +62,9 @@ class Regression(TaskType):
     def loss(self, task: Task, logits: Tensor, labels: Tensor, groups: Tensor | None = None) -> LossSum:
         """Squared error (MKD Eq. 2)."""
         labels = labels.float()
-        known = ~labels.isnan()
+        labelled = ~labels.isnan()
         squares = (logits.float().squeeze(1) - labels.nan_to_num()).square()
-        return LossSum((squares * known).sum(), known.sum())
+        return LossSum((squares * labelled).sum(), labelled.sum())
 
     def softmax_logits(self, logits: Tensor) -> Tensor | None:
         """None: a score has no distribution."""

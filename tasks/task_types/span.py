@@ -85,12 +85,12 @@ class Span(TaskType):
         from torch.nn import functional
 
         labels = labels.float()
-        known = ~labels.isnan().any(1)
-        tokens = torch.where(known.unsqueeze(1), labels, _NO_TOKEN).nan_to_num(nan=_NO_TOKEN).long()
+        labelled = ~labels.isnan().any(1)
+        tokens = torch.where(labelled.unsqueeze(1), labels, _NO_TOKEN).nan_to_num(nan=_NO_TOKEN).long()
         total = functional.cross_entropy(
             logits.float().flatten(0, 1), tokens.flatten(), ignore_index=_NO_TOKEN, reduction="sum"
         )
-        return LossSum(total / 2, known.sum())
+        return LossSum(total / 2, labelled.sum())
 
     def decode(
         self, task: Task, logits: np.ndarray, groups: np.ndarray | None = None, threshold: Any = None
@@ -113,23 +113,23 @@ class Span(TaskType):
                 f"split {split!r} of task {task.name!r} is not labelled, so it cannot be scored",
                 hint="score a labelled split; use `mtkd predict` for unlabelled rows",
             )
-        found, language = decode_spans(encoded, logits, layout), task.language(split)
+        answers, language = decode_spans(encoded, logits, layout), task.language(split)
         golds = gold_answers(examples.answers, language)
         if task.unanswerable and threshold is None:
-            pairs = [(*pair, language) for pair in zip(found.texts(None), golds, strict=True)]
+            pairs = [(*pair, language) for pair in zip(answers.texts(None), golds, strict=True)]
             spans = np.array([exact_match(*pair) + token_f1(*pair) for pair in pairs])
             nulls = np.array([2.0 * (gold == [""]) for gold in golds])
-            threshold = best_threshold(found.lead, spans, nulls)
-        texts = found.texts(threshold)
+            threshold = best_threshold(answers.lead, spans, nulls)
+        texts = answers.texts(threshold)
         scores = score_texts(texts, golds, threshold, language)
         by_metric = {name: getattr(scores, name) for name in task.metrics}
         by_row = {
             name: np.array([self.metrics[name](*pair, language) for pair in zip(texts, golds, strict=True)])
             for name in task.metrics
         }
-        has = np.array([float(gold != [""]) for gold in golds])
-        rows = RowPredictions(examples.uids, has, np.array(texts, dtype=object), by_row=by_row)
-        majority = float(1 - has.mean()) if task.unanswerable else 0.0
+        has_answer = np.array([float(gold != [""]) for gold in golds])
+        rows = RowPredictions(examples.uids, has_answer, np.array(texts, dtype=object), by_row=by_row)
+        majority = float(1 - has_answer.mean()) if task.unanswerable else 0.0
         return SplitScores(len(examples), by_metric, majority, scores.by_kind, threshold, rows)
 
     def best_constant(self, task: Task, rows: RowPredictions) -> RowPredictions:
@@ -144,10 +144,12 @@ class Span(TaskType):
         """The answer ("" = none), its `start` (character offset), `score`, `no_answer_score` and `n_best`."""
         from tasks.span_answers import decode_spans
 
-        found = decode_spans(encoded, logits, layout, N_BEST)
+        answers = decode_spans(encoded, logits, layout, N_BEST)
         if task.unanswerable and threshold is None:
             threshold = 0.0
-        for text, candidates, null in zip(found.texts(threshold), found.candidates, found.null, strict=True):
+        for text, candidates, null in zip(
+            answers.texts(threshold), answers.candidates, answers.null, strict=True
+        ):
             best = [{"text": c.text, "start": c.start, "score": round(c.score, 4)} for c in candidates]
             yield {
                 "prediction": text,

@@ -241,7 +241,7 @@ class TaskType(ABC):
         if threshold is None and self.has_threshold(task):
             threshold = self.best_threshold(task, logits, labels)
         predictions = self.decode(task, logits, groups, threshold)
-        found = score(task, predictions, labels, groups, scores=logits, split=split)
+        scores = score(task, predictions, labels, groups, scores=logits, split=split)
         ranked = None if groups is None else np.asarray(logits, np.float64).reshape(-1)
         rows = RowPredictions(
             encoded.uids,
@@ -253,7 +253,7 @@ class TaskType(ABC):
         )
         constant = self.best_constant(task, rows)
         majority = score(task, constant.predictions, labels, groups, scores=constant.scores).primary
-        return SplitScores(len(labels), found.by_metric, majority, {}, threshold, rows)
+        return SplitScores(len(labels), scores.by_metric, majority, {}, threshold, rows)
 
     def best_constant(self, task: Task, rows: RowPredictions) -> RowPredictions:
         """The same answer to all rows: the one that scores best on them."""

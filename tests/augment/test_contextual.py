@@ -43,16 +43,16 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def masked_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random BERT with its masked-LM head, which reads 24 tokens of the vocabulary above."""
-    place = tmp_path_factory.mktemp("masked-lm")
-    (place / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
-    BertTokenizerFast(vocab=str(place / "vocab.txt"), model_max_length=24).save_pretrained(place)
+    directory = tmp_path_factory.mktemp("masked-lm")
+    (directory / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    BertTokenizerFast(vocab=str(directory / "vocab.txt"), model_max_length=24).save_pretrained(directory)
     torch.manual_seed(1)
     model = BertForMaskedLM(config())
     for weight in model.parameters():
         if weight.ndim == 2:
             weight.data.mul_(8.0)
-    model.save_pretrained(place)
-    return place
+    model.save_pretrained(directory)
+    return directory
 
 
 def config() -> BertConfig:
@@ -76,24 +76,24 @@ def splitmix64(z: int) -> int:
 class Naive:
     """The rules in the docstring of `augment.contextual`, one word and one forward pass at a time."""
 
-    def __init__(self, place: Path, k: int, p: float, seed: int, vectors: dict[str, list[float]] | None):
-        self.tokenizer = BertTokenizerFast.from_pretrained(place)
-        self.model = BertForMaskedLM.from_pretrained(place).eval()
+    def __init__(self, directory: Path, k: int, p: float, seed: int, vectors: dict[str, list[float]] | None):
+        self.tokenizer = BertTokenizerFast.from_pretrained(directory)
+        self.model = BertForMaskedLM.from_pretrained(directory).eval()
         self.k, self.p, self.seed = k, p, seed
         table = self.model.get_input_embeddings().weight.detach().numpy()
-        self.whole = [word for word in VOCABULARY if word.isalnum() and word[0] != "["]
-        self.vectors = vectors or {word: table[VOCABULARY.index(word)] for word in self.whole}
-        self.table, self.given = table, vectors is not None
+        self.whole_words = [word for word in VOCABULARY if word.isalnum() and word[0] != "["]
+        self.vectors = vectors or {word: table[VOCABULARY.index(word)] for word in self.whole_words}
+        self.table, self.own_vectors = table, vectors is not None
 
     def neighbours(self, word: str) -> list[str]:
-        if self.given:
+        if self.own_vectors:
             word = word if word in self.vectors else word.lower()
             if word not in self.vectors:
                 return []
             query = np.array(self.vectors[word])
         else:
             query = self.table[self.tokenizer.encode(word, add_special_tokens=False)].mean(0)
-        others = [other for other in self.vectors if not (self.given and other == word)]
+        others = [other for other in self.vectors if not (self.own_vectors and other == word)]
 
         def cosine(other: str) -> float:
             vector = np.array(self.vectors[other])
@@ -107,15 +107,15 @@ class Naive:
         encode = self.tokenizer.encode
         if len(encode(word, add_special_tokens=False)) > 1:
             return self.neighbours(word)
-        place = 1 + len(encode(before, add_special_tokens=False))
+        position = 1 + len(encode(before, add_special_tokens=False))
         ids = encode(text, add_special_tokens=False)[:22]
-        if place > len(ids):
+        if position > len(ids):
             return []
         ids = [VOCABULARY.index("[CLS]"), *ids, VOCABULARY.index("[SEP]")]
-        ids[place] = VOCABULARY.index("[MASK]")
+        ids[position] = VOCABULARY.index("[MASK]")
         with torch.no_grad():
-            logits = self.model(torch.tensor([ids])).logits[0, place]
-        ranked = sorted(self.whole, key=lambda other: -float(logits[VOCABULARY.index(other)]))
+            logits = self.model(torch.tensor([ids])).logits[0, position]
+        ranked = sorted(self.whole_words, key=lambda other: -float(logits[VOCABULARY.index(other)]))
         return sorted(ranked[: self.k])
 
     def copy(self, texts: list[str], uid: str, copy: int) -> tuple[list[str], int]:
@@ -140,7 +140,7 @@ class Naive:
         return made, changed
 
 
-def ours(rows: Rows, method: Contextual, copies: int) -> list[list[str]]:
+def copies_of(rows: Rows, method: Contextual, copies: int) -> list[list[str]]:
     table = pa.concat_tables([part.table for part in method.make(rows, copies)])
     assert table.schema == SCHEMA
     names = ["text", "text_pair"][: len(rows.texts)]
@@ -172,7 +172,7 @@ def test_equals_the_naive_version(masked_lm: Path, tmp_path: Path, pair: bool, w
         for row, uid in enumerate(rows.uids.to_pylist())
         for copy in range(1, 8)
     ]
-    assert ours(rows, method, 7) == [texts for texts, _ in expected]
+    assert copies_of(rows, method, 7) == [texts for texts, _ in expected]
     parts = list(method.make(rows, 7))
     assert sum(part.changed for part in parts) == sum(count for _, count in expected) > 100
     assert sum(part.unchanged for part in parts) == [count for _, count in expected].count(0)
@@ -187,11 +187,11 @@ def test_equals_the_naive_version(masked_lm: Path, tmp_path: Path, pair: bool, w
 def test_chunks_do_not_change_the_copies(masked_lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = make_rows(TEXTS * 3, TEXTS[::-1] * 3)
     method = Contextual(str(masked_lm), device="cpu").prepare({"mrpc": rows})
-    whole = ours(rows, method, 5)
+    copied_texts = copies_of(rows, method, 5)
     monkeypatch.setattr("augment.contextual._CHUNK", 7)
-    assert ours(rows, method, 5) == whole
-    assert ours(rows.take(np.array([7, 1])), method, 5) == whole[35:40] + whole[5:10]
-    assert ours(rows, replace(method, seed=1), 5) != whole
+    assert copies_of(rows, method, 5) == copied_texts
+    assert copies_of(rows.take(np.array([7, 1])), method, 5) == copied_texts[35:40] + copied_texts[5:10]
+    assert copies_of(rows, replace(method, seed=1), 5) != copied_texts
 
 
 def test_words_are_replaced_at_the_rate_and_each_candidate_is_equally_likely(masked_lm: Path) -> None:
@@ -200,7 +200,7 @@ def test_words_are_replaced_at_the_rate_and_each_candidate_is_equally_likely(mas
     lm = open_masked_lm(str(masked_lm), "cpu")
     ids = lm.tokeniser.token_ids(pa.array(["the old tree stood"])).row(0)
     found = lm.fill(ids, [1], 4)[0]
-    drawn = [text.split()[1] for (text,) in ours(rows, method, 10)]
+    drawn = [text.split()[1] for (text,) in copies_of(rows, method, 10)]
     assert set(drawn) == {"old", *found}
     kept = 0.6 + 0.4 * ("old" in found) / 4
     assert stats.binomtest(drawn.count("old"), 3000, kept).pvalue > 1e-3
@@ -228,7 +228,7 @@ def test_whole_words_are_found_for_tokenisers_that_mark_spaces(tmp_path: Path) -
     assert set(WORDS[1:]) <= set(lm.words) and not {"Ġthe", "<mask>"} & set(lm.words)
     rows = make_rows(["the old tree stood by the river"] * 4)
     method = Contextual(str(tmp_path), p=0.9, candidates=3, device="cpu").prepare({"mrpc": rows})
-    made = [text.split() for (text,) in ours(rows, method, 5)]
+    made = [text.split() for (text,) in copies_of(rows, method, 5)]
     assert all(len(words) == 7 for words in made) and all(set(words) <= set(lm.words) for words in made)
 
 
@@ -248,7 +248,7 @@ def test_two_workers_write_identical_output_and_the_model_is_part_of_the_key(
     assert write_corpus(moved, rows, tmp_path / "one").made == 0
     other = replace(job, method=replace(method, digest="other"))
     with pytest.raises(UserError, match="is another model on"):
-        other.method.loader()
+        other.augmenter.loader()
     with pytest.raises(UserError, match="another corpus"):
         write_corpus(other, rows, tmp_path / "one")
 

@@ -58,47 +58,47 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("corpora") / "whole"
     write_corpus(JOB, ROWS, out)
     return out
 
 
 @pytest.fixture
-def copied(whole: Path, tmp_path: Path) -> Path:
-    for name, raw in contents(whole).items():
+def copied(finished: Path, tmp_path: Path) -> Path:
+    for name, raw in contents(finished).items():
         (tmp_path / "c" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "c" / name).write_bytes(raw)
     return tmp_path / "c"
 
 
-def test_rows_read_back_in_order_and_unlabelled(whole):
-    assert [task.name for task in read_corpus(whole).tasks] == ["rte", "sst2"]
+def test_rows_read_back_in_order_and_unlabelled(finished):
+    assert [task.name for task in read_corpus(finished).tasks] == ["rte", "sst2"]
     for task, copies in JOB.copies.items():
-        made = pa.concat_tables([part.table for part in JOB.method.make(ROWS[task], copies)])
-        rows = corpus_rows(whole, task)
+        table = pa.concat_tables([part.table for part in JOB.augmenter.make(ROWS[task], copies)])
+        rows = corpus_rows(finished, task)
         columns = ["text", "text_pair"][: len(ROWS[task].texts)]
-        assert [text.to_pylist() for text in rows.texts] == [made[name].to_pylist() for name in columns]
+        assert [text.to_pylist() for text in rows.texts] == [table[name].to_pylist() for name in columns]
         parents = [uid for uid in ROWS[task].uids.to_pylist() for _ in range(copies)]
         numbers = list(range(1, copies + 1)) * 100
         assert rows.uids.to_pylist() == [f"{a}#{b}" for a, b in zip(parents, numbers, strict=True)]
         assert np.isnan(rows.labels).all() and rows.groups is None and not rows.labelled
 
 
-def test_manifest_counts_match_the_shards(whole):
-    manifest = read_corpus(whole)
+def test_manifest_counts_match_the_shards(finished):
+    manifest = read_corpus(finished)
     assert manifest.rows == total_copies(JOB, ROWS) == 700
     assert manifest.settings == {"p": 0.3, "seed": 5, "mask_token": "[MASK]"}
     assert len(manifest.shards) == 5 + 4  # 22 rows * 4 copies a shard; 30 rows * 3 copies
     for entry in manifest.tasks:
-        texts = corpus_rows(whole, entry.name).texts
+        texts = corpus_rows(finished, entry.name).texts
         copies = [
             " ".join(parts).split() for parts in zip(*(text.to_pylist() for text in texts), strict=True)
         ]
         masked = [copy.count("[MASK]") for copy in copies]
         assert entry.words_changed == pytest.approx(sum(masked) / sum(map(len, copies)), abs=1e-6)
         assert entry.unchanged == pytest.approx(masked.count(0) / len(copies), abs=1e-6)
-    card = (whole / "README.md").read_text()
+    card = (finished / "README.md").read_text()
     assert (
         "deliberately unlabelled" in card
         and "mtkd augment mask" in card
@@ -106,8 +106,8 @@ def test_manifest_counts_match_the_shards(whole):
     )
 
 
-def test_datasets_loads_it_and_no_row_has_a_label(whole, tmp_path):
-    files = {"train": str(whole / "data/rte-*.parquet")}
+def test_datasets_loads_it_and_no_row_has_a_label(finished, tmp_path):
+    files = {"train": str(finished / "data/rte-*.parquet")}
     loaded = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path))
     assert len(loaded) == 400 and set(loaded["label"]) == {None} and set(loaded["task"]) == {"rte"}
 
@@ -126,14 +126,14 @@ def test_memory_mapped_texts_write_identical_output(tmp_path, method):
     assert contents(tmp_path / "mapped") == contents(tmp_path / "plain")
 
 
-def test_two_processes_write_identical_output(whole, tmp_path):
+def test_two_processes_write_identical_output(finished, tmp_path):
     done: list[int] = []
     assert write_corpus(JOB, ROWS, tmp_path / "two", workers=Workers(2), advance=done.append).made == 9
-    assert contents(tmp_path / "two") == contents(whole)
+    assert contents(tmp_path / "two") == contents(finished)
     assert sum(done) == 700
 
 
-def test_interrupted_job_resumes_to_identical_output(whole, tmp_path):
+def test_interrupted_job_resumes_to_identical_output(finished, tmp_path):
     out, seen = tmp_path / "c", 0
 
     def stop(count: int) -> None:
@@ -150,9 +150,9 @@ def test_interrupted_job_resumes_to_identical_output(whole, tmp_path):
     kept = len(list(out.glob("data/*.parquet")))
     written = write_corpus(JOB, ROWS, out)
     assert (written.made, written.kept) == (9 - kept, kept) and kept > 0
-    assert contents(out) == contents(whole)
+    assert contents(out) == contents(finished)
     assert write_corpus(JOB, ROWS, out).made == 0
-    assert contents(out) == contents(whole)
+    assert contents(out) == contents(finished)
 
 
 KILLED = """
@@ -175,7 +175,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_killed_job_resumes_to_identical_output(whole, tmp_path, workers):
+def test_killed_job_resumes_to_identical_output(finished, tmp_path, workers):
     script, out = tmp_path / "killed.py", tmp_path / "c"
     script.write_text(KILLED)
     command = [sys.executable, str(script), __file__, str(out), str(workers)]
@@ -194,10 +194,10 @@ def test_killed_job_resumes_to_identical_output(whole, tmp_path, workers):
     assert not (out / "manifest.json").exists()
     written = write_corpus(JOB, ROWS, out)
     assert written.kept >= 3 and written.made + written.kept == 9
-    assert contents(out) == contents(whole)
+    assert contents(out) == contents(finished)
 
 
-def test_another_job_is_rejected_unless_overwritten(whole, copied):
+def test_another_job_is_rejected_unless_overwritten(finished, copied):
     before = contents(copied)
     others = [
         replace(JOB, method=Masking(0.3, seed=6)),
@@ -217,7 +217,7 @@ def test_another_job_is_rejected_unless_overwritten(whole, copied):
     write_corpus(others[1], ROWS, copied, overwrite=True)
     assert read_corpus(copied).task("sst2").rows == 200
     write_corpus(JOB, ROWS, copied, overwrite=True)
-    assert contents(copied) == contents(whole)
+    assert contents(copied) == contents(finished)
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "README.md", "data/mine.parquet", "manifest.json"])
@@ -230,7 +230,7 @@ def test_a_directory_with_other_files_is_not_touched(tmp_path, name, overwrite):
     assert contents(tmp_path) == {name: b"{}"}
 
 
-def test_a_damaged_shard_is_rejected_and_rebuilt(whole, copied):
+def test_a_damaged_shard_is_rejected_and_rebuilt(finished, copied):
     path = copied / "data/rte-00001.parquet"
     raw = path.read_bytes()
 
@@ -244,7 +244,7 @@ def test_a_damaged_shard_is_rejected_and_rebuilt(whole, copied):
             corpus_rows(copied, "rte")
         assert str(path) in str(error.value)
         assert write_corpus(JOB, ROWS, copied).made == 1
-        assert contents(copied) == contents(whole)
+        assert contents(copied) == contents(finished)
 
 
 def test_invalid_corpora_are_rejected(copied, tmp_path):
@@ -262,7 +262,7 @@ def test_invalid_corpora_are_rejected(copied, tmp_path):
         read_corpus(copied)
 
 
-def test_a_full_disk_keeps_the_finished_shards(whole, tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_finished_shards(finished, tmp_path, monkeypatch):
     written = 0
     real = pq.ParquetWriter.write_table
 
@@ -280,7 +280,7 @@ def test_a_full_disk_keeps_the_finished_shards(whole, tmp_path, monkeypatch):
     files = [name for name in sorted(contents(tmp_path / "c")) if name not in (LOCK, CLAIM)]
     assert files == [f"data/rte-0000{number}.parquet" for number in range(3)]
     assert write_corpus(JOB, ROWS, tmp_path / "c").kept == 3
-    assert contents(tmp_path / "c") == contents(whole)
+    assert contents(tmp_path / "c") == contents(finished)
 
 
 def test_copies_of_defaults_and_errors():

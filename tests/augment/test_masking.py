@@ -47,7 +47,7 @@ def splitmix64(z: int) -> int:
 
 def naive(rows: Rows, p: float, seed: int, token: str, copies: int) -> list[tuple[str, int, list[str]]]:
     """(parent, copy, texts) by the formula in the module's docstring, a word at a time."""
-    made = []
+    copied = []
     for number, uid in enumerate(rows.uids.to_pylist()):
         key = int.from_bytes(hashlib.blake2b(f"{seed}:{uid}".encode(), digest_size=8).digest(), "little")
         for copy in range(1, copies + 1):
@@ -59,11 +59,11 @@ def naive(rows: Rows, p: float, seed: int, token: str, copies: int) -> list[tupl
                     if splitmix64((stream + position * G) & ALL) / 2**64 < p:
                         words[index] = token
                 texts.append(" ".join(words))
-            made.append((uid, copy, texts))
-    return made
+            copied.append((uid, copy, texts))
+    return copied
 
 
-def ours(rows: Rows, method: Masking, copies: int) -> list[tuple[str, int, list[str]]]:
+def copies_of(rows: Rows, method: Masking, copies: int) -> list[tuple[str, int, list[str]]]:
     table = pa.concat_tables([part.table for part in method.make(rows, copies)])
     names = ["text", "text_pair"][: len(rows.texts)]
     texts = zip(*(table[name].to_pylist() for name in names), strict=True)
@@ -78,7 +78,7 @@ texts = st.lists(st.text(st.characters(codec="utf-8"), max_size=40), min_size=1,
 @given(texts, st.booleans(), st.floats(0.01, 0.99), st.integers(-5, 2**40), st.integers(1, 5))
 def test_equals_the_naive_version_on_any_text(lines, pair, p, seed, copies):
     rows = make_rows(lines, lines[::-1]) if pair else make_rows(lines)
-    assert ours(rows, Masking(p, seed, "<mask>"), copies) == naive(rows, p, seed, "<mask>", copies)
+    assert copies_of(rows, Masking(p, seed, "<mask>"), copies) == naive(rows, p, seed, "<mask>", copies)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 100_000])
@@ -86,33 +86,33 @@ def test_chunking_does_not_change_the_copies(monkeypatch, chunk):
     rows = some_rows(60, texts=2)
     expected = naive(rows, 0.3, 4, "[MASK]", 5)
     monkeypatch.setattr("augment.masking._CHUNK", chunk)
-    assert ours(rows, Masking(0.3, 4), 5) == expected
+    assert copies_of(rows, Masking(0.3, 4), 5) == expected
 
 
 def test_white_space_becomes_single_spaces_and_empty_texts_stay_empty():
     rows = make_rows(["  a\t b\u3000c\n", "", " \n "])
-    for _, _, (text,) in ours(rows, Masking(0.5), 20):
+    for _, _, (text,) in copies_of(rows, Masking(0.5), 20):
         assert text == " ".join(text.split())
-    lengths = [len(text.split()) for _, _, (text,) in ours(rows, Masking(0.5), 20)]
+    lengths = [len(text.split()) for _, _, (text,) in copies_of(rows, Masking(0.5), 20)]
     assert lengths == [3] * 20 + [0] * 40
 
 
 def test_copies_differ_and_depend_only_on_seed_and_uid():
     rows = some_rows(50)
-    made = ours(rows, Masking(0.2), 10)
-    assert ours(rows, Masking(0.2), 10) == made
-    assert ours(rows, Masking(0.2, seed=1), 10) != made
-    assert ours(rows, Masking(0.2), 3) == [copy for copy in made if copy[1] <= 3]
-    backwards = ours(rows.take(np.arange(50)[::-1]), Masking(0.2), 10)
-    assert sorted(backwards) == sorted(made)
-    same_text = ours(make_rows(["the same words in every row of this task"] * 200), Masking(0.2), 1)
+    copied = copies_of(rows, Masking(0.2), 10)
+    assert copies_of(rows, Masking(0.2), 10) == copied
+    assert copies_of(rows, Masking(0.2, seed=1), 10) != copied
+    assert copies_of(rows, Masking(0.2), 3) == [copy for copy in copied if copy[1] <= 3]
+    backwards = copies_of(rows.take(np.arange(50)[::-1]), Masking(0.2), 10)
+    assert sorted(backwards) == sorted(copied)
+    same_text = copies_of(make_rows(["the same words in every row of this task"] * 200), Masking(0.2), 1)
     assert len({text for _, _, (text,) in same_text}) > 50
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_words_are_masked_independently_at_the_rate(p):
     words, copies, rows = 20, 40, make_rows([" ".join(["w"] * 20)] * 500)
-    texts = [text.split() for _, _, (text,) in ours(rows, Masking(p), copies)]
+    texts = [text.split() for _, _, (text,) in copies_of(rows, Masking(p), copies)]
     masks = np.array([[word == "[MASK]" for word in text] for text in texts])
     assert stats.binomtest(int(masks.sum()), masks.size, p).pvalue > 1e-3
     by_place = masks.sum(axis=0)

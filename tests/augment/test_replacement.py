@@ -75,8 +75,8 @@ def below(draw: int, limit: int) -> int:
 def naive_text(text, counts, method, stream, before, number) -> tuple[str, int, int]:
     """Alter one text word by word; returns the text, its word count and the number of changed words."""
     words, spaces, altered = [], [], []
-    for place, (space, word) in enumerate(split_words(text)):
-        draw = splitmix64(stream + (before + place + 1) * G)
+    for directory, (space, word) in enumerate(split_words(text)):
+        draw = splitmix64(stream + (before + directory + 1) * G)
         new = word
         if draw / 2**64 < method.p_mask:
             new = method.mask_token
@@ -91,7 +91,7 @@ def naive_text(text, counts, method, stream, before, number) -> tuple[str, int, 
                     break
                 at -= times
         words.append(new)
-        spaces.append(" " if space and place else "")
+        spaces.append(" " if space and directory else "")
         altered.append(new != word)
     whether, size, where = (splitmix64(stream - (3 * number + step) * G) for step in (1, 2, 3))
     start, stop = 0, len(words)
@@ -115,15 +115,15 @@ def naive(rows: Rows, method: Replacement, copies: int) -> list[tuple[str, int, 
             before, altered, texts = 0, 0, []
             for which, column in enumerate(columns):
                 still = len(columns) == 2 and (copy - 1) % 3 == 1 - which
-                ours = changed(method, p_mask=0, p_pos=0, p_ngram=1e-18) if still else method
-                text, words, count = naive_text(column[number], counts, ours, stream, before, which)
+                copies_of = changed(method, p_mask=0, p_pos=0, p_ngram=1e-18) if still else method
+                text, words, count = naive_text(column[number], counts, copies_of, stream, before, which)
                 before, altered = before + words, altered + count
                 texts.append(text)
             made.append((uid, copy, texts, altered))
     return made
 
 
-def ours(rows: Rows, method: Replacement, copies: int) -> list[tuple[str, int, list[str]]]:
+def copies_of(rows: Rows, method: Replacement, copies: int) -> list[tuple[str, int, list[str]]]:
     table = pa.concat_tables([part.table for part in method.make(rows, copies)])
     assert table.schema == SCHEMA
     names = ["text", "text_pair"][: len(rows.texts)]
@@ -143,7 +143,7 @@ def test_equals_the_naive_version_on_any_text(texts, pair, p_mask, p_pos, p_ngra
     rows = make_rows(texts, texts[::-1]) if pair else make_rows(texts)
     method = method_of(rows, p_mask=p_mask, p_pos=p_pos, p_ngram=p_ngram, seed=seed, mask_token="<m>")
     expected = naive(rows, method, 4)
-    assert ours(rows, method, 4) == [made[:3] for made in expected]
+    assert copies_of(rows, method, 4) == [made[:3] for made in expected]
     parts = list(method.make(rows, 4))
     assert sum(part.changed for part in parts) == sum(count for *_, count in expected)
     assert sum(part.unchanged for part in parts) == [count for *_, count in expected].count(0)
@@ -163,17 +163,17 @@ def test_words_and_white_space():
 def test_chunks_and_parts_do_not_change_the_copies(monkeypatch):
     rows = some_rows(60, texts=2)
     method = method_of(rows, p_mask=0.2, p_pos=0.3)
-    whole = ours(rows, method, 5)
+    full = copies_of(rows, method, 5)
     monkeypatch.setattr("augment.replacement._CHUNK", 7)
-    assert ours(rows, method, 5) == whole
+    assert copies_of(rows, method, 5) == full
     some = rows.take(np.array([41, 3, 7]))
-    assert ours(some, method.part(some), 5) == [
-        made for uid in some.uids.to_pylist() for made in whole if made[0] == uid
+    assert copies_of(some, method.part(some), 5) == [
+        made for uid in some.uids.to_pylist() for made in full if made[0] == uid
     ]
-    assert ours(rows, method, 2) == [made for made in whole if made[1] <= 2]
-    assert ours(rows, changed(method, seed=1), 5) != whole
+    assert copies_of(rows, method, 2) == [made for made in full if made[1] <= 2]
+    assert copies_of(rows, changed(method, seed=1), 5) != full
     with pytest.raises(ValueError, match="not tagged"):
-        ours(make_rows(["something else"]), method, 1)
+        copies_of(make_rows(["something else"]), method, 1)
 
 
 def test_two_workers_write_identical_output_and_the_vocabulary_is_part_of_the_key(tmp_path):
@@ -195,7 +195,7 @@ def test_two_workers_write_identical_output_and_the_vocabulary_is_part_of_the_ke
 
 def test_the_texts_of_pairs_are_altered_in_turn():
     rows = make_rows(["one two three four five six"] * 200, ["a b c d e f"] * 200)
-    table = ours(rows, method_of(rows, tagger=NoTagger(), p_mask=0.9, p_pos=0), 6)
+    table = copies_of(rows, method_of(rows, tagger=NoTagger(), p_mask=0.9, p_pos=0), 6)
     for _, copy, (first, second) in table:
         assert (first == "one two three four five six") <= (copy % 3 == 2)
         assert (second == "a b c d e f") <= (copy % 3 == 1)
@@ -210,7 +210,7 @@ def test_rates_match_the_settings_and_words_keep_their_tag():
     masked = replaced = total = 0
     drawn: Counter[str] = Counter()
     originals = dict(zip(rows.uids.to_pylist(), rows.texts[0].to_pylist(), strict=True))
-    for uid, _, (text,) in ours(rows, method, 10):
+    for uid, _, (text,) in copies_of(rows, method, 10):
         for old, new in zip(originals[uid].split(), text.split(), strict=True):
             total, masked = total + 1, masked + (new == "[MASK]")
             if new not in ("[MASK]", old):
@@ -229,7 +229,8 @@ def test_ngrams_are_one_to_five_words_of_the_text():
     text = [f"w{number}" for number in range(30)]
     rows = make_rows([" ".join(text)] * 300)
     made = [
-        made.split() for _, _, (made,) in ours(rows, method_of(rows, p_mask=0, p_pos=0, p_ngram=0.25), 10)
+        made.split()
+        for _, _, (made,) in copies_of(rows, method_of(rows, p_mask=0, p_pos=0, p_ngram=0.25), 10)
     ]
     cut = [words for words in made if len(words) < 30]
     assert stats.binomtest(len(cut), 3000, 0.25).pvalue > 1e-3
@@ -248,9 +249,9 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ruler = made.add_pipe("attribute_ruler")
     ruler.add(patterns=[[{}]], attrs={"TAG": "NN"})
     ruler.add(patterns=[[{"LOWER": {"IN": ["the", "a"]}}]], attrs={"TAG": "DT"})
-    place = tmp_path_factory.mktemp("spacy") / "articles"
-    made.to_disk(place)
-    return place
+    directory = tmp_path_factory.mktemp("spacy") / "articles"
+    made.to_disk(directory)
+    return directory
 
 
 def test_a_spacy_pipeline_tags(pipeline, tmp_path):
@@ -270,14 +271,14 @@ def test_nltk_tags_if_its_data_are_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
     with pytest.raises(UserError, match=r"nltk's data .* not installed"):
         open_tagger("nltk")
-    place = tmp_path / "taggers" / "averaged_perceptron_tagger_eng"
-    place.mkdir(parents=True)
+    directory = tmp_path / "taggers" / "averaged_perceptron_tagger_eng"
+    directory.mkdir(parents=True)
     for name, value in {
         "weights": {"bias": {"NN": 1.0}},
         "tagdict": {"the": "DT"},
         "classes": ["DT", "NN"],
     }.items():
-        (place / f"averaged_perceptron_tagger_eng.{name}.json").write_text(json.dumps(value))
+        (directory / f"averaged_perceptron_tagger_eng.{name}.json").write_text(json.dumps(value))
     assert list(open_tagger("nltk").tag([["the", "cat"]])) == [["DT", "NN"]]
     assert open_tagger("auto").name.startswith("nltk:")
 

@@ -59,7 +59,7 @@ def install(
             if not (isinstance(flags, int) and flags & _WRITES and inside(path, None)):
                 return
         elif event not in _CHANGES or not any(
-            inside(args[place], None if base is None else args[base]) for place, base in _CHANGES[event]
+            inside(args[position], None if base is None else args[base]) for position, base in _CHANGES[event]
         ):
             return
         if file is not None:
@@ -96,7 +96,7 @@ def _fork_runs_of_a_grid() -> None:
     from mtkd.evaluation import inference_bench
     from mtkd.jobs import grid_scheduler
 
-    inference_bench._peak_apart = lambda *given: 1  # type: ignore[assignment]
+    inference_bench._peak_apart = lambda *arguments: 1  # type: ignore[assignment]
     grid_scheduler.subprocess.Popen = Forked  # type: ignore[assignment, misc]
 
 

@@ -353,7 +353,7 @@ COMMANDS = {
 }
 
 
-def _encoder(place: Path, run: Run) -> None:
+def _encoder(path: Path, run: Run) -> None:
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
@@ -368,19 +368,19 @@ def _encoder(place: Path, run: Run) -> None:
         intermediate_size=32,
         max_position_embeddings=128,
     )
-    BertModel(config).save_pretrained(place)
-    AutoTokenizer.from_pretrained(locate("minilm")).save_pretrained(place)
+    BertModel(config).save_pretrained(path)
+    AutoTokenizer.from_pretrained(locate("minilm")).save_pretrained(path)
 
 
 def _teacher(tasks: str) -> Callable[[Path, Run], None]:
-    def make(place: Path, run: Run) -> None:
+    def make(path: Path, run: Run) -> None:
         run(
             "refine",
             *_TRAIN,
             "--tasks",
             tasks,
             "--encoder",
-            needed(place.parent, "encoder", run),
+            needed(path.parent, "encoder", run),
             "--epochs",
             1,
             "--set",
@@ -390,18 +390,18 @@ def _teacher(tasks: str) -> Callable[[Path, Run], None]:
             "--set",
             "stride=8",
             "--out",
-            place,
+            path,
         )
 
     return make
 
 
-def _generator(place: Path, run: Run) -> None:
-    run(*COMMANDS["augment questions train"].line(place.parent, place))
+def _generator(path: Path, run: Run) -> None:
+    run(*COMMANDS["augment questions train"].line(path.parent, path))
 
 
-def _paragraphs(place: Path, run: Run) -> None:
-    place.write_text(
+def _paragraphs(path: Path, run: Run) -> None:
+    path.write_text(
         "\n".join(
             f"Anna was born in Rome in {1900 + n}. The river is {n} miles long and the city of Oslo is near."
             for n in range(24)
@@ -409,10 +409,10 @@ def _paragraphs(place: Path, run: Run) -> None:
     )
 
 
-def _questions(place: Path, run: Run) -> None:
+def _questions(path: Path, run: Run) -> None:
     for name in COMMANDS["augment questions generate"].needs:
-        needed(place.parent, name, run)
-    run(*COMMANDS["augment questions generate"].line(place.parent, place))
+        needed(path.parent, name, run)
+    run(*COMMANDS["augment questions generate"].line(path.parent, path))
 
 
 _INPUTS: dict[str, Callable[[Path, Run], None]] = {
@@ -428,11 +428,11 @@ _INPUTS: dict[str, Callable[[Path, Run], None]] = {
 
 def needed(inputs: Path, name: str, run: Run) -> Path:
     """An input, which is made when it is needed first."""
-    place = inputs / name
-    if not place.exists():
+    path = inputs / name
+    if not path.exists():
         inputs.mkdir(parents=True, exist_ok=True)
-        _INPUTS[name](place, run)
-    return place
+        _INPUTS[name](path, run)
+    return path
 
 
 def reset(inputs: Path) -> None:

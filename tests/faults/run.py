@@ -27,17 +27,17 @@ def main() -> None:
     parser.add_argument("--stride", type=int, default=1, help="try every N-th change [default: all]")
     parser.add_argument("--start", type=int, default=0, help="from this change on")
     parser.add_argument("--kinds", default="kill,full,double", help="which trials [default: all three]")
-    given = parser.parse_args()
+    options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="mtkd-faults-") as folder:
-        place = Path(folder)
-        (place / "printed").mkdir()
-        with serve(place / "printed") as processes:
-            for name in given.commands or COMMANDS:
-                trials = Trials(name, processes, place / "trials")
-                points = range(given.start, len(trials.changes), given.stride)
+        directory = Path(folder)
+        (directory / "printed").mkdir()
+        with serve(directory / "printed") as processes:
+            for name in options.commands or COMMANDS:
+                trials = Trials(name, processes, directory / "trials")
+                points = range(options.start, len(trials.changes), options.stride)
                 print(f"{name}: {len(trials.changes)} changes", flush=True)
-                for kind in given.kinds.split(","):
+                for kind in options.kinds.split(","):
                     trials.outcome, started = Outcome(differing=list(trials.odd)), time.monotonic()
                     if kind == "kill":
                         for point in points:

@@ -13,7 +13,7 @@ from trials import Outcome, Trials
 @pytest.mark.parametrize(
     ("command", "points", "size"), [("augment mask", (5, 14, 27), 3000), ("refine", (0.5, 0.97), None)]
 )
-def test_a_command_that_was_interrupted_ends_as_if_it_had_not_been(
+def test_an_interrupted_command_resumes_to_identical_output(
     processes: Any,
     tmp_path: Path,
     tiny_encoder: Path,

@@ -19,6 +19,6 @@ FLIPS = 10_000
 @pytest.mark.skipif(not os.environ.get("MTKD_FAULTS"), reason="takes minutes: set MTKD_FAULTS")
 @pytest.mark.parametrize("item", ITEMS)
 def test_many(item: str, tmp_path: Path) -> None:
-    place = getattr(TinyInputs(tmp_path), item)
-    found = list(undetected_flips(place, FLIPS // len(ITEMS), seed=0))
-    assert not found, "\n".join(found)
+    directory = getattr(TinyInputs(tmp_path), item)
+    undetected = list(undetected_flips(directory, FLIPS // len(ITEMS), seed=0))
+    assert not undetected, "\n".join(undetected)

@@ -30,16 +30,16 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyInputs]:
         yield inputs
 
 
-def check(inputs: TinyInputs, case: Case, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = case.words(inputs, place)
-    (place / "work").mkdir(exist_ok=True)
-    monkeypatch.chdir(place / "work")
+def check(inputs: TinyInputs, case: Case, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = case.words(inputs, directory)
+    (directory / "work").mkdir(exist_ok=True)
+    monkeypatch.chdir(directory / "work")
     answer, printed = run(words)
     allowed = ("refused",) if case.refused else ("refused", "accepted")
     assert answer in allowed, f"{answer}\n{printed}"
     if answer == "refused":
         assert "\x1b" not in printed.partition("error: ")[2], printed
-        assert not list(place.glob("out/**/*.safetensors")), "something was written"
+        assert not list(directory.glob("out/**/*.safetensors")), "something was written"
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -57,11 +57,11 @@ def test_all(inputs: TinyInputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     cases = [*wrong_inputs.cases(), *json_cases(), *value_cases(inputs)][::EVERY]
     wrong = []
     for number, case in enumerate(cases):
-        place = tmp_path / str(number)
-        place.mkdir()
+        directory = tmp_path / str(number)
+        directory.mkdir()
         try:
-            check(inputs, case, place, monkeypatch)
+            check(inputs, case, directory, monkeypatch)
         except AssertionError as error:
             wrong.append(f"{case.name}: {str(error).splitlines()[0]}")
-        remove(place)
+        remove(directory)
     assert not wrong, "\n".join(wrong)

@@ -39,31 +39,33 @@ class Trials:
     """The trials of one command.
 
     Args:
-        place: a folder for inputs and outputs of all commands.
+        directory: for inputs and outputs of all commands.
     """
 
-    def __init__(self, name: str, processes: Processes, place: Path):
+    def __init__(self, name: str, processes: Processes, directory: Path):
         self.name, self.command, self._processes = name, COMMANDS[name], processes
-        self.place, self.inputs = place / name.replace(" ", "-"), place / "inputs"
-        self.out = self.place / self.command.out
+        self.directory, self.inputs = directory / name.replace(" ", "-"), directory / "inputs"
+        self.out = self.directory / self.command.out
         for module in self.command.imports:
             processes.ask({"import": [module]})
         for needs in self.command.needs:
             needed(self.inputs, needs, self._to_end)
         self.outcome = Outcome()
         self._fresh()
-        self.whole = self._to_end(
-            *self.words, fault={"under": str(self.place.parent), "log": str(place / "changes")}
+        self.uninterrupted = self._to_end(
+            *self.words, fault={"under": str(self.directory.parent), "log": str(directory / "changes")}
         )
-        self.changes = (place / "changes").read_text().splitlines()
+        self.changes = (directory / "changes").read_text().splitlines()
         self.expected = self.snapshot()
-        usual = (self.place / VICTIM).stat().st_mode
+        usual = (self.directory / VICTIM).stat().st_mode
         files = [file for file in self.out.rglob("*") if file.is_file()]
         self.odd = [f"permissions of {file}" for file in files if file.stat().st_mode != usual]
 
     @property
     def words(self) -> list[str]:
-        words = [word.replace("PLACE", str(self.place)) for word in self.command.line(self.inputs, self.out)]
+        words = [
+            word.replace("PLACE", str(self.directory)) for word in self.command.line(self.inputs, self.out)
+        ]
         return [self._endpoint.url if word == "ENDPOINT" else word for word in words]
 
     @cached_property
@@ -79,16 +81,16 @@ class Trials:
 
     def _fresh(self) -> None:
         """The state before the command has run."""
-        shutil.rmtree(self.place, ignore_errors=True)
-        self.place.mkdir(parents=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
         reset(self.inputs)
         for name, text in ({VICTIM: "work of years"} | dict(self.command.files or {})).items():
-            (self.place / name).write_text(text)
+            (self.directory / name).write_text(text)
 
     def snapshot(self) -> dict[str, Any]:
         """All files, times aside."""
         found: dict[str, Any] = {}
-        for root in (self.place, self.inputs):
+        for root in (self.directory, self.inputs):
             for file in sorted(root.rglob("*")):
                 name = str(file.relative_to(root.parent))
                 if "tensorboard" in file.parts or name.endswith(".mtkd.lock"):
@@ -104,14 +106,14 @@ class Trials:
         self._fresh()
         where = f"{at}: {self.changes[min(at, len(self.changes) - 1)]}"
         self._processes.run(
-            *self.words, fault={"under": str(self.place.parent), "at": at, "number": int(number)}
+            *self.words, fault={"under": str(self.directory.parent), "at": at, "number": int(number)}
         )
         self._again(where)
 
     def disk_full(self, size: int) -> None:
         """Refuse files of more than `size` bytes; the command must say so, and resume."""
         self._fresh()
-        done = self._processes.run(*self.words, fault={"under": str(self.place.parent), "size": size})
+        done = self._processes.run(*self.words, fault={"under": str(self.directory.parent), "size": size})
         where = f"files of at most {size} bytes"
         codes = (0, 1, 2) if self.name == "compare" else (0, 2)  # 1: the run of a cell failed
         if done.code not in codes or "Traceback" in done.err:
@@ -121,7 +123,7 @@ class Trials:
     def doubled(self, at: int, *more: str) -> None:
         """Stop the command at a change, start it a second time, and let the first one go on."""
         self._fresh()
-        fault = {"under": str(self.place.parent), "at": at, "number": int(signal.SIGSTOP)}
+        fault = {"under": str(self.directory.parent), "at": at, "number": int(signal.SIGSTOP)}
         first = self._processes.start(*self.words, fault=fault)
         watched = psutil.Process(first.process)
         while watched.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
@@ -152,7 +154,7 @@ class Trials:
     def _compare(self, where: str) -> None:
         self.outcome.trials += 1
         found = self.snapshot()
-        victim = f"{self.place.name}/{VICTIM}"
+        victim = f"{self.directory.name}/{VICTIM}"
         if found.get(victim) != self.expected[victim]:
             self.outcome.foreign.append(where)
         if found != self.expected:
@@ -197,17 +199,17 @@ def _timeless(value: Any) -> Any:
     return [_timeless(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _unequal(old: Any, new: Any, place: str = "") -> Iterable[str]:
+def _unequal(old: Any, new: Any, path: str = "") -> Iterable[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         return [
             line
             for key in old.keys() | new.keys()
-            for line in _unequal(old.get(key), new.get(key), f"{place}.{key}")
+            for line in _unequal(old.get(key), new.get(key), f"{path}.{key}")
         ]
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [
             line
             for n, pair in enumerate(zip(old, new, strict=True))
-            for line in _unequal(*pair, f"{place}[{n}]")
+            for line in _unequal(*pair, f"{path}[{n}]")
         ]
-    return [] if old == new else [f"{place}: {str(old)[:60]} -> {str(new)[:60]}"]
+    return [] if old == new else [f"{path}: {str(old)[:60]} -> {str(new)[:60]}"]

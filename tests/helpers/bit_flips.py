@@ -18,31 +18,31 @@ from tasks.records import CHECK, timeless
 _LEFT_OUT = re.compile(r".*\.(md|png|log\.txt|command\.json|lock)|.*tfevents.*|.*features/.*")
 
 
-def files(place: Path) -> list[Path]:
+def files(directory: Path) -> list[Path]:
     """The files below a directory that mtkd reads back."""
-    found = [file for file in sorted(place.rglob("*")) if file.is_file() and file.stat().st_size]
+    found = [file for file in sorted(directory.rglob("*")) if file.is_file() and file.stat().st_size]
     logs = [file.parent / "log.jsonl" for file in found if file.name == "questions.json"]  # not read either
     return [file for file in found if not _LEFT_OUT.fullmatch(str(file)) and file not in logs]
 
 
-def undetected_flips(place: Path, count: int, seed: int) -> Iterator[str]:
+def undetected_flips(directory: Path, count: int, seed: int) -> Iterator[str]:
     """Flip `count` random bits, equally often in each file of a directory; yield those that go unnoticed."""
-    random, named = np.random.default_rng(seed), files(place)
+    random, named = np.random.default_rng(seed), files(directory)
     for number in range(count):
         file = named[number % len(named)]
-        whole = file.read_bytes()
-        position, bit = int(random.integers(len(whole))), int(random.integers(8))
-        changed = bytearray(whole)
+        content = file.read_bytes()
+        position, bit = int(random.integers(len(content))), int(random.integers(8))
+        changed = bytearray(content)
         changed[position] ^= 1 << bit
         file.unlink()  # other links to it keep their content
         file.write_bytes(changed)
         try:
-            noticed = bool(verify(place).damaged)
+            noticed = bool(verify(directory).damaged)
         except UserError:
             noticed = True
-        file.write_bytes(whole)
-        if not noticed and not (file.suffix == ".json" and same(whole, bytes(changed))):
-            yield f"{file.relative_to(place)}: bit {bit} of byte {position}"
+        file.write_bytes(content)
+        if not noticed and not (file.suffix == ".json" and same(content, bytes(changed))):
+            yield f"{file.relative_to(directory)}: bit {bit} of byte {position}"
 
 
 def same(one: bytes, other: bytes) -> bool:

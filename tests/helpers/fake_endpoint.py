@@ -64,7 +64,7 @@ def serve() -> Iterator[FakeEndpoint]:
                 self.end_headers()
                 self.wfile.write(raw)
 
-        def log_message(self, *given: Any) -> None:
+        def log_message(self, *arguments: Any) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -91,16 +91,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.fake.tokens.add(self.headers.get("Authorization"))
         path = self.path.split("?")[0].strip("/")
         if path == "api/repos/create":
-            asked = json.loads(sent)
-            name = "/".join(filter(None, (asked.get("organization"), asked["name"])))
-            prefix = "datasets/" if asked.get("type") == "dataset" else ""
+            request = json.loads(sent)
+            name = "/".join(filter(None, (request.get("organization"), request["name"])))
+            prefix = "datasets/" if request.get("type") == "dataset" else ""
             self.fake.files.setdefault(prefix + name, {})
             self._json({"url": f"http://{self.headers['Host']}/{prefix}{name}"})
         elif path == "api/validate-yaml":
             self._json({"errors": [], "warnings": []})
         elif "/preupload/" in path:
-            asked = json.loads(sent)["files"]
-            modes = [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in asked]
+            request = json.loads(sent)["files"]
+            modes = [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in request]
             self._json({"files": modes})
         else:
             repository = path.removeprefix("api/").removeprefix("models/").split("/commit/")[0]
@@ -124,5 +124,5 @@ class _Handler(BaseHTTPRequestHandler):
         if body and self.command != "HEAD":
             self.wfile.write(content)
 
-    def log_message(self, *given: Any) -> None:
+    def log_message(self, *arguments: Any) -> None:
         """Print nothing."""

@@ -20,13 +20,13 @@ from mtkd.storage.worker_pools import Worker, WorkerPool
 class InProcessPool(WorkerPool):
     """Runs functions in this process, but in another directory and with what pickle keeps of them."""
 
-    def __init__(self, place: Path, setup: Callable[[], Any] | None):
-        self.size, self._place = 1, place
+    def __init__(self, directory: Path, setup: Callable[[], Any] | None):
+        self.size, self._directory = 1, directory
         self._worker = pickle.loads(pickle.dumps(setup and Worker(setup)))
 
     def submit(self, *function_and_arguments: Any) -> Any:
         function, *arguments = pickle.loads(pickle.dumps(function_and_arguments))
-        with contextlib.chdir(self._place):
+        with contextlib.chdir(self._directory):
             return self._worker.run(function, *arguments) if self._worker else function(*arguments)
 
     def finished(self, running: Collection[Any]) -> list[Any]:
@@ -45,7 +45,7 @@ def kill_a_worker(monkeypatch: pytest.MonkeyPatch, killed: Path) -> None:
 
     loader = TeacherRef.loader
     monkeypatch.setattr(
-        TeacherRef, "loader", lambda *given: functools.partial(_load_and_die, loader(*given), killed)
+        TeacherRef, "loader", lambda *arguments: functools.partial(_load_and_die, loader(*arguments), killed)
     )
 
 

@@ -37,8 +37,8 @@ class Started:
 class Processes:
     """Runs command lines in processes of their own, which `fork_server.py` forks."""
 
-    def __init__(self, server: subprocess.Popen[str], place: Path):
-        self._server, self._place, self._count = server, place, 0
+    def __init__(self, server: subprocess.Popen[str], directory: Path):
+        self._server, self._directory, self._count = server, directory, 0
 
     def ask(self, request: dict[str, object]) -> Any:
         """Send a request, and return the answer; see `fork_server.py`."""
@@ -50,7 +50,7 @@ class Processes:
     def start(self, *words: object, env: dict[str, str] | None = None, **more: Any) -> Started:
         """Start `mtkd WORDS`; `more`: further parts of the request."""
         self._count += 1
-        out, err = (self._place / f"{self._count}.{name}" for name in ("out", "err"))
+        out, err = (self._directory / f"{self._count}.{name}" for name in ("out", "err"))
         request = {"words": [str(word) for word in words], "env": env or {}, **more}
         return Started(self.ask({**request, "out": str(out), "err": str(err)}), out, err)
 
@@ -84,8 +84,8 @@ class Processes:
 
 
 @contextlib.contextmanager
-def serve(place: Path) -> Iterator[Processes]:
-    """Start the server; `place`: an existing directory for what the commands print."""
+def serve(directory: Path) -> Iterator[Processes]:
+    """Start the server; `directory`: an existing directory for what the commands print."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -100,6 +100,6 @@ def serve(place: Path) -> Iterator[Processes]:
         text=True,
     ) as server:
         try:
-            yield Processes(server, place)
+            yield Processes(server, directory)
         finally:
             server.kill()

@@ -114,7 +114,7 @@ def kept(run: Path) -> RowPredictions:
 
 
 def write_run(
-    place: Path,
+    directory: Path,
     task: Task,
     rows: RowPredictions | None,
     command: str = "distill",
@@ -125,12 +125,12 @@ def write_run(
     **facts: Any,
 ) -> Path:
     """A finished run with the files that a report reads."""
-    (place / "model").mkdir(parents=True)
-    (place / "model" / "model.safetensors").touch()
+    (directory / "model").mkdir(parents=True)
+    (directory / "model" / "model.safetensors").touch()
     description = {"format": 2, "encoder": {}, "tasks": [task.to_json()]}
-    (place / "model" / "model.json").write_text(json.dumps(description))
+    (directory / "model" / "model.json").write_text(json.dumps(description))
     if rows is not None:
-        rows.write(place / "predictions" / task.name / "validation.parquet", task.name, "validation")
+        rows.write(directory / "predictions" / task.name / "validation.parquet", task.name, "validation")
         primary = score(task, rows.predictions, rows.labels).primary
     settings = {"name": "some-recipe", "supervision": supervision, "train": {"seed": seed}}
     identity = {"command": command, "data": None, "eval_limit": None, "model": "m", "settings": settings}
@@ -148,8 +148,8 @@ def write_run(
         "scores": {f"{task.name}/validation": scores},
         "training": {"steps": 40, "seconds": 1.0},
     }
-    (place / "run.json").write_text(json.dumps(record | facts))
+    (directory / "run.json").write_text(json.dumps(record | facts))
     log = [{"step": step, "loss": 1 / step} for step in (1, 20, 40)]
     log += [{"step": step, f"score/{task.name}/validation": step / 100} for step in (20, 40)]
-    (place / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
-    return place
+    (directory / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    return directory

@@ -55,7 +55,7 @@ def test_joint_is_what_transformers_makes(which: str, n_texts: int, request: pyt
         assert reader.lengths(encoded.texts).tolist() == expected["attention_mask"].sum(1).tolist()
 
 
-def test_texts_are_apart_without_specials(minilm: Tokeniser) -> None:
+def test_separate_texts_have_no_special_tokens(minilm: Tokeniser) -> None:
     rows = make_rows(2)
     encoded = Encoded.encode(rows, minilm)
     reader = Reader(minilm, "separate", 9)
@@ -114,7 +114,7 @@ def test_labels_groups_and_rows_of_a_batch(minilm: Tokeniser) -> None:
     assert torch.equal(part.inputs.joined.ids, batch.inputs.joined.ids)
 
 
-def test_a_teacher_that_reads_alike_shares_the_inputs(minilm: Tokeniser) -> None:
+def test_a_teacher_with_the_same_input_encoding_shares_the_inputs(minilm: Tokeniser) -> None:
     encoded = Encoded.encode(make_rows(2), minilm, minilm)
     assert encoded.teacher is None
     reader = Reader(minilm, "joined", 32)

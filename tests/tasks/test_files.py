@@ -33,7 +33,7 @@ def names(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-def test_a_file_is_the_old_one_until_it_is_whole(tmp_path: Path) -> None:
+def test_a_file_is_replaced_only_when_the_new_one_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "file.txt"
     with atomic_path(path) as temporary:
         temporary.write_text("first")
@@ -45,14 +45,14 @@ def test_a_file_is_the_old_one_until_it_is_whole(tmp_path: Path) -> None:
     assert path.read_text() == "first" and names(path.parent) == {"file.txt"}
 
 
-def test_what_killed_processes_left_is_removed_and_what_others_write_is_not(tmp_path: Path) -> None:
-    left = tmp_path / ".rows.jsonl.0123456789abcdef.tmp"
-    left.write_text("half")
+def test_leftovers_of_killed_processes_are_removed_but_not_files_of_live_ones(tmp_path: Path) -> None:
+    leftover = tmp_path / ".rows.jsonl.0123456789abcdef.tmp"
+    leftover.write_text("half")
     others = [tmp_path / ".rows.jsonl.bak", tmp_path / ".rows.0123456789abcdef.tmp"]
     for file in others:
         file.touch()
     with atomic_path(tmp_path / "rows.jsonl", alone=True) as first:
-        assert not left.exists()
+        assert not leftover.exists()
         with atomic_path(tmp_path / "rows.jsonl", alone=True) as second:  # another process
             assert first.exists() and first != second
             second.write_text("second")
@@ -70,7 +70,7 @@ def test_a_link_stays_a_link_and_a_directory_is_not_replaced(tmp_path: Path) -> 
         write_text(tmp_path, "text")
 
 
-def test_a_directory_is_the_old_one_until_it_is_whole(tmp_path: Path) -> None:
+def test_a_directory_is_replaced_only_when_the_new_one_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "model"
     with atomic_directory(path) as temporary:
         (temporary / "a").write_text("1")
@@ -99,12 +99,12 @@ def test_staged_files_join_those_of_the_user_and_the_marker_comes_last(
 
     monkeypatch.setattr(os, "replace", recorded)
     for text in ("one", "two"):
-        with staged_directory(out, "a.json") as place:
+        with staged_directory(out, "a.json") as staged:
             for name in ("a.json", "b/c.txt", "d.txt"):
-                (place / name).parent.mkdir(exist_ok=True)
-                (place / name).write_text(text)
-    with pytest.raises(ValueError, match="stop"), staged_directory(out, "a.json") as place:
-        (place / "a.json").write_text("three")
+                (staged / name).parent.mkdir(exist_ok=True)
+                (staged / name).write_text(text)
+    with pytest.raises(ValueError, match="stop"), staged_directory(out, "a.json") as staged:
+        (staged / "a.json").write_text("three")
         raise ValueError("stop")
     assert moved == ["c.txt", "d.txt", "a.json"] * 2 and out.is_symlink()
     assert names(out) == {"a.json", "b", "d.txt", "thesis.tex"} and (out / "a.json").read_text() == "two"
@@ -115,7 +115,7 @@ def test_staged_files_join_those_of_the_user_and_the_marker_comes_last(
     assert names(out) == {"a.json", "e", "f.txt", "thesis.tex"}
 
 
-def test_a_temporary_file_is_never_one_that_was_there(
+def test_a_temporary_file_never_replaces_an_existing_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("secrets.token_hex", lambda count: "0" * 2 * count)
@@ -133,7 +133,7 @@ def test_a_manifest_names_only_files_inside_its_directory(name: str) -> None:
         plain_path(name)
 
 
-def test_another_process_is_kept_out_and_let_in_when_this_one_is_done(tmp_path: Path) -> None:
+def test_a_lock_excludes_other_processes_until_it_is_released(tmp_path: Path) -> None:
     code = "from pathlib import Path; from tasks.files import locked\nwith locked(Path('out')): pass"
     other = [sys.executable, "-c", code]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -21,13 +21,13 @@ def table(**columns: Any) -> pa.Table:
 
 
 @pytest.mark.parametrize("name", ["cola", "sst2", "mrpc", "stsb", "mnli", "qnli", "rte", "squad_v2"])
-def test_the_pocket_tasks_are_guessed_as_they_are(name: str) -> None:
+def test_the_pocket_tasks_are_guessed_correctly(name: str) -> None:
     task = TASKS[name]
-    found = guess_task(PocketSource().table(task, "train"), name)
-    assert (found.kind, found.columns, found.label) == (task.kind, task.columns, task.label)
+    guess = guess_task(PocketSource().table(task, "train"), name)
+    assert (guess.kind, guess.columns, guess.label) == (task.kind, task.columns, task.label)
     if task.kind == "classify":
-        assert found.labels == tuple(map(str, range(len(task.labels))))
-    assert found.range == task.range and found.unanswerable == task.unanswerable
+        assert guess.labels == tuple(map(str, range(len(task.labels))))
+    assert guess.range == task.range and guess.unanswerable == task.unanswerable
 
 
 @pytest.mark.parametrize(
@@ -50,20 +50,20 @@ def test_the_pocket_tasks_are_guessed_as_they_are(name: str) -> None:
 def test_the_values_of_the_label_column_tell_the_task_type(
     labels: list[Any], kind: str, expected: tuple[Any, ...]
 ) -> None:
-    found = guess_task(table(text=TEXTS, label=labels), "rows")
-    assert (found.kind, found.range if kind == "regress" else found.labels) == (kind, expected)
+    guess = guess_task(table(text=TEXTS, label=labels), "rows")
+    assert (guess.kind, guess.range if kind == "regress" else guess.labels) == (kind, expected)
 
 
 def test_part_of_a_usual_name_and_few_missing_values_tell_the_label() -> None:
     gaps = ["high", "", "low", ""]
     columns = {"body": TEXTS, "priority": gaps, "Agent's Category": ["a", "b", "c"]}
-    found = guess_task(table(**columns), "rows")
-    assert (found.label, found.other_labels) == ("Agent's Category", ("priority",))
+    guess = guess_task(table(**columns), "rows")
+    assert (guess.label, guess.other_labels) == ("Agent's Category", ("priority",))
     columns = {"body": TEXTS, "priority": gaps, "queue": ["a", "b", "c"]}
-    found = guess_task(table(**columns), "rows")
-    assert (found.label, found.other_labels) == ("queue", ("priority",))
-    found = guess_task(table(text=TEXTS, priority=gaps, label=["a", "b"]), "rows")
-    assert (found.label, found.other_labels) == ("label", ())
+    guess = guess_task(table(**columns), "rows")
+    assert (guess.label, guess.other_labels) == ("queue", ("priority",))
+    guess = guess_task(table(text=TEXTS, priority=gaps, label=["a", "b"]), "rows")
+    assert (guess.label, guess.other_labels) == ("label", ())
 
 
 def test_a_scale_is_a_score_where_its_name_says_so() -> None:
@@ -86,14 +86,14 @@ def test_a_scale_is_a_score_where_its_name_says_so() -> None:
     ],
 )
 def test_columns(columns: dict[str, Any], chosen: tuple[str, ...], label: str) -> None:
-    found = guess_task(table(**columns), "rows")
-    assert (found.columns, found.label) == (chosen, label)
+    guess = guess_task(table(**columns), "rows")
+    assert (guess.columns, guess.label) == (chosen, label)
 
 
-def test_what_is_given_is_not_guessed() -> None:
+def test_settings_that_are_given_are_not_guessed() -> None:
     rows = table(a=TEXTS, text=TEXTS, label=[0, 1], other=["x", "y", "z"])
-    found = guess_task(rows, "rows", columns=["a"], label="other", class_names={"label": ["no", "yes"]})
-    assert (found.columns, found.label, found.labels) == (("a",), "other", ("x", "y", "z"))
+    guess = guess_task(rows, "rows", columns=["a"], label="other", class_names={"label": ["no", "yes"]})
+    assert (guess.columns, guess.label, guess.labels) == (("a",), "other", ("x", "y", "z"))
     assert guess_task(rows, "rows", class_names={"label": ["no", "yes"]}).labels == ("no", "yes")
 
 
@@ -111,7 +111,7 @@ MANY = pa.table(
 
 
 @pytest.mark.parametrize(
-    ("rows", "given", "parts"),
+    ("rows", "options", "parts"),
     [
         (pa.table({}), {}, ["rows has no rows"]),
         (table(text=TEXTS, label=[0, 1]).slice(0, 0), {}, ["rows has no rows"]),
@@ -130,9 +130,9 @@ MANY = pa.table(
         (table(n=range(40), label=[0, 1]), {}, ["no column of rows looks like text"]),
     ],
 )
-def test_tables_that_are_no_task(rows: pa.Table, given: dict[str, Any], parts: list[str]) -> None:
+def test_tables_that_are_no_task(rows: pa.Table, options: dict[str, Any], parts: list[str]) -> None:
     with pytest.raises(UserError) as caught:
-        guess_task(rows, "rows", **given)
+        guess_task(rows, "rows", **options)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
 

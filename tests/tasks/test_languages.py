@@ -55,8 +55,10 @@ def test_mlqa_is_trained_on_squad(tmp_path: Path) -> None:
     train = load_rows(source, MLQA, "train")
     assert train.answers is not None and gold_answers(train.answers) == [["red"]]
     write_question(tmp_path / "mlqa/train.parquet", "It is blue.", "blue")
-    own = load_rows(source, MLQA, "train")
-    assert own.answers is not None and gold_answers(own.answers) == [["blue"]], "its own rows come first"
+    own_rows = load_rows(source, MLQA, "train")
+    assert own_rows.answers is not None and gold_answers(own_rows.answers) == [["blue"]], (
+        "its own rows come first"
+    )
     for file in ("squad/train.parquet", "mlqa/train.parquet"):
         (tmp_path / file).unlink()
     with pytest.raises(UserError, match="no split 'train' of task 'mlqa'") as caught:
@@ -65,10 +67,10 @@ def test_mlqa_is_trained_on_squad(tmp_path: Path) -> None:
 
 
 def test_each_language_is_a_configuration_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    fetched = []
 
-    def fetch(*place: str) -> pa.Table:
-        asked.append(place)
+    def fetch(*name: str) -> pa.Table:
+        fetched.append(name)
         answers = [{"text": ["c"], "answer_start": [0]}]
         return (
             pa.table({name: ["c"] for name in (*XNLI.columns, *MLQA.columns)})
@@ -82,7 +84,7 @@ def test_each_language_is_a_configuration_on_the_hub(monkeypatch: pytest.MonkeyP
         assert source.splits(task) == list(task.splits)
         for split in splits:
             load_rows(source, task, split)
-    assert asked == [
+    assert fetched == [
         ("facebook/xnli", "en", "train"),
         ("facebook/xnli", "en", "validation"),
         ("facebook/xnli", "ur", "test"),

@@ -71,7 +71,7 @@ def write(root: Path, task: Task, suffix: str, found: list[dict]) -> None:
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv"])
 @pytest.mark.parametrize("task", [PAIR, RANK, MANY, SPAN, SOFT], ids=lambda task: task.kind)
-def test_rows_in_parts_are_the_rows_at_once(
+def test_rows_read_in_parts_equal_rows_read_at_once(
     suffix: str, task: Task, tmp_path: Path, small_parts: Callable[[int], None]
 ) -> None:
     if suffix == ".csv" and task not in (PAIR, RANK):
@@ -79,12 +79,12 @@ def test_rows_in_parts_are_the_rows_at_once(
     found = [row | {"label": ["p", "q"][: n % 3]} for n, row in enumerate(ROWS)] if task is MANY else ROWS
     write(tmp_path, task, suffix, found)
     source = open_data(str(tmp_path))
-    whole, report = load_rows(source, task, "train"), report_on(source, [task]).to_json()
+    in_memory, report = load_rows(source, task, "train"), report_on(source, [task]).to_json()
     small_parts(4)
     parts = load_rows(source, task, "train")
-    assert digest_rows(parts) == digest_rows(whole)
-    assert parts.uids.equals(whole.uids) and parts.uids.type == pa.string()
-    assert parts.texts == whole.texts and len(list(parts.parts())) == 6
+    assert digest_rows(parts) == digest_rows(in_memory)
+    assert parts.uids.equals(in_memory.uids) and parts.uids.type == pa.string()
+    assert parts.texts == in_memory.texts and len(list(parts.parts())) == 6
     if task is not SOFT:  # its kind is decided by all rows, which are read at once
         assert not parts.labels.flags.writeable, "memory-mapped"
     assert report_on(source, [task]).to_json() == report
@@ -121,9 +121,9 @@ def test_hashes_are_distinct_and_found_again(monkeypatch: pytest.MonkeyPatch) ->
         hashes.add(values[::-1][start : start + 30])
     distinct = hashes.distinct()
     np.testing.assert_array_equal(distinct, np.unique(values))
-    asked = np.concatenate([values[:20], values[:20] + 1])
-    np.testing.assert_array_equal(contained(asked, distinct), np.isin(asked, values))
-    assert len(RowHashes().distinct()) == 0 and not contained(asked, np.zeros(0, np.int64)).any()
+    queries = np.concatenate([values[:20], values[:20] + 1])
+    np.testing.assert_array_equal(contained(queries, distinct), np.isin(queries, values))
+    assert len(RowHashes().distinct()) == 0 and not contained(queries, np.zeros(0, np.int64)).any()
 
 
 def test_lengths_are_those_of_numpy() -> None:

@@ -158,8 +158,8 @@ def test_predictions_that_are_not_finite_are_refused():
 
 def best_constant(task: Task, labels: np.ndarray, groups: np.ndarray | None = None) -> dict[str, float]:
     uids = pa.array([str(row) for row in range(len(labels))])
-    given = RowPredictions(uids, labels, np.full(labels.shape, np.nan), groups)
-    found = task.type.best_constant(task, given)
+    labelled_rows = RowPredictions(uids, labels, np.full(labels.shape, np.nan), groups)
+    found = task.type.best_constant(task, labelled_rows)
     assert len(np.unique(found.predictions, axis=0)) == 1, "the same answer to all rows"
     return score(task, found.predictions, labels, groups, scores=found.scores).by_metric
 

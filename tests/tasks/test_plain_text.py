@@ -14,8 +14,8 @@ from tasks.errors import UserError
 from tasks.plain_text import TEXTS_PER_CHUNK, TextFiles
 
 
-def all_of(place: Path, start: int = 0, column: str = "text") -> list[str]:
-    return [text for chunk in TextFiles.open(place, column).chunks(start) for text in chunk.to_pylist()]
+def all_of(path: Path, start: int = 0, column: str = "text") -> list[str]:
+    return [text for chunk in TextFiles.open(path, column).chunks(start) for text in chunk.to_pylist()]
 
 
 def test_every_format_gives_the_same_texts(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_every_format_gives_the_same_texts(tmp_path: Path) -> None:
     assert all_of(tmp_path) == texts * 4, "a directory is its files by name"
 
 
-def test_reading_starts_anywhere_and_goes_in_chunks(tmp_path: Path) -> None:
+def test_reading_starts_at_any_row_and_yields_chunks(tmp_path: Path) -> None:
     texts = [f"text {n}" for n in range(TEXTS_PER_CHUNK + 10)]
     (tmp_path / "a.txt").write_text("\n".join(texts), encoding="utf-8")
     sizes = [len(chunk) for chunk in TextFiles.open(tmp_path).chunks()]
@@ -69,7 +69,7 @@ def test_text_that_cannot_be_read(name: str, content: bytes, complaint: str, tmp
         all_of(tmp_path / name)
 
 
-def test_a_column_that_is_not_there_offers_the_nearest(tmp_path: Path) -> None:
+def test_a_missing_column_suggests_the_nearest_name(tmp_path: Path) -> None:
     pq.write_table(pa.table({"texts": ["a"]}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match="did you mean 'texts'"):
         all_of(tmp_path)

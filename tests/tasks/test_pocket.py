@@ -104,7 +104,7 @@ def test_splits_have_the_hubs_names_and_a_few_hundred_rows() -> None:
 
 
 @pytest.mark.parametrize("task", TEXTS)
-def test_no_row_is_there_twice_and_no_split_shares_one(task: str) -> None:
+def test_rows_are_unique_within_and_across_splits(task: str) -> None:
     keys = [tuple(row[column] for column in TEXTS[task]) for row in rows(task)]
     assert len(set(keys)) == len(keys)
 
@@ -141,14 +141,14 @@ def test_the_same_seed_writes_the_same_rows_on_every_machine() -> None:
     assert digest(generate("cola", "train", seed=1)) != digest(generate("cola", "train"))
 
 
-def test_unknown_names_are_the_users_mistake() -> None:
+def test_unknown_names_are_user_errors() -> None:
     with pytest.raises(UserError, match="did you mean 'mrpc'"):
         generate("mrpcc", "train")
     with pytest.raises(UserError, match="validation_matched"):
         generate("mnli", "validation")
 
 
-def test_importing_it_loads_no_torch() -> None:
+def test_importing_the_pocket_data_loads_no_torch() -> None:
     check = "import sys, tasks.pocket; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
@@ -247,11 +247,11 @@ def test_mnli_quantifiers_hold_in_every_small_world() -> None:
     pattern = re.compile(r"(All|Some|No|Most) (\w+) in the \w+ are \w+\.")
     seen = Counter()
     for row in meant("mnli", "train", "validation_matched", "validation_mismatched"):
-        said, asked = pattern.fullmatch(row["premise"]), pattern.fullmatch(row["hypothesis"])
-        if said and asked:
+        premise, hypothesis = pattern.fullmatch(row["premise"]), pattern.fullmatch(row["hypothesis"])
+        if premise and hypothesis:
             holds = [
                 [truth[match[1]](world if match[2] in kinds else world[:3]) for world in worlds]
-                for match in (said, asked)
+                for match in (premise, hypothesis)
             ]
             after = {later for first, later in zip(*holds, strict=True) if first}
             label = {frozenset({True}): 0, frozenset({True, False}): 1, frozenset({False}): 2}[
@@ -300,7 +300,7 @@ def test_qnli_positive_sentences_are_of_the_place_that_is_asked_about() -> None:
             )
 
 
-def test_squad_answers_lie_where_they_are_said_to() -> None:
+def test_squad_answers_are_at_their_stated_positions() -> None:
     for row in rows("squad"):
         (text,), (start,) = row["answers"]["text"], row["answers"]["answer_start"]
         assert row["context"][start : start + len(text)] == text

@@ -41,7 +41,7 @@ def test_a_job_of_unknown_length_counts(clock: Clock, capsys) -> None:
     assert capsys.readouterr().err == "predicting: 10 rows\n"
 
 
-def test_a_plain_line_every_fifteen_seconds_with_the_time_left(clock: Clock, capsys) -> None:
+def test_a_plain_line_every_fifteen_seconds_with_the_remaining_time(clock: Clock, capsys) -> None:
     with progress("encoding", 100, done=20, unit="batches") as advance:
         clock.now += 14
         advance(10)

@@ -16,7 +16,9 @@ def lists(array: RaggedArray) -> list[list[int]]:
 
 
 @given(rows, rows, st.randoms(use_true_random=False))
-def test_it_is_a_list_of_lists(first: list[list[int]], second: list[list[int]], draw) -> None:
+def test_a_ragged_array_behaves_like_a_list_of_lists(
+    first: list[list[int]], second: list[list[int]], draw
+) -> None:
     one, other = RaggedArray.from_lists(first), RaggedArray.from_lists(second)
     assert lists(one) == first and one.lengths.tolist() == [len(row) for row in first]
     assert lists(RaggedArray.concat([one, other])) == first + second
@@ -24,6 +26,6 @@ def test_it_is_a_list_of_lists(first: list[list[int]], second: list[list[int]], 
     assert lists(one.take(np.array(picked, dtype=np.int64))) == [first[i] for i in picked]
 
 
-def test_nothing_at_all() -> None:
+def test_an_empty_ragged_array() -> None:
     empty = RaggedArray.concat([])
     assert len(empty) == 0 and empty.values.dtype == np.int32 and empty.offsets.dtype == np.int64

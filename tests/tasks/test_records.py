@@ -19,7 +19,7 @@ class Part(Record):
 
 
 @dataclass(frozen=True)
-class Whole(Record):
+class Document(Record):
     name: Name
     rows: Count
     parts: tuple[Part, ...] = ()
@@ -29,13 +29,13 @@ class Whole(Record):
 GOOD: dict[str, Any] = {"name": "rte", "rows": 3, "parts": [{"share": 1}], "more": {"a": [None, "où"]}}
 
 
-def read(place: Path, value: Any) -> Whole:
-    write_json(place / "a.json", value)
-    return read_record(place / "a.json", Whole, newest=2, hint="make it again")
+def read(directory: Path, value: Any) -> Document:
+    write_json(directory / "a.json", value)
+    return read_record(directory / "a.json", Document, newest=2, hint="make it again")
 
 
-def test_there_and_back(tmp_path: Path) -> None:
-    assert read(tmp_path, GOOD) == Whole("rte", 3, (Part(1.0),), {"a": [None, "où"]})
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert read(tmp_path, GOOD) == Document("rte", 3, (Part(1.0),), {"a": [None, "où"]})
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_what_is_not_json(tmp_path: Path) -> None:
     for raw in raws:
         (tmp_path / "a.json").write_bytes(raw)
         with pytest.raises(UserError, match="is not valid JSON"):
-            read_record(tmp_path / "a.json", Whole)
+            read_record(tmp_path / "a.json", Document)
     with pytest.raises(UserError, match="no such file"):
-        read_record(tmp_path / "none.json", Whole)
+        read_record(tmp_path / "none.json", Document)
     with pytest.raises(UserError, match="cannot read"):
-        read_record(tmp_path, Whole)
+        read_record(tmp_path, Document)
 
 
 def test_what_is_not_toml(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_what_is_not_toml(tmp_path: Path) -> None:
         read_toml(tmp_path / "none.toml")
 
 
-def test_a_key_of_the_same_name_in_another_file_is_no_digest(tmp_path: Path) -> None:
+def test_a_key_of_the_same_name_in_another_file_is_not_a_digest(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"check": True})
     assert read_record(tmp_path / "a.json", dict[str, Any]) == {"check": True}
 
@@ -100,11 +100,11 @@ def test_a_key_of_the_same_name_in_another_file_is_no_digest(tmp_path: Path) -> 
 def test_a_changed_value_is_noticed_and_times_may_differ(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     write_record(file, GOOD | {"more": {"seconds": 1.5, "où": [1e-7, None]}})
-    assert read_record(file, Whole).more == {"seconds": 1.5, "où": [1e-7, None]}
+    assert read_record(file, Document).more == {"seconds": 1.5, "où": [1e-7, None]}
     text = file.read_text(encoding="utf-8")
     file.write_text(text.replace("1.5", "2.5").replace("  ", ""), encoding="utf-8")
-    assert read_record(file, Whole).more["seconds"] == 2.5
+    assert read_record(file, Document).more["seconds"] == 2.5
     for one, other in (("1e-07", "2e-07"), ('"rows": 3', '"rows": 2'), ("où", "ou"), ("rte", "rta")):
         file.write_text(text.replace(one, other), encoding="utf-8")
         with pytest.raises(UserError, match=r"a\.json has changed since it was written"):
-            read_record(file, Whole)
+            read_record(file, Document)

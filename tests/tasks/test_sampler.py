@@ -68,7 +68,7 @@ def test_an_epoch_depends_on_nothing_but_its_number(mixing: Mixing) -> None:
     assert same(again.epoch(2), epochs[2]) and same(again.epoch(0), epochs[0])
 
 
-def test_streams_go_on_where_the_last_epoch_stopped() -> None:
+def test_streams_continue_where_the_last_epoch_stopped() -> None:
     sampler = TaskSampler(make_lengths(), 16, mixing="uniform", seed=2, steps_per_epoch=20)
     total: dict[str, Counter[int]] = {task: Counter() for task in SIZES}
     for number in range(8):
@@ -128,7 +128,7 @@ def test_groups_of_candidates_stay_whole(mixing: Mixing, bucket: bool) -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
-def test_shares_part_a_draw(world: int) -> None:
+def test_shards_partition_a_batch(world: int) -> None:
     groups = np.repeat(np.arange(40), 3)
     for known, n_units, indices in [
         (None, 11, np.arange(50, 61)),
@@ -148,7 +148,7 @@ def test_shares_part_a_draw(world: int) -> None:
         ({"batch_size": 0}, "batch size 0"),
         ({"batch_tokens": 0}, "batch_tokens 0"),
         ({"seed": -1}, "seed -1"),
-        ({"steps_per_epoch": 5}, "steps_per_epoch = 5"),
+        ({"steps_per_epoch": 5}, "steps_per_epoch=5"),
         ({"lengths": {"a": np.array([], np.int64)}}, "'a' has no rows"),
     ],
 )
@@ -226,14 +226,14 @@ def test_batches_fill_a_budget_of_tokens(mixing: Mixing, bucket: bool) -> None:
 def test_runs_of_a_token_budget_are_the_longest_possible() -> None:
     random = np.random.default_rng(1)
     widths, rows = random.integers(1, 30, (200, 2)), random.integers(1, 4, 200)
-    wanted: list[list[int]] = [[]]
+    expected: list[list[int]] = [[]]
     for unit in range(200):
-        longer = [*wanted[-1], unit]
-        if wanted[-1] and rows[longer].sum() * widths[longer].max(0).sum() > 250:
-            wanted.append([unit])
+        longer = [*expected[-1], unit]
+        if expected[-1] and rows[longer].sum() * widths[longer].max(0).sum() > 250:
+            expected.append([unit])
         else:
-            wanted[-1] = longer
-    assert [list(range(200))[part] for part in cut_by_tokens(widths, 250, rows)] == wanted
+            expected[-1] = longer
+    assert [list(range(200))[part] for part in cut_by_tokens(widths, 250, rows)] == expected
     assert cut_by_tokens(widths, 10**40) == [slice(0, 200)]
 
 

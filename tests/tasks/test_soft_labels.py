@@ -111,11 +111,11 @@ validation = "validation.jsonl"
 """
 
 
-def write(place: Path, rows: list[str], header: str = "text,probs") -> Task:
-    (place / "mood.toml").write_text(TOML)
-    (place / "train.csv").write_text("\n".join([header, *rows]) + "\n")
-    (place / "validation.jsonl").write_text('{"text": "fine", "label": "good"}\n')
-    return resolve(str(place / "mood.toml"))[0]
+def write(directory: Path, rows: list[str], header: str = "text,probs") -> Task:
+    (directory / "mood.toml").write_text(TOML)
+    (directory / "train.csv").write_text("\n".join([header, *rows]) + "\n")
+    (directory / "validation.jsonl").write_text('{"text": "fine", "label": "good"}\n')
+    return resolve(str(directory / "mood.toml"))[0]
 
 
 def test_a_file_may_have_soft_labels_without_labels(tmp_path: Path) -> None:

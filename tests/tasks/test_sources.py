@@ -115,7 +115,7 @@ MRPC_HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
 MRPC = [["1", "10", "11", 'a "x', "b"], ["0", "12", "13", "c", "d"], ["1", "14", "15", "e", "f"]]
 
 
-def test_mrpc_own_files_are_parted_by_the_dev_ids(tmp_path: Path) -> None:
+def test_original_mrpc_files_are_split_by_the_dev_ids(tmp_path: Path) -> None:
     folder = tmp_path / "MRPC"
     folder.mkdir()
     text = "\r\n".join([MRPC_HEADER, *("\t".join(line) for line in MRPC)]) + "\r\n"
@@ -214,14 +214,14 @@ def test_hub_layouts(tmp_path: Path) -> None:
 
 @needs_shared
 def test_shared_data_and_its_glue_folder_are_one() -> None:
-    whole, part = open_data(str(SHARED)), open_data(str(SHARED / "glue"))
+    full, part = open_data(str(SHARED)), open_data(str(SHARED / "glue"))
     for name in ("cola", "rte", "stsb", "ax"):
-        assert whole.splits(TASKS[name]) == part.splits(TASKS[name]) != []
-        split = whole.splits(TASKS[name])[-1]
-        assert whole.table(TASKS[name], split).equals(part.table(TASKS[name], split))
-    assert whole.splits(TASKS["qnli"]) == ["validation", "test"]
-    assert not load_rows(whole, TASKS["stsb"], "test").labelled
-    assert load_rows(whole, TASKS["mrpc"], "test").labelled
+        assert full.splits(TASKS[name]) == part.splits(TASKS[name]) != []
+        split = full.splits(TASKS[name])[-1]
+        assert full.table(TASKS[name], split).equals(part.table(TASKS[name], split))
+    assert full.splits(TASKS["qnli"]) == ["validation", "test"]
+    assert not load_rows(full, TASKS["stsb"], "test").labelled
+    assert load_rows(full, TASKS["mrpc"], "test").labelled
 
 
 def test_pocket_has_every_builtin_task() -> None:
@@ -267,10 +267,10 @@ def test_hub_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from tasks import hub_data as hubdata
 
-    asked = []
+    calls = []
 
     def load(*args: object, **options: object) -> datasets.Dataset:
-        asked.append((args, options))
+        calls.append((args, options))
         features = datasets.Features(
             {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["n", "p"])}
         )
@@ -280,7 +280,7 @@ def test_hub_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "load_dataset", load)
     rows = load_rows(open_data("hub"), TASKS["sst2"], "test")
     assert content(rows) == [("sst2/test/0", "a", 1), ("sst2/test/1", "b", None)]
-    assert asked == [(("nyu-mll/glue", "sst2"), {"split": "test"})]
+    assert calls == [(("nyu-mll/glue", "sst2"), {"split": "test"})]
 
 
 # --- limits, groups, digests ---
@@ -288,14 +288,14 @@ def test_hub_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_limit_is_a_seeded_subset_in_file_order() -> None:
     source, task = open_data("pocket"), TASKS["sst2"]
-    whole = load_rows(source, task, "train")
+    full = load_rows(source, task, "train")
     some = load_rows(source, task, "train", limit=50, seed=1)
     numbers = [int(uid.rsplit("/", 1)[1]) for uid in some.uids.to_pylist()]
     assert len(some) == 50 and numbers == sorted(set(numbers))
-    assert content(some) == content(whole.take(np.array(numbers)))
+    assert content(some) == content(full.take(np.array(numbers)))
     assert digest_rows(some) == digest_rows(load_rows(source, task, "train", limit=50, seed=1))
     assert digest_rows(some) != digest_rows(load_rows(source, task, "train", limit=50, seed=2))
-    assert content(load_rows(source, task, "train", limit=10**6)) == content(whole)
+    assert content(load_rows(source, task, "train", limit=10**6)) == content(full)
     with pytest.raises(UserError, match="1 or more"):
         load_rows(source, task, "train", limit=0)
 

@@ -88,8 +88,8 @@ def test_windows_cover_the_context_and_places_are_exact_on_any_text(
         begin, stop = int(starts.row(window)[a]), int(ends.row(window)[b])
         local = start - int(windows.begin[window])
         # The tokens hold the answer, and without either of the outer ones they would not.
-        told = texts[window][local : local + len(answer)]
-        assert told == answer
+        answer_text = texts[window][local : local + len(answer)]
+        assert answer_text == answer
         assert begin < local + len(answer) and stop > local
         assert a == b or (
             int(ends.row(window)[a]) > local and int(starts.row(window)[b]) < local + len(answer)
@@ -170,11 +170,11 @@ def test_decoding_finds_what_a_naive_search_finds(minilm: Tokeniser) -> None:
                 pool.setdefault(text, (score, begin + a))
                 pool[text] = max(pool[text], (score, begin + a), key=lambda pair: pair[0])
         best = sorted(((score, text) for text, (score, _) in pool.items()), reverse=True)
-        mine = [(c.score, c.text) for c in found.candidates[example]]
-        assert mine[0][1] == best[0][1]
-        np.testing.assert_allclose([s for s, _ in mine][:1], [s for s, _ in best][:1], rtol=1e-5)
-        whole = (context, "In 1850.")[example]
-        assert all(whole[c.start : c.start + len(c.text)] == c.text for c in found.candidates[example])
+        answers = [(c.score, c.text) for c in found.candidates[example]]
+        assert answers[0][1] == best[0][1]
+        np.testing.assert_allclose([s for s, _ in answers][:1], [s for s, _ in best][:1], rtol=1e-5)
+        full_context = (context, "In 1850.")[example]
+        assert all(full_context[c.start : c.start + len(c.text)] == c.text for c in found.candidates[example])
         of = logits[rows.windows.row == example]
         np.testing.assert_allclose(found.null[example], (of[:, 0, 0] + of[:, 1, 0]).min(), rtol=1e-5)
     assert found.texts(None) == [c[0].text for c in found.candidates]

@@ -138,7 +138,7 @@ def test_the_head_of_another_task(tmp_path: Path) -> None:
         ('name = "r"\nkind = "regress"\ncolumns = ["a"]\nrange = [1, 1]\n', r"range = \[1, 1\] is not valid"),
     ],
 )
-def test_mistakes(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_task_files_are_user_errors(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         load(tmp_path, text)
 

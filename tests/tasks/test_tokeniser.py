@@ -92,7 +92,7 @@ def test_ragged_takes_and_joins_rows() -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(TEXTS, max_size=4))
-def test_words_apart_give_the_ids_of_the_whole_text(
+def test_separately_tokenised_words_give_the_ids_of_the_text(
     minilm: Tokeniser, wordy: Tokeniser, cased: Tokeniser, texts: list[str]
 ) -> None:
     for tokeniser in (minilm, wordy, cased):
@@ -176,7 +176,9 @@ def test_word_level_keeps_the_most_frequent_words() -> None:
 
 
 @pytest.mark.parametrize("which", ["minilm", "roberta", "wordy", "pruned"])
-def test_saved_and_loaded_it_is_the_same(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_saving_and_loading_preserves_the_tokeniser(
+    which: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     tokeniser: Tokeniser = request.getfixturevalue(which)
     tokeniser.hf(["a", "b"], padding="max_length", truncation=True, max_length=5)  # leaves its mark on hf
     tokeniser.save(tmp_path)

@@ -51,8 +51,8 @@ def train_rows(task: Task = PAIR, columns: dict[str, list[Any]] = TRAIN) -> Rows
     return load_rows(open_data({task.name: {"train": columns}}), task, "train")
 
 
-def appended(task: Task, given: Any, limit: int | None = None, train: Rows | None = None) -> Rows:
-    request = UnlabelledRequest({task.name: given}, limit)
+def appended(task: Task, unlabelled: Any, limit: int | None = None, train: Rows | None = None) -> Rows:
+    request = UnlabelledRequest({task.name: unlabelled}, limit)
     batches = request.open(open_data({task.name: {}}), task)
     assert batches is not None
     start = train or train_rows(task)
@@ -73,12 +73,12 @@ def test_files_are_read_part_by_part(suffix: str, tmp_path: Path, monkeypatch: p
     uids = [f"pair/train/{n}" for n in range(3)] + [f"pair/unlabelled/{n}" for n in range(25)]
     assert rows.uids.to_pylist() == uids
     assert rows.labels[:3].tolist() == [0, 1, 1] and np.isnan(rows.labels[3:]).all()
-    whole = rows.take(np.arange(len(rows)))
+    in_memory = rows.take(np.arange(len(rows)))
     copied = replace(
-        whole,
-        uids=whole.uids.cast(pa.string()),
-        texts=tuple(column.cast(pa.string()) for column in whole.texts),
-        labels=np.array(whole.labels),
+        in_memory,
+        uids=in_memory.uids.cast(pa.string()),
+        texts=tuple(column.cast(pa.string()) for column in in_memory.texts),
+        labels=np.array(in_memory.labels),
     )
     assert digest_rows(copied) == digest_rows(rows), "the digest does not depend on how texts are kept"
 

@@ -221,11 +221,11 @@ class Client:
 
 def _parse_completion(raw: bytes) -> Completion:
     try:
-        found = _RESPONSE.validate_json(raw)
+        response = _RESPONSE.validate_json(raw)
     except ValidationError as error:
         raise _TransientError(f"the response is not a chat completion: {_excerpt(raw)}") from error
-    usage = found.usage or _Usage()
-    text = without_thinking(found.choices[0].message.content or "")
+    usage = response.usage or _Usage()
+    text = without_thinking(response.choices[0].message.content or "")
     return Completion(text[:_MAX_ANSWER], usage.prompt_tokens or 0, usage.completion_tokens or 0)
 
 

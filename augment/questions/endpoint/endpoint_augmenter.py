@@ -84,8 +84,8 @@ class EndpointPrompt:
         """The answers to ask for, one per question; None = the template names none."""
         if not self.names_answers:
             return [None] * self.count
-        found = by_spacy(text, self.spacy) if self.spacy else by_rule(text)
-        return [candidate.text for candidate in spread_over_text(found, self.count)]
+        candidates = by_spacy(text, self.spacy) if self.spacy else by_rule(text)
+        return [candidate.text for candidate in spread_over_text(candidates, self.count)]
 
     def prompt(self, text: str, answer: str | None) -> str:
         """The message that is sent."""
@@ -124,7 +124,7 @@ class _Pending(NamedTuple):
     uid: str
     text: str
     source: str
-    asked: list[tuple[str | None, Future[Completion | None]]]
+    requests: list[tuple[str | None, Future[Completion | None]]]
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class EndpointQuestions(Augmenter):
         failures, without: how many requests in a row failed, or had an answer without a question.
     """
 
-    asked: EndpointPrompt
+    endpoint_prompt: EndpointPrompt
     client: Client
     log: AnswerLog
     concurrency: int
@@ -159,12 +159,12 @@ class EndpointQuestions(Augmenter):
     @property
     def about(self) -> str:
         """How the questions were made, with the paragraph counts."""
-        return _ABOUT.format(model=self.asked.model, counts=self.counts).strip()
+        return _ABOUT.format(model=self.endpoint_prompt.model, counts=self.counts).strip()
 
     @property
     def settings(self) -> dict[str, float | int | str]:
         """All settings that affect the questions. The address does not: another server may go on."""
-        return {**self.asked.settings, "words": self.words}
+        return {**self.endpoint_prompt.settings, "words": self.words}
 
     def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
         """Yield up to `copies` questions about each of `rows`, in their order.
@@ -202,7 +202,7 @@ class EndpointQuestions(Augmenter):
         if name in self.log.answers:
             return self.log.answers[name]
         try:
-            found = self.client.complete(self.asked.body(name, text, answer))
+            completion = self.client.complete(self.endpoint_prompt.body(name, text, answer))
         except RequestFailed as error:
             say(f"the request for {name} failed: {error}")
             if self.failures.full(True):
@@ -212,21 +212,22 @@ class EndpointQuestions(Augmenter):
                 ) from error
             return None
         self.failures.full(False)
-        self.log.add(name, found)
-        if self.without.full(find_question(found.text) is None):
+        self.log.add(name, completion)
+        if self.without.full(find_question(completion.text) is None):
             raise self.client.stop_with(
-                f"{self.without.most} answers in a row hold no question; the last is {brief(found.text)}",
+                f"{self.without.most} answers in a row hold no question; "
+                f"the last is {brief(completion.text)}",
                 hint="try another `prompt_template`, or a larger `max_output`, with `limit=20`",
             )
-        return found
+        return completion
 
     def _collect(self, task: str, pending: Iterable[_Pending]) -> Copies:
         """Wait for the answers about some paragraphs."""
-        made: list[QuestionRow] = []
+        rows: list[QuestionRow] = []
         counts = Counter(dict.fromkeys(COUNTS, 0))
-        for uid, text, source, asked in pending:
-            found: dict[str, str | None] = {}
-            for answer, future in asked:
+        for uid, text, source, requests in pending:
+            answer_of: dict[str, str | None] = {}
+            for answer, future in requests:
                 completion = future.result()
                 if completion is None:
                     counts["failed"] += 1
@@ -236,14 +237,14 @@ class EndpointQuestions(Augmenter):
                 counts["output_tokens"] += completion.output_tokens
                 question = find_question(completion.text)
                 counts["no_question"] += question is None
-                counts["repeated"] += question in found
+                counts["repeated"] += question in answer_of
                 if question is not None:
-                    found.setdefault(question, answer)
-            made += [
+                    answer_of.setdefault(question, answer)
+            rows += [
                 QuestionRow(task, uid, number, question, text, self.name, source, None, None, answer)
-                for number, (question, answer) in enumerate(found.items(), 1)
+                for number, (question, answer) in enumerate(answer_of.items(), 1)
             ]
-        return Copies(question_table(made), 0, 0, 0, counts)
+        return Copies(question_table(rows), 0, 0, 0, counts)
 
     def missing(self, paragraphs: Iterable[Paragraph]) -> Iterator[tuple[str, str, str | None]]:
         """The requests that were not answered before: name, text and answer."""
@@ -261,8 +262,8 @@ class EndpointQuestions(Augmenter):
         new = not self.log.answers
         for number, (name, text, answer) in enumerate(self.missing(paragraphs), 1):
             try:
-                found = self.client.complete(self.asked.body(name, text, answer))
-                self.log.answers[name] = self.first[name] = found
+                completion = self.client.complete(self.endpoint_prompt.body(name, text, answer))
+                self.log.answers[name] = self.first[name] = completion
                 return
             except RequestFailed as error:
                 if not new:
@@ -273,6 +274,6 @@ class EndpointQuestions(Augmenter):
     def estimate(self, paragraphs: Iterable[Paragraph], prices: Prices) -> CostEstimate:
         """What it will cost to ask about some paragraphs."""
         missing = self.missing(paragraphs)
-        sizes = [len(self.asked.prompt(text, answer).encode()) for _, text, answer in missing]
-        before = sum(map(len, self.answers.values())) - len(sizes)
-        return CostEstimate.of(sum(sizes), len(sizes), before, self.asked.max_output, prices)
+        sizes = [len(self.endpoint_prompt.prompt(text, answer).encode()) for _, text, answer in missing]
+        n_answered = sum(map(len, self.answers.values())) - len(sizes)
+        return CostEstimate.of(sum(sizes), len(sizes), n_answered, self.endpoint_prompt.max_output, prices)

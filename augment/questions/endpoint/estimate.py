@@ -52,9 +52,9 @@ class CostEstimate:
     def of(prompt_bytes: int, requests: int, answered: int, limit: int, prices: Prices) -> CostEstimate:
         """The estimate for some requests; `limit`: of output tokens."""
         read = prompt_bytes // _BYTES_PER_TOKEN + requests * _AROUND
-        written, most = requests * min(_QUESTION, limit), requests * limit
-        costs = prices.cost(read, written), prices.cost(read, most)
-        return CostEstimate(requests, answered, read, written, most, *costs)
+        written, most_written = requests * min(_QUESTION, limit), requests * limit
+        costs = prices.cost(read, written), prices.cost(read, most_written)
+        return CostEstimate(requests, answered, read, written, most_written, *costs)
 
     def to_json(self) -> dict[str, int | float | None]:
         """The estimate by name."""
@@ -81,7 +81,7 @@ def spent(counts: Mapping[str, int], prices: Prices) -> str:
         (counts["no_question"], "without a question"),
         (counts["repeated"], "with a question that the paragraph has already"),
     ]
-    parts = [f"{number:,} {what}" for number, what in without if number]
+    parts = [f"{number:,} {outcome}" for number, outcome in without if number]
     parts += [f"{counts['failed']:,} more failed"] if counts["failed"] else []
     used = f"{read:,} input and {written:,} output tokens" if read or written else "tokens were not reported"
     return (

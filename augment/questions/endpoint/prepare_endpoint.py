@@ -18,7 +18,7 @@ from tasks.errors import UserError, brief
 if TYPE_CHECKING:
     from augment.questions.generation.config import GenerationConfig
 
-_OURS = ("model", "messages", "stream", "n")  # fields of a request that `extra_body` may not change
+_RESERVED = ("model", "messages", "stream", "n")  # fields of a request that `extra_body` may not change
 _LIMITS = {  # option -> (least, most)
     "per_paragraph": (1, 100),
     "concurrency": (1, 256),
@@ -48,7 +48,7 @@ def read_options(config: GenerationConfig) -> tuple[EndpointPrompt, Client]:
             f"`model={config.model[:200]}` does not say which model of the server to ask",
             hint="`endpoint_model=NAME`; most servers list their models at /v1/models",
         )
-    asked = EndpointPrompt(
+    prompt = EndpointPrompt(
         config.endpoint_model,
         read_template(config.prompt_template),
         config.per_paragraph,
@@ -60,15 +60,15 @@ def read_options(config: GenerationConfig) -> tuple[EndpointPrompt, Client]:
         config.seed,
         _extra(config.extra_body),
     )
-    if not (asked.names_answers or asked.sample) and asked.count > 1:
+    if not (prompt.names_answers or prompt.sample) and prompt.count > 1:
         raise UserError(
-            f"the prompt would be the same for all {asked.count} questions about a paragraph",
+            f"the prompt would be the same for all {prompt.count} questions about a paragraph",
             hint="use `sample=True`, or a template with {answer}",
         )
-    if asked.names_answers and config.spacy:
+    if prompt.names_answers and config.spacy:
         load_spacy(config.spacy)
     address = Address.parse(config.model, config.api_key_env)
-    return asked, Client(address, config.timeout, config.retries, config.requests_per_minute)
+    return prompt, Client(address, config.timeout, config.retries, config.requests_per_minute)
 
 
 def _extra(extra: Any) -> Mapping[str, Any]:
@@ -81,14 +81,14 @@ def _extra(extra: Any) -> Mapping[str, Any]:
         raise UserError(
             f"`extra_body={brief(extra)}` is not valid", expected="a JSON object, such as '{\"top_k\": 20}'"
         )
-    if wrong := [key for key in _OURS if key in (extra or {})]:
+    if wrong := [key for key in _RESERVED if key in (extra or {})]:
         raise UserError(f"`extra_body` has the field {wrong[0]!r}, which mtkd sets itself")
     return extra or {}
 
 
 def endpoint_questions(
     config: GenerationConfig,
-    asked: EndpointPrompt,
+    prompt: EndpointPrompt,
     client: Client,
     paragraphs: list[Paragraph],
     counts: Counts,
@@ -96,11 +96,11 @@ def endpoint_questions(
 ) -> EndpointQuestions:
     """The augmenter for some paragraphs."""
     return EndpointQuestions(
-        asked,
+        prompt,
         client,
         log,
         config.concurrency,
-        {paragraph.uid: asked.answers(paragraph.text) for paragraph in paragraphs},
+        {paragraph.uid: prompt.answers(paragraph.text) for paragraph in paragraphs},
         str(config.words or "any"),
         counts.sentence(),
     )

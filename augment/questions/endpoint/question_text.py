@@ -66,18 +66,18 @@ def read_template(file: str | None) -> str:
             expected=expected,
             hint="write other braces twice: {{ }}",
         ) from error
-    found = {
+    placeholders = {
         name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
         for _, name, form, conversion in parts
         if name is not None
     }
-    if wrong := sorted(found - set(_PLACEHOLDERS)):
+    if wrong := sorted(placeholders - set(_PLACEHOLDERS)):
         raise UserError(
             f"the prompt template {file} has the placeholder {{{wrong[0][:50]}}}",
             expected=expected,
             hint="write other braces twice: {{ }}",
         )
-    if "context" not in found or len(template) > _LONGEST_TEMPLATE:
-        problem = "has no {context}" if "context" not in found else "is too long"
+    if "context" not in placeholders or len(template) > _LONGEST_TEMPLATE:
+        problem = "has no {context}" if "context" not in placeholders else "is too long"
         raise UserError(f"the prompt template {file} {problem}", expected=expected)
     return template

@@ -150,7 +150,7 @@ def filter_corpus(
     with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks):
         missing = output.missing(recorded_shards(out))
         advance(total_size(output.shards) - total_size(missing))
-        made = output.write(
+        written = output.write(
             missing,
             setup=partial(_filterer, opened, job.settings, checked.highest),
             inputs=inputs,
@@ -165,7 +165,7 @@ def filter_corpus(
             if tally.rows == 0:
                 remove_output(out, CORPUS_KIND)
             elif missing or not (out / MANIFEST).is_file():
-                _finish(job, manifest, answerer, output, made, tallies)
+                _finish(job, manifest, answerer, output, written, tallies)
         ranks.wait()
     if tally.rows == 0:
         raise _nothing_left(tally)
@@ -246,7 +246,7 @@ def _finish(
     source: CorpusManifest,
     answerer: Answerer,
     output: ShardedOutput,
-    made: Mapping[str, ShardEntry],
+    written: Mapping[str, ShardEntry],
     tallies: Mapping[str, Tally],
 ) -> None:
     """Write the card, the report and the manifest."""
@@ -264,7 +264,7 @@ def _finish(
         data=source.data,
         key=output.key,
         tasks=tuple(_task(task, by_task[task.name]) for task in source.tasks),
-        shards=output.entries(made),
+        shards=output.entries(written),
         kind="questions",
     )
     write_text(out / "README.md", filter_card(manifest, total, _ABOUT, labels=job.settings.labels))
@@ -279,7 +279,7 @@ def _task(task: CorpusTask, tally: Tally) -> CorpusTask:
 
 def _nothing_left(tally: Tally) -> UserError:
     """The error for a corpus in which no question was kept."""
-    counts = "\n".join(f"  {count:>9}  {what}" for what, count, _ in tally.lines() if count != "0")
+    counts = "\n".join(f"  {count:>9}  {outcome}" for outcome, count, _ in tally.lines() if count != "0")
     return UserError(
         f"no question was kept:\n{counts}",
         hint="inspect the questions; to keep more, try `any_form=True`, `round_trip=False`, a lower "

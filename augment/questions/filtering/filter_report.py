@@ -120,7 +120,7 @@ class Tally:
         refused = [(f"rejected: {refusal}", self.refused[refusal], 0) for refusal in Refusal]
         entries = [("read", self.read, 0), *dropped, ("kept", self.kept, read), *made, *refused]
         entries.append(("written", self.rows, 0))
-        return [(what, f"{count:,}", f"{count / of:.1%}" if of else "-") for what, count, of in entries]
+        return [(outcome, f"{count:,}", f"{count / of:.1%}" if of else "-") for outcome, count, of in entries]
 
 
 def filter_card(manifest: CorpusManifest, tally: Tally, about: str, *, labels: bool) -> str:

@@ -94,25 +94,25 @@ def filter_shard(
         stride: at least the highest question number (`copy`) of any paragraph.
         advance: called with the number of questions just decided.
     """
-    found = [
+    reasons = [
         verdict or _copied(question, settings) for question, verdict in zip(questions, verdicts, strict=True)
     ]
-    advance(sum(reason is not None for reason in found))
-    answers = _answer(questions, found, settings, answerer, advance)
+    advance(sum(reason is not None for reason in reasons))
+    answers = _answer(questions, reasons, settings, answerer, advance)
     if settings.round_trip:
-        _round_trip(questions, found, answers, settings, answerer)
+        _round_trip(questions, reasons, answers, settings, answerer)
     kept = [
-        Answered(question, answers[place])
-        for place, (question, reason) in enumerate(zip(questions, found, strict=True))
+        Answered(question, answers[index])
+        for index, (question, reason) in enumerate(zip(questions, reasons, strict=True))
         if reason is None
     ]
-    wanted = round(len(kept) * settings.unanswerable / (1 - settings.unanswerable))
-    how = unanswerable.Settings(settings.seed, settings.min_confidence, stride)
-    made = unanswerable.make(kept, Paragraphs.of(questions), wanted, how, answerer)
+    n_unanswerable = round(len(kept) * settings.unanswerable / (1 - settings.unanswerable))
+    options = unanswerable.Settings(settings.seed, settings.min_confidence, stride)
+    made = unanswerable.make(kept, Paragraphs.of(questions), n_unanswerable, options, answerer)
     tally = Tally(
         read=len(questions),
         kept=len(kept),
-        dropped=Counter(reason for reason in found if reason is not None),
+        dropped=Counter(reason for reason in reasons if reason is not None),
         made=Counter(unanswerable.Way(row.method) for row in made.rows),
         refused=made.refused,
     )
@@ -126,67 +126,74 @@ def _copied(question: QuestionRow, settings: FilterSettings) -> Reason | None:
 
 def _answer(
     questions: Sequence[QuestionRow],
-    found: list[Reason | None],
+    reasons: list[Reason | None],
     settings: FilterSettings,
     answerer: Answerer,
     advance: Callable[[int], None],
 ) -> dict[int, Answer]:
-    """The teacher's answers by question index; unanswered questions are marked in `found`."""
-    places = [place for place, reason in enumerate(found) if reason is None]
-    asked = [questions[place] for place in places]
+    """The teacher's answers by question index; unanswered questions are marked in `reasons`."""
+    indices = [index for index, reason in enumerate(reasons) if reason is None]
+    remaining_questions = [questions[index] for index in indices]
     answers: dict[int, Answer] = {}
-    replies = checked_answers(answerer, [one.text for one in asked], [one.context for one in asked])
-    for place, answer in zip(places, replies, strict=True):
-        answers[place] = answer
+    replies = checked_answers(
+        answerer,
+        [question.text for question in remaining_questions],
+        [question.context for question in remaining_questions],
+    )
+    for index, answer in zip(indices, replies, strict=True):
+        answers[index] = answer
         advance(1)
         if not answer.found(settings.min_confidence):
-            found[place] = Reason.NO_ANSWER
+            reasons[index] = Reason.NO_ANSWER
     return answers
 
 
 def _round_trip(
     questions: Sequence[QuestionRow],
-    found: list[Reason | None],
+    reasons: list[Reason | None],
     answers: dict[int, Answer],
     settings: FilterSettings,
     answerer: Answerer,
 ) -> None:
-    """Mark questions in `found` whose answer does not agree with a second one.
+    """Mark questions in `reasons` whose answer does not agree with a second one.
 
     The second answer is the one that the question was generated for. If that is unknown, it is the teacher's
     answer given only the sentence of the first answer and its neighbours.
     """
     again: list[int] = []
-    for place, question in enumerate(questions):
-        if found[place] is not None:
+    for index, question in enumerate(questions):
+        if reasons[index] is not None:
             continue
         made_from = question.answer if question.asked_for is None else question.asked_for
         if made_from is None:
-            again.append(place)
-        elif token_f1(answers[place].text, [made_from]) < settings.min_overlap:
-            found[place] = Reason.ROUND_TRIP
+            again.append(index)
+        elif token_f1(answers[index].text, [made_from]) < settings.min_overlap:
+            reasons[index] = Reason.ROUND_TRIP
     cuts = {
-        place: around(questions[place].context, answers[place].start, answers[place].stop, 1)
-        for place in again
+        index: around(questions[index].context, answers[index].start, answers[index].stop, 1)
+        for index in again
     }
-    again = [place for place in again if cuts[place] != questions[place].context]
+    again = [index for index in again if cuts[index] != questions[index].context]
     replies = checked_answers(
-        answerer, [questions[place].text for place in again], [cuts[place] for place in again]
+        answerer, [questions[index].text for index in again], [cuts[index] for index in again]
     )
-    for place, answer in zip(again, replies, strict=True):
-        agrees = token_f1(answer.text, [answers[place].text]) >= settings.min_overlap
+    for index, answer in zip(again, replies, strict=True):
+        agrees = token_f1(answer.text, [answers[index].text]) >= settings.min_overlap
         if not (agrees and answer.found(settings.min_confidence)):
-            found[place] = Reason.ROUND_TRIP
+            reasons[index] = Reason.ROUND_TRIP
 
 
 def _in_order(kept: Sequence[Answered], made: Made, stride: int, *, labels: bool) -> list[QuestionRow]:
     """The rows in output order: each question, followed by the unanswerable rows made from it."""
-    place = {one.question.uid: number for number, one in enumerate(kept)}
-    rows = [replace(one.question, answer=one.answer.text, start=one.answer.start) for one in kept]
+    position = {answered.question.uid: number for number, answered in enumerate(kept)}
+    rows = [
+        replace(answered.question, answer=answered.answer.text, start=answered.answer.start)
+        for answered in kept
+    ]
 
     def order(row: QuestionRow) -> tuple[int, int]:
         attempt, copy = divmod(row.copy - 1, stride)
-        return place[f"{row.parent}#{copy + 1}"], attempt
+        return position[f"{row.parent}#{copy + 1}"], attempt
 
     rows = sorted([*rows, *made.rows], key=order)
     return rows if labels else [replace(row, answer=None, start=None) for row in rows]

@@ -60,8 +60,8 @@ def copied(question: Sequence[str], context: Sequence[str]) -> float:
     runs = _runs(question, size)
     if not runs:
         return 0.0
-    known = set(_runs(context, size))
-    return sum(run in known for run in runs) / len(runs)
+    context_runs = set(_runs(context, size))
+    return sum(run in context_runs for run in runs) / len(runs)
 
 
 def _runs(words: Sequence[str], size: int) -> list[tuple[str, ...]]:

@@ -98,22 +98,22 @@ class Settings:
 
 
 def make(
-    kept: Sequence[Answered], paragraphs: Paragraphs, wanted: int, settings: Settings, answerer: Answerer
+    kept: Sequence[Answered], paragraphs: Paragraphs, count: int, settings: Settings, answerer: Answerer
 ) -> Made:
-    """Make up to `wanted` unanswerable rows, each checked by the teacher.
+    """Make up to `count` unanswerable rows, each checked by the teacher.
 
     The questions are used in random order. Each is paired at random with another paragraph, or with its own
     paragraph without the answer's sentence; once all questions were tried, further contexts are tried.
     """
     made = Made()
-    order = sorted(kept, key=lambda one: draw_number(settings.seed, "order", one.question.uid))
+    order = sorted(kept, key=lambda answered: draw_number(settings.seed, "order", answered.question.uid))
     candidates = _candidates(order, paragraphs, settings, made.refused)
-    while len(made.rows) < wanted and (batch := list(islice(candidates, _BATCH))):
+    while len(made.rows) < count and (batch := list(islice(candidates, _BATCH))):
         answers = checked_answers(answerer, [row.text for row in batch], [row.context for row in batch])
         for row, answer in zip(batch, answers, strict=True):
             if not answer.refused(settings.least):
                 made.refused[Refusal.ANSWERED] += 1
-            elif len(made.rows) < wanted:
+            elif len(made.rows) < count:
                 made.rows.append(row)
     return made
 
@@ -122,27 +122,29 @@ def _candidates(
     order: Sequence[Answered], paragraphs: Paragraphs, settings: Settings, refused: Counter[Refusal]
 ) -> Iterator[QuestionRow]:
     """Yield questions with contexts that may not answer them, in rounds over all questions."""
-    tried = {(one.question.uid, one.question.context) for one in order}
+    tried = {(answered.question.uid, answered.question.context) for answered in order}
     for attempt in range(1, TRIES + 1):
-        for one in order:
-            way, context = _propose(one, paragraphs, attempt, settings.seed)
-            if not context or (one.question.uid, context) in tried:
+        for answered in order:
+            way, context = _propose(answered, paragraphs, attempt, settings.seed)
+            if not context or (answered.question.uid, context) in tried:
                 continue
-            tried.add((one.question.uid, context))
-            if _holds(context, one.answer.text):
+            tried.add((answered.question.uid, context))
+            if _holds(context, answered.answer.text):
                 refused[Refusal.HELD] += 1
                 continue
-            copy = one.question.copy + attempt * settings.stride
-            yield replace(one.question, copy=copy, context=context, method=way, answer="", start=-1)
+            copy = answered.question.copy + attempt * settings.stride
+            yield replace(answered.question, copy=copy, context=context, method=way, answer="", start=-1)
 
 
-def _propose(one: Answered, paragraphs: Paragraphs, attempt: int, seed: int) -> tuple[Way, str]:
+def _propose(answered: Answered, paragraphs: Paragraphs, attempt: int, seed: int) -> tuple[Way, str]:
     """The context for one attempt: the first two attempts use both ways, later ones other paragraphs."""
-    removing = (draw_number(seed, "way", one.question.uid) + attempt) % 2 and attempt <= 2
-    if removing and (context := without(one.question.context, one.answer.start, one.answer.stop)):
+    removing = (draw_number(seed, "way", answered.question.uid) + attempt) % 2 and attempt <= 2
+    if removing and (
+        context := without(answered.question.context, answered.answer.start, answered.answer.stop)
+    ):
         return Way.REMOVED, context
-    number = draw_number(seed, "other", one.question.uid, attempt)
-    return Way.OTHER, paragraphs.other(one.question, number)
+    number = draw_number(seed, "other", answered.question.uid, attempt)
+    return Way.OTHER, paragraphs.other(answered.question, number)
 
 
 def _holds(context: str, answer: str) -> bool:

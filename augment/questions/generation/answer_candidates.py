@@ -33,7 +33,7 @@ def by_rule(text: str) -> list[Candidate]:
     Words that are capitalised only because they begin a sentence are skipped.
     """
     words = set(re.findall(r"\w+", text))
-    found = []
+    candidates = []
     for match in _SPAN.finditer(text):
         span, start = match.group(), match.start()
         if start == 0 or text[:start].rstrip()[-1:] in (".", "!", "?", '"', "“"):
@@ -43,9 +43,11 @@ def by_rule(text: str) -> list[Candidate]:
                 span = rest.removeprefix("the ")
                 start = match.end() - len(span)
         if span and not _SHORTENED.fullmatch(span):
-            found.append(Candidate(span, start))
-    wanted = _LOWER if _LOWER.search(text) else _WORD
-    return _each_once(found) or _each_once([Candidate(m.group(), m.start()) for m in wanted.finditer(text)])
+            candidates.append(Candidate(span, start))
+    pattern = _LOWER if _LOWER.search(text) else _WORD
+    return _each_once(candidates) or _each_once(
+        [Candidate(m.group(), m.start()) for m in pattern.finditer(text)]
+    )
 
 
 def by_spacy(text: str, name: str) -> list[Candidate]:
@@ -54,11 +56,11 @@ def by_spacy(text: str, name: str) -> list[Candidate]:
     return _each_once([entity for entity in entities if entity.text.strip()]) or by_rule(text)
 
 
-def _each_once(found: list[Candidate]) -> list[Candidate]:
-    first: dict[str, Candidate] = {}
-    for one in found:
-        first.setdefault(one.text, one)
-    return list(first.values())
+def _each_once(candidates: list[Candidate]) -> list[Candidate]:
+    by_text: dict[str, Candidate] = {}
+    for candidate in candidates:
+        by_text.setdefault(candidate.text, candidate)
+    return list(by_text.values())
 
 
 @functools.lru_cache(maxsize=1)
@@ -85,8 +87,8 @@ def load_spacy(name: str) -> Any:
         ) from error
 
 
-def spread_over_text(found: list[Candidate], count: int) -> list[Candidate]:
+def spread_over_text(candidates: list[Candidate], count: int) -> list[Candidate]:
     """Select `count` candidates spread over the paragraph, or all if there are no more than that."""
-    if len(found) <= count:
-        return found
-    return [found[(2 * place + 1) * len(found) // (2 * count)] for place in range(count)]
+    if len(candidates) <= count:
+        return candidates
+    return [candidates[(2 * part + 1) * len(candidates) // (2 * count)] for part in range(count)]

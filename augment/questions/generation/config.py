@@ -23,7 +23,7 @@ from augment.questions.generation.paragraphs import (
     open_paragraphs,
     select_paragraphs,
 )
-from augment.questions.rules.generate import ask, is_english
+from augment.questions.rules.generate import generate_rule_questions, is_english
 from augment.questions.rules.rule_augmenter import RULES, RuleQuestions, load_entities
 from tasks.corpus_reader import MANIFEST, CorpusManifest
 from tasks.errors import UserError, counted, unknown
@@ -145,15 +145,17 @@ def prepare_generation(
     """
     _check(config)
     stream = open_paragraphs(config.text, config.text_column, config.title_column, config.split)
-    method: Augmenter
+    augmenter: Augmenter
     endpoint: EndpointQuestions | None = None
     close = _nothing
     if config.model == RULES:
         _refuse(config, f"{_OF_T5} {_OF_MODELS} {_OF_ENDPOINTS}", "`model=rules`")
         entities = load_entities(config.spacy) if config.spacy else None
         paragraphs, counts = _english(*_sampled(*select_paragraphs(stream, config.words), config.limit))
-        method = RuleQuestions(config.spacy, str(config.words or "any"), counts.sentence())
-        if paragraphs and not any(ask(paragraph.text, 1, entities) for paragraph in paragraphs):
+        augmenter = RuleQuestions(config.spacy, str(config.words or "any"), counts.sentence())
+        if paragraphs and not any(
+            generate_rule_questions(paragraph.text, 1, entities) for paragraph in paragraphs
+        ):
             raise UserError(
                 f"the rules cannot generate any question from {config.text} "
                 f"({counted(len(paragraphs), 'paragraph')})",
@@ -164,21 +166,21 @@ def prepare_generation(
         from augment.questions.endpoint.prepare_endpoint import endpoint_questions, read_options
 
         _refuse(config, _OF_T5, "an endpoint")
-        asked, client = read_options(config)
+        prompt, client = read_options(config)
         close = client.close
         paragraphs, counts = _sampled(*select_paragraphs(stream, config.words), config.limit)
         log = AnswerLog(out / ANSWERS, ignore=overwrite)
-        method = endpoint = endpoint_questions(config, asked, client, paragraphs, counts, log)
+        augmenter = endpoint = endpoint_questions(config, prompt, client, paragraphs, counts, log)
     else:
         _refuse(config, _OF_ENDPOINTS, "a T5")
-        from augment.questions.generation.prepare_t5 import T5Method
+        from augment.questions.generation.prepare_t5 import PreparedT5
 
-        t5 = T5Method.load(config)
+        t5 = PreparedT5.load(config)
         paragraphs, counts = t5.usable(*_sampled(*select_paragraphs(stream, config.words), config.limit))
-        method = t5.augmenter(counts, device)
+        augmenter = t5.augmenter(counts, device)
     if not paragraphs:
         raise UserError(f"no paragraph of {config.text} can be used: {counts.sentence()}")
-    job = CorpusJob(method, {task: config.per_paragraph}, config.text, version, command, config.shard_rows)
+    job = CorpusJob(augmenter, {task: config.per_paragraph}, config.text, version, command, config.shard_rows)
     rows = {task: as_rows(task, paragraphs)}
     estimate, first = None, _nothing
     if endpoint and (overwrite or not (out / MANIFEST).is_file()):
@@ -202,9 +204,9 @@ def _refuse(config: GenerationConfig, options: str, model: str) -> None:
 
 def _english(paragraphs: list[Paragraph], counts: Counts) -> tuple[list[Paragraph], Counts]:
     """Drop paragraphs in other languages than English."""
-    kept = [paragraph for paragraph in paragraphs if is_english(paragraph.text)]
-    left_out = len(paragraphs) - len(kept)
-    return kept, dataclasses.replace(counts, not_english=left_out, kept=len(kept))
+    english = [paragraph for paragraph in paragraphs if is_english(paragraph.text)]
+    left_out = len(paragraphs) - len(english)
+    return english, dataclasses.replace(counts, not_english=left_out, kept=len(english))
 
 
 def _sampled(
@@ -235,13 +237,13 @@ def _samples(out: Path, manifest: CorpusManifest, count: int) -> Iterator[Sample
     shards = [shard for shard in manifest.shards if shard.rows][::step][:count]
     for shard in shards:
         rows = pq.read_table(out / shard.file, columns=["text", "text_pair", "source"]).to_pylist()
-        each = -(-count // len(shards))
-        for row in rows[:: max(1, len(rows) // each)][:each]:
+        per_shard = -(-count // len(shards))
+        for row in rows[:: max(1, len(rows) // per_shard)][:per_shard]:
             yield SampleQuestion(row["source"][:30], row["text_pair"][:60] + "...", row["text"])
 
 
 def silent_paragraphs(out: Path, manifest: CorpusManifest) -> int:
     """How many paragraphs no question was made from."""
     shards = [out / shard.file for shard in manifest.shards if shard.rows]
-    asked = sum(len(pq.read_table(path, columns=["parent"])["parent"].unique()) for path in shards)
-    return manifest.tasks[0].source_rows - asked
+    with_questions = sum(len(pq.read_table(path, columns=["parent"])["parent"].unique()) for path in shards)
+    return manifest.tasks[0].source_rows - with_questions

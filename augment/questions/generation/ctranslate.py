@@ -33,8 +33,8 @@ def convert(generator: Generator) -> Path:
 
     It is kept in the generator's directory, or in the cache for a model from the hub.
     """
-    place = Path(generator.name)
-    parent = place if place.is_dir() else cache_directory()
+    directory = Path(generator.name)
+    parent = directory if directory.is_dir() else cache_directory()
     target = parent / f"ctranslate2-int8-{digest_generator(generator)[:16]}"
     if not (target / _WEIGHTS).is_file():
         with locked(target, wait=True):
@@ -74,6 +74,8 @@ def open_engine(generator: Generator) -> Any:
             max_input_length=0,
             max_batch_size=_BATCH,
         )
-        return [[tokenizer.convert_tokens_to_ids(one) for one in result.hypotheses] for result in results]
+        return [
+            [tokenizer.convert_tokens_to_ids(tokens) for tokens in result.hypotheses] for result in results
+        ]
 
     return decode

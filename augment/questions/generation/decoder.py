@@ -73,10 +73,15 @@ class Decoder:
         real = torch.arange(int(lengths.max()), device=self.device) < lengths[:, None]
         if self.device.type == "cpu":  # one at a time: there is no padding, and the data fit in the cache
             encode = self.model.encoder
-            read = {one: encode(torch.tensor([one])).last_hidden_state[0] for one in dict.fromkeys(ids)}
-            encoded = pad_sequence([read[one] for one in ids], batch_first=True)
+            read = {
+                prompt_ids: encode(torch.tensor([prompt_ids])).last_hidden_state[0]
+                for prompt_ids in dict.fromkeys(ids)
+            }
+            encoded = pad_sequence([read[prompt_ids] for prompt_ids in ids], batch_first=True)
         else:
-            padded = pad_sequence([torch.tensor(one) for one in ids], batch_first=True).to(self.device)
+            padded = pad_sequence([torch.tensor(prompt_ids) for prompt_ids in ids], batch_first=True).to(
+                self.device
+            )
             encoded = self.model.encoder(input_ids=padded, attention_mask=real.long()).last_hidden_state
         hidden = torch.zeros_like(encoded[:, :, 0]).masked_fill(~real, -torch.inf)[:, None]
         shape = (len(prompts) * rows, self.config.num_heads, steps, self.config.d_kv)
@@ -115,14 +120,14 @@ class _Layer:
     """The weights of one layer, arranged for `Decoder.step`; M stands for the B * K rows."""
 
     def __init__(self, block):
-        own, cross = block.layer[0], block.layer[1]
-        self.attention, self.feed_forward = own.SelfAttention, block.layer[-1]
-        self.own_norm, self.cross_norm = own.layer_norm, cross.layer_norm
+        self_attention, cross_attention = block.layer[0], block.layer[1]
+        self.attention, self.feed_forward = self_attention.SelfAttention, block.layer[-1]
+        self.own_norm, self.cross_norm = self_attention.layer_norm, cross_attention.layer_norm
         self.has_bias = self.attention.has_relative_attention_bias
         attention = self.attention
         self.qkv = torch.cat([attention.q.weight, attention.k.weight, attention.v.weight])
         self.own_out = attention.o.weight
-        attention = cross.EncDecAttention
+        attention = cross_attention.EncDecAttention
         heads, size = attention.n_heads, attention.key_value_proj_dim
         self.heads = heads
         self.query, self.cross_out = attention.q.weight, attention.o.weight

@@ -73,23 +73,23 @@ def decode(decoder: Decoder, prompts: list[Prompt], strategy: Strategy, batch: i
     for start in range(0, len(order), batch):
         part = order[start : start + batch]
         several = part if len(part) > 1 else part * 2
-        found = search(decoder, [prompts[number] for number in several], strategy)[: len(part)]
-        for number, one in zip(part, found, strict=True):
-            if one.margin < CLOSE and len(part) > 1:
-                one = search(decoder, [prompts[number]] * 2, strategy)[0]
-            done[number] = one.questions
+        results = search(decoder, [prompts[number] for number in several], strategy)[: len(part)]
+        for number, result in zip(part, results, strict=True):
+            if result.margin < CLOSE and len(part) > 1:
+                result = search(decoder, [prompts[number]] * 2, strategy)[0]
+            done[number] = result.questions
     return done
 
 
 @dataclass(frozen=True)
-class _Found:
+class _DecodedPrompt:
     """The questions of a prompt, and the smallest margin by which a token or beam was chosen."""
 
     questions: list[list[int]]
     margin: float
 
 
-def _line(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[_Found]:
+def _line(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[_DecodedPrompt]:
     """Decode one question per prompt; finished rows are dropped while at least two others continue."""
     choose = _sampler(strategy) if strategy.sample else _greedy
     stops, count = _stops(decoder), len(prompts)
@@ -104,15 +104,15 @@ def _line(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[_
         chosen = tokens.tolist()
         ended[rows] |= [token in stops for token in chosen]
         going = np.flatnonzero(~ended[rows]).tolist()
-        for place in going:
-            questions[rows[place]].append(chosen[place])
+        for index in going:
+            questions[rows[index]].append(chosen[index])
         if not going:
             break
         if 1 < len(going) < len(chosen):
-            places = torch.tensor(going, device=decoder.device)
-            state.keep(places, places)
-            tokens, rows = tokens[places], rows[going]
-    return [_Found([question], float(m)) for question, m in zip(questions, margins, strict=True)]
+            continuing = torch.tensor(going, device=decoder.device)
+            state.keep(continuing, continuing)
+            tokens, rows = tokens[continuing], rows[going]
+    return [_DecodedPrompt([question], float(m)) for question, m in zip(questions, margins, strict=True)]
 
 
 Choose = Callable[[Tensor, np.ndarray, int], tuple[Tensor, Tensor]]
@@ -138,10 +138,10 @@ def _sampler(strategy: Strategy) -> Choose:
             noisy.masked_fill(~_nucleus(shares, before, strategy.top_p + slack), -torch.inf).topk(2)
             for slack in (0.0, -CLOSE / 10, CLOSE / 10)
         ]
-        places = [winner.indices[:, 0] for winner in winners]
+        choices = [winner.indices[:, 0] for winner in winners]
         lead = winners[2].values[:, 0] - winners[2].values[:, 1]
-        same = (places[0] == places[1]) & (places[0] == places[2])
-        tokens = top.indices.gather(1, places[0][:, None])[:, 0]
+        same = (choices[0] == choices[1]) & (choices[0] == choices[2])
+        tokens = top.indices.gather(1, choices[0][:, None])[:, 0]
         return tokens, torch.where(same, lead, 0.0)
 
     return choose
@@ -163,7 +163,7 @@ def _gumbel(streams: np.ndarray, step: int, tokens: Tensor) -> Tensor:
     return torch.from_numpy(-np.log(-np.log(uniform))).to(tokens.device, torch.float32)
 
 
-def _beams(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[_Found]:
+def _beams(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[_DecodedPrompt]:
     """Beam search for the questions with the highest mean log-probability per token.
 
     Of the 2K most likely continuations of a prompt, the finished ones are set aside and the best K others are
@@ -184,28 +184,28 @@ def _beams(decoder: Decoder, prompts: list[Prompt], strategy: Strategy) -> list[
         from_row, token = best.indices // logs.shape[2], best.indices % logs.shape[2]
         ended = torch.isin(token, ends)
         ended[:, -1] = True
-        kept = torch.argsort(ended.long(), stable=True, dim=1)[:, : width + 1]
-        scores = best.values.gather(1, kept[:, :width])
-        lead = scores[:, -1] - best.values.gather(1, kept)[:, -1]
-        for place, one in enumerate(hypotheses):
-            if one.settled:
+        beams = torch.argsort(ended.long(), stable=True, dim=1)[:, : width + 1]
+        scores = best.values.gather(1, beams[:, :width])
+        lead = scores[:, -1] - best.values.gather(1, beams)[:, -1]
+        for index, hypothesis in enumerate(hypotheses):
+            if hypothesis.settled:
                 continue
-            one.margin = min(one.margin, float(lead[place]))
-            rows, names = from_row[place].tolist(), token[place].tolist()
+            hypothesis.margin = min(hypothesis.margin, float(lead[index]))
+            rows, names = from_row[index].tolist(), token[index].tolist()
             for rank in range(width):
                 if names[rank] in stops:
-                    one.add(texts[place][rows[rank]], float(best.values[place, rank]), step)
-            texts[place] = [texts[place][rows[k]] + [names[k]] for k in kept[place, :width].tolist()]
-            one.settle(float(scores[place, 0]) / step)
-        if all(one.settled for one in hypotheses):
+                    hypothesis.add(texts[index][rows[rank]], float(best.values[index, rank]), step)
+            texts[index] = [texts[index][rows[k]] + [names[k]] for k in beams[index, :width].tolist()]
+            hypothesis.settle(float(scores[index, 0]) / step)
+        if all(hypothesis.settled for hypothesis in hypotheses):
             break
         base = torch.arange(count, device=decoder.device)[:, None] * width
-        state.reorder((base + from_row.gather(1, kept[:, :width])).flatten())
-        tokens = token.gather(1, kept[:, :width]).flatten()
-    for place, one in enumerate(hypotheses):
-        for row, text in enumerate(texts[place] if not one.settled else []):
-            one.add(text, float(scores[place, row]), len(text))
-    return [one.found() for one in hypotheses]
+        state.reorder((base + from_row.gather(1, beams[:, :width])).flatten())
+        tokens = token.gather(1, beams[:, :width]).flatten()
+    for index, hypothesis in enumerate(hypotheses):
+        for row, text in enumerate(texts[index] if not hypothesis.settled else []):
+            hypothesis.add(text, float(scores[index, row]), len(text))
+    return [hypothesis.result() for hypothesis in hypotheses]
 
 
 class _Hypotheses:
@@ -226,10 +226,10 @@ class _Hypotheses:
             self.settled = lead >= 0
             self.margin = min(self.margin, abs(lead))
 
-    def found(self) -> _Found:
+    def result(self) -> _DecodedPrompt:
         means = [mean for mean, _ in self.done[: self.width + 1]]
         leads = [above - below for above, below in itertools.pairwise(means)]
-        return _Found([text for _, text in self.done[: self.width]], min([self.margin, *leads]))
+        return _DecodedPrompt([text for _, text in self.done[: self.width]], min([self.margin, *leads]))
 
 
 def _stops(decoder: Decoder) -> set[int]:

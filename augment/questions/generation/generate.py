@@ -43,17 +43,17 @@ def readable(tokenizer: Any, texts: list[str], reading: Reading) -> list[str | N
     """
     room = reading.max_input - 1 - (_ANSWER_ROOM if reading.format.asks_for_an_answer else 0)
     result: list[str | None] = list(texts)
-    long = [place for place, text in enumerate(texts) if len(text.encode()) > room]
-    counted = _lengths(tokenizer, [texts[place] for place in long])
-    for place, length in zip(long, counted, strict=True):
+    long = [index for index, text in enumerate(texts) if len(text.encode()) > room]
+    counted = _lengths(tokenizer, [texts[index] for index in long])
+    for index, length in zip(long, counted, strict=True):
         if length > room:
-            parts = sentences(texts[place])
+            parts = sentences(texts[index])
             sizes = _lengths(tokenizer, parts)
             if reading.format.sentence and max(sizes) <= room:
                 continue
             reached = sizes if reading.format.sentence else itertools.accumulate(sizes)
             fitting = [part for part, size in zip(parts, reached, strict=True) if size <= room]
-            result[place] = " ".join(fitting) or None
+            result[index] = " ".join(fitting) or None
     return result
 
 
@@ -87,7 +87,7 @@ def generate_questions(
 
     The questions about a context depend only on the model, the settings, its uid and its text.
     """
-    form, found = asking.reading.format, [list[GeneratedQuestion]() for _ in contexts]
+    form, questions = asking.reading.format, [list[GeneratedQuestion]() for _ in contexts]
     shown = readable(tokenizer, contexts, asking.reading)
     requests = [
         request
@@ -97,19 +97,19 @@ def generate_questions(
     ]
     strategy = asking.strategy
     for attempt in range(_ATTEMPTS if strategy.sample else 1):
-        ids = tokenizer([one.text for one in requests], verbose=False).input_ids if requests else []
+        ids = tokenizer([request.text for request in requests], verbose=False).input_ids if requests else []
         prompts = [
-            Prompt(tuple(one), stream_of(asking.seed, uids[request.row], request.number, attempt))
-            for one, request in zip(ids, requests, strict=True)
+            Prompt(tuple(tokens), stream_of(asking.seed, uids[request.row], request.number, attempt))
+            for tokens, request in zip(ids, requests, strict=True)
         ]
         texts = [tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in decode(prompts, strategy)]
         done = [False] * len(requests)
         for rank in range(max(map(len, texts), default=0)):  # the best of each prompt before any second
             for index, request in enumerate(requests):
                 text = texts[index][rank]
-                done[index] |= _add_question(found[request.row], text, request.answer, asking.count)
+                done[index] |= _add_question(questions[request.row], text, request.answer, asking.count)
         requests = [request for request, finished in zip(requests, done, strict=True) if not finished]
-    return found
+    return questions
 
 
 def _requests(row: int, context: str, form: Format, asking: QuestionOptions) -> list[_Request]:

@@ -88,7 +88,7 @@ class Counts:
             (self.too_long, "left out because no sentence fits the generator"),
             (self.not_english, "skipped because the rules work for English only"),
         ]
-        details = "; ".join(f"{count} {what}" for count, what in parts if count)
+        details = "; ".join(f"{count} {outcome}" for count, outcome in parts if count)
         start = f"{counted(self.read, 'paragraph')} read, {self.kept:,} kept"
         return f"{start}: {details}." if details else f"{start}."
 
@@ -101,14 +101,14 @@ def open_paragraphs(spec: str, column: str, title: str, split: str = "train") ->
     """
     if spec.startswith(HUB):
         return _of_hub(spec.removeprefix(HUB), column, title, split)
-    place = Path(spec).expanduser()
-    return _of_files(TextFiles.open(place, column), place, title)
+    path = Path(spec).expanduser()
+    return _of_files(TextFiles.open(path, column), path, title)
 
 
-def _of_files(files: TextFiles, place: Path, title: str) -> Iterator[Paragraph]:
-    names = {path: _stem(path, place) for path in files.paths}
+def _of_files(files: TextFiles, root: Path, title: str) -> Iterator[Paragraph]:
+    names = {path: _stem(path, root) for path in files.paths}
     if len(set(names.values())) < len(names):  # a.txt beside a.jsonl
-        names = {path: str(path.relative_to(place)) for path in files.paths}
+        names = {path: str(path.relative_to(root)) for path in files.paths}
 
     def paragraph(text: PlacedText) -> Paragraph:
         return Paragraph(f"{names[text.file]}/{text.number}", text.text, text.title or text.file.name)
@@ -116,8 +116,8 @@ def _of_files(files: TextFiles, place: Path, title: str) -> Iterator[Paragraph]:
     return map(paragraph, files.placed(title))
 
 
-def _stem(path: Path, place: Path) -> str:
-    relative = path.relative_to(place) if place.is_dir() else Path(path.name)
+def _stem(path: Path, root: Path) -> str:
+    relative = path.relative_to(root) if root.is_dir() else Path(path.name)
     return str(relative).split(".")[0]
 
 

@@ -21,7 +21,7 @@ _CHUNK = 4096
 
 
 @dataclasses.dataclass(frozen=True)
-class T5Method:
+class PreparedT5:
     """A loaded generator with its validated options."""
 
     config: GenerationConfig
@@ -29,7 +29,7 @@ class T5Method:
     asking: QuestionOptions
 
     @staticmethod
-    def load(config: GenerationConfig) -> T5Method:
+    def load(config: GenerationConfig) -> PreparedT5:
         """Load the generator; UserError if it or an option cannot be used."""
         generator = load_generator(
             config.model, form=config.form, max_input=config.max_input, max_output=config.max_output
@@ -39,21 +39,21 @@ class T5Method:
         )
         asking = QuestionOptions(generator.reading, strategy, config.seed, config.per_paragraph, config.spacy)
         check_asking(asking, config.backend, config.precision)
-        return T5Method(config, generator, asking)
+        return PreparedT5(config, generator, asking)
 
     def usable(self, paragraphs: list[Paragraph], counts: Counts) -> tuple[list[Paragraph], Counts]:
         """Drop paragraphs of which no sentence fits the generator, and count those that are shortened."""
-        kept: list[Paragraph] = []
+        usable: list[Paragraph] = []
         shortened = 0
         for start in range(0, len(paragraphs), _CHUNK):
             chunk = paragraphs[start : start + _CHUNK]
             texts = [paragraph.text for paragraph in chunk]
             shown = readable(self.generator.tokenizer, texts, self.asking.reading)
             for paragraph, text in zip(chunk, shown, strict=True):
-                kept += [paragraph] if text is not None else []
+                usable += [paragraph] if text is not None else []
                 shortened += text is not None and text != paragraph.text
-        left_out = len(paragraphs) - len(kept)
-        return kept, dataclasses.replace(counts, shortened=shortened, too_long=left_out, kept=len(kept))
+        left_out = len(paragraphs) - len(usable)
+        return usable, dataclasses.replace(counts, shortened=shortened, too_long=left_out, kept=len(usable))
 
     def augmenter(self, counts: Counts, device: Any) -> Questions:
         """The augmenter, with the model on a device."""
@@ -76,7 +76,7 @@ class T5Method:
 
 def _load_same(config: GenerationConfig, digest: str, counts: Counts) -> Questions:
     """Load the generator in another process."""
-    found = T5Method.load(config).augmenter(counts, worker_device())
-    if found.digest != digest:
+    augmenter = PreparedT5.load(config).augmenter(counts, worker_device())
+    if augmenter.digest != digest:
         raise other_model(config.model)
-    return found
+    return augmenter

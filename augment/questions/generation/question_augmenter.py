@@ -87,10 +87,10 @@ class Questions(Augmenter):
         for start in range(0, len(rows), _CHUNK):
             part = rows.take(np.arange(start, min(start + _CHUNK, len(rows))))
             contexts = part.texts[0].to_pylist()
-            found = generate_questions(
+            questions = generate_questions(
                 self.generator.tokenizer, self.decode, self.asking, part.uids.to_pylist(), contexts
             )
-            yield Copies(_table(part, found), 0, 0, 0)
+            yield Copies(_table(part, questions), 0, 0, 0)
 
 
 _MOST = 100  # questions per paragraph, and beams
@@ -143,9 +143,9 @@ def check_asking(asking: QuestionOptions, backend: str, precision: str) -> None:
         load_spacy(asking.spacy)
 
 
-def _table(rows: Rows, found: list[list[GeneratedQuestion]]) -> pa.Table:
+def _table(rows: Rows, questions_by_row: list[list[GeneratedQuestion]]) -> pa.Table:
     """Build a table of the questions in `QUESTION_SCHEMA`."""
-    counts = [len(questions) for questions in found]
+    counts = [len(questions) for questions in questions_by_row]
     row = pa.array(np.repeat(np.arange(len(rows)), counts))
     number = pa.array([n for count in counts for n in range(1, count + 1)], pa.int32())
     total = len(row)
@@ -153,14 +153,16 @@ def _table(rows: Rows, found: list[list[GeneratedQuestion]]) -> pa.Table:
         constant(rows.task, total),
         rows.uids.take(row),
         number,
-        pa.array([question.text for questions in found for question in questions], pa.string()),
+        pa.array([question.text for questions in questions_by_row for question in questions], pa.string()),
         rows.texts[0].take(row),
         pa.nulls(total, pa.float64()),
         constant("questions", total),
         rows.texts[1].take(row),
         pa.nulls(total, pa.string()),
         pa.nulls(total, pa.int32()),
-        pa.array([question.asked_for for questions in found for question in questions], pa.string()),
+        pa.array(
+            [question.asked_for for questions in questions_by_row for question in questions], pa.string()
+        ),
     ]
     return pa.Table.from_arrays(columns, schema=QUESTION_SCHEMA)
 

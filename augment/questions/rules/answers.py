@@ -43,7 +43,7 @@ def read_names(text: str) -> Memory:
             and parts[-1] not in things
         ):
             memory.persons.update(part for part in parts if part not in titles)
-    memory.places.update(place for place in _LOCATED.findall(text) if not place.endswith(_NO_PLACE))
+    memory.places.update(name for name in _LOCATED.findall(text) if not name.endswith(_NO_PLACE))
     return memory
 
 

@@ -51,13 +51,13 @@ class Chunk:
     """A part of a clause: words start..stop.
 
     kind: np, pp (its first word is the preposition, unless it is a date), adv, adj, inf (to do), ing, or why.
-    whole: False if a restrictive clause follows inside it, so that it is not an answer by itself.
+    complete: False if a restrictive clause follows inside it, so that it is not an answer by itself.
     """
 
     kind: str
     start: int
     stop: int
-    whole: bool = True
+    complete: bool = True
 
 
 @dataclass
@@ -105,14 +105,14 @@ def _clause(sentence: Tagged, start: int) -> Clause | None:
     subject = _SUBJECT.match(tags, at)
     if not subject:
         return None
-    place = subject.end() + tags.startswith("_", subject.end())
-    group = _verb_group(sentence, place)
+    position = subject.end() + tags.startswith("_", subject.end())
+    group = _verb_group(sentence, position)
     for _ in range(_ASIDES):
-        aside = _ASIDE.match(tags, place)
+        aside = _ASIDE.match(tags, position)
         if group or not aside:
             break
-        place = aside.end()
-        group = _verb_group(sentence, place + 1)
+        position = aside.end()
+        group = _verb_group(sentence, position + 1)
     return _with_chunks(Clause(sentence, leads, subject.span(), *group)) if group else None
 
 
@@ -149,21 +149,21 @@ def _after_opening(sentence: Tagged, start: int) -> int:
 
 def _leads(sentence: Tagged, start: int, stop: int) -> list[Chunk]:
     """The dates and prepositional phrases before the subject; not those that may belong to each other."""
-    tags, found = sentence.tags, list[Chunk]()
-    place = start
-    while place < stop:
-        if found and tags[place - 1] not in ",Y" and tags[place] == "I":
+    tags, leads = sentence.tags, list[Chunk]()
+    position = start
+    while position < stop:
+        if leads and tags[position - 1] not in ",Y" and tags[position] == "I":
             nested = (
-                tags[place + 1] != "Y" or sentence.words[found[-1].start] in _CLAUSAL
+                tags[position + 1] != "Y" or sentence.words[leads[-1].start] in _CLAUSAL
             )  # after a death in 1680
-            return [] if nested else [Chunk("pp", place, place + 2)]
-        if tags[place] == "Y":
-            found.append(Chunk("pp", place, place + 1))
-        elif tags[place] == "I" and (phrase := _LEAD_PHRASE.match(tags, place + 1)):
-            found.append(Chunk("pp", place, min(phrase.end(), stop)))
-            place = phrase.end() - 1
-        place += 1
-    return found
+            return [] if nested else [Chunk("pp", position, position + 2)]
+        if tags[position] == "Y":
+            leads.append(Chunk("pp", position, position + 1))
+        elif tags[position] == "I" and (phrase := _LEAD_PHRASE.match(tags, position + 1)):
+            leads.append(Chunk("pp", position, min(phrase.end(), stop)))
+            position = phrase.end() - 1
+        position += 1
+    return leads
 
 
 def _later_verb(tags: str, start: int, more: str = "") -> bool:
@@ -194,98 +194,103 @@ def _reduced(sentence: Tagged, at: int) -> bool:
 def _with_chunks(clause: Clause) -> Clause | None:
     """The clause with what follows its verb, up to its end; None if the rules do not know it."""
     tags, chunks = clause.sentence.tags, clause.chunks
-    place: int | None = clause.verb[1]
-    while place is not None and place < len(tags) and tags[place] not in ".;:":
-        tag = tags[place]
+    position: int | None = clause.verb[1]
+    while position is not None and position < len(tags) and tags[position] not in ".;:":
+        tag = tags[position]
         dated = any("Y" in tags[chunk.start : chunk.stop] for chunk in chunks)
-        if tag == "_" or (tag == "," and tags[place + 1 : place + 3] == "IY" and not dated):
-            place += 1
+        if tag == "_" or (tag == "," and tags[position + 1 : position + 3] == "IY" and not dated):
+            position += 1
         elif tag == ",":
-            if _enumerated(tags, place) and (not chunks or chunks.pop().kind != "pp"):
+            if _enumerated(tags, position) and (not chunks or chunks.pop().kind != "pp"):
                 return None
             break
         elif tag in "&k":
-            return clause if _NEW_CLAUSE.match(tags, place) else None
-        elif tag == "S" and clause.sentence.words[place] != "because":
-            return None if place == clause.verb[1] or clause.sentence.words[place] == "that" else clause
+            return clause if _NEW_CLAUSE.match(tags, position) else None
+        elif tag == "S" and clause.sentence.words[position] != "because":
+            return None if position == clause.verb[1] or clause.sentence.words[position] == "that" else clause
         else:
-            place = _add_chunk(clause.sentence, chunks, place)
-    return clause if place is not None else None
+            position = _add_chunk(clause.sentence, chunks, position)
+    return clause if position is not None else None
 
 
-def _add_chunk(sentence: Tagged, chunks: list[Chunk], place: int) -> int | None:
-    """Add the chunk at `place` and return where it ends; None if the rules do not know it.
+def _add_chunk(sentence: Tagged, chunks: list[Chunk], position: int) -> int | None:
+    """Add the chunk at `position` and return where it ends; None if the rules do not know it.
 
     There is one branch for each kind of word that a chunk can begin with.
     """
-    tags, words, tag = sentence.tags, sentence.words, sentence.tags[place]
+    tags, words, tag = sentence.tags, sentence.words, sentence.tags[position]
     last = chunks[-1] if chunks and chunks[-1].kind in ("np", "pp") else None
-    follows = tags[place + 1 : place + 2]
-    kind, whole, stop = "adv", True, place + 1
-    if tag == "S" or (tag == "J" and words[place : place + 2] == ["due", "to"]):
-        kind, start = "why", place + 1 + (tag == "J" or follows == "F")
-        stop = _boundary(tags, start, ",.;:") if start == place + 1 else _object(tags, start)
+    follows = tags[position + 1 : position + 2]
+    kind, complete, stop = "adv", True, position + 1
+    if tag == "S" or (tag == "J" and words[position : position + 2] == ["due", "to"]):
+        kind, start = "why", position + 1 + (tag == "J" or follows == "F")
+        stop = _boundary(tags, start, ",.;:") if start == position + 1 else _object(tags, start)
         listed = tags[stop : stop + 1] == "," and _enumerated(tags, stop)
-        place = start
+        position = start
         if stop == start or listed:
             return None
     elif tag == "W":
-        stop = _boundary(tags, place, ",.;:")
-        if not chunks or words[place] == "what" or stop - place > 12:
+        stop = _boundary(tags, position, ",.;:")
+        if not chunks or words[position] == "what" or stop - position > 12:
             return None
-        chunks[-1].stop, chunks[-1].whole = stop, False
+        chunks[-1].stop, chunks[-1].complete = stop, False
         return stop
     elif tag in "KGXE" or (tag in "IF" and follows == "G"):
-        stop = _stretch(tags, place + 1)
-        alone = stop == place + 1 and tags[stop : stop + 1] == ","
+        stop = _stretch(tags, position + 1)
+        alone = stop == position + 1 and tags[stop : stop + 1] == ","
         if not stop or (tag in "XE" and (alone or not last)):
             return None
         if tag in "GXE" and last:
-            last.stop, last.whole = stop, False
+            last.stop, last.complete = stop, False
             return stop
         kind = "inf" if tag == "K" else "ing"
     elif tag in "IF":
-        kind, stop = "pp", _object(tags, place + 1)
-        if follows == "Y" and stop == place + 1:
-            stop = place + 2 + 2 * (tags[place + 2 : place + 4] in ("IY", "KY", "&Y"))
-        if stop == place + 1:
-            if words[place] not in _PARTICLES or tags[stop : stop + 1] not in (",", ".", ";", "I", "D"):
+        kind, stop = "pp", _object(tags, position + 1)
+        if follows == "Y" and stop == position + 1:
+            stop = position + 2 + 2 * (tags[position + 2 : position + 4] in ("IY", "KY", "&Y"))
+        if stop == position + 1:
+            if words[position] not in _PARTICLES or tags[stop : stop + 1] not in (",", ".", ";", "I", "D"):
                 return None
             kind = "adv"  # to set up
-        if last and words[place] == "for" and tags[place - 1] == "P" and "P" in tags[place + 1 : stop]:
+        if (
+            last
+            and words[position] == "for"
+            and tags[position - 1] == "P"
+            and "P" in tags[position + 1 : stop]
+        ):
             last.stop = stop  # the National Endowment for the Arts
             return stop
     elif tag == "Y":
         kind = "pp"
-        if tags[place - 1] in "NP" and words[place].isdigit():
+        if tags[position - 1] in "NP" and words[position].isdigit():
             return None  # "the years 1549"
     elif tag == "O":
-        kind, whole = "np", False
-    elif (end := _object(tags, place)) > place:
+        kind, complete = "np", False
+    elif (end := _object(tags, position)) > position:
         kind, stop = "np", end
-        if tags[place - 1] == "Y":
+        if tags[position - 1] == "Y":
             return None
     elif tag == "J":
         kind = "adj"
     elif tag != "R":
         return None
-    finite = "VBHAosbE" if words[place] in _CLAUSAL else "VBHAo"
+    finite = "VBHAosbE" if words[position] in _CLAUSAL else "VBHAo"
     if kind in ("np", "pp") and stop < len(tags) and tags[stop] in finite:
         return len(tags) if kind == "pp" and chunks else None  # "after the war ended"
-    if kind != "adv" or follows == "F" or words[place] not in WORDS["connectives"]:
-        chunks.append(Chunk(kind, place, stop, whole))
+    if kind != "adv" or follows == "F" or words[position] not in WORDS["connectives"]:
+        chunks.append(Chunk(kind, position, stop, complete))
     return stop
 
 
-def _stretch(tags: str, place: int) -> int:
+def _stretch(tags: str, position: int) -> int:
     """The end of an infinitive or participle with all that belongs to it; 0 if it is not certain."""
-    start = place
-    while place < len(tags) and tags[place] not in ",.;:SWk":
-        if tags[place] == "&" and _NEW_CLAUSE.match(tags, place):
+    start = position
+    while position < len(tags) and tags[position] not in ",.;:SWk":
+        if tags[position] == "&" and _NEW_CLAUSE.match(tags, position):
             break
-        place += 1
-    unsure = any(tag in _FINITE for tag in tags[start:place]) or tags[place : place + 1] == "W"
-    return 0 if unsure or (tags[place : place + 1] == "," and _enumerated(tags, place)) else place
+        position += 1
+    unsure = any(tag in _FINITE for tag in tags[start:position]) or tags[position : position + 1] == "W"
+    return 0 if unsure or (tags[position : position + 1] == "," and _enumerated(tags, position)) else position
 
 
 def _enumerated(tags: str, comma: int) -> bool:
@@ -298,17 +303,17 @@ def _enumerated(tags: str, comma: int) -> bool:
     return tags[following.end() : following.end() + 1] in ("&", ",")
 
 
-def _object(tags: str, place: int) -> int:
-    """The end of the noun phrase at `place`, with its "of" and "and"; `place` if there is none."""
-    match = _OBJECT.match(tags, place)
+def _object(tags: str, position: int) -> int:
+    """The end of the noun phrase at `position`, with its "of" and "and"; `position` if there is none."""
+    match = _OBJECT.match(tags, position)
     if not match:
-        return place
+        return position
     both = _BOTH.match(tags, match.end())
     if both and tags[match.end() - 1] != "Y" and not _PREDICATE.match(tags, both.end()):
         return both.end()
     return match.end()
 
 
-def _boundary(tags: str, place: int, stops: str) -> int:
-    """The place of the first of `stops` from `place` on."""
-    return next((i for i in range(place, len(tags)) if tags[i] in stops), len(tags))
+def _boundary(tags: str, position: int, stops: str) -> int:
+    """The position of the first of `stops` from `position` on."""
+    return next((i for i in range(position, len(tags)) if tags[i] in stops), len(tags))

@@ -51,12 +51,12 @@ class Composer:
         self.words, self.tags = clause.sentence.words, clause.sentence.tags
         first, stop = clause.verb
         connectives = WORDS["connectives"]
-        places = [i for i in range(first, stop) if self.tags[i] != "R" or self.words[i] not in connectives]
-        kinds = "".join(self.tags[i] for i in places if self.tags[i] not in "RT")
+        positions = [i for i in range(first, stop) if self.tags[i] != "R" or self.words[i] not in connectives]
+        kinds = "".join(self.tags[i] for i in positions if self.tags[i] not in "RT")
         if clause.auxiliary:
-            auxiliary = next(i for i in places if self.tags[i] != "R")
-            places = [auxiliary, *(i for i in places if i != auxiliary)]
-        self.group = [self.words[i] for i in places]
+            auxiliary = next(i for i in positions if self.tags[i] != "R")
+            positions = [auxiliary, *(i for i in positions if i != auxiliary)]
+        self.group = [self.words[i] for i in positions]
         self.main = self.words[stop - 1]
         self.copula = kinds == "B"
         self.base = "be" if self.copula else base_of(self.main)
@@ -72,22 +72,26 @@ class Composer:
 
     def before(self, chunk: Chunk) -> list[str]:
         """The texts of the chunks before this one."""
-        return [self.text(one) for one in self.chunks if one.start < chunk.start]
+        return [self.text(other) for other in self.chunks if other.start < chunk.start]
 
-    def after(self, chunk: Chunk, *asked: str) -> list[str]:
-        """The texts of the chunks after this one begun or asked for by one of `asked`, one of each."""
-        later = [one for one in self.chunks if one.start > chunk.start]
-        kinds = [{self.wh(one)[0], self.words[one.start]} & set(asked) for one in later]
-        return [self.text(one) for n, one in enumerate(later) if kinds[n] and kinds[n] not in kinds[:n]]
+    def after(self, chunk: Chunk, *words: str) -> list[str]:
+        """The texts of the later chunks that begin with, or are asked for by, `words`; one per word."""
+        later = [other for other in self.chunks if other.start > chunk.start]
+        matches = [{self.wh(other)[0], self.words[other.start]} & set(words) for other in later]
+        return [
+            self.text(other) for n, other in enumerate(later) if matches[n] and matches[n] not in matches[:n]
+        ]
 
     def others(self, chunk: Chunk | None, without: str = "") -> list[str]:
         """The texts of all chunks but this one, reasons, and those that `without` asks for."""
-        kept = [one for one in self.chunks if one is not chunk and one.kind != "why"]
-        return [self.text(one) for one in kept if not without or not self.wh(one)[0].endswith(without)]
+        others = [other for other in self.chunks if other is not chunk and other.kind != "why"]
+        return [
+            self.text(other) for other in others if not without or not self.wh(other)[0].endswith(without)
+        ]
 
-    def lead(self, without: Chunk | None = None, asked: str = "") -> str:
+    def lead(self, without: Chunk | None = None, question_word: str = "") -> str:
         """A date or place before the subject, for the end of a question that does not ask for a date too."""
-        kinds = ("where",) if "when" in asked or "year" in asked else ("when", "where")
+        kinds = ("where",) if "when" in question_word or "year" in question_word else ("when", "where")
         for lead in self.clause.lead:
             if lead is not without and self.tags[lead.start] == "I" and self.wh(lead)[0] in kinds:
                 text = self.text(lead)
@@ -107,10 +111,10 @@ class Composer:
                 return f"{preposition} when", inner
             if preposition in ("in", "on", "during", "around", "about"):
                 return "when", inner
-            whole = preposition in ("after", "before") or (
+            whole_phrase = preposition in ("after", "before") or (
                 preposition == "from" and chunk.stop - chunk.start > 3
             )
-            return ("when", chunk.start) if whole else ("", 0)
+            return ("when", chunk.start) if whole_phrase else ("", 0)
         event = "P" in tags[inner : chunk.stop] or head in ("war", "reign", "era", "revolution", "battle")
         if preposition == "during" and event:
             return "when", chunk.start
@@ -163,8 +167,8 @@ class Composer:
         text = re.sub(r"\s+", " ", " ".join(parts)).strip(" ,")
         words = text.split()
         longest = _LONGEST_REASON if words[0] == "why" else _LONGEST_ANSWER
-        shortest, most = _LENGTHS[self.copula]
-        if not 0 < stop - start <= longest or not shortest <= len(words) <= most:
+        shortest, longest_question = _LENGTHS[self.copula]
+        if not 0 < stop - start <= longest or not shortest <= len(words) <= longest_question:
             return
         answer = self.sentence.text(start, stop).lower()
         asking = 4 if "which" in words[:2] else 1

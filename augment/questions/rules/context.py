@@ -43,7 +43,7 @@ def in_context(words: list[str], raw: list[str]) -> str:
         elif tag == "G" and before in "DJC'":
             new = "J" if follows in _NOMINAL else "N"
         elif tag == "s":
-            later = next((one for one in raw[i + 1 :] if one != "R"), ".")
+            later = next((later_tag for later_tag in raw[i + 1 :] if later_tag != "R"), ".")
             new = _third(before, later, words[i])
         elif tag in "bLl":
             new = _base(before, follows, words, i, tag)

@@ -33,7 +33,9 @@ def is_english(text: str) -> bool:
     return sum(word in WORDS["english"] for word in words) >= max(1, int(_LEAST_ENGLISH * len(words)))
 
 
-def ask(text: str, count: int | None = None, entities: Entities | None = None) -> list[RuleQuestion]:
+def generate_rule_questions(
+    text: str, count: int | None = None, entities: Entities | None = None
+) -> list[RuleQuestion]:
     """The questions about an English paragraph, ordered by their answers.
 
     Args:
@@ -46,22 +48,26 @@ def ask(text: str, count: int | None = None, entities: Entities | None = None) -
             memory.persons.update(name.split())
         elif label in ("GPE", "LOC", "FAC"):
             memory.places.update(name.split())
-    known = frozenset([word for word in _WORD.findall(text) if word.islower()] + _INNER.findall(text))
-    found: list[list[RuleQuestion]] = []
+    uncapitalised = frozenset([word for word in _WORD.findall(text) if word.islower()] + _INNER.findall(text))
+    by_sentence: list[list[RuleQuestion]] = []
     topics = _Topics()
     for start, stop in sentence_spans(text):
         questions: list[RuleQuestion] = []
         subjects: list[Subject] = []
         if stop - start in _LENGTHS and text[stop - 1] == ".":
-            sentence = tag_sentence(text, start, stop, known)
+            sentence = tag_sentence(text, start, stop, uncapitalised)
             for clause in clauses_of(sentence) if "?" not in sentence.tags else ():
                 if subject := _subject(clause, memory, topics):
                     questions += clause_questions(clause, memory, subject)
                     subjects.append(subject)
                     topics.see(subject)
         topics.last = subjects[0] if subjects else None
-        found.append(_distinct([one for one in questions if not _CUT.search(text, one.start, one.stop)]))
-    return _choose(found, count)
+        by_sentence.append(
+            _distinct(
+                [question for question in questions if not _CUT.search(text, question.start, question.stop)]
+            )
+        )
+    return _choose(by_sentence, count)
 
 
 @dataclass
@@ -115,17 +121,21 @@ def _subject(clause: Clause, memory: Memory, topics: _Topics) -> Subject | None:
 
 def _distinct(questions: list[RuleQuestion]) -> list[RuleQuestion]:
     """The best questions of a sentence whose answers do not overlap."""
-    kept: list[RuleQuestion] = []
-    for one in sorted(questions, key=lambda q: (-q.rank, q.start)):
-        if all(one.stop <= other.start or other.stop <= one.start for other in kept):
-            kept.append(one)
-    return kept
+    chosen: list[RuleQuestion] = []
+    for question in sorted(questions, key=lambda q: (-q.rank, q.start)):
+        if all(question.stop <= other.start or other.stop <= question.start for other in chosen):
+            chosen.append(question)
+    return chosen
 
 
-def _choose(found: list[list[RuleQuestion]], count: int | None) -> list[RuleQuestion]:
+def _choose(by_sentence: list[list[RuleQuestion]], count: int | None) -> list[RuleQuestion]:
     """The best questions: first the best one of each sentence, then the second ones; each text once."""
-    ranked = sorted((place, -one.rank, one.start, one) for ones in found for place, one in enumerate(ones))
-    seen: dict[str, RuleQuestion] = {}
-    for *_, one in ranked:
-        seen.setdefault(one.text, one)
-    return sorted(list(seen.values())[:count], key=lambda one: one.start)
+    ranked = sorted(
+        (rank, -question.rank, question.start, question)
+        for questions in by_sentence
+        for rank, question in enumerate(questions)
+    )
+    by_text: dict[str, RuleQuestion] = {}
+    for *_, question in ranked:
+        by_text.setdefault(question.text, question)
+    return sorted(list(by_text.values())[:count], key=lambda question: question.start)

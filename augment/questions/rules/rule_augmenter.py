@@ -11,7 +11,7 @@ import numpy as np
 
 from augment.augmenter import Augmenter, Copies
 from augment.questions.question_rows import QuestionRow, question_table
-from augment.questions.rules.generate import Entities, ask
+from augment.questions.rules.generate import Entities, generate_rule_questions
 from tasks.corpus_reader import QUESTION_SCHEMA
 from tasks.files import digest_bytes
 from tasks.rows import Rows
@@ -63,22 +63,31 @@ class RuleQuestions(Augmenter):
         for start in range(0, len(rows), _CHUNK):
             part = rows.take(np.arange(start, min(start + _CHUNK, len(rows))))
             texts = [column.to_pylist() for column in (part.uids, *part.texts)]
-            made = [
+            question_rows = [
                 QuestionRow(
-                    rows.task, uid, number, one.text, text, self.name, source, answer, one.start, answer
+                    rows.task,
+                    uid,
+                    number,
+                    question.text,
+                    text,
+                    self.name,
+                    source,
+                    answer,
+                    question.start,
+                    answer,
                 )
                 for uid, text, source in zip(*texts, strict=True)
-                for number, one in enumerate(ask(text, copies, entities), 1)
-                for answer in (text[one.start : one.stop],)
+                for number, question in enumerate(generate_rule_questions(text, copies, entities), 1)
+                for answer in (text[question.start : question.stop],)
             ]
-            yield Copies(question_table(made), 0, 0, 0)
+            yield Copies(question_table(question_rows), 0, 0, 0)
 
 
 @functools.cache
 def digest_rules() -> str:
     """SHA-256 of the rules and word lists, so that a corpus is not resumed with other rules."""
-    place = Path(__file__).parent
-    files = [*sorted(place.glob("*.py")), place / "words.toml", place.parent / "sentences.py"]
+    directory = Path(__file__).parent
+    files = [*sorted(directory.glob("*.py")), directory / "words.toml", directory.parent / "sentences.py"]
     return digest_bytes(*(path.read_bytes() for path in files))
 
 

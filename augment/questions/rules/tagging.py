@@ -51,27 +51,27 @@ class Tagged(NamedTuple):
     def text(self, start: int, stop: int) -> str:
         """The words from start to stop, spaced as in the paragraph, without what is in brackets."""
         parts: list[str] = []
-        for place in range(start, stop):
-            if self.tags[place] != "_":
-                spaced = place > start and self.starts[place] > self.stops[place - 1]
-                parts.append(" " * spaced + self.words[place])
+        for index in range(start, stop):
+            if self.tags[index] != "_":
+                spaced = index > start and self.starts[index] > self.stops[index - 1]
+                parts.append(" " * spaced + self.words[index])
         return "".join(parts)
 
 
-def tag_sentence(text: str, start: int, stop: int, known: frozenset[str]) -> Tagged:
+def tag_sentence(text: str, start: int, stop: int, uncapitalised: frozenset[str]) -> Tagged:
     """Tag the words of text[start:stop], without what is in brackets.
 
     Args:
-        known: the words that the paragraph has in lower case, or with a capital inside a sentence.
+        uncapitalised: the words that the paragraph has in lower case, or with a capital inside a sentence.
     """
     sentence = text[start:stop]
     if "(" in sentence or "[" in sentence:
         sentence = _BRACKETS.sub(lambda m: " " * len(m.group()), sentence)
-    found = list(_TOKEN.finditer(sentence))
-    words = [match.group() for match in found]
+    tokens = list(_TOKEN.finditer(sentence))
+    words = [match.group() for match in tokens]
     raw = [_first_tag(word) for word in words]
-    _open_sentence(words, raw, known)
-    starts, stops = [start + m.start() for m in found], [start + m.end() for m in found]
+    _open_sentence(words, raw, uncapitalised)
+    starts, stops = [start + m.start() for m in tokens], [start + m.end() for m in tokens]
     return Tagged(words, starts, stops, in_context(words, raw))
 
 
@@ -125,13 +125,13 @@ def _lower_tag(word: str) -> str:
     return "J" if word.endswith(_ADJECTIVE) and not noun else "N"
 
 
-def _open_sentence(words: list[str], raw: list[str], known: frozenset[str]) -> None:
+def _open_sentence(words: list[str], raw: list[str], uncapitalised: frozenset[str]) -> None:
     """Tag the first word of a sentence as if it had no capital, unless it is a name."""
     if not words or raw[0] != "P" or (words[0].isupper() and len(words[0]) > 1):
         return
     word, follows, after = words[0].lower(), "".join(raw[1:2]), "".join(words[1:2])
     tag = _lower_tag(word)
-    name = words[0] in known or words[0] in WORDS["first_names"]
+    name = words[0] in uncapitalised or words[0] in WORDS["first_names"]
     if word in FUNCTION_WORDS:
         title = words[0] == "A" and raw[1:3] == ["P", "P"] and "".join(raw[3:4]) in "sVEBH"  # A Bronx Tale is
         lower = not title and not (tag == "J" and follows == "P")
@@ -143,6 +143,6 @@ def _open_sentence(words: list[str], raw: list[str], known: frozenset[str]) -> N
             and not word.endswith(("ss", "us", "is"))
             and after in ("are", "were", "have", "of")
         )
-        lower = word in known or word in FORMS or tag in "JRG" or plural or word.endswith(_NOUN)
+        lower = word in uncapitalised or word in FORMS or tag in "JRG" or plural or word.endswith(_NOUN)
     if lower:
         raw[0], words[0] = tag, word

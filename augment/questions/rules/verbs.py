@@ -41,12 +41,12 @@ def _past_forms(base: str) -> list[str]:
 
 
 def _forms() -> dict[str, Form]:
-    found: dict[str, Form] = {}
+    forms: dict[str, Form] = {}
 
     def add(form: str, base: str, kinds: str) -> None:
-        old = found.setdefault(form, Form(base, ""))
+        old = forms.setdefault(form, Form(base, ""))
         if old.base == base:
-            found[form] = Form(base, old.kinds + kinds)
+            forms[form] = Form(base, old.kinds + kinds)
 
     for base, past, participle in IRREGULAR:
         for form, kind in ((base, "b"), (third_person(base), "s"), (past, "d"), (participle, "n")):
@@ -56,7 +56,7 @@ def _forms() -> dict[str, Form]:
             add(form, base, kind)
         for form in _past_forms(base):
             add(form, base, "dn")
-    return found
+    return forms
 
 
 FORMS = _forms()

@@ -24,9 +24,9 @@ class NewModelShape:
 
     def check(self) -> None:
         """Raise UserError unless the sizes can be built and the heads divide the width."""
-        for name, most in _LARGEST.items():
-            if not 1 <= getattr(self, name) <= most:
-                raise UserError(f"`{name}={getattr(self, name)}` is not valid", expected=f"1 to {most:,}")
+        for name, largest in _LARGEST.items():
+            if not 1 <= getattr(self, name) <= largest:
+                raise UserError(f"`{name}={getattr(self, name)}` is not valid", expected=f"1 to {largest:,}")
         if self.d_model % self.heads:
             raise UserError(
                 f"`d_model={self.d_model}` cannot be divided among `heads={self.heads}`",

@@ -65,7 +65,7 @@ def read_asked(
     if limit is not None and limit < len(chosen):
         stream = np.random.default_rng([seed, zlib.crc32(f"{task.name}/{split}".encode())])
         chosen = np.sort(stream.choice(len(chosen), limit, replace=False))
-    found: dict[str, list[str]] = {}
+    questions_by_prompt: dict[str, list[str]] = {}
     contexts: dict[str, str] = {}
     for row in chosen.tolist():
         question, context, answers = (column[row] for column in columns)
@@ -79,27 +79,30 @@ def read_asked(
             if marked
             else form.prompt(context)
         )
-        found.setdefault(prompt, []).append(question.strip())
+        questions_by_prompt.setdefault(prompt, []).append(question.strip())
         contexts[prompt] = context
-    if not found:
+    if not questions_by_prompt:
         raise UserError(
             f"{task.name}/{split} has no row with a context and a question", hint="increase `limit`"
         )
     return [
-        ReferenceQuestions(prompt, tuple(questions), contexts[prompt]) for prompt, questions in found.items()
+        ReferenceQuestions(prompt, tuple(questions), contexts[prompt])
+        for prompt, questions in questions_by_prompt.items()
     ]
 
 
 def encode(
-    tokenizer: Any, asked: list[ReferenceQuestions], max_input: int, max_output: int
+    tokenizer: Any, references: list[ReferenceQuestions], max_input: int, max_output: int
 ) -> list[EncodedPrompt]:
     """Convert prompts and questions to token ids, truncated to the limits."""
-    prompts = tokenizer([one.prompt for one in asked], truncation=True, max_length=max_input).input_ids
-    flat = [question for one in asked for question in one.questions]
+    prompts = tokenizer(
+        [reference.prompt for reference in references], truncation=True, max_length=max_input
+    ).input_ids
+    flat = [question for reference in references for question in reference.questions]
     questions = iter(tokenizer(flat, truncation=True, max_length=max_output).input_ids)
     return [
-        EncodedPrompt(prompt, [next(questions) for _ in one.questions])
-        for prompt, one in zip(prompts, asked, strict=True)
+        EncodedPrompt(prompt, [next(questions) for _ in reference.questions])
+        for prompt, reference in zip(prompts, references, strict=True)
     ]
 
 
@@ -112,7 +115,7 @@ def prompt_batches(encoded: list[EncodedPrompt], size: int, seed: int, epoch: in
     stream = np.random.default_rng([seed, epoch])
     order = stream.permutation(len(encoded))
     lengths = np.array([len(one.prompt) for one in encoded])
-    made: list[list[int]] = []
+    batches: list[list[int]] = []
     pool = 64 * size
     for start in range(0, len(order), pool):
         part = order[start : start + pool]
@@ -122,9 +125,9 @@ def prompt_batches(encoded: list[EncodedPrompt], size: int, seed: int, epoch: in
         for number in part.tolist():
             count = len(encoded[number].questions)
             if batch and held + count > size:
-                made.append(batch)
+                batches.append(batch)
                 batch, held = [], 0
             batch.append(number)
             held += count
-        made.append(batch)
-    return (made[place] for place in stream.permutation(len(made)))
+        batches.append(batch)
+    return (batches[index] for index in stream.permutation(len(batches)))

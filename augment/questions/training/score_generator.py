@@ -39,34 +39,34 @@ class GeneratorScores:
 
 @torch.inference_mode()
 def evaluate(
-    model: Any, tokenizer: Any, asked: list[ReferenceQuestions], reading: Reading
+    model: Any, tokenizer: Any, held_out: list[ReferenceQuestions], reading: Reading
 ) -> tuple[GeneratorScores, list[Sample]]:
     """Score the model on held-out prompts; returns the scores and a few samples."""
-    encoded = encode(tokenizer, asked, reading.max_input, reading.max_output)
+    encoded = encode(tokenizer, held_out, reading.max_input, reading.max_output)
     perplexity = _perplexity(model.eval(), encoded, tokenizer.pad_token_id)
     answers = _greedy(model, encoded, reading.max_output)
     written = tokenizer.batch_decode(answers, skip_special_tokens=True)
-    references = [one.questions for one in asked]
+    references = [reference.questions for reference in held_out]
     scores = GeneratorScores(
         perplexity=round(perplexity, 3),
         bleu=round(bleu(references, written), 2),
         rouge_l=round(rouge_l(references, written), 2),
-        prompts=len(asked),
+        prompts=len(held_out),
         questions=sum(map(len, references)),
     )
-    shown = range(0, len(asked), max(1, len(asked) // 5))
-    samples = [Sample(asked[n].context[:160], asked[n].questions[0], written[n]) for n in shown]
+    shown = range(0, len(held_out), max(1, len(held_out) // 5))
+    samples = [Sample(held_out[n].context[:160], held_out[n].questions[0], written[n]) for n in shown]
     return scores, samples[:5]
 
 
 def _perplexity(model: Any, encoded: list[EncodedPrompt], pad: int) -> float:
     """exp of the mean loss per token."""
-    order = sorted(encoded, key=lambda one: len(one.prompt))
+    order = sorted(encoded, key=lambda prompt: len(prompt.prompt))
     total, tokens = 0.0, 0
     with progress("perplexity", len(order), unit="prompts") as advance:
         for start in range(0, len(order), 16):
             part = order[start : start + 16]
-            count = sum(len(question) for one in part for question in one.questions)
+            count = sum(len(question) for prompt in part for question in prompt.questions)
             total += float(batch_loss(model, part, pad, "fp32")) * count
             tokens += count
             advance(len(part))
@@ -78,7 +78,7 @@ def _greedy(model: Any, encoded: list[EncodedPrompt], limit: int) -> list[list[i
     answers: list[list[int]] = []
     with progress("greedy questions", len(encoded), unit="prompts") as advance:
         for start in range(0, len(encoded), 256):
-            part = [Prompt(tuple(one.prompt)) for one in encoded[start : start + 256]]
-            answers += [found[0] for found in decode(decoder, part, Strategy(limit=limit), 32)]
+            part = [Prompt(tuple(prompt.prompt)) for prompt in encoded[start : start + 256]]
+            answers += [questions[0] for questions in decode(decoder, part, Strategy(limit=limit), 32)]
             advance(len(part))
     return answers

@@ -22,8 +22,10 @@ def batch_loss(model: Any, rows: list[EncodedPrompt], pad: int, precision: str) 
     real = _padded([[1] * len(row.prompt) for row in rows], 0).to(device)
     labels = _padded([q for row in rows for q in row.questions], _IGNORED).to(device)
     owner = torch.tensor([n for n, row in enumerate(rows) for _ in row.questions], device=device)
-    half = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
-    with half:
+    autocast = (
+        torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+    )
+    with autocast:
         encoded = model.encoder(input_ids=ids, attention_mask=real).last_hidden_state
         hidden = model.decoder(
             input_ids=model._shift_right(labels),
@@ -31,10 +33,10 @@ def batch_loss(model: Any, rows: list[EncodedPrompt], pad: int, precision: str) 
             encoder_attention_mask=real.index_select(0, owner),
             use_cache=False,
         ).last_hidden_state
-        wanted = labels != _IGNORED
+        is_label = labels != _IGNORED
         scale = model.model_dim**-0.5 if model.config.scale_decoder_outputs else 1.0
-        logits = model.lm_head(hidden[wanted] * scale)
-    return F.cross_entropy(logits.float(), labels[wanted])
+        logits = model.lm_head(hidden[is_label] * scale)
+    return F.cross_entropy(logits.float(), labels[is_label])
 
 
 def _padded(rows: list[list[int]], value: int) -> Tensor:

@@ -17,9 +17,11 @@ def bleu(references: Sequence[Sequence[str]], written: Sequence[str]) -> float:
     """Corpus BLEU-4 in per cent with several references per question (nltk, smoothing method 1)."""
     from nltk.translate.bleu_score import SmoothingFunction, corpus_bleu
 
-    known = [[words(one) for one in several] for several in references]
-    made = [words(one) for one in written]
-    return 100 * float(corpus_bleu(known, made, smoothing_function=SmoothingFunction().method1))
+    reference_words = [[words(one) for one in several] for several in references]
+    written_words = [words(one) for one in written]
+    return 100 * float(
+        corpus_bleu(reference_words, written_words, smoothing_function=SmoothingFunction().method1)
+    )
 
 
 def rouge_l(references: Sequence[Sequence[str]], written: Sequence[str]) -> float:
@@ -31,11 +33,11 @@ def rouge_l(references: Sequence[Sequence[str]], written: Sequence[str]) -> floa
     return 100 * sum(best) / len(best)
 
 
-def _rouge(reference: list[str], made: list[str]) -> float:
+def _rouge(reference: list[str], written: list[str]) -> float:
     """2 * LCS / (length + length), the F1 of the longest common subsequence."""
-    row = [0] * (len(made) + 1)
+    row = [0] * (len(written) + 1)
     for word in reference:
-        before, row = row, [0]
-        for place, other in enumerate(made):
-            row.append(before[place] + 1 if word == other else max(row[-1], before[place + 1]))
-    return 2 * row[-1] / max(len(reference) + len(made), 1)
+        previous, row = row, [0]
+        for index, other in enumerate(written):
+            row.append(previous[index] + 1 if word == other else max(row[-1], previous[index + 1]))
+    return 2 * row[-1] / max(len(reference) + len(written), 1)

@@ -166,7 +166,7 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
     """
     accelerator = make_accelerator(str(place.device))
     form = job.reading.format
-    asked = read_asked(source, task, task.train or "train", form, job.limit, job.seed)
+    references = read_asked(source, task, task.train or "train", form, job.limit, job.seed)
     held_out = [
         read_asked(source, task, split, form, job.eval_limit, job.seed) for split in task.validation[:1]
     ]
@@ -178,16 +178,18 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
     else:
         generator = load_generator(job.model, **dataclasses.asdict(job.reading))
         digest = digest_generator(generator)
-    key = _key(job, digest, [*asked, *held_out[0]])
+    key = _key(job, digest, [*references, *held_out[0]])
     with open_directory(place.out, GENERATOR_KIND, key, overwrite=place.overwrite):
         if (place.out / RECORD).is_file():
             return read_record(place.out / RECORD, dict[str, Any])
         model, tokenizer = (
-            (generator.model, generator.tokenizer) if generator else _start(job, asked, place.out / _WORK)
+            (generator.model, generator.tokenizer)
+            if generator
+            else _start(job, references, place.out / _WORK)
         )
         check_vocabulary(tokenizer, model.config, form)
         model.to(place.device)
-        encoded = encode(tokenizer, asked, job.reading.max_input, job.reading.max_output)
+        encoded = encode(tokenizer, references, job.reading.max_input, job.reading.max_output)
         pad = tokenizer.pad_token_id
         result = _Training(accelerator, job, model, encoded, pad, task.name, place).fit()
         scores, samples = evaluate(model, tokenizer, held_out[0], job.reading)
@@ -208,25 +210,29 @@ def train_generator(job: TrainJob, source: DataSource, task: Task, place: Traini
     return report.to_json()
 
 
-def _key(job: TrainJob, model: str, asked: list[ReferenceQuestions]) -> str:
+def _key(job: TrainJob, model: str, references: list[ReferenceQuestions]) -> str:
     """A digest of everything that affects the outcome; a model that has a digest may have any name."""
     settings = json.dumps(dataclasses.asdict(job) | ({"model": ""} if model else {}), sort_keys=True)
-    return digest_bytes(settings, model, *(part for one in asked for part in (one.prompt, *one.questions)))
+    return digest_bytes(
+        settings,
+        model,
+        *(part for reference in references for part in (reference.prompt, *reference.questions)),
+    )
 
 
-def _start(job: TrainJob, asked: list[ReferenceQuestions], work: Path) -> tuple[Any, Any]:
+def _start(job: TrainJob, references: list[ReferenceQuestions], work: Path) -> tuple[Any, Any]:
     """Create a new model and its tokeniser, before the first step."""
     from transformers import AutoTokenizer
 
-    kept = work / "tokenizer"
-    if not (kept / "tokenizer_config.json").is_file():
-        texts = dict.fromkeys(one.context for one in asked)
-        questions = (question for one in asked for question in one.questions)
+    directory = work / "tokenizer"
+    if not (directory / "tokenizer_config.json").is_file():
+        texts = dict.fromkeys(reference.context for reference in references)
+        questions = (question for reference in references for question in reference.questions)
         marks = [job.reading.format.marks] * 100
         tokenizer = train_tokenizer([*texts, *questions, *marks], job.shape, job.reading.max_input)
-        with staged_directory(kept, "tokenizer_config.json") as place:
-            tokenizer.save_pretrained(place)
-    tokenizer = AutoTokenizer.from_pretrained(kept, trust_remote_code=False)
+        with staged_directory(directory, "tokenizer_config.json") as staged:
+            tokenizer.save_pretrained(staged)
+    tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
     return new_model(tokenizer, job.shape, job.seed), tokenizer
 
 
@@ -283,8 +289,8 @@ class _Training(TrainingLoop[list[int]]):
 
 def _finish(out: Path, model: Any, tokenizer: Any, report: GeneratorReport) -> None:
     """Write the model, the tokeniser and finally the record."""
-    with staged_directory(out, RECORD) as place:
-        model.save_pretrained(place)
-        tokenizer.save_pretrained(place)
-        write_digests(place)
-        write_record(place / RECORD, report.to_json())
+    with staged_directory(out, RECORD) as staged:
+        model.save_pretrained(staged)
+        tokenizer.save_pretrained(staged)
+        write_digests(staged)
+        write_record(staged / RECORD, report.to_json())

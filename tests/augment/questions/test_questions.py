@@ -97,9 +97,9 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def generate(out: Path, model: Path, data: Path, advance=lambda count: None, **given):
-    wanted = GenerationConfig(str(data / "paragraphs.parquet"), str(model), shard_rows=7, **given)
-    ready = prepare_generation(wanted, "squad", CPU, "0.1", "mtkd")
+def generate(out: Path, model: Path, data: Path, advance=lambda count: None, **options):
+    config = GenerationConfig(str(data / "paragraphs.parquet"), str(model), shard_rows=7, **options)
+    ready = prepare_generation(config, "squad", CPU, "0.1", "mtkd")
     return write_corpus(ready.job, ready.rows, out, advance=advance)
 
 
@@ -133,22 +133,24 @@ def test_a_step_returns_the_logits_of_transformers(kind):
     model = random_t5() if kind == "t5" else MT5ForConditionalGeneration(MT5Config(**sizes))
     decoder, prompts = Decoder(model.eval()), [[5, 6, 7, 8, 9], [11, 12]]
     state, tokens = decoder.start(prompts, 2, 4), torch.randint(3, 50, (4, 4))
-    ours = torch.stack([decoder.step(state, tokens[:, step]) for step in range(4)], dim=1)
+    of_mtkd = torch.stack([decoder.step(state, tokens[:, step]) for step in range(4)], dim=1)
     for row in range(4):
-        theirs = model(
+        of_transformers = model(
             input_ids=torch.tensor([prompts[row // 2]]), decoder_input_ids=tokens[row : row + 1]
         ).logits
-        torch.testing.assert_close(ours[row], theirs[0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(of_mtkd[row], of_transformers[0], rtol=1e-4, atol=1e-4)
 
 
 def test_batched_greedy_matches_generate_in_transformers():
     model, prompts = random_t5(), random_prompts()
-    ours = decode(Decoder(model), prompts, Strategy(limit=15), batch=8)
-    for prompt, (question,) in zip(prompts, ours, strict=True):
-        made = model.generate(torch.tensor([prompt.ids]), max_new_tokens=15, do_sample=False)[0, 1:].tolist()
-        end = next((place for place, token in enumerate(made) if token in STOPS), 15)
-        assert question == made[:end]
-    assert len({len(question) for (question,) in ours}) > 1
+    of_mtkd = decode(Decoder(model), prompts, Strategy(limit=15), batch=8)
+    for prompt, (question,) in zip(prompts, of_mtkd, strict=True):
+        generated = model.generate(torch.tensor([prompt.ids]), max_new_tokens=15, do_sample=False)[
+            0, 1:
+        ].tolist()
+        end = next((position for position, token in enumerate(generated) if token in STOPS), 15)
+        assert question == generated[:end]
+    assert len({len(question) for (question,) in of_mtkd}) > 1
 
 
 @pytest.mark.parametrize(
@@ -181,11 +183,11 @@ def test_bf16_is_close_to_fp32_and_does_not_change_the_model():
 
 def test_beams_match_transformers():
     model, prompts = random_t5(1), random_prompts(12)
-    ours = decode(Decoder(model), prompts, Strategy(beams=3, limit=6), batch=5)
+    of_mtkd = decode(Decoder(model), prompts, Strategy(beams=3, limit=6), batch=5)
     same = 0
-    for prompt, questions in zip(prompts, ours, strict=True):
-        made = model.generate(torch.tensor([prompt.ids]), max_new_tokens=6, num_beams=3, do_sample=False)
-        line = [token for token in made[0, 1:].tolist() if token not in (0, *STOPS)]
+    for prompt, questions in zip(prompts, of_mtkd, strict=True):
+        generated = model.generate(torch.tensor([prompt.ids]), max_new_tokens=6, num_beams=3, do_sample=False)
+        line = [token for token in generated[0, 1:].tolist() if token not in (0, *STOPS)]
         same += line == [token for token in questions[0] if token != 0]
         assert len(questions) == 3
     assert same >= 10  # here the length of a finished question includes its end token, and ties differ
@@ -244,8 +246,8 @@ def test_interrupted_training_ends_with_the_same_weights(trained, data, tmp_path
     with pytest.raises(UserError, match="not a model"):
         load_generator(str(tmp_path / "m"))
     fit(tmp_path / "m", data, save_every=5)
-    ours, theirs = (load_file(place / "model.safetensors") for place in (tmp_path / "m", trained))
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    saved, original = (load_file(position / "model.safetensors") for position in (tmp_path / "m", trained))
+    assert all(torch.equal(saved[name], original[name]) for name in original)
 
 
 def test_a_signal_leaves_a_checkpoint_from_which_training_resumes(data, tmp_path, monkeypatch, mtkd):
@@ -258,10 +260,10 @@ def test_a_signal_leaves_a_checkpoint_from_which_training_resumes(data, tmp_path
 
     real, steps = module.batch_loss, iter(range(100))
 
-    def interrupted(*given):
+    def interrupted(*options):
         if next(steps) == 6:
             signal.raise_signal(signal.SIGTERM)
-        return real(*given)
+        return real(*options)
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "batch_loss", interrupted)
@@ -271,15 +273,17 @@ def test_a_signal_leaves_a_checkpoint_from_which_training_resumes(data, tmp_path
     assert mtkd(*command("stopped")).code == 0
     losses = []
 
-    def noted(*given):
-        loss = real(*given)
+    def noted(*options):
+        loss = real(*options)
         losses.append(loss.item())
         return loss
 
     monkeypatch.setattr(module, "batch_loss", noted)
     assert mtkd(*command("whole")).code == 0
-    weights, whole = (load_file(tmp_path / name / "model.safetensors") for name in ("stopped", "whole"))
-    assert all(torch.equal(weights[name], whole[name]) for name in whole)
+    weights, uninterrupted = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("stopped", "whole")
+    )
+    assert all(torch.equal(weights[name], uninterrupted[name]) for name in uninterrupted)
     one, other = (json.loads((tmp_path / n / "questions.json").read_text()) for n in ("stopped", "whole"))
     means = [np.mean(losses[:50]), np.mean(losses[50:])]
     assert one["losses"] == other["losses"] == pytest.approx(means, abs=1e-4)
@@ -292,7 +296,7 @@ def test_a_loss_that_is_not_finite_stops_training(data, tmp_path, monkeypatch):
     import augment.questions.training.train_generator as module
 
     real = module.batch_loss
-    monkeypatch.setattr(module, "batch_loss", lambda *given: real(*given) * float("nan"))
+    monkeypatch.setattr(module, "batch_loss", lambda *options: real(*options) * float("nan"))
     with pytest.raises(UserError, match=r"not finite at step 1 \(task 'squad'\)"):
         fit(tmp_path / "m", data)
 
@@ -393,25 +397,25 @@ def test_a_corpus_of_questions(trained, data, tmp_path):
 
 
 def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(trained, data, tmp_path):
-    given = dict(sample=True, per_paragraph=2)
-    generate(tmp_path / "whole", trained, data, **given)
-    whole = contents(tmp_path / "whole")
-    generate(tmp_path / "small", trained, data, batch=3, **given)
-    assert contents(tmp_path / "small") == whole
+    options = dict(sample=True, per_paragraph=2)
+    generate(tmp_path / "whole", trained, data, **options)
+    uninterrupted = contents(tmp_path / "whole")
+    generate(tmp_path / "small", trained, data, batch=3, **options)
+    assert contents(tmp_path / "small") == uninterrupted
 
     def stop(count: int) -> None:
         if len(list((tmp_path / "again/data").glob("*.parquet"))) > 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        generate(tmp_path / "again", trained, data, advance=stop, **given)
-    assert generate(tmp_path / "again", trained, data, **given).kept > 2
-    assert contents(tmp_path / "again") == whole
+        generate(tmp_path / "again", trained, data, advance=stop, **options)
+    assert generate(tmp_path / "again", trained, data, **options).kept > 2
+    assert contents(tmp_path / "again") == uninterrupted
 
     barrier = threading.Barrier(2, timeout=300)
-    wanted = GenerationConfig(str(data / "paragraphs.parquet"), str(trained), shard_rows=7, **given)
+    config = GenerationConfig(str(data / "paragraphs.parquet"), str(trained), shard_rows=7, **options)
     ready = prepare_generation(
-        wanted, "squad", CPU, "0.1", "mtkd"
+        config, "squad", CPU, "0.1", "mtkd"
     )  # not in threads: transformers cannot load models concurrently
     others = [
         threading.Thread(
@@ -425,24 +429,24 @@ def test_the_corpus_does_not_depend_on_batches_interruptions_or_processes(traine
         thread.start()
     for thread in others:
         thread.join()
-    assert contents(tmp_path / "two") == whole
+    assert contents(tmp_path / "two") == uninterrupted
     moved = shutil.copytree(trained, tmp_path / "moved")
-    assert generate(tmp_path / "two", moved, data, **given).made == 0
+    assert generate(tmp_path / "two", moved, data, **options).made == 0
     with pytest.raises(UserError, match="another corpus"):
-        generate(tmp_path / "two", trained, data, seed=1, **given)
+        generate(tmp_path / "two", trained, data, seed=1, **options)
 
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
 def test_other_processes_load_the_generator(trained, data, tmp_path, monkeypatch, engine, request):
     request.getfixturevalue("ray_cluster" if engine == "ray" else "in_process_workers")
     monkeypatch.chdir(trained.parent)
-    given = dict(model=trained.name, shard_rows=7, beams=2, per_paragraph=2, command="test", device="cpu")
-    write = partial(mtkd.augment.generate_questions, data / "paragraphs.parquet", **given)
+    options = dict(model=trained.name, shard_rows=7, beams=2, per_paragraph=2, command="test", device="cpu")
+    write = partial(mtkd.augment.generate_questions, data / "paragraphs.parquet", **options)
     write(tmp_path / "one")
     written, ready = write(tmp_path / "other", workers=2, engine=engine)
     assert written.made > 5 and contents(tmp_path / "other") == contents(tmp_path / "one")
-    load = ready.job.method.loader
-    assert load().settings == {**ready.job.method.settings, "model": str(trained)}
+    load = ready.job.augmenter.loader
+    assert load().settings == {**ready.job.augmenter.settings, "model": str(trained)}
     with pytest.raises(UserError, match="is another model on"):
         partial(load.func, load.args[0], "0" * 64, load.args[2])()
 
@@ -457,8 +461,8 @@ def test_beams_return_several_questions_and_greedy_cannot(trained, data, tmp_pat
 def test_a_long_paragraph_is_read_in_part_and_stored_whole(trained, tmp_path):
     long = "Anna was born in Rome in 1850. " * 30
     (tmp_path / "t.txt").write_text(f"Anna was born in Oslo.\n\n{long}\n{'river' * 200}\n")
-    wanted = GenerationConfig(str(tmp_path / "t.txt"), str(trained), sample=True)
-    ready = prepare_generation(wanted, "squad", CPU, "0.1", "mtkd")
+    config = GenerationConfig(str(tmp_path / "t.txt"), str(trained), sample=True)
+    ready = prepare_generation(config, "squad", CPU, "0.1", "mtkd")
     counts = ready.counts
     assert (counts.read, counts.empty, counts.shortened, counts.too_long, counts.kept) == (4, 1, 1, 1, 2)
     written = write_corpus(ready.job, ready.rows, tmp_path / "c").manifest
@@ -469,7 +473,7 @@ def test_a_long_paragraph_is_read_in_part_and_stored_whole(trained, tmp_path):
     (tmp_path / "u.txt").write_text("river" * 200)
     with pytest.raises(UserError, match="no paragraph"):
         prepare_generation(
-            dataclasses.replace(wanted, text=str(tmp_path / "u.txt")), "squad", CPU, "0.1", "mtkd"
+            dataclasses.replace(config, text=str(tmp_path / "u.txt")), "squad", CPU, "0.1", "mtkd"
         )
 
 
@@ -491,8 +495,10 @@ def test_answer_formats_use_one_candidate_per_question():
         return [[list(prompt.ids)] for prompt in prompts]
 
     asking = QuestionOptions(Reading("answer"), Strategy(), count=2)
-    (made,) = generate_questions(Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left Oslo for Rome."])
-    assert made == [
+    (generated,) = generate_questions(
+        Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left Oslo for Rome."]
+    )
+    assert generated == [
         (f"answer: {answer} context: In 1850 Anna Berg left Oslo for Rome.", answer)
         for answer in ("Anna Berg", "Rome")
     ]
@@ -500,8 +506,8 @@ def test_answer_formats_use_one_candidate_per_question():
     text = f"In 1850 Anna Berg left Oslo. {late} End."
     asking = dataclasses.replace(asking, reading=Reading("sentence", max_input=80))
     assert readable(Letters(), [text], asking.reading) == ["In 1850 Anna Berg left Oslo. End."]
-    (made,) = generate_questions(Letters(), echo, asking, ["u"], [text])
-    assert made == [
+    (generated,) = generate_questions(Letters(), echo, asking, ["u"], [text])
+    assert generated == [
         (f"answer: {answer} context: In 1850 Anna Berg left Oslo.", answer) for answer in ("1850", "Oslo")
     ]
 
@@ -522,7 +528,7 @@ def test_candidates_by_rule():
     )
     assert [one.text for one in by_rule(opening)] == ["Bay of Fundy", "Italy", "Rome"]
     assert all(opening.startswith(one.text, one.start) for one in by_rule(opening))
-    letters = [Candidate(letter, place) for place, letter in enumerate("abcdef")]
+    letters = [Candidate(letter, position) for position, letter in enumerate("abcdef")]
     assert (
         spread_over_text(letters, 2) == [letters[1], letters[4]]
         and spread_over_text(letters[:1], 3) == letters[:1]
@@ -534,8 +540,10 @@ def test_beams_use_every_answer_before_repeating_one():
         return [[[65 + n, 65 + rank] for rank in range(strategy.beams)] for n, _ in enumerate(prompts)]
 
     asking = QuestionOptions(Reading("answer"), Strategy(beams=3), count=3)
-    (made,) = generate_questions(Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left for the station."])
-    assert made == [("AA", "1850"), ("BA", "Anna Berg"), ("AB", "1850")]
+    (generated,) = generate_questions(
+        Letters(), echo, asking, ["u"], ["In 1850 Anna Berg left for the station."]
+    )
+    assert generated == [("AA", "1850"), ("BA", "Anna Berg"), ("AB", "1850")]
 
 
 def test_sentences_end_where_they_should():
@@ -561,7 +569,9 @@ def test_pieces_are_in_the_range():
     for _ in range(200):
         sizes = [draw.randint(5, 40) for _ in range(draw.randint(1, 60))]
         pieces = group_sentences(sizes, 200, 320)
-        assert [place for start, stop in pieces for place in range(start, stop)] == list(range(len(sizes)))
+        assert [position for start, stop in pieces for position in range(start, stop)] == list(
+            range(len(sizes))
+        )
         totals = [sum(sizes[start:stop]) for start, stop in pieces]
         assert all(total <= 320 for total in totals)
         if sum(sizes) > 640:
@@ -594,8 +604,8 @@ def refused(*arguments: str) -> str:
 def test_invalid_training_usage_is_one_error(data, trained, tmp_path):
     out = tmp_path / "out"
 
-    def training(*more: str, model: str = "scratch", place: Path = data) -> str:
-        return refused("train", "--data", str(place), "--model", model, "--out", str(out), *more)
+    def training(*more: str, model: str = "scratch", position: Path = data) -> str:
+        return refused("train", "--data", str(position), "--model", model, "--out", str(out), *more)
 
     assert "unknown task 'squat'" in training("--task", "squat")
     assert "is a classify task" in training("--task", "rte")
@@ -607,11 +617,11 @@ def test_invalid_training_usage_is_one_error(data, trained, tmp_path):
     rows = span_rows(3, 0)
     rows[2]["id"] = "0"
     pq.write_table(pa.Table.from_pylist(rows), twice / "squad/train.parquet")
-    assert "id '0' is also at" in training(place=twice)
+    assert "id '0' is also at" in training(text=twice)
     rows = [{**row, "id": str(number), "context": " "} for number, row in enumerate(rows)]
     rows = [{**row, "answers": {"text": [" "], "answer_start": [0]}} for row in rows]
     pq.write_table(pa.Table.from_pylist(rows), twice / "squad/train.parquet")
-    assert "empty context" in training(place=twice)
+    assert "empty context" in training(text=twice)
     assert not out.exists()
 
 
@@ -668,11 +678,11 @@ def test_ctranslate2_generates_the_same_questions(trained, data, tmp_path):
 
     generator = load_generator(str(trained))
     draw = random.Random(0)
-    known = range(3, len(generator.tokenizer))
-    prompts = [Prompt((*draw.choices(known, k=20), 1)) for _ in range(10)]
-    ours = decode(Decoder(generator.model), prompts, Strategy(limit=8), batch=4)
-    theirs = open_engine(generator)(prompts, Strategy(limit=8))
-    assert sum(a == b for a, b in zip(ours, theirs, strict=True)) >= 5
+    token_ids = range(3, len(generator.tokenizer))
+    prompts = [Prompt((*draw.choices(token_ids, k=20), 1)) for _ in range(10)]
+    of_mtkd = decode(Decoder(generator.model), prompts, Strategy(limit=8), batch=4)
+    of_ctranslate2 = open_engine(generator)(prompts, Strategy(limit=8))
+    assert sum(a == b for a, b in zip(of_mtkd, of_ctranslate2, strict=True)) >= 5
     assert len(list(trained.glob("ctranslate2-int8-*"))) == 1
 
 

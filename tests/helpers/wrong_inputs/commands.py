@@ -10,13 +10,13 @@ from typing import Any
 from wrong_inputs.tiny_inputs import POCKET, TINY_BILSTM, TINY_HSK, TINY_T5, TINY_TRAINING, TinyInputs
 
 
-def evaluate(place: Path, out: Path) -> list[Any]:
-    return ["evaluate", "--model", place, "--data", "pocket", "--tasks", "rte", "--limit", 4]
+def evaluate(path: Path, out: Path) -> list[Any]:
+    return ["evaluate", "--model", path, "--data", "pocket", "--tasks", "rte", "--limit", 4]
 
 
-def distill(place: Path, out: Path, *more: Any) -> list[Any]:
+def distill(path: Path, out: Path, *more: Any) -> list[Any]:
     small = ("--limit", 8, "--eval-limit", 4, "--steps", 1, "--batch", 4, *TINY_BILSTM)
-    return ["distill", "mkd-lstm", *POCKET, "--teacher", place, "--out", out, *small, *more]
+    return ["distill", "mkd-lstm", *POCKET, "--teacher", path, "--out", out, *small, *more]
 
 
 def hsk(inputs: TinyInputs, out: Path, *more: Any) -> list[Any]:

@@ -66,42 +66,42 @@ RAW = {  # contents of a JSON file that are no JSON, or hardly
 
 JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
     ("teacher", "model/model.json", {
-        "evaluate": lambda inputs, place, out: evaluate(place, out),
-        "distill": lambda inputs, place, out: distill(place, out),
+        "evaluate": lambda inputs, path, out: evaluate(path, out),
+        "distill": lambda inputs, path, out: distill(path, out),
     }),
     ("teacher", "run.json", {
-        "report": lambda inputs, place, out: ["report", "html", place, "--out", out.with_suffix(".html")],
-        "distill": lambda inputs, place, out: distill(place, out),
-        "out": lambda inputs, place, out: refine(inputs.encoder, place),
+        "report": lambda inputs, path, out: ["report", "html", path, "--out", out.with_suffix(".html")],
+        "distill": lambda inputs, path, out: distill(path, out),
+        "out": lambda inputs, path, out: refine(inputs.encoder, path),
     }),
-    ("teacher", "model/tokenizer_config.json", {"evaluate": lambda inputs, place, out: evaluate(place, out)}),
-    ("student", "model/model.json", {"evaluate": lambda inputs, place, out: evaluate(place, out)}),
+    ("teacher", "model/tokenizer_config.json", {"evaluate": lambda inputs, path, out: evaluate(path, out)}),
+    ("student", "model/model.json", {"evaluate": lambda inputs, path, out: evaluate(path, out)}),
     ("student", "run.json", {
-        "report": lambda inputs, place, out: ["report", "html", inputs.teacher, place, "--out", out.with_suffix(".html")],
+        "report": lambda inputs, path, out: ["report", "html", inputs.teacher, path, "--out", out.with_suffix(".html")],
     }),
-    ("knowledge", "run.json", {"report": lambda inputs, place, out: ["report", "knowledge", place, "--out", out]}),
-    ("encoder", "config.json", {"refine": lambda inputs, place, out: refine(place, out)}),
-    ("encoder", "tokenizer_config.json", {"refine": lambda inputs, place, out: refine(place, out)}),
+    ("knowledge", "run.json", {"report": lambda inputs, path, out: ["report", "knowledge", path, "--out", out]}),
+    ("encoder", "config.json", {"refine": lambda inputs, path, out: refine(path, out)}),
+    ("encoder", "tokenizer_config.json", {"refine": lambda inputs, path, out: refine(path, out)}),
     ("corpus", "manifest.json", {
-        "distill": lambda inputs, place, out: distill(inputs.teacher, out, "--corpus", place, "--limit", 32),
-        "out": lambda inputs, place, out: [
-            "augment", "mask", *POCKET, "--limit", 32, "--copies", 2, "--out", place
+        "distill": lambda inputs, path, out: distill(inputs.teacher, out, "--corpus", path, "--limit", 32),
+        "out": lambda inputs, path, out: [
+            "augment", "mask", *POCKET, "--limit", 32, "--copies", 2, "--out", path
         ],
     }),
     ("store", "manifest.json", {
-        "distill": lambda inputs, place, out: hsk(inputs, out, "--store", place),
-        "info": lambda inputs, place, out: ["store", "info", place],
-        "verify": lambda inputs, place, out: ["store", "verify", place],
-        "repair": lambda inputs, place, out: ["store", "build", "--repair", "--out", place],
+        "distill": lambda inputs, path, out: hsk(inputs, out, "--store", path),
+        "info": lambda inputs, path, out: ["store", "info", path],
+        "verify": lambda inputs, path, out: ["store", "verify", path],
+        "repair": lambda inputs, path, out: ["store", "build", "--repair", "--out", path],
     }),
-    ("export", "export.json", {"predict": lambda inputs, place, out: predict(place, out)}),
-    ("export", "model.json", {"predict": lambda inputs, place, out: predict(place, out)}),
+    ("export", "export.json", {"predict": lambda inputs, path, out: predict(path, out)}),
+    ("export", "model.json", {"predict": lambda inputs, path, out: predict(path, out)}),
     ("generator", "questions.json", {
-        "generate": lambda inputs, place, out: generate(place, inputs.texts, out),
+        "generate": lambda inputs, path, out: generate(path, inputs.texts, out),
     }),
-    ("generator", "config.json", {"generate": lambda inputs, place, out: generate(place, inputs.texts, out)}),
+    ("generator", "config.json", {"generate": lambda inputs, path, out: generate(path, inputs.texts, out)}),
     ("pipeline", "out/pipeline.json", {
-        "run": lambda inputs, place, out: ["run", place / "job.toml", "--dry-run"],
+        "run": lambda inputs, path, out: ["run", path / "job.toml", "--dry-run"],
     }),
 ]  # fmt: skip
 
@@ -112,9 +112,9 @@ def json_cases() -> Iterator[Case]:
     def damage(
         inputs: TinyInputs, at: Path, item: str, file: str, content: Callable[[Path], str | bytes]
     ) -> Path:
-        place = inputs.copy(item, at)
-        replace(place / file, content(place / file))
-        return place
+        path = inputs.copy(item, at)
+        replace(path / file, content(path / file))
+        return path
 
     for item, file, commands in JSON_FILES:
         for command, words in commands.items():
@@ -141,8 +141,8 @@ def value_cases(inputs: TinyInputs, only: str = "") -> Iterator[Case]:
                     text = json.dumps(changed(value, path, wrong))
 
                     def make(inputs: TinyInputs, at: Path, i=item, f=file, w=words, t=text) -> list[Any]:
-                        place = inputs.copy(i, at)
-                        replace(place / f, t)
-                        return w(inputs, place, at / "out")
+                        path = inputs.copy(i, at)
+                        replace(path / f, t)
+                        return w(inputs, path, at / "out")
 
                     yield Case(name, make, refused=False)

@@ -86,9 +86,9 @@ def model_cases() -> Iterator[Case]:
         "return_dict": False, "max_position_embeddings": 2, "layer_norm_eps": -1, "initializer_range": "x",
     }.items():  # fmt: skip
         harmless = key in ("dtype", "return_dict", "initializer_range", "layer_norm_eps")
-        for place in ("encoder", "model"):
+        for item in ("encoder", "model"):
 
-            def config(inputs: TinyInputs, at: Path, k=key, v=value, p=place) -> list[Any]:
+            def config(inputs: TinyInputs, at: Path, k=key, v=value, p=item) -> list[Any]:
                 if p == "encoder":
                     file = inputs.copy("encoder", at) / "config.json"
                     replace(file, json.dumps(json.loads(file.read_text()) | {k: v}))
@@ -100,5 +100,5 @@ def model_cases() -> Iterator[Case]:
                 return evaluate(at / "teacher", at / "out")
 
             # the weights of BERT fit RoBERTa: only the digests, which this copy lacks, tell them apart
-            fits = harmless or (place, key) == ("model", "model_type")
-            yield Case(f"{place} config {key}", config, refused=not fits)
+            fits = harmless or (item, key) == ("model", "model_type")
+            yield Case(f"{item} config {key}", config, refused=not fits)

@@ -59,7 +59,7 @@ def out_cases() -> Iterator[Case]:
                 words = COMMANDS[n](inputs, at, at / "out")
                 if n == "evaluate":
                     return [*words, "--json", o]
-                place = words.index("--out") + 1
-                return [*words[:place], o, *words[place + 1 :]]
+                index = words.index("--out") + 1
+                return [*words[:index], o, *words[index + 1 :]]
 
             yield Case(f"out {name} {out[:20]!r}", make, refused=False)

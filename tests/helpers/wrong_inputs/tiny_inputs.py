@@ -56,12 +56,12 @@ class TinyInputs:
     def __getattr__(self, name: str) -> Path:
         if name not in self.make:
             raise AttributeError(name)
-        place = self.root / name
+        directory = self.root / name
         if not (self.root / f"{name}.finished").exists():
-            shutil.rmtree(place, ignore_errors=True)
-            self.make[name](self, place)
+            shutil.rmtree(directory, ignore_errors=True)
+            self.make[name](self, directory)
             (self.root / f"{name}.finished").touch()
-        return place
+        return directory
 
     def copy(self, name: str, to: Path) -> Path:
         """Copy an input by hard links, so `replace` its files and never write into them.
@@ -100,14 +100,14 @@ def run(words: list[Any]) -> tuple[str, str]:
         answer = "accepted"
     except SystemExit as left:
         text = printed.getvalue()
-        whole = left.code == 2 and "error: " in text and "Traceback" not in text
-        answer = "refused" if whole else "accepted" if not left.code else f"code {left.code}"
+        clean_error = left.code == 2 and "error: " in text and "Traceback" not in text
+        answer = "refused" if clean_error else "accepted" if not left.code else f"code {left.code}"
     except TimeoutError:
         answer = "hang"
     except BaseException as error:
         where = traceback.extract_tb(error.__traceback__)
-        ours = [f for f in where if "/site-packages/" not in f.filename and "helpers" not in f.filename]
-        last = ours[-1]
+        own_frames = [f for f in where if "/site-packages/" not in f.filename and "helpers" not in f.filename]
+        last = own_frames[-1]
         line = f"{type(error).__name__}: {error}".splitlines()[0][:150]
         answer = f"traceback {line} @ {'/'.join(last.filename.split('/')[-3:])}:{last.lineno} {last.name}"
     finally:
@@ -155,7 +155,7 @@ TINY_MLM = (
 TINY_T5 = ("--vocab-size", 150, "--d-model", 16, "--layers", 1, "--heads", 2, "--d-ff", 32)
 
 
-def _encoder(inputs: TinyInputs, place: Path) -> None:
+def _encoder(inputs: TinyInputs, directory: Path) -> None:
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
@@ -163,34 +163,34 @@ def _encoder(inputs: TinyInputs, place: Path) -> None:
 
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
-    BertModel(BertConfig(vocab_size=30522, max_position_embeddings=128, **sizes)).save_pretrained(place)
-    AutoTokenizer.from_pretrained(locate("minilm")).save_pretrained(place)
+    BertModel(BertConfig(vocab_size=30522, max_position_embeddings=128, **sizes)).save_pretrained(directory)
+    AutoTokenizer.from_pretrained(locate("minilm")).save_pretrained(directory)
 
 
-def _rows(inputs: TinyInputs, place: Path) -> None:
-    place.mkdir()
+def _rows(inputs: TinyInputs, directory: Path) -> None:
+    directory.mkdir()
     rows = [{"text": f"row {n} is {'good' if n % 2 else 'bad'}", "label": "ab"[n % 2]} for n in range(40)]
     for split in ("train", "validation"):
-        (place / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (directory / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = 'name = "topics"\nkind = "classify"\ncolumns = ["text"]\nlabels = ["a", "b"]\n'
     files = 'train = "train.jsonl"\nvalidation = "validation.jsonl"\n'
-    (place / "topics.toml").write_text(f"{task}[files]\n{files}")
+    (directory / "topics.toml").write_text(f"{task}[files]\n{files}")
 
 
-def _grid(inputs: TinyInputs, place: Path) -> None:
-    place.mkdir()
-    (place / "grid.toml").write_text(
+def _grid(inputs: TinyInputs, directory: Path) -> None:
+    directory.mkdir()
+    (directory / "grid.toml").write_text(
         'title = "t"\nrecipe = "mkd-lstm"\ntasks = ["rte"]\nseeds = [0]\n[set]\n"train.epochs" = 1\n[cells.a]\n'
     )
 
 
-def _pipeline(inputs: TinyInputs, place: Path) -> None:
-    place.mkdir()
-    (place / "job.toml").write_text(
+def _pipeline(inputs: TinyInputs, directory: Path) -> None:
+    directory.mkdir()
+    (directory / "job.toml").write_text(
         f'data = "pocket"\ntasks = "rte"\nlimit = 32\nout = "out"\n[steps.teacher]\ncommand = "refine"\n'
         f'encoder = "{inputs.encoder}"\nepochs = 1\n'
     )
-    run_accepted("run", place / "job.toml")
+    run_accepted("run", directory / "job.toml")
 
 
 BUILDERS: dict[str, Callable[[TinyInputs, Path], None]] = {
@@ -225,9 +225,9 @@ BUILDERS: dict[str, Callable[[TinyInputs, Path], None]] = {
 }  # fmt: skip
 
 
-def remove(place: Path) -> None:
+def remove(directory: Path) -> None:
     """Remove what a case made."""
-    shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def replace(file: Path, content: str | bytes) -> None:

@@ -32,7 +32,7 @@ def task_cases() -> Iterator[Case]:
             for command in ("check", "refine"):
 
                 def make(inputs: TinyInputs, at: Path, k=key, v=value, c=command) -> list[Any]:
-                    place = inputs.copy("rows", at)
+                    directory = inputs.copy("rows", at)
                     kind = {"kind": "'regress'"} if k == "range" else {}
                     tables = base | kind | {k: v}
                     if kind:
@@ -40,12 +40,12 @@ def task_cases() -> Iterator[Case]:
                     tables["files"] = (
                         v if k == "files" else "{train = 'train.jsonl', validation = 'validation.jsonl'}"
                     )
-                    text = "".join(f"{name} = {given}\n" for name, given in tables.items())
-                    task = write_file(place, "topics.toml", text)
+                    text = "".join(f"{name} = {value}\n" for name, value in tables.items())
+                    task = write_file(directory, "topics.toml", text)
                     if c == "check":
                         return ["data", "check", "--tasks", task]
-                    given = ["--encoder", inputs.encoder, "--out", at / "out", "--steps", 1]
-                    return ["refine", "--tasks", task, *given, *TINY_TRAINING]
+                    options = ["--encoder", inputs.encoder, "--out", at / "out", "--steps", 1]
+                    return ["refine", "--tasks", task, *options, *TINY_TRAINING]
 
                 yield Case(f"task file ({command}) {key} = {value[:30]}", make, refused=False)
     for name, raw in {**RAW, "BOM": b"\xef\xbb\xbfname = 'a'"}.items():
@@ -75,13 +75,13 @@ PIPE_KEYS = (
 
 def with_key(base: dict[str, str], key: str, value: str) -> str:
     """TOML with one key set; the keys inside it are left out."""
-    tables = {name: given for name, given in base.items() if not name.startswith(f"{key}.")} | {key: value}
-    return "".join(f"{name} = {given}\n" for name, given in tables.items())
+    tables = {name: text for name, text in base.items() if not name.startswith(f"{key}.")} | {key: value}
+    return "".join(f"{name} = {text}\n" for name, text in tables.items())
 
 
 def grid_command(inputs: TinyInputs, at: Path, text: str | bytes) -> list[Any]:
-    given = ["--data", "pocket", "--teacher", inputs.teacher, "--out", at / "out", "--dry-run"]
-    return ["compare", write_file(at, "g.toml", text), *given]
+    options = ["--data", "pocket", "--teacher", inputs.teacher, "--out", at / "out", "--dry-run"]
+    return ["compare", write_file(at, "g.toml", text), *options]
 
 
 def pipeline_command(inputs: TinyInputs, at: Path, text: str | bytes) -> list[Any]:

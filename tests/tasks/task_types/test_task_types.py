@@ -53,8 +53,8 @@ def naive_rank_loss(scores, labels, groups, positive):
         rows = [i for i, g in enumerate(groups) if g == group and not math.isnan(labels[i])]
         right = [i for i in rows if labels[i] == positive]
         if right:
-            whole = sum(math.exp(scores[i]) for i in rows)
-            total -= math.log(sum(math.exp(scores[i]) for i in right) / whole)
+            total_loss = sum(math.exp(scores[i]) for i in rows)
+            total -= math.log(sum(math.exp(scores[i]) for i in right) / total_loss)
             count += 1
     return total, count
 
@@ -104,10 +104,10 @@ def test_half_precision_logits_give_the_float32_loss(task):
 
 def test_loss_sums_add_up_over_parts_of_a_batch():
     logits, labels = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
-    whole = hard_loss(TASKS["mnli"], logits, labels.float())
+    total_loss = hard_loss(TASKS["mnli"], logits, labels.float())
     parts = [hard_loss(TASKS["mnli"], logits[i : i + 2], labels[i : i + 2].float()) for i in range(0, 8, 2)]
-    assert sum(part.total.item() for part in parts) == pytest.approx(whole.total.item(), rel=1e-6)
-    assert sum(part.count.item() for part in parts) == whole.count.item() == 8
+    assert sum(part.total.item() for part in parts) == pytest.approx(total_loss.total.item(), rel=1e-6)
+    assert sum(part.count.item() for part in parts) == total_loss.count.item() == 8
 
 
 def test_decode_of_each_kind():

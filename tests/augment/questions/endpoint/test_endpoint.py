@@ -51,14 +51,14 @@ def text(tmp_path: Path) -> Path:
 
 
 def town_in(prompt: str) -> str:
-    found = re.search(r"town of (\w+)", prompt)
-    assert found
-    return found[1]
+    result = re.search(r"town of (\w+)", prompt)
+    assert result
+    return result[1]
 
 
-def generate(endpoint: FakeEndpoint, text: Path, out: Path, **given: Any) -> Any:
-    given = {"endpoint_model": "tiny", "timeout": 5, "retries": 2, **given}
-    return mtkd.augment.generate_questions(text, out, model=endpoint.url, **given)[0]
+def generate(endpoint: FakeEndpoint, text: Path, out: Path, **options: Any) -> Any:
+    options = {"endpoint_model": "tiny", "timeout": 5, "retries": 2, **options}
+    return mtkd.augment.generate_questions(text, out, model=endpoint.url, **options)[0]
 
 
 def rows_of(out: Path) -> list[dict[str, Any]]:
@@ -103,8 +103,8 @@ def test_a_corpus(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
 
 
 def test_the_order_of_answers_does_not_matter(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
-    given = {"per_paragraph": 2, "command": "same"}
-    generate(endpoint, text, tmp_path / "one", concurrency=1, **given)
+    options = {"per_paragraph": 2, "command": "same"}
+    generate(endpoint, text, tmp_path / "one", concurrency=1, **options)
     most, now, lock, together = 0, 0, threading.Lock(), threading.Barrier(4)
 
     def late(prompt: str) -> Reply:
@@ -120,7 +120,7 @@ def test_the_order_of_answers_does_not_matter(endpoint: FakeEndpoint, text: Path
         return said(f"Which town is {town_in(prompt)} near?")
 
     endpoint.reply = late
-    generate(endpoint, text, tmp_path / "many", concurrency=4, **given)
+    generate(endpoint, text, tmp_path / "many", concurrency=4, **options)
     assert files_in(tmp_path / "one") == files_in(tmp_path / "many")
     assert most == 4
 
@@ -146,18 +146,18 @@ def test_an_interrupted_corpus_asks_only_for_what_is_missing(
     with open(killed / "answers.jsonl", "a") as log:
         log.write('{"question": "towns/9#1", "te')  # a line that was cut
     endpoint.reply = answer
-    for place in (out, killed):
+    for directory in (out, killed):
         endpoint.bodies.clear()
         with pytest.raises(UserError, match="another corpus"):
-            generate(endpoint, text, place, shard_rows=5, max_output=9)
+            generate(endpoint, text, directory, shard_rows=5, max_output=9)
         assert not endpoint.bodies, "nothing is paid for in vain"
         plan = mtkd.augment.estimate_questions(
-            text, place, model=endpoint.url, endpoint_model="tiny", shard_rows=5
+            text, directory, model=endpoint.url, endpoint_model="tiny", shard_rows=5
         )
         assert plan.estimate and (plan.estimate.requests, plan.estimate.answered) == (5, 7)
-        assert generate(endpoint, text, place, command="same", shard_rows=5).kept == 1
+        assert generate(endpoint, text, directory, command="same", shard_rows=5).kept == 1
         assert sorted(map(town_in, endpoint.prompts)) == sorted(set(TOWNS) - set(answered))
-        assert files_in(place) == files_in(tmp_path / "whole")
+        assert files_in(directory) == files_in(tmp_path / "whole")
     endpoint.bodies.clear()
     assert generate(endpoint, text, out, shard_rows=5).kept == 3 and not endpoint.bodies, (
         "nothing is asked again"
@@ -172,20 +172,20 @@ def test_a_request_that_failed_is_not_sent_again_for_a_finished_shard(
     endpoint: FakeEndpoint, text: Path, tmp_path: Path
 ) -> None:
     answer, out = endpoint.reply, tmp_path / "out"
-    given: dict[str, Any] = {"shard_rows": 5, "concurrency": 1, "retries": 0}
+    options: dict[str, Any] = {"shard_rows": 5, "concurrency": 1, "retries": 0}
 
     def failing(prompt: str) -> Reply:
-        place = TOWNS.index(town_in(prompt))
-        return Reply(500, "busy") if place == 2 else Reply(401, "gone") if place > 6 else answer(prompt)
+        number = TOWNS.index(town_in(prompt))
+        return Reply(500, "busy") if number == 2 else Reply(401, "gone") if number > 6 else answer(prompt)
 
     endpoint.reply = failing
     with pytest.raises(UserError, match="status 401"):
-        generate(endpoint, text, out, **given)
+        generate(endpoint, text, out, **options)
     endpoint.reply = answer
     endpoint.bodies.clear()
     plan = mtkd.augment.estimate_questions(text, out, model=endpoint.url, endpoint_model="tiny", shard_rows=5)
     assert plan.estimate and (plan.estimate.requests, plan.estimate.answered) == (5, 7)
-    assert generate(endpoint, text, out, **given).kept == 1
+    assert generate(endpoint, text, out, **options).kept == 1
     assert sorted(map(town_in, endpoint.prompts)) == sorted(TOWNS[7:])
 
 
@@ -208,8 +208,8 @@ def test_ctrl_c_waits_for_the_requests_that_were_sent(
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Future, "result", interrupted)
         generate(endpoint, text, tmp_path / "c", concurrency=3)
-    kept = (tmp_path / "c/answers.jsonl").read_text().splitlines()
-    assert len(endpoint.bodies) == len(kept) == 4
+    logged = (tmp_path / "c/answers.jsonl").read_text().splitlines()
+    assert len(endpoint.bodies) == len(logged) == 4
     endpoint.reply = answer
     generate(endpoint, text, tmp_path / "c")
     assert len(endpoint.bodies) == 12 and len(rows_of(tmp_path / "c")) == 12
@@ -245,7 +245,7 @@ def test_several_questions_without_an_answer_in_the_prompt(
     template.write_text('Ask: {context} Reply like {{"question": ...}}.')
     with pytest.raises(UserError, match="would be the same for all 3"):
         generate(endpoint, text, tmp_path / "c", prompt_template=str(template), per_paragraph=3)
-    given = {
+    options = {
         "prompt_template": str(template),
         "per_paragraph": 3,
         "sample": True,
@@ -253,7 +253,7 @@ def test_several_questions_without_an_answer_in_the_prompt(
         "limit": 2,
     }
     extra = {"top_k": 5, "max_tokens": None, "max_completion_tokens": 9}
-    generate(endpoint, text, tmp_path / "c", **given, extra_body=extra)
+    generate(endpoint, text, tmp_path / "c", **options, extra_body=extra)
     assert endpoint.prompts[0].endswith('today. Reply like {"question": ...}.')
     assert len({body["seed"] for body in endpoint.bodies}) == 6
     for body in endpoint.bodies:
@@ -282,7 +282,7 @@ def test_several_questions_without_an_answer_in_the_prompt(
         Reply(200, {"choices": [{"message": {"content": "x" * 2_000_000}}]}),
     ],
 )
-def test_what_may_pass_is_tried_again(endpoint: FakeEndpoint, problem: Reply) -> None:
+def test_transient_errors_are_retried(endpoint: FakeEndpoint, problem: Reply) -> None:
     replies = iter([problem, problem, said("Why?"), *[problem] * 3])
     endpoint.reply = lambda prompt: next(replies)
     client = asking(endpoint)
@@ -294,8 +294,8 @@ def test_what_may_pass_is_tried_again(endpoint: FakeEndpoint, problem: Reply) ->
     client.close()
 
 
-def asking(endpoint: FakeEndpoint, **given: Any) -> Client:
-    return Client(Address.parse(endpoint.url, None), **{"timeout": 5.0, "retries": 2, **given})
+def asking(endpoint: FakeEndpoint, **options: Any) -> Client:
+    return Client(Address.parse(endpoint.url, None), **{"timeout": 5.0, "retries": 2, **options})
 
 
 def request() -> dict[str, Any]:
@@ -316,7 +316,7 @@ def test_retry_after_is_waited_for(endpoint: FakeEndpoint) -> None:
     client.close()
 
 
-def test_a_busy_server_is_asked_until_it_answers(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
+def test_requests_to_a_busy_server_are_retried(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
     """Each of 4 threads is refused many more times than `retries`, but always one of them is answered."""
     lock, calls = threading.Lock(), 0
 
@@ -383,7 +383,7 @@ def test_a_server_that_answers_without_questions(endpoint: FakeEndpoint, tmp_pat
         ),
     ],
 )
-def test_what_will_not_pass_stops_at_once(
+def test_permanent_errors_are_not_retried(
     endpoint: FakeEndpoint, text: Path, tmp_path: Path, reply: Reply, message: str
 ) -> None:
     endpoint.reply = lambda prompt: reply
@@ -393,7 +393,7 @@ def test_what_will_not_pass_stops_at_once(
     assert not (tmp_path / "c").exists()
 
 
-def test_a_server_that_is_not_there(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
+def test_an_unreachable_server(endpoint: FakeEndpoint, text: Path, tmp_path: Path) -> None:
     with serve() as gone:
         pass
     with pytest.raises(UserError, match=r"no connection[\s\S]*is the server running"):
@@ -409,7 +409,7 @@ def test_the_rate_is_limited(endpoint: FakeEndpoint, text: Path, tmp_path: Path)
 # Keys and addresses
 
 
-def test_the_key_is_sent_and_nowhere_shown(
+def test_the_key_is_sent_but_never_shown(
     endpoint: FakeEndpoint,
     text: Path,
     tmp_path: Path,
@@ -436,8 +436,8 @@ def test_the_key_is_sent_and_nowhere_shown(
 def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     full = "http://localhost:8000/v1/chat/completions"
-    for given in ("http://localhost:8000/v1", "http://localhost:8000/v1/", full, full + "/"):
-        assert Address.parse(given, None) == Address(full, True)
+    for url in ("http://localhost:8000/v1", "http://localhost:8000/v1/", full, full + "/"):
+        assert Address.parse(url, None) == Address(full, True)
     assert Address.parse("http://gpu.example:80/v1", None).key is None
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     assert Address.parse("https://api.example/v1", None).key == "sk-1"
@@ -535,16 +535,16 @@ def test_estimates_before_anything_is_sent(
         and "12 requests, about 1," in shown.out
         and "about 0.01, and at most 0.03" in shown.out
     )
-    found = json.loads(mtkd(*words, "--json").out)["estimate"]
+    result = json.loads(mtkd(*words, "--json").out)["estimate"]
     size = sum(
         len(
             DEFAULT_TEMPLATE.format(context=f"A long river flows near the town of {town} today.", answer=town)
         )
         for town in TOWNS
     )
-    assert found["input_tokens"] == size // 4 + 12 * 8
-    assert (found["output_tokens"], found["most_output_tokens"]) == (240, 12 * 128)
-    assert found["cost"] == pytest.approx((found["input_tokens"] * 3 + 240 * 15) / 1e6)
+    assert result["input_tokens"] == size // 4 + 12 * 8
+    assert (result["output_tokens"], result["most_output_tokens"]) == (240, 12 * 128)
+    assert result["cost"] == pytest.approx((result["input_tokens"] * 3 + 240 * 15) / 1e6)
     assert not endpoint.bodies and not (tmp_path / "c").exists()
     assert CostEstimate.of(4000, 10, 0, 100, Prices()).cost is None
     text.write_text("Anna Berg was born in Oslo in 1850.\n")
@@ -593,14 +593,14 @@ def test_the_question_in_an_answer(answer: str, question: str | None) -> None:
         ("Who?", "Who?"),
     ],
 )
-def test_thinking_is_no_answer(content: str, text: str) -> None:
+def test_thinking_is_not_part_of_the_answer(content: str, text: str) -> None:
     assert client_module.without_thinking(content) == text
 
 
-def test_half_a_character_is_no_answer(endpoint: FakeEndpoint) -> None:
+def test_half_a_character_is_not_an_answer(endpoint: FakeEndpoint) -> None:
     replies = iter([Reply(200, r'{"choices": [{"message": {"content": "\ud83d Why?"}}]}'), said("Why?")])
     endpoint.reply = lambda prompt: next(replies)
     client = asking(endpoint)
-    found = client.complete(request()).text
+    result = client.complete(request()).text
     client.close()
-    assert pa.array([found]).to_pylist() == [found]
+    assert pa.array([result]).to_pylist() == [result]

@@ -49,7 +49,7 @@ class Rule:
     """Answers "What is the A of B?" from "the A of B is C"; secrets only if the context has their key."""
 
     digest: str = "rule"
-    asked: list[str] = field(default_factory=list)
+    pairs: list[str] = field(default_factory=list)
     stop_after: int | None = None
 
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answer]:
@@ -149,13 +149,13 @@ def job(corpus: Path, **settings) -> FilterJob:
 
 
 @pytest.fixture(scope="module")
-def whole(corpus: Path) -> tuple[Path, Filtered]:
+def finished_corpus(corpus: Path) -> tuple[Path, Filtered]:
     out = corpus.parent / "whole"
     return out, filter_corpus(job(corpus, labels=True), Rule(), out)
 
 
-def test_each_check_drops_the_expected_questions(whole):
-    out, filtered = whole
+def test_each_check_drops_the_expected_questions(finished_corpus):
+    out, filtered = finished_corpus
     tally = filtered.tally
     assert (tally.read, tally.kept, filtered.made, filtered.kept) == (224, 168, 7, 0)
     expected = {reason: 8 for reason in Reason} | {Reason.ROUND_TRIP: 16}
@@ -166,8 +166,8 @@ def test_each_check_drops_the_expected_questions(whole):
     assert [(row.uid, row.text, row.context) for row in kept] == [(r.uid, r.text, r.context) for r in good]
 
 
-def test_the_share_of_unanswerable_rows(whole):
-    out, filtered = whole
+def test_the_share_of_unanswerable_rows(finished_corpus):
+    out, filtered = finished_corpus
     rows = rows_of(out)
     made = [row for row in rows if row.method != "t5"]
     assert filtered.tally.unanswerable == pytest.approx(0.33, abs=0.02)
@@ -187,8 +187,8 @@ def test_the_share_of_unanswerable_rows(whole):
             assert parent != row.parent and sources[parent] == row.source
 
 
-def test_the_result_is_a_question_corpus_with_card_and_report(whole):
-    out, filtered = whole
+def test_the_result_is_a_question_corpus_with_card_and_report(finished_corpus):
+    out, filtered = finished_corpus
     manifest = read_corpus(out)
     assert manifest == filtered.manifest and manifest.kind == "questions" and manifest.method == "filter"
     assert manifest.rows == filtered.tally.rows == len(rows_of(out)) == len(corpus_rows(out, "squad"))
@@ -201,8 +201,8 @@ def test_the_result_is_a_question_corpus_with_card_and_report(whole):
     assert "| dropped: copied from the context | 8 | 3.6% |" in card and "has the teacher's answer" in card
 
 
-def test_labels_are_the_teachers_answers_and_omitted_by_default(whole, corpus, tmp_path):
-    labelled = rows_of(whole[0])
+def test_labels_are_the_teachers_answers_and_omitted_by_default(finished_corpus, corpus, tmp_path):
+    labelled = rows_of(finished_corpus[0])
     for row in labelled:
         assert row.answer is not None and row.start is not None
         assert row.answer == "" or row.context[row.start :].startswith(row.answer)
@@ -211,7 +211,7 @@ def test_labels_are_the_teachers_answers_and_omitted_by_default(whole, corpus, t
     assert "deliberately have no answers" in (tmp_path / "c/README.md").read_text()
 
 
-def test_switches(corpus, tmp_path):
+def test_settings_of_the_checks(corpus, tmp_path):
     def tally(**settings) -> Tally:
         out = tmp_path / str(len(list(tmp_path.iterdir())))
         return filter_corpus(job(corpus, **settings), Rule(), out).tally
@@ -227,14 +227,14 @@ def test_switches(corpus, tmp_path):
         tally(min_confidence=5.0)
 
 
-def test_the_seed_affects_only_the_unanswerable_rows(whole, corpus, tmp_path):
+def test_the_seed_affects_only_the_unanswerable_rows(finished_corpus, corpus, tmp_path):
     filter_corpus(job(corpus, labels=True, seed=1), Rule(), tmp_path / "c")
-    one, other = rows_of(whole[0]), rows_of(tmp_path / "c")
+    one, other = rows_of(finished_corpus[0]), rows_of(tmp_path / "c")
     assert one != other
     assert [row for row in one if row.method == "t5"] == [row for row in other if row.method == "t5"]
 
 
-def test_interrupted_filter_resumes_to_identical_output(whole, corpus, tmp_path):
+def test_interrupted_filter_resumes_to_identical_output(finished_corpus, corpus, tmp_path):
     out, teacher = tmp_path / "c", Rule(stop_after=150)
     with pytest.raises(KeyboardInterrupt):
         filter_corpus(job(corpus, labels=True), teacher, out)
@@ -243,7 +243,7 @@ def test_interrupted_filter_resumes_to_identical_output(whole, corpus, tmp_path)
     again, advanced = Rule(), []
     filtered = filter_corpus(job(corpus, labels=True), again, out, advance=advanced.append)
     assert (filtered.kept, filtered.made) == (len(finished), 7 - len(finished))
-    assert sum(advanced) == 224 and contents(out) == contents(whole[0])
+    assert sum(advanced) == 224 and contents(out) == contents(finished_corpus[0])
     everything = Rule()
     filter_corpus(job(corpus, labels=True), everything, tmp_path / "d")
     assert len(again.asked) + len(finished) * 30 < len(everything.asked), (
@@ -251,7 +251,7 @@ def test_interrupted_filter_resumes_to_identical_output(whole, corpus, tmp_path)
     )
     idle = Rule()
     assert filter_corpus(job(corpus, labels=True), idle, out).made == 0 and not idle.asked
-    assert contents(out) == contents(whole[0])
+    assert contents(out) == contents(finished_corpus[0])
 
 
 KILLED = """
@@ -267,18 +267,18 @@ here["filter_corpus"](here["job"](Path(sys.argv[2]), labels=True), Killing(), Pa
 """
 
 
-def test_killed_filter_resumes_to_identical_output(whole, corpus, tmp_path):
+def test_killed_filter_resumes_to_identical_output(finished_corpus, corpus, tmp_path):
     script, out = tmp_path / "killed.py", tmp_path / "c"
     script.write_text(KILLED)
     command = [sys.executable, str(script), __file__, str(corpus), str(out)]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == -signal.SIGKILL and not (out / "manifest.json").exists()
     assert filter_corpus(job(corpus, labels=True), Rule(), out).kept > 0
-    assert contents(out) == contents(whole[0])
+    assert contents(out) == contents(finished_corpus[0])
 
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
-def test_other_processes_load_the_answerer(whole, corpus, tmp_path, monkeypatch, engine, request):
+def test_other_processes_load_the_answerer(finished_corpus, corpus, tmp_path, monkeypatch, engine, request):
     request.getfixturevalue("ray_cluster" if engine == "ray" else "in_process_workers")
     monkeypatch.chdir(corpus.parent)
     here, done = Rule(), []
@@ -291,10 +291,10 @@ def test_other_processes_load_the_answerer(whole, corpus, tmp_path, monkeypatch,
         advance=done.append,
     )
     assert filtered.made == 7 and not here.asked and sum(done) == 224
-    assert contents(tmp_path / "c") == contents(whole[0])
+    assert contents(tmp_path / "c") == contents(finished_corpus[0])
 
 
-def test_two_ranks_share_the_work_and_write_identical_output(whole, corpus, tmp_path):
+def test_two_ranks_write_identical_output(finished_corpus, corpus, tmp_path):
     barrier, results = threading.Barrier(2), {}
     teachers = [Rule(), Rule()]
 
@@ -309,19 +309,19 @@ def test_two_ranks_share_the_work_and_write_identical_output(whole, corpus, tmp_
         thread.start()
     for thread in threads:
         thread.join()
-    assert contents(tmp_path / "c") == contents(whole[0])
+    assert contents(tmp_path / "c") == contents(finished_corpus[0])
     assert results[0].manifest == results[1].manifest and all(results[n].made == 7 for n in range(2))
     first, second = (set(teacher.asked) for teacher in teachers)
     assert first and second and len(first & second) <= 1, "N1's poet is asked for in both"
 
 
-def test_a_damaged_shard_is_rebuilt_and_another_job_rejected(whole, corpus, tmp_path):
+def test_a_damaged_shard_is_rebuilt_and_another_job_rejected(finished_corpus, corpus, tmp_path):
     out = tmp_path / "c"
     filter_corpus(job(corpus, labels=True), Rule(), out)
     (out / "data/squad-00003.parquet").write_bytes(b"PAR1")
     assert filter_corpus(job(corpus, labels=True), Rule(), out).made == 1
     before = contents(out)
-    assert before == contents(whole[0])
+    assert before == contents(finished_corpus[0])
     for other, teacher in ((job(corpus), Rule()), (job(corpus, labels=True), Rule("another"))):
         with pytest.raises(UserError, match="another corpus"):
             filter_corpus(other, teacher, out)
@@ -445,7 +445,7 @@ def test_text_checks_on_examples():
     assert copied(["what", "is", "the", "river", "of", "rome"], context) == 0.5
     assert copied([], context) == 0.0
     seen = Seen()
-    asked = [
+    pairs = [
         ("Who was he?", "a"),
         ("who was HE", "a"),
         ("Who was he?", "b"),
@@ -453,7 +453,7 @@ def test_text_checks_on_examples():
         ("Who?", "b"),
     ]
     repeated, elsewhere = Reason.REPEATED, Reason.ELSEWHERE
-    assert [seen.check(*pair) for pair in asked] == [None, repeated, elsewhere, repeated, None]
+    assert [seen.check(*pair) for pair in pairs] == [None, repeated, elsewhere, repeated, None]
 
 
 def test_context_cuts_on_examples():

@@ -17,7 +17,7 @@ import pytest
 import mtkd as library
 from augment.corpus_writer import write_corpus
 from augment.questions.generation.config import GenerationConfig, prepare_generation
-from augment.questions.rules.generate import ask, is_english
+from augment.questions.rules.generate import generate_rule_questions, is_english
 from augment.questions.rules.verbs import FORMS, third_person
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.worker_pools import Workers
@@ -106,7 +106,9 @@ SENTENCES = {
 
 @pytest.mark.parametrize("sentence", SENTENCES)
 def test_questions_of_a_sentence(sentence):
-    assert {one.text: sentence[one.start : one.stop] for one in ask(sentence)} == SENTENCES[sentence]
+    assert {
+        one.text: sentence[one.start : one.stop] for one in generate_rule_questions(sentence)
+    } == SENTENCES[sentence]
 
 
 def test_pronouns_are_replaced_by_what_they_stand_for():
@@ -115,19 +117,21 @@ def test_pronouns_are_replaced_by_what_they_stand_for():
         "Her notes were printed by Richard Taylor. "
         "The rain lasted for three days. It caused a flood in Dublin in 1850."
     )
-    made = {one.text: text[one.start : one.stop] for one in ask(text)}
-    assert made["What did Ada Lovelace publish in 1843?"] == "the first program"
-    assert made["Who were Ada Lovelace's notes printed by?"] == "Richard Taylor"
-    assert made["When did the rain cause a flood in Dublin?"] == "1850"
-    assert ask("She published the first program in 1843.") == []
+    answers = {one.text: text[one.start : one.stop] for one in generate_rule_questions(text)}
+    assert answers["What did Ada Lovelace publish in 1843?"] == "the first program"
+    assert answers["Who were Ada Lovelace's notes printed by?"] == "Richard Taylor"
+    assert answers["When did the rain cause a flood in Dublin?"] == "1850"
+    assert generate_rule_questions("She published the first program in 1843.") == []
 
 
 def test_the_best_questions_come_from_different_sentences():
     text = "Marie Curie discovered radium in Paris in 1898. The museum has over 40 old rooms."
-    two = ask(text, 2)
+    two = generate_rule_questions(text, 2)
     assert [text[one.start : one.stop] for one in two] == ["1898", "over 40"]
     assert (
-        len(ask(text)) == 5 and ask(text, 9) == ask(text) and [one for one in ask(text) if one in two] == two
+        len(generate_rule_questions(text)) == 5
+        and generate_rule_questions(text, 9) == generate_rule_questions(text)
+        and [one for one in generate_rule_questions(text) if one in two] == two
     )
 
 
@@ -205,12 +209,12 @@ def test_the_corpus_does_not_depend_on_processes_or_interruptions(text, tmp_path
         return write_corpus(ready.job, ready.rows, tmp_path / name, workers=workers)
 
     write("one")
-    whole = contents(tmp_path / "one")
-    assert len([name for name in whole if not name.startswith(".")]) == 8
+    expected_files = contents(tmp_path / "one")
+    assert len([name for name in expected_files if not name.startswith(".")]) == 8
     for path in sorted((tmp_path / "one/data").iterdir())[::2]:
         path.unlink()
     (tmp_path / "one/manifest.json").unlink()
-    assert write("one").kept == 3 and contents(tmp_path / "one") == whole
+    assert write("one").kept == 3 and contents(tmp_path / "one") == expected_files
 
     barrier = threading.Barrier(2, timeout=60)
     ready = prepare_generation(
@@ -228,8 +232,11 @@ def test_the_corpus_does_not_depend_on_processes_or_interruptions(text, tmp_path
         thread.start()
     for thread in threads:
         thread.join()
-    assert contents(tmp_path / "ranks") == whole
-    assert write("elsewhere", in_process_workers).made == 6 and contents(tmp_path / "elsewhere") == whole
+    assert contents(tmp_path / "ranks") == expected_files
+    assert (
+        write("elsewhere", in_process_workers).made == 6
+        and contents(tmp_path / "elsewhere") == expected_files
+    )
 
 
 def test_rules_need_no_torch(text, tmp_path):
@@ -252,11 +259,11 @@ def test_names_from_spacy(tmp_path, monkeypatch):
     (tmp_path / "t.txt").write_text(text)
     config = GenerationConfig(str(tmp_path / "t.txt"), per_paragraph=9, spacy="names")
     ready = prepare_generation(config, "squad", None, "0.1", "mtkd")
-    (made,) = ready.job.method.make(ready.rows["squad"], 9)
-    asked = {row["text"]: row["answer"] for row in made.table.to_pylist()}
-    assert asked["Who opened a school near the gate?"] == "Qorin"
-    assert asked["What opened a school near the gate?"] == "Zelm"
-    assert not any(text[one.start : one.stop] in ("Qorin", "Zelm") for one in ask(text))
+    (copies,) = ready.job.augmenter.make(ready.rows["squad"], 9)
+    answers = {row["text"]: row["answer"] for row in copies.table.to_pylist()}
+    assert answers["Who opened a school near the gate?"] == "Qorin"
+    assert answers["What opened a school near the gate?"] == "Zelm"
+    assert not any(text[one.start : one.stop] in ("Qorin", "Zelm") for one in generate_rule_questions(text))
 
 
 def test_other_languages_are_recognised():
@@ -266,9 +273,9 @@ def test_other_languages_are_recognised():
 
 
 def test_text_and_options_that_cannot_be_used(text, tmp_path):
-    def refused(given: Path = text, **options) -> str:
+    def refused(spec: Path = text, **options) -> str:
         with pytest.raises(UserError) as caught:
-            prepare_generation(GenerationConfig(str(given), **options), "squad", None, "0.1", "mtkd")
+            prepare_generation(GenerationConfig(str(spec), **options), "squad", None, "0.1", "mtkd")
         return str(caught.value)
 
     for line, expected in (
@@ -283,7 +290,7 @@ def test_text_and_options_that_cannot_be_used(text, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         {"batch": -1},
         {"batch": "7"},
@@ -298,10 +305,10 @@ def test_text_and_options_that_cannot_be_used(text, tmp_path):
         {"temperature": "1", "endpoint_model": "tiny"},
     ],
 )
-def test_options_out_of_range(tmp_path: Path, given: dict[str, Any]) -> None:
+def test_options_out_of_range(tmp_path: Path, options: dict[str, Any]) -> None:
     text = tmp_path / "paragraphs.txt"
     text.write_text("Ada Lovelace wrote the first program in 1843.")
-    model = "http://127.0.0.1:9/v1" if "endpoint_model" in given else "rules"
-    with pytest.raises(UserError, match=next(iter(given))):
-        library.augment.generate_questions(text, tmp_path / "out", model=model, **given)
+    model = "http://127.0.0.1:9/v1" if "endpoint_model" in options else "rules"
+    with pytest.raises(UserError, match=next(iter(options))):
+        library.augment.generate_questions(text, tmp_path / "out", model=model, **options)
     assert not (tmp_path / "out").exists()
