@@ -58,7 +58,7 @@ def _explain(
         known_names = [name for name, term in values["terms"].items() if "loss" in term]
         return unknown("term", path[1], known_names, hint=f"a new term needs `{key}=...`")
     if first_error["type"] == "missing":
-        return UserError(f"the setting {key!r} is missing", hint=f"add `{key}=...`")
+        return UserError(f"the setting {key!r} is missing", hint=f"add {key} to the file")
     if first_error["type"] == "unknown_loss":
         from mtkd.losses.loss_registry import loss_classes
 

@@ -6,6 +6,8 @@ import types
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from pydantic import BaseModel
+
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _NAMES: dict[Any, str] = {
     bool: "true | false",
@@ -19,6 +21,8 @@ _NAMES: dict[Any, str] = {
 
 def allowed_values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     """The values of a type in words; a validator's docstring, if there is one, says it better."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "a table of settings"
     for item in metadata:
         function = getattr(item, "func", None)
         if function is not None and function.__doc__:

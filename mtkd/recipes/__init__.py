@@ -75,7 +75,10 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
     """
     if not _is_path(name) and name not in recipe_names(command):
         raise unknown(
-            f"{command} recipe", name, recipe_names(command), hint="`mtkd recipes` lists all recipes"
+            f"{command} recipe",
+            name,
+            recipe_names(command),
+            hint="`mtkd recipes` lists all recipes; your own needs its path: FILE.toml",
         )
     if recipe_command(name) != command:
         raise UserError(f"the recipe {name} is for mtkd {recipe_command(name)}, not for mtkd {command}")
@@ -91,7 +94,7 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
         )
     values = _read(name)
     values.pop("command")
-    for key, value in values.get("per_task", {}).get(task, {}).items():
+    for key, value in _table(values, "per_task", task).items():
         assign_setting(values, key, value)
     if overrides.get("train.epochs") and "train.steps" not in overrides:
         overrides = {"train.steps": None, **overrides}
@@ -99,11 +102,19 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
         overrides = {"epoch_counts": [], **overrides}
     for key in overrides:
         section, _, setting = key.partition(".")
-        for table in values.get("stages", {}).values() if section == "train" else ():
-            table.get("train", {}).pop(setting, None)
+        for stage in _table(values, "stages") if section == "train" else ():
+            _table(values, "stages", stage, "train").pop(setting, None)
     for key, value in overrides.items():
         assign_setting(values, key, value)
     return validate(COMMANDS[command], values)
+
+
+def _table(values: dict[str, Any], *path: str) -> dict[str, Any]:
+    """The table at a path; an empty one if it is missing or anything else, which `validate` then refuses."""
+    table: Any = values
+    for name in path:
+        table = table.get(name) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else {}
 
 
 def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
@@ -162,7 +173,7 @@ def _read_file(file: Path) -> dict[str, Any]:
         values = _merge(values, changes)
     values.pop("extends", None)
     values = {"summary": "", "source": "", **values, "name": own_values.get("name", file.stem)}
-    if values.get("command") not in COMMANDS:
+    if str(values.get("command")) not in COMMANDS:
         raise UserError(
             f"the recipe {file} does not say which command it is for",
             expected=f'`command = "..."` with {", ".join(COMMANDS)}',
@@ -179,7 +190,8 @@ def _files_with_values(file: Path) -> list[tuple[Path, dict[str, Any]]]:
     files: list[tuple[Path, dict[str, Any]]] = []
     while True:
         if not file.is_file():
-            raise UserError(f"there is no recipe file {str(file)!r}{did_you_mean_path(file)}")
+            problem = f"{file} is a directory, not a recipe file" if file.is_dir() else ""
+            raise UserError(problem or f"there is no recipe file {str(file)!r}{did_you_mean_path(file)}")
         if file.resolve() in (earlier.resolve() for earlier, _ in files):
             raise UserError(f"the recipe {file} extends itself")
         values = read_toml(file)

@@ -19,7 +19,7 @@ EVERY = int(os.environ.get("MTKD_FAULTS", "0"))
 SAMPLE = (
     *("cli mask --copies", "cli mask --seed", "cli check --max-length", "task file (check) name"),
     *("task file (check) range", "task file (check) files", "task file NULs", "pipeline digits"),
-    *("data check", "init ", "span.jsonl", "encoder config", "out mask", "endpoint"),
+    *("data check", "init ", "span.jsonl", "encoder config", "out mask", "endpoint", "recipe command"),
 )  # fmt: skip
 
 

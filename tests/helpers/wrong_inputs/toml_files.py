@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wrong_inputs.json_files import BIG, DIGITS, RAW
-from wrong_inputs.tiny_inputs import TINY_TRAINING, Case, TinyInputs, write_file
+from wrong_inputs.tiny_inputs import TINY_BILSTM, TINY_TRAINING, Case, TinyInputs, write_file
 
 TASK_VALUES = (
     "''", "'keys'", "'train'", "'..'", "'a.b'", "'a/b'", "[]", "{}", "1", "-1", "true", "nan", "inf", str(BIG), DIGITS,
@@ -55,6 +55,7 @@ def task_cases() -> Iterator[Case]:
         )
         yield Case(f"grid {name}", lambda inputs, at, r=raw: grid_command(inputs, at, r))
         yield Case(f"pipeline {name}", lambda inputs, at, r=raw: pipeline_command(inputs, at, r))
+        yield Case(f"recipe {name}", lambda inputs, at, r=raw: recipe_command(inputs, at, r))
 
 
 GRID_KEYS = (
@@ -62,6 +63,13 @@ GRID_KEYS = (
     "cells.a", "cells.a.recipe", "cells.a.tasks", "cells.a.set", "cells.a.first", "cells.a.corpus",
     "cells.a.then", "cells.a.steps_of", "cells.a.limit", "bench.seq_len", "bench.batches", "refine.seed",
     "cells.a.set.train", "set.x",
+)  # fmt: skip
+
+
+RECIPE_KEYS = (
+    "command", "extends", "name", "summary", "student", "student.kind", "student.max_length", "terms",
+    "terms.logits", "terms.logits.weight", "terms.new", "stages", "stages.a", "stages.a.train", "stages.a.terms",
+    "train", "train.lr", "per_task", "per_task.rte", "slow_build", "x",
 )  # fmt: skip
 
 
@@ -84,6 +92,22 @@ def grid_command(inputs: TinyInputs, at: Path, text: str | bytes) -> list[Any]:
     return ["compare", write_file(at, "g.toml", text), *options]
 
 
+def recipe_command(inputs: TinyInputs, at: Path, text: str | bytes) -> list[Any]:
+    options = [
+        "--data",
+        "pocket",
+        "--tasks",
+        "rte",
+        "--teacher",
+        inputs.teacher,
+        "--out",
+        at / "out",
+        "--lr",
+        "0.1",
+    ]
+    return ["distill", write_file(at, "r.toml", text), *options, *TINY_TRAINING, *TINY_BILSTM]
+
+
 def pipeline_command(inputs: TinyInputs, at: Path, text: str | bytes) -> list[Any]:
     return ["run", write_file(at, "p.toml", text), "--dry-run"]
 
@@ -97,6 +121,7 @@ def toml_cases() -> Iterator[Case]:
 
     for what, keys, command, base in (
         ("grid", GRID_KEYS, grid_command, lambda inputs: grid),
+        ("recipe", RECIPE_KEYS, recipe_command, lambda inputs: {"extends": "'mkd-lstm'"}),
         ("pipeline", PIPE_KEYS, pipeline_command, for_pipeline),
     ):
         for key, value in itertools.product(keys, TASK_VALUES):

@@ -114,7 +114,10 @@ def test_a_student_starts_from_the_file_and_does_not_need_it(
         ),
         ([], ["reads wordpiece tokens", "student.vocabulary=word"]),
         (["student.kind=static"], ["of the kind 'static' do not start from word vectors"]),
-        (["student.vocabulary=word", "student.embeddings=techer"], ["student.embeddings=techer does not exist"]),
+        (
+            ["student.vocabulary=word", "student.embeddings=techer"],
+            ["student.embeddings=techer does not exist"],
+        ),
     ],
 )
 def test_students_that_the_vectors_do_not_fit(
