@@ -273,7 +273,7 @@ def test_missing_weights_and_heads_are_refused(save_checkpoint: Callable[..., Pa
     weights = load_file(place / "model.safetensors")
     del weights["classifier.weight"]
     save_file(weights, place / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UserError, match=r"lacks weights of classifier\.weight"):
+    with pytest.raises(UserError, match=r"has no weights for classifier\.weight"):
         CheckpointRef.of("x", place, task).load(None)
 
 
