@@ -40,7 +40,7 @@ def _read_source(directory: Path) -> Any:
 EXPORTS = OutputKind(
     "export", EXPORT, (rf"{EXPORT}|model[^/]*\.onnx|weights\.bin|{MODEL_FILES}",), _read_source
 )
-TRANSFORMERS = OutputKind("transformers checkpoint", "config.json", (MODEL_FILES,), lambda place: None)
+TRANSFORMERS = OutputKind("transformers checkpoint", "config.json", (MODEL_FILES,), lambda directory: None)
 Format = Literal["onnx", "transformers"]
 
 

@@ -57,8 +57,8 @@ def run_jobs(jobs: Iterable[Job], parallel: int, say: Callable[[str], None]) -> 
                             done.add(job.out)
                             waiting.remove(job)
                         elif len(running) < parallel:
-                            place = number - len(waiting) + 1
-                            say(f"[{place}/{number}] mtkd {shlex.join(job.command)}")
+                            position = number - len(waiting) + 1
+                            say(f"[{position}/{number}] mtkd {shlex.join(job.command)}")
                             running[pool.submit(runner.run, job)] = job
                             waiting.remove(job)
                 for future in wait(running, return_when=FIRST_COMPLETED).done:

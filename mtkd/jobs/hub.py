@@ -19,8 +19,8 @@ _DOWNLOAD = OutputKind(
     "download",
     MANIFEST,
     (r".+",),
-    lambda place: None,
-    is_finished=lambda place: (place / MANIFEST).is_file() or is_saved_model(place),
+    lambda directory: None,
+    is_finished=lambda directory: (directory / MANIFEST).is_file() or is_saved_model(directory),
 )
 _NAME = "a name such as `owner/model`"
 

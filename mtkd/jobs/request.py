@@ -58,12 +58,12 @@ class Request:
         """
         return open_data(self.data)
 
-    def open_run(self, command: str, settings: Any, tasks: list[Task], **more: Any) -> RunDirectory:
+    def open_run(self, command: str, settings: Any, tasks: list[Task], **sources: Any) -> RunDirectory:
         """Open the run directory. The identity of the run is everything that determines its result.
 
         Args:
             command: "refine", "distill" or "finetune".
-            more: further parts of the identity.
+            sources: further parts of the identity.
 
         Raises:
             UserError: the directory holds another run.
@@ -78,7 +78,7 @@ class Request:
             "task_digest": digest_bytes(json.dumps([task.to_json() for task in tasks]))[:16],
             "limit": self.limit,
             "eval_limit": self.eval_limit,
-            **more,
+            **sources,
             "settings": values,
         }
         return RunDirectory(self.out, identity, resume=self.resume, overwrite=self.overwrite)

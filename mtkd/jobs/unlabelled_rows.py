@@ -152,12 +152,12 @@ def confident_rows(data: TrainingData, logits: Mapping[str, LogitsOf], least: fl
     for part in data.parts:
         if not has_confidence(part.task):
             continue
-        kept = has_label(part.train.labels)
-        unlabelled = np.flatnonzero(~kept)
+        is_kept = has_label(part.train.labels)
+        unlabelled = np.flatnonzero(~is_kept)
         for start in range(0, len(unlabelled), _STEP):
             rows = unlabelled[start : start + _STEP]
             probabilities = part.task.type.probabilities(part.task, logits[part.task.name](rows), None)
             assert probabilities is not None, "classes have probabilities"
-            kept[rows] = probabilities.max(axis=1) >= least
-        kept_rows[part.task.name] = kept
+            is_kept[rows] = probabilities.max(axis=1) >= least
+        kept_rows[part.task.name] = is_kept
     return kept_rows

@@ -116,8 +116,8 @@ def gather(paths: Sequence[Path], reference: Path | None = None) -> Gathered:
     used: set[Path] = set()
     for grid in grids:
         prefix = "" if alone else f"{os.path.relpath(grid.directory, root)}/"
-        found, mentioned = _cells(grid, runs, prefix)
-        models += found
+        models_of_cells, mentioned = _cells(grid, runs, prefix)
+        models += models_of_cells
         used |= mentioned
     models += _models([run for run in runs if run.path not in used])
     models.sort(key=lambda model: ROLES.index(model.role))
