@@ -66,7 +66,7 @@ class TrainSettings(Strict):
         batch_size: rows per optimiser step, over all processes.
         batch_tokens: instead of `batch_size`, as many rows per optimiser step, over all processes, as fit
             into this many tokens of the trained model, padding included (rows x tokens of the longest row); a
-            longer row is a step of its own. Not with epochs = "auto", unless `steps` is set.
+            longer row is a step of its own.
         micro_batch: rows that go through the model at once on each process; None = all rows of the process.
         eval_batch_size: rows that go through the model at once during evaluation.
         optimizer: the optimiser, as in torch.optim; weight decay is decoupled from the gradient in `adamw`,
@@ -96,8 +96,9 @@ class TrainSettings(Strict):
             written after each epoch.
         checkpoint_steps: also write a checkpoint every this many steps.
         steps_per_epoch: the number of steps that count as an epoch; None = one pass over the rows.
-        unlabelled_fraction: the fraction of the rows of an epoch that have no labels: an epoch takes all rows
-            with labels once, and so many of the others in turn; None = all rows once.
+        unlabelled_fraction: the fraction of the rows of an epoch that have no labels: each epoch uses every
+            labelled row once, and as many rows without labels as make up this fraction; the next epoch goes
+            on with the rows that follow. None = all rows once.
         min_confidence: drop rows without labels if the teacher's most probable class has a lower probability
             (classification only); None = keep all.
         class_weights: weights of the classes in the loss on labels of classification tasks: one number per
@@ -217,10 +218,11 @@ class DistillSettings(Strict):
         one_stage: whether to merge all stages into one, with all their terms and the sum of their epochs; the
             other training settings are those of the last stage.
         run_stages: run only these stages; empty = all.
-        slow_build: the fraction of a stage's steps during which the compared layers are switched on one after
-            another, from the lowest (WaLDORf); the other terms and the linear decay of the learning rate
-            start afterwards, and 0 switches everything on at once.
-        per_task: task -> dotted setting -> value, for runs that train on that task alone.
+        slow_build: the fraction of a stage's steps over which the compared layers are switched on one by one,
+            from the lowest (WaLDORf). The other terms and the linear decay of the learning rate start after
+            it; 0 = everything is on from the start.
+        per_task: overrides for single tasks, such as `per_task.rte = { "train.lr" = 1e-5 }`; used only in
+            runs on that task alone.
     """
 
     name: str
@@ -288,12 +290,13 @@ class RefineSettings(Strict):
         layers: keep only this many of the encoder's first layers; None = all.
         pairs: how tasks with two texts are read: both texts as one sequence ("cross-encoder"); each text by
             itself, with a head that compares their vectors ("bi-encoder"); or "auto", a bi-encoder if the
-            encoder was trained to compare sentences, no task needs more than that, and there are few rows.
+            encoder was trained to compare sentences, every task supports it, and there are few rows.
         pair_head: the heads of classification tasks with two texts: "linear", as all others, or "san", the
             stochastic answer network of MT-DNN, which starts from random weights.
         init_heads: what linear heads start from: a "linear-probe", which is fitted to the features of the
             pretrained encoder before any weight of the encoder changes, "random" weights, or a linear probe
-            ("auto") except for the pairs of a cross-encoder, of whose relation the features say little yet.
+            ("auto") except for tasks with two texts of a cross-encoder, whose pretrained features do not yet
+            encode how the texts relate.
     """
 
     name: str

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import BertConfig, BertModel
 
-from mtkd.losses.layer_maps import uniform_pairs
+from mtkd.losses.layer_maps import named_map_pairs
 from mtkd.losses.objective import build_objective
 from mtkd.models.encoders.pretrained_config import TransformerConfig, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
@@ -195,7 +195,7 @@ class TextBrewerSide:
             same = {"feature": "hidden", "loss": "relation_kl", "weight": 1}
             return [{"layer_T": n, "layer_S": n, **same} for n in range(3)]
         width = job.student["hidden_size"]
-        pairs = uniform_pairs("uniform", job.student["num_hidden_layers"], TEACHER["num_hidden_layers"])
+        pairs = named_map_pairs("uniform", job.student["num_hidden_layers"], TEACHER["num_hidden_layers"])
         hidden = {"feature": "hidden", "loss": "hidden_mse", "weight": 1}
         attention = {"feature": "attention", "loss": "attention_mse", "weight": 1}
         return [

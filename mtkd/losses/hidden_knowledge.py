@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of
-from mtkd.losses.layer_maps import Pairs, uniform_pairs
+from mtkd.losses.layer_maps import Pairs, named_map_pairs
 from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import Projection, TermSettings
@@ -91,12 +91,12 @@ class HiddenKnowledge(LayeredTerm):
                     expected=f"{lowest} to {highest}",
                     hint=f"use `terms.{name}.{key}=N`",
                 )
-        all_pairs = [(0, 0), *uniform_pairs(f"top:{top}", n, m)]
+        all_pairs = [(0, 0), *named_map_pairs(f"top:{top}", n, m)]
         pairs = pairs_of(name, all_pairs[n + 1 - depth :], models)
         scored: list[tuple[int, int]] = []  # (teacher layer, the layer whose attention ranks its tokens)
         if s.tokens is not None and s.by != "left":
             highest_ranking = m if s.by == "att-last-no-sep" else top
-            ranking_layer_of = {0: 0, **dict(uniform_pairs(f"top:{highest_ranking}", n, m))}
+            ranking_layer_of = {0: 0, **dict(named_map_pairs(f"top:{highest_ranking}", n, m))}
             # The embedding layer has no attention, so the attention of the first layer is used for it.
             scored = [(layer_t, max(1, ranking_layer_of[layer_s])) for layer_s, layer_t in pairs]
         selection = Selection(s.tokens, s.by, s.width, s.units, tuple(scored))

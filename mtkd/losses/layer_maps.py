@@ -14,7 +14,7 @@ NAMES = ("uniform", "skip", "last", "first", "top:L", "last-only", "auto", "emd"
 _AUTO_OF_24 = {"bert": 21, "roberta": 19, "xlm-roberta": 19}
 
 
-def uniform_pairs(name: str, student: int, teacher: int) -> Pairs:
+def named_map_pairs(name: str, student: int, teacher: int) -> Pairs:
     """Build a named layer map: for each student layer n = 1 .. N, a teacher layer from 1 .. M.
 
     `uniform`: n M / N, rounded half up (TinyBERT, MLKD-BERT). `top:L`: n L / N, rounded half up (with L below
@@ -38,8 +38,8 @@ def layer_pairs(spec: str | Pairs, student: EncoderSpec, teacher: EncoderSpec) -
     """Resolve a layer map to (student layer, teacher layer) pairs.
 
     Args:
-        spec: a name that `uniform_pairs` knows; `auto`: the student's last layer with the teacher layer that
-            MiniLMv2 found best (the last one; of 24 layers the 21st, or the 19th in the RoBERTa family);
+        spec: a name that `named_map_pairs` knows; `auto`: the student's last layer with the teacher layer
+            that MiniLMv2 found best (the last one; of 24 layers the 21st, or the 19th in the RoBERTa family);
             `last-only`: the last layers of both (MiniLM, DistilBERT); `emd`: all pairs; or a list of
             pairs, in which 0 is the embedding layer.
 
@@ -62,7 +62,7 @@ def layer_pairs(spec: str | Pairs, student: EncoderSpec, teacher: EncoderSpec) -
         return [(student.layers, last)]
     if spec == "emd":
         return [(n, m) for n in range(1, student.layers + 1) for m in range(1, teacher.layers + 1)]
-    return uniform_pairs(spec, student.layers, teacher.layers)
+    return named_map_pairs(spec, student.layers, teacher.layers)
 
 
 def _require(fits: bool, name: str, student: int, teacher: int) -> None:

@@ -74,7 +74,7 @@ class LogitsMSE(LossTerm):
 
         Attributes:
             reduction: whether the squares of a row's outputs are added (`sum`, MKD Eq. 6) or averaged
-                (`mean`, by which a task with three classes counts a third as much); for spans, they are
+                (`mean`, which divides by the number of classes); for spans, they are
                 always averaged over the tokens.
         """
 

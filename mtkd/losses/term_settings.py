@@ -81,9 +81,10 @@ class TermSettings(Strict):
     A loss with further settings defines a subclass called `Settings`.
 
     Attributes:
-        weight: the factor of the term in the objective, or points over the steps.
+        weight: the weight of the term in the objective; or a schedule: points [fraction of the steps, value],
+            interpolated linearly.
         kinds: the task types that the term applies to; None = all.
-        loss: the name of the loss.
+        loss: the name of the loss, of which each has its own settings.
     """
 
     weight: Schedule = 1.0

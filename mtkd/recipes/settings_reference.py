@@ -20,9 +20,9 @@ from mtkd.settings import COMMANDS
 # The descriptions of fields that the docstring of their class does not describe.
 _SHARED = {
     "loss": "the loss that the term computes",
-    "layers": "which teacher layer each student layer is compared with",
+    "layers": "which teacher layer each student layer is compared with (layer maps: docs/methods.md)",
     "projection": "how the student's vectors are projected to the teacher's width",
-    "temperature": "the number that logits are divided by before the softmax, or points over the steps",
+    "temperature": "the number that logits are divided by before the softmax; or a schedule, as for weights",
     "max_length": "the maximum number of tokens per row, including special tokens",
     "stride": "the number of tokens that neighbouring windows of a long context share (span tasks)",
     "head_hidden": "the width of the task heads' hidden layer; 0 = a single linear layer",
@@ -225,6 +225,7 @@ def _documented(model: type[BaseModel]) -> dict[str, str]:
         for entry in re.split(r"\n(?= {4}\S)", section.split("\n\n")[0]):
             names, _, text = entry.partition(":")
             descriptions |= dict.fromkeys(
-                re.split(r",\s*", names.strip()), " ".join(text.split()).removesuffix(".")
+                re.split(r",\s*", names.strip()),
+                " ".join(text.split()).removesuffix(".").replace("None = ", "none = "),
             )
     return descriptions

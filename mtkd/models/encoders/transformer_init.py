@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mtkd.losses.layer_maps import uniform_pairs
+from mtkd.losses.layer_maps import named_map_pairs
 from mtkd.models.encoders.pretrained_config import (
     BI_ENCODER_POOLINGS,
     TransformerConfig,
@@ -104,7 +104,7 @@ def taken_layers(settings: TransformerSettings, layers: int, available: int) -> 
         UserError: a layer does not exist, or the list does not have one entry per layer of the student.
     """
     if not isinstance(settings.take, list):
-        return [teacher for _, teacher in uniform_pairs(settings.take, layers, available)]
+        return [teacher for _, teacher in named_map_pairs(settings.take, layers, available)]
     if len(settings.take) != layers or not all(1 <= layer <= available for layer in settings.take):
         raise UserError(
             f"student.transformer.take={settings.take} does not fit a student with {layers} layers",

@@ -12,7 +12,7 @@ from torch import Tensor
 from mtkd.losses.contrastive import sample_contrastive
 from mtkd.losses.emd import emd
 from mtkd.losses.hidden import masked_mse
-from mtkd.losses.layer_maps import layer_pairs, uniform_pairs
+from mtkd.losses.layer_maps import layer_pairs, named_map_pairs
 from mtkd.losses.loss_term import TermInput
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.relations import regroup_heads, relation_kl
@@ -59,7 +59,7 @@ def objective(
     ],
 )
 def test_layer_maps(name: str, student: int, teacher: int, expected: list[int]) -> None:
-    assert uniform_pairs(name, student, teacher) == list(enumerate(expected, 1))
+    assert named_map_pairs(name, student, teacher) == list(enumerate(expected, 1))
 
 
 @pytest.mark.parametrize(
