@@ -244,9 +244,9 @@ def test_two_workers_write_identical_output_and_the_model_is_part_of_the_key(
     assert write_corpus(job, rows, tmp_path / "two", workers=Workers(2, engine)).made == 4
     files = [path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()]
     assert all((tmp_path / "one" / f).read_bytes() == (tmp_path / "two" / f).read_bytes() for f in files)
-    moved = replace(job, method=replace(method, model="moved"))
+    moved = replace(job, augmenter=replace(method, model="moved"))
     assert write_corpus(moved, rows, tmp_path / "one").made == 0
-    other = replace(job, method=replace(method, digest="other"))
+    other = replace(job, augmenter=replace(method, digest="other"))
     with pytest.raises(UserError, match="is another model on"):
         other.augmenter.loader()
     with pytest.raises(UserError, match="another corpus"):

@@ -122,7 +122,7 @@ def test_memory_mapped_texts_write_identical_output(tmp_path, method):
 
     kinds = {"plain": ROWS, "mapped": {task: widened(rows) for task, rows in ROWS.items()}}
     for name, rows in kinds.items():
-        write_corpus(replace(JOB, method=method.prepare(rows)), rows, tmp_path / name)
+        write_corpus(replace(JOB, augmenter=method.prepare(rows)), rows, tmp_path / name)
     assert contents(tmp_path / "mapped") == contents(tmp_path / "plain")
 
 
@@ -200,7 +200,7 @@ def test_killed_job_resumes_to_identical_output(finished, tmp_path, workers):
 def test_another_job_is_rejected_unless_overwritten(finished, copied):
     before = contents(copied)
     others = [
-        replace(JOB, method=Masking(0.3, seed=6)),
+        replace(JOB, augmenter=Masking(0.3, seed=6)),
         replace(JOB, copies={"rte": 4, "sst2": 2}),
         replace(JOB, shard_copies=100),
     ]

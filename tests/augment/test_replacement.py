@@ -188,7 +188,7 @@ def test_two_workers_write_identical_output_and_the_vocabulary_is_part_of_the_ke
     files = [path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()]
     assert all((tmp_path / "one" / f).read_bytes() == (tmp_path / "two" / f).read_bytes() for f in files)
     assert len(corpus_rows(tmp_path / "two", "mrpc")) == 480
-    other = changed(job, method=method({**rows, "sst2": some_rows(51, task="sst2")}))
+    other = changed(job, augmenter=method({**rows, "sst2": some_rows(51, task="sst2")}))
     with pytest.raises(UserError, match="another corpus"):
         write_corpus(other, rows, tmp_path / "one")
 

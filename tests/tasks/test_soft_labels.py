@@ -66,8 +66,8 @@ def test_logits_are_recognised_or_declared() -> None:
     assert read(MOOD, among_them, soft_labels_kind="logits")[0].tolist() == among_them
     _, problems = read(MOOD, logits, soft_labels_kind="probabilities")
     assert problems == [
-        "0: 2, -1, 0.5 are no probabilities; expected: values from 0 to 1",
-        "2: 4, 0, -3 are no probabilities; expected: values from 0 to 1",
+        "0: 2, -1, 0.5 are not probabilities; expected: values from 0 to 1",
+        "2: 4, 0, -3 are not probabilities; expected: values from 0 to 1",
     ]
 
 
@@ -83,7 +83,7 @@ def test_several_labels_and_scores() -> None:
     ("cell", "message"),
     [
         ("[0.5, 0.3, 0.1]", "0.5, 0.3, 0.1 sum to 0.9; expected: 1"),
-        ("[0.6, 0.6, -0.2]", "are no probabilities"),
+        ("[0.6, 0.6, -0.2]", "are not probabilities"),
         ("[0.5, 0.5]", "2 values; expected: 3"),
         ('{"bad": 0.5, "good": 0.5}', "labels bad, good; expected: bad, so-so, good"),
         ('{"bad": 0.5, "good": 0.5, "ugly": 0}', "labels bad, good, ugly"),

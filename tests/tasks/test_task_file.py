@@ -113,7 +113,7 @@ def test_the_head_of_another_task(tmp_path: Path) -> None:
             "unknown label in .*map: 'mo' .did you",
         ),
         (GOOD + MAP.replace('"yes"', '"no"'), "map has no label that becomes 'yes'"),
-        (GOOD + MAP.replace('head = "mnli"\n', ""), "map without head"),
+        (GOOD + MAP.replace('head = "mnli"\n', ""), "`map` is set, but `head` is not"),
         (GOOD.replace("classify", "multilabel") + MAP, "multilabel tasks have no key 'map'"),
         (GOOD + "map = {}\n", "map = {} is not valid"),
         (GOOD + 'head = "m n"\n', "head = 'm n' is not valid"),

@@ -79,7 +79,7 @@ def test_own_task_mixes_with_names(tmp_path):
     [
         ("rt", ["unknown task 'rt'", "did you mean 'rte'"]),
         ("rte,paraphrases", ["'paraphrases'", "did you mean 'paraphrase'"]),
-        (" , ", ["names no task", "cola"]),
+        (" , ", ["there is no task", "cola"]),
         ("nowhere/mine.toml", ["nowhere/mine.toml"]),
     ],
 )

@@ -246,7 +246,7 @@ def test_interrupted_training_ends_with_the_same_weights(trained, data, tmp_path
     with pytest.raises(UserError, match="not a model"):
         load_generator(str(tmp_path / "m"))
     fit(tmp_path / "m", data, save_every=5)
-    saved, original = (load_file(position / "model.safetensors") for position in (tmp_path / "m", trained))
+    saved, original = (load_file(directory / "model.safetensors") for directory in (tmp_path / "m", trained))
     assert all(torch.equal(saved[name], original[name]) for name in original)
 
 
@@ -604,8 +604,8 @@ def refused(*arguments: str) -> str:
 def test_invalid_training_usage_is_one_error(data, trained, tmp_path):
     out = tmp_path / "out"
 
-    def training(*more: str, model: str = "scratch", position: Path = data) -> str:
-        return refused("train", "--data", str(position), "--model", model, "--out", str(out), *more)
+    def training(*more: str, model: str = "scratch", text: Path = data) -> str:
+        return refused("train", "--data", str(text), "--model", model, "--out", str(out), *more)
 
     assert "unknown task 'squat'" in training("--task", "squat")
     assert "is a classify task" in training("--task", "rte")

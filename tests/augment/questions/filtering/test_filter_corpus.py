@@ -49,7 +49,7 @@ class Rule:
     """Answers "What is the A of B?" from "the A of B is C"; secrets only if the context has their key."""
 
     digest: str = "rule"
-    pairs: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
     stop_after: int | None = None
 
     def __call__(self, questions: Sequence[str], contexts: Sequence[str]) -> list[Answer]:
