@@ -257,7 +257,7 @@ def test_ray_writes_nothing_after_an_interruption(
 
 
 def test_workers_that_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"address=auto.*is that of a Ray cluster"):
+    with pytest.raises(UserError, match="`address` applies only to `engine=ray`"):
         Workers(address="auto")
     with pytest.raises(UserError, match="workers=0"):
         Workers(0)
