@@ -12,14 +12,14 @@ from tasks.errors import UserError, plain
 
 
 @click.command()
-@click.argument("directory", type=PATH, metavar="DIR")
+@click.argument("place", type=PATH, metavar="DIR")
 @report_options
-def verify(directory: Path, json_file: str | None) -> None:
+def verify(place: Path, json_file: str | None) -> None:
     """Compare the files in DIR with their digests: runs, models, corpora, stores, exports, generators.
 
     Damaged shards of a store can be rebuilt with `mtkd store build --repair --out DIR`.
     """
-    result = mtkd.verify(directory)
+    result = mtkd.verify(place)
 
     def draw() -> None:
         for file, state in result.damaged.items():

@@ -113,7 +113,7 @@ SHOWN = {
     "report",
     "dry_run",
     "columns",
-    "most",
+    "max_lines",
     "complete",
     "as_markdown",
     "repair",
