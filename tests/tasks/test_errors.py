@@ -10,7 +10,7 @@ from tasks.errors import did_you_mean_path, unknown
 
 
 @pytest.mark.parametrize(
-    ("wanted", "suggested"),
+    ("requested", "suggested"),
     [("ticket.toml", "tickets.toml"), ("other.csv", None), ("missing/tickets.toml", None)],
 )
 def test_a_missing_path_suggests_a_similar_name_beside_it(
