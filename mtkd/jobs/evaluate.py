@@ -87,6 +87,8 @@ def evaluate(
     if against is not None:
         try:
             against, other_checkpoint = _checkpoint(against, spec, target)
+            if isinstance(against, Path):
+                read_saved(against)  # raises the errors
         except UserError as error:
             raise UserError(
                 f"`against`: {error.problem}", expected=error.expected, hint=error.hint

@@ -55,7 +55,7 @@ class ExportedModel(MultiTaskModel):
         logits = self.runtime.run(tuple(map(_arrays, texts)), head)
         return ModelOutput(logits=torch.from_numpy(logits))
 
-    def keep(self, tasks: Iterable[Task]) -> None:
+    def set_tasks(self, tasks: Iterable[Task]) -> None:
         """Refuse to be trained: training starts by choosing the heads."""
         raise UserError("an exported model cannot be trained", hint="train the model that was exported")
 

@@ -398,8 +398,8 @@ def test_a_checkpoint_is_evaluated_with_the_order_of_its_labels(
         shown = " ".join(done.err.replace("│", " ").split())
         assert ("pass --teacher-labels sst2=negative,positive" in shown) == (not given)
     refused = mtkd(*words, "--model", tiny_teacher, *order)
-    assert refused.code == 2 and "--teacher-labels" in refused.err and "the model is none" in refused.err
-    with pytest.raises(UserError, match="the model is none"):
+    assert refused.code == 2 and "--teacher-labels" in refused.err and "this model is not one" in refused.err
+    with pytest.raises(UserError, match="this model is not one"):
         api.evaluate(api.load(tiny_teacher), "pocket", "sst2", teacher_labels={"sst2": ["a", "b"]})
     with pytest.raises(UserError, match="unknown task in `teacher_labels` 'rte'"):
         api.evaluate(place, "pocket", "sst2", teacher_labels={"rte": ["a", "b"]})
@@ -422,7 +422,7 @@ def test_the_head_of_a_checkpoint_cannot_be_copied(
 def test_a_control_with_the_teachers_heads_is_warned_of(tiny_teacher: Path, tmp_path: Path) -> None:
     sets = {"student.max_length": 24, "student.transformer.layers": 1, "supervision": "labels"}
     given: dict[str, Any] = {"teacher": tiny_teacher, "tasks": "rte", **SHORT}
-    with pytest.warns(MtkdWarning, match="starts from the teacher's heads, so it is no control"):
+    with pytest.warns(MtkdWarning, match="starts from the teacher's heads, so it is not a valid control"):
         api.distill("layerwise-3", out=tmp_path / "run", settings=sets, **given)
 
 

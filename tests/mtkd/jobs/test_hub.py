@@ -85,7 +85,7 @@ def test_what_cannot_be_pushed_or_pulled(
     with pytest.raises(UserError, match="cannot download someone/none"):
         mtkd.pull("someone/none", out=tmp_path / "x")
     hub.files["someone/other"] = {"config.json": b"{}"}
-    with pytest.raises(UserError, match="neither a model nor a corpus"):
+    with pytest.raises(UserError, match="neither an mtkd model nor an mtkd corpus"):
         mtkd.pull("someone/other", out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
     with pytest.raises(UserError, match="does not contain an mtkd model"):

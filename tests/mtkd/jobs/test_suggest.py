@@ -133,5 +133,5 @@ def test_a_teacher_without_layers_is_refused(teacher: Path, tmp_path: Path) -> N
     config = BiLSTMConfig(vocab_size=30522, embedding_size=4, projection_size=4, hidden_size=4, output_size=4)
     tokeniser = MultiTaskModel.load(teacher).tokeniser
     MultiTaskModel(BiLSTMEncoder(config), [TASKS["sst2"]], tokeniser, ModelInfo(16, 0)).save(tmp_path / "x")
-    with pytest.raises(UserError, match="is no Transformer"):
+    with pytest.raises(UserError, match="is not a Transformer"):
         library.suggest_students(tmp_path / "x", **SMALL)

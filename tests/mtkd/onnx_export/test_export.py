@@ -86,7 +86,7 @@ def test_commands_take_an_export(
         mtkd.finetune(place, task="rte", data="pocket", limit=8, epochs=1, out=tmp_path / "f")
     with pytest.raises(UserError, match="cannot be a teacher"):
         mtkd.distill("mkd-lstm", teacher=place, tasks="rte", data="pocket", out=tmp_path / "d")
-    with pytest.raises(UserError, match="exported already"):
+    with pytest.raises(UserError, match="already an export"):
         mtkd.export(place, out=tmp_path / "y")
     with pytest.raises(UserError, match="stsb"):
         mtkd.load(place).predict("stsb", PAIRS)
@@ -132,7 +132,7 @@ def test_a_damaged_export_is_refused(exported: tuple[Path, Any], tiny_teacher: P
         OnnxModel(exported[0]).predict("rte", PAIRS, batch=0)
     with pytest.raises(UserError, match="has no effect without"):
         mtkd.export(tiny_teacher, out=tmp_path / "z", limit=5)
-    with pytest.raises(UserError, match="is no export"):
+    with pytest.raises(UserError, match="is not an mtkd export"):
         OnnxModel(tiny_teacher)
 
 
