@@ -169,7 +169,7 @@ def test_two_models_and_baselines_row_by_row(
     rows = written["rte"]["validation"]
     assert (rows.labels == rows.predictions).mean() == pytest.approx(scores["metrics"]["accuracy"])
     missing = mtkd("evaluate", "--model", tiny_teacher, "--against", tmp_path / "none", *words)
-    assert missing.code == 2 and "error: --against:" in missing.err and "mtkd refine" not in missing.err
+    assert missing.code == 2 and "error: --against:" in missing.err and "hint" not in missing.err
 
 
 def test_the_frozen_encoder_against_scikit_learn(tiny_encoder: Path, tmp_path: Path) -> None:

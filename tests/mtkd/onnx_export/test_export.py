@@ -90,7 +90,7 @@ def test_commands_take_an_export(
         mtkd.export(place, out=tmp_path / "y")
     with pytest.raises(UserError, match="stsb"):
         mtkd.load(place).predict("stsb", PAIRS)
-    with pytest.raises(UserError, match="holds an export already"):
+    with pytest.raises(UserError, match="already holds an export"):
         mtkd.export(tiny_teacher, out=place)
 
 
