@@ -99,17 +99,18 @@ def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
 
 
 def _array(name: str, values: list[Any]) -> pa.Array:
-    """A column; raises TypeError with the name and the first two rows whose types do not fit together."""
+    """A column; raises TypeError with the name, and with two rows whose types do not fit together."""
     try:
         return pa.array(values)
-    except pa.ArrowException:
-        present = [(row, value) for row, value in enumerate(values) if value is not None]
-        first, odd = (
-            present[0],
-            next((pair for pair in present if type(pair[1]) is not type(present[0][1])), present[0]),
-        )
-        types = f"{a_type(first[1])} in row {first[0]}, {a_type(odd[1])} in row {odd[0]}"
-        raise TypeError(f"the column {name!r} mixes types: {types}") from None
+    except (pa.ArrowException, OverflowError) as error:
+        rows = {type(value): row for row, value in reversed(list(enumerate(values))) if value is not None}
+        types = ", ".join(f"{kind.__name__} in row {row}" for kind, row in sorted(rows.items(), key=_row)[:3])
+        problem = f"mixes types: {types}" if len(rows) > 1 else f"cannot be read: {error}"
+        raise TypeError(f"the column {name!r} {problem}") from None
+
+
+def _row(item: tuple[type, int]) -> int:
+    return item[1]
 
 
 class TableSource(DataSource):

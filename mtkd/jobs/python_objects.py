@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import copy
+import math
 import types
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel
 from torch import nn
 
 from mtkd.losses.loss_term import LossTerm
-from mtkd.models.digest import digest_weights
+from mtkd.models.digest import digest_weights, tensor_bytes
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import SavedModel
 from mtkd.teachers.teacher_ref import TeacherRef, in_memory
@@ -24,6 +27,7 @@ from tasks.tokeniser import Tokeniser
 
 _PLAIN = (bool, int, float, str, type(None))
 _ATTRIBUTES = (*_PLAIN, list, tuple, Set, Mapping, torch.Tensor, np.ndarray)
+_DEEPEST = 6  # how far attributes of attributes are followed
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
@@ -47,30 +51,40 @@ def describe_losses(losses: Mapping[str, LossTerm]) -> dict[str, Any]:
     }
 
 
-def _describe(value: Any) -> Any:
+def _describe(value: Any, depth: int = 0) -> Any:
     """An attribute as JSON: numbers and text, collections of them, digests of arrays and of code.
 
-    Of any other object it is the class and, if it has some, the attributes.
+    Of any other object it is the class and its attributes.
     """
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, list | tuple):
-        return [_describe(item) for item in value]
-    if isinstance(value, Set):
-        return sorted(map(repr, map(_describe, value)))
-    if isinstance(value, Mapping):
-        return {str(key): _describe(item) for key, item in value.items()}
-    if isinstance(value, torch.Tensor | np.ndarray):
-        array = torch.as_tensor(value).detach().cpu()
-        raw = array.contiguous().view(-1).view(torch.uint8) if array.numel() else array
-        return [str(array.dtype), list(array.shape), digest_bytes(raw.numpy().tobytes())[:16]]
-    if isinstance(value, types.FunctionType):
-        return digest_bytes(*_code_parts(value.__code__))[:16]
+        return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    attributes = vars(value) if is_dataclass(value) or isinstance(value, BaseModel) else {}
-    return (
-        {"class": kind, **{key: _describe(item) for key, item in attributes.items()}} if attributes else kind
-    )
+    if depth == _DEEPEST:
+        return kind
+    inner = partial(_describe, depth=depth + 1)
+    if isinstance(value, list | tuple):
+        return [inner(item) for item in value]
+    if isinstance(value, Set):
+        return sorted(map(repr, map(inner, value)))
+    if isinstance(value, Mapping):
+        return {str(key): inner(item) for key, item in value.items()}
+    if isinstance(value, torch.Tensor):
+        return [str(value.dtype), digest_bytes(tensor_bytes(value))[:16], list(value.shape)]
+    if isinstance(value, np.ndarray):
+        content = repr(value.tolist()) if value.dtype.hasobject else value.tobytes()
+        return [str(value.dtype), digest_bytes(content)[:16], list(value.shape)]
+    if isinstance(value, Path | Enum):
+        return str(value)
+    if isinstance(value, partial):
+        return inner([value.func, value.args, value.keywords])
+    function = getattr(value, "__func__", value)
+    if isinstance(function, types.FunctionType):
+        return digest_bytes(*_code_parts(function.__code__))[:16]
+    if hasattr(value, "__qualname__"):  # a class, or a function that is not written in Python
+        return f"{value.__module__}.{value.__qualname__}"
+    return [kind, inner(getattr(value, "__dict__", {}))]
 
 
 def digest_code(kind: type) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tasks.files import digest_bytes
 
@@ -13,6 +13,10 @@ def digest_weights(module: nn.Module) -> str:
     """A SHA-256 of the parameters and buffers of a module, and their names."""
     parts: list[bytes | str] = []
     for name, value in sorted(module.state_dict().items()):
-        flat = value.detach().cpu().contiguous().view(-1).view(torch.uint8)
-        parts += [name, str(value.dtype), np.asarray(flat).tobytes()]
+        parts += [name, str(value.dtype), tensor_bytes(value)]
     return digest_bytes(*parts)
+
+
+def tensor_bytes(value: Tensor) -> bytes:
+    """The values of a tensor of any dtype, in memory order."""
+    return np.asarray(value.detach().cpu().contiguous().view(-1).view(torch.uint8)).tobytes()

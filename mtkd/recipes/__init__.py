@@ -166,13 +166,11 @@ def _read_built_in(name: str) -> dict[str, Any]:
 
 def _read_file(file: Path) -> dict[str, Any]:
     """The values of a user's recipe, merged over those of the recipe that it extends."""
-    *extended, (_, own_values) = reversed(_files_with_values(file))
-    base = extended[0][1] if extended else own_values
-    values = _read(base["extends"]) if "extends" in base else {}
-    for _, changes in [*extended, (file, own_values)]:
-        values = _merge(values, changes)
-    values.pop("extends", None)
-    values = {"summary": "", "source": "", **values, "name": own_values.get("name", file.stem)}
+    values: dict[str, Any] = {"summary": "", "source": ""}
+    for path, changes in reversed(_files_with_values(file)):
+        base = changes.pop("extends", None)
+        values = _read(base) if base in _files() else values
+        values = _merge(values, {"name": path.stem, **changes})
     if str(values.get("command")) not in COMMANDS:
         raise UserError(
             f"the recipe {file} does not say which command it is for",

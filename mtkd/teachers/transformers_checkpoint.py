@@ -220,7 +220,7 @@ def checkpoint_directory(name: str) -> Path | None:
             return load_named(partial(_fetch, _FILES), name, "teacher")
         except UserError as error:
             similar, hint = similar_model(name), None
-            if similar in (None, DEFAULT_ENCODER) and ("/" not in name or not path.parent.is_dir()):
+            if similar in (None, DEFAULT_ENCODER) and "/" not in name:
                 encoder = DEFAULT_ENCODER if similar else name
                 command = f"mtkd refine --encoder {encoder} --out DIR"
                 hint = f"turn a pretrained encoder into a teacher with: {command}"

@@ -192,7 +192,7 @@ def test_rows_in_memory_are_refused_where_only_names_can_be_recorded(
         ):
             call()  # type: ignore[no-untyped-call]
     assert not list(tmp_path.iterdir())
-    with pytest.raises(mtkd.UserError, match="'label' mixes types: a str in row 0, a float in row 1"):
+    with pytest.raises(mtkd.UserError, match="'label' mixes types: str in row 0, float in row 1"):
         mtkd.check_data({"rte": {"train": [{"label": "3.5"}, {"label": 7.0}]}}, "rte")
 
 
