@@ -107,20 +107,19 @@ def export(
     """
     _check_options(format, int8, max_drop, overwrite)
     # A copy, because the heads are chosen and the model is moved to the CPU.
-    loaded = isinstance(model, MultiTaskModel)
     model_copy = copy.deepcopy(model) if isinstance(model, MultiTaskModel) else MultiTaskModel.load(model)
     if isinstance(model_copy, ExportedModel):
         raise UserError("this model is already an export", hint="export the run that it was made from")
-    tasks = resolve(spec, model_copy.tasks.values()) if spec else list(model_copy.tasks.values())
-    if not tasks:
-        raise UserError("the model has no task heads to export", hint="train it on tasks first")
-    model_copy.require_heads(tasks, "the model")
+    tasks = _resolve_tasks(model_copy, spec)
     _check_rows(tasks, int8, data, limit)
     model_copy.set_tasks(tasks)
     model_copy.cpu().eval()
     if format == "transformers":
         return _export_transformers(model_copy, tasks, out, data, limit)
-    source = {"model": None if loaded else digest_model(Path(str(model))), "tasks": [t.name for t in tasks]}
+    source = {
+        "model": None if isinstance(model, MultiTaskModel) else digest_model(model),
+        "tasks": [t.name for t in tasks],
+    }
     _check_directory(out, source, overwrite)
     say(f"tracing {model_copy.encoder.spec.family} with {counted(len(tasks), 'task')}")
     graphs = trace(model_copy)
@@ -169,6 +168,15 @@ def _check_options(format: str, int8: bool, max_drop: float, overwrite: bool) ->
         )
     if not 0 <= max_drop <= 100:
         raise UserError(f"`max_drop={max_drop}` is not valid", expected="points from 0 to 100")
+
+
+def _resolve_tasks(model: MultiTaskModel, spec: TaskSpec | None) -> list[Task]:
+    """The tasks to export; UserError if there are none, or if the model has no head for one."""
+    tasks = resolve(spec, model.tasks.values()) if spec else list(model.tasks.values())
+    if not tasks:
+        raise UserError("the model has no task heads to export", hint="train it on tasks first")
+    model.require_heads(tasks, "the model")
+    return tasks
 
 
 def _check_rows(tasks: Sequence[Task], int8: bool, data: Any, limit: int | None) -> None:

@@ -146,19 +146,9 @@ def find_teachers(
             hint=f"add one (`teacher={without[0]}=DIR`), name a column of soft_labels in its task file, or "
             "leave the task out of `tasks`",
         )
-    tasks_by_teacher: list[tuple[Any, list[str]]] = []
-    for name, teacher in pairs:
-        names = [name] if name is not None else list(by_name)
-        names_of_same = next(
-            (n for other, n in tasks_by_teacher if _same(other, teacher) and not set(n) & set(names)), None
-        )
-        if names_of_same is not None:
-            names_of_same.extend(names)
-        else:
-            tasks_by_teacher.append((teacher, names))
     members = [
         member
-        for teacher, names in tasks_by_teacher
+        for teacher, names in _tasks_by_teacher(pairs, list(by_name))
         for member in _members(
             teacher,
             [by_name[name] for name in names],
@@ -171,10 +161,25 @@ def find_teachers(
     if extra := [name for name in orders if name not in used]:
         raise UserError(
             f"`teacher_labels` gives the order of labels for {extra[0]!r}, but the teacher of this task is "
-            "no transformers checkpoint",
+            "not a transformers checkpoint",
             hint="leave it out: an mtkd run knows its labels",
         )
     return TeacherGroup.of(members, tasks) if members else None
+
+
+def _tasks_by_teacher(
+    pairs: Sequence[tuple[str | None, Any]], task_names: list[str]
+) -> list[tuple[Any, list[str]]]:
+    """Each teacher with the names of its tasks; a teacher that is named for several tasks occurs once."""
+    teachers: list[tuple[Any, list[str]]] = []
+    for name, teacher in pairs:
+        names = [name] if name is not None else task_names
+        same = (known for other, known in teachers if _same(other, teacher) and not set(known) & set(names))
+        if (names_of_same := next(same, None)) is not None:
+            names_of_same.extend(names)
+        else:
+            teachers.append((teacher, list(names)))
+    return teachers
 
 
 def _same(one: Any, other: Any) -> bool:

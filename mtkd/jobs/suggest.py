@@ -112,9 +112,7 @@ def suggest(
     Raises:
         UserError: a target is not above 0, the teacher is unknown or no Transformer, or `data` is invalid.
     """
-    for name, target in (("target_speedup", target_speedup), ("max_mb", max_mb)):
-        if target is not None and not 0 < target < math.inf:
-            raise UserError(f"`{name}={target}` is not valid", expected="a number above 0")
+    _check_targets(target_speedup=target_speedup, max_mb=max_mb)
     ref, model = _load_teacher(teacher, settings)
     if data is not None and tasks is None and not model.tasks:
         raise UserError("`data` needs `tasks`, since this teacher has none", hint="name them: `tasks=sst2`")
@@ -132,10 +130,7 @@ def suggest(
     trained_teacher = teacher if ref.saved else "runs/teacher"
     students: list[SuggestedStudent] = []
     for name, (recipe, changes) in recipes.items():
-        speeds = [
-            teacher_seconds / student_seconds
-            for teacher_seconds, student_seconds in zip(times[teacher], times[name], strict=True)
-        ]
+        speeds = [slow / fast for slow, fast in zip(times[teacher], times[name], strict=True)]
         speed = statistics.median(speeds)
         command = ["mtkd", "distill", recipe, "--teacher", trained_teacher, *row_options]
         command += [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
@@ -167,6 +162,13 @@ def suggest(
         None if reached else nearest.name,
         None if ref.saved else shlex.join(refine),
     )
+
+
+def _check_targets(**targets: float | None) -> None:
+    """Raise UserError for a target that is not a number above 0."""
+    for name, target in targets.items():
+        if target is not None and not 0 < target < math.inf:
+            raise UserError(f"`{name}={target}` is not valid", expected="a number above 0")
 
 
 def _load_teacher(name: str, settings: BenchSettings) -> tuple[TeacherRef, MultiTaskModel]:

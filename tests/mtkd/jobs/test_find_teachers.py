@@ -312,7 +312,7 @@ def test_how_teachers_are_written(tiny_teacher: Path) -> None:
         teachers_by_task({})
     with pytest.raises(UserError, match="unknown task in `teacher_labels` 'cola'"):
         find_teachers(None, [SST2], True, ["cola=a,b"])
-    with pytest.raises(UserError, match="no transformers checkpoint"):
+    with pytest.raises(UserError, match="not a transformers checkpoint"):
         find_teachers(str(tiny_teacher), [SST2], True, ["sst2=positive,negative"])
 
 
