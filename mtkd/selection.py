@@ -11,7 +11,7 @@ from tasks.errors import UserError
 from tasks.records import Layer, Record, Size
 
 TokenRule = Literal["left", "att", "att-no-sep", "att-last-no-sep"]
-UnitRule = Literal["magnitude", "uniform", "random"]
+ActivationRule = Literal["magnitude", "uniform", "random"]
 
 
 @dataclass(frozen=True)
@@ -20,29 +20,29 @@ class Selection(Record):
 
     Attributes:
         tokens: N_L, how many tokens are kept per row at most; None = all.
-        by: which tokens are kept: the first (`left`), or those that [CLS] attends to most, including [SEP]
-            (`att`) or excluding it (the other rules).
+        token_selection: which tokens are kept: the first (`left`), or those that [CLS] attends to most,
+            including [SEP] (`att`) or excluding it (the other rules).
         width: N_W, the fraction of the activations kept, 0 < N_W <= 1.
-        units: which activations are kept: the largest of each vector (`magnitude`), or the same ones in all
-            vectors (`uniform`, `random`).
+        activation_selection: which activations are kept: the largest of each vector (`magnitude`), or the
+            same ones in all vectors (`uniform`, `random`).
         scored: (layer, layer whose attention ranks its tokens) pairs, for rules that use attention.
     """
 
     tokens: Size | None = None
-    by: TokenRule = "att-last-no-sep"
+    token_selection: TokenRule = "att-last-no-sep"
     width: Annotated[float, Field(gt=0, le=1)] = 1.0
-    units: UnitRule = "magnitude"
+    activation_selection: ActivationRule = "magnitude"
     scored: tuple[tuple[Layer, Layer], ...] = ()
 
     @property
     def ranked(self) -> bool:
         """True if attention decides which tokens are kept."""
-        return self.tokens is not None and self.by != "left"
+        return self.tokens is not None and self.token_selection != "left"
 
     @property
     def without_ends(self) -> bool:
         """True if [SEP] is never kept."""
-        return self.ranked and self.by != "att"
+        return self.ranked and self.token_selection != "att"
 
     def kept_units(self, width: int) -> int:
         """How many activations of a vector of `width` are kept; at least one."""
@@ -53,13 +53,19 @@ class Selection(Record):
         if other.tokens is None:
             tokens = self.tokens is None
         elif not other.ranked:
-            tokens = self.tokens is None or (self.by == "left" and other.tokens <= self.tokens)
+            tokens = self.tokens is None or (self.token_selection == "left" and other.tokens <= self.tokens)
         else:
             ranks = dict(self.scored)
-            alike = self.by == other.by and all(ranks.get(layer) == of for layer, of in other.scored)
+            alike = self.token_selection == other.token_selection and all(
+                ranks.get(layer) == of for layer, of in other.scored
+            )
             tokens = self.ranked and alike and self.tokens is not None and other.tokens <= self.tokens
-        same_rule = self.units == other.units
-        narrower = other.width <= self.width if self.units == "magnitude" else other.width == self.width
+        same_rule = self.activation_selection == other.activation_selection
+        narrower = (
+            other.width <= self.width
+            if self.activation_selection == "magnitude"
+            else other.width == self.width
+        )
         return tokens and (self.width == 1 or (same_rule and narrower))
 
     def joined(self, other: Selection) -> Selection:
@@ -72,11 +78,13 @@ class Selection(Record):
             raise UserError(
                 "two terms keep different parts of the teacher's hidden states: "
                 f"{self.describe()}, and {other.describe()}",
-                hint="set tokens, by, width and units of both terms to the same values",
+                hint="set tokens, token_selection, width and activation_selection alike in both terms",
             )
         return replace(self, scored=tuple(sorted({*self.scored, *other.scored})))
 
     def describe(self) -> str:
         """Describe the selection in words, for messages."""
-        tokens = "all tokens" if self.tokens is None else f"{self.tokens} tokens by {self.by}"
-        return f"{tokens}, {self.width:g} of the width" + ("" if self.width == 1 else f" by {self.units}")
+        tokens = "all tokens" if self.tokens is None else f"{self.tokens} tokens by {self.token_selection}"
+        return f"{tokens}, {self.width:g} of the width" + (
+            "" if self.width == 1 else f" by {self.activation_selection}"
+        )

@@ -78,12 +78,12 @@ class TrainSettings(Strict):
         schedule: the learning rate after warm-up: `constant`, or `linear` decay to 0.
         warmup: during how many steps the learning rate rises from 0: below 1 a fraction of all steps, from 1
             on their number.
-        clip: the maximum gradient norm; None = no clipping.
+        max_grad_norm: the maximum gradient norm; None = no clipping.
         precision: "bf16" runs the student under autocast; "auto" does so where the device multiplies in bf16.
         mixing: how often each task is drawn: all its rows once per epoch (`all`), in proportion to its number
             of rows n (`proportional`) or to sqrt(n) (`sqrt`), equally often (`uniform`), or in proportion to
             n at first and n**0.2 at the end (`annealed`).
-        bucket: whether to put rows of similar length into the same batch.
+        group_by_length: whether to put rows of similar length into the same batch.
         shuffle: which rows are shuffled: all rows (`rows`), or the order of blocks of 4,096 rows and the rows
             within each block (`blocks`, which reads a knowledge store in order); `auto` uses `blocks` for a
             store over 1 GiB.
@@ -119,10 +119,10 @@ class TrainSettings(Strict):
     weight_decay: float = Field(0.0, ge=0)
     schedule: Literal["constant", "linear"] = "linear"
     warmup: Annotated[float, AfterValidator(_warmup)] = 0.0
-    clip: float | None = Field(1.0, gt=0)
+    max_grad_norm: float | None = Field(1.0, gt=0)
     precision: Precision = "fp32"
     mixing: Mixing = "all"
-    bucket: bool = True
+    group_by_length: bool = True
     shuffle: Literal["auto", "rows", "blocks"] = "auto"
     steps_per_epoch: int | None = Field(None, gt=0)
     unlabelled_fraction: float | None = Field(None, gt=0, lt=1)

@@ -115,7 +115,7 @@ def make_trainer(
     reader = planned.student.reader
     encoded = {part.task.name: Encoded.encode(part.train, reader.tokeniser) for part in rows_of.parts}
     collate = Collator(reader, reader, pad_to=128 if pad else None)
-    train = stage.train.model_copy(update={"bucket": not pad})
+    train = stage.train.model_copy(update={"group_by_length": not pad})
     batch_source = TaskBatches(rows_of.tasks, encoded, collate, train)
     trainer = Trainer(
         make_accelerator(),

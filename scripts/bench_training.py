@@ -58,7 +58,7 @@ def make_trainer(
     rows: dict[str, Encoded],
     tokeniser: Tokeniser,
     *,
-    bucket: bool,
+    group_by_length: bool,
     directory: Path,
 ) -> Trainer:
     """Build a trainer with a new model; without buckets, every sequence is padded to 128 tokens."""
@@ -71,7 +71,7 @@ def make_trainer(
     )
     model = MultiTaskModel(encoder, tasks, tokeniser, ModelInfo(max_length=128))
     batch_size = 32 if student == "tinybert" else 128  # as in the recipes
-    settings = TrainSettings(batch_size=batch_size, bucket=bucket)
+    settings = TrainSettings(batch_size=batch_size, group_by_length=group_by_length)
     trainer = Trainer(
         make_accelerator(),
         model,
@@ -79,7 +79,7 @@ def make_trainer(
         TaskBatches(
             {task.name: task for task in tasks},
             rows,
-            Collator(model.reader, pad_to=None if bucket else 128),
+            Collator(model.reader, pad_to=None if group_by_length else 128),
             settings,
         ),
         settings,
@@ -152,8 +152,12 @@ def main(data: str, count: int, rounds: int, student: str) -> None:
     tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
     rows = {t.name: Encoded.encode(load_rows(open_data(data), t, "train", count), tokeniser) for t in tasks}
     with tempfile.TemporaryDirectory() as temporary, keep_memory():
-        bucketed = make_trainer(student, tasks, rows, tokeniser, bucket=True, directory=Path(temporary) / "a")
-        padded = make_trainer(student, tasks, rows, tokeniser, bucket=False, directory=Path(temporary) / "b")
+        bucketed = make_trainer(
+            student, tasks, rows, tokeniser, group_by_length=True, directory=Path(temporary) / "a"
+        )
+        padded = make_trainer(
+            student, tasks, rows, tokeniser, group_by_length=False, directory=Path(temporary) / "b"
+        )
         reader = bucketed.train_module.model.reader
         lengths = np.concatenate([reader.lengths(part.texts) for part in rows.values()])
         total = len(lengths)

@@ -42,7 +42,7 @@ try:
 except ImportError:
     sys.exit(f"{sys.argv[0]} needs textbrewer in a separate virtual environment; see its docstring")
 
-LONGEST, SPLITS, LR, DECAY, CLIP = 128, 48, 5e-5, 0.01, 1.0
+LONGEST, SPLITS, LR, DECAY, MAX_GRAD_NORM = 128, 48, 5e-5, 0.01, 1.0
 TEACHER = {"num_hidden_layers": 12, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
 Rows = list[np.ndarray]  # batches of row indices
 
@@ -76,7 +76,13 @@ JOBS = {
 
 def make_trainer(job: Job, files: TextFiles, batch: int, directory: Path) -> Trainer:
     """Build mtkd's trainer as `mtkd distill RECIPE --text` does, but with a random teacher."""
-    changes = {"batch_size": batch, "micro_batch": None, "steps": 100_000, "lr": LR, "clip": CLIP}
+    changes = {
+        "batch_size": batch,
+        "micro_batch": None,
+        "steps": 100_000,
+        "lr": LR,
+        "max_grad_norm": MAX_GRAD_NORM,
+    }
     settings = load_settings(job.recipe, "distill", {f"train.{key}": value for key, value in changes.items()})
     stage = settings.resolved_stages()[0]
     tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
@@ -214,7 +220,9 @@ class TextBrewerSide:
     def train(self, batches: Iterable[dict[str, Tensor]], steps: int) -> None:
         """Run TextBrewer's loop for `steps` batches."""
         with self.distiller:
-            self.distiller.train(self._optimizer, batches, num_steps=steps, max_grad_norm=CLIP, **self.more)
+            self.distiller.train(
+                self._optimizer, batches, num_steps=steps, max_grad_norm=MAX_GRAD_NORM, **self.more
+            )
 
 
 def padded(pool: Encoded, trainer: Trainer, batches: Rows) -> DataLoader:

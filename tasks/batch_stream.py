@@ -24,14 +24,14 @@ class BatchStream:
         batch_size: int,
         batch_tokens: int | None,
         seed: int,
-        bucket: bool,
+        group_by_length: bool,
         groups: np.ndarray | None,
         blocks: bool,
     ):
         self.n_rows = len(lengths)
         if self.n_rows == 0:
             raise UserError(f"task {task!r} has no rows")
-        self._task, self._seed, self._bucket = task, seed, bucket
+        self._task, self._seed, self._group_by_length = task, seed, group_by_length
         self._members = None if groups is None else _members(groups)
         # There may be many millions of rows, so these take few bytes for each.
         self._widths = np.asarray(lengths).astype(np.int32).reshape(self.n_rows, -1)
@@ -90,7 +90,7 @@ class BatchStream:
             last = min(start + count - len(batches), self.size(which))
             batches += self._cut(which, start, last)
             start, which = 0, which + 1
-        if self._bucket:
+        if self._group_by_length:
             random = random_of(self._seed, self._task, CUT, epoch)
             window = max(1, BLOCK // self._units_per_batch) if self._blocks else max(1, len(batches))
             parts = [batches[i : i + window] for i in range(0, len(batches), window)]
@@ -116,7 +116,7 @@ class BatchStream:
 
     def _pools(self, units: np.ndarray) -> list[np.ndarray]:
         """The pools of some units, each sorted by length; all units as they are without bucketing."""
-        if not self._bucket:
+        if not self._group_by_length:
             return [units]
         size = self._units_per_batch
         size *= POOL if self._blocks is None else max(1, min(POOL, BLOCK // size))

@@ -52,7 +52,8 @@ class TaskSampler:
         mixing: how tasks are mixed.
         seed: non-negative random seed.
         epochs: E of `annealed`.
-        bucket: sort rows by length inside pools of batches. An epoch contains the same rows either way.
+        group_by_length: sort rows by length inside pools of batches. An epoch contains the same rows either
+            way.
         groups: task -> (n,) group ids; rows of one group stay in one batch, and batches hold about
             `batch_size` rows.
         steps_per_epoch: batches per epoch for mixings other than `all`; by default the number that `all`
@@ -80,7 +81,7 @@ class TaskSampler:
         mixing: Mixing = "all",
         seed: int = 0,
         epochs: int = 1,
-        bucket: bool = True,
+        group_by_length: bool = True,
         groups: Mapping[str, np.ndarray] | None = None,
         steps_per_epoch: int | None = None,
         batch_tokens: int | None = None,
@@ -100,7 +101,7 @@ class TaskSampler:
         check_epochs(mixing, steps_per_epoch)
         self._streams = {
             task: BatchStream(
-                task, rows, batch_size, batch_tokens, seed, bucket, (groups or {}).get(task), blocks
+                task, rows, batch_size, batch_tokens, seed, group_by_length, (groups or {}).get(task), blocks
             )
             for task, rows in lengths.items()
         }

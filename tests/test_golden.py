@@ -45,7 +45,7 @@ WALDORF = [
     "student.waldorf.embedding_size=8",
     "student.waldorf.output_size=8",
 ]
-STEPS = ["train.steps=4", "train.micro_batch=none", "terms.relation.splits=4"]
+STEPS = ["train.steps=4", "train.micro_batch=none", "terms.relation.relation_heads=4"]
 RECIPES: dict[str, list[str]] = {
     "bert-emd-4": TRANSFORMER,
     "bert-pkd-3": COPIED,
@@ -72,7 +72,12 @@ CASES: dict[str, list[str]] = {
     "labels": ["mkd-lstm", *BILSTM, "supervision=labels"],
     "plain bilstm, word vocabulary": ["mkd-lstm", *BILSTM, "student.kind=bilstm", "student.vocabulary=word"],
     "teacher embeddings": ["mkd-lstm", *BILSTM[:2], *BILSTM[3:], "student.embeddings=teacher"],
-    "one stage, heads averaged": ["mlkd-bert-4", *TRANSFORMER, "one_stage=true", "terms.mha.heads=average"],
+    "one stage, heads averaged": [
+        "mlkd-bert-4",
+        *TRANSFORMER,
+        "one_stage=true",
+        "terms.mha.regrouping=average",
+    ],
     "two micro-batches, bf16": ["tinybert-4", *TRANSFORMER, "train.micro_batch=3", "train.precision=bf16"],
 }
 

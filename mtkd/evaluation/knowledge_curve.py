@@ -42,8 +42,8 @@ class Point:
     width: float
     full: tuple[int, int]
     top: int | float | None
-    by: str
-    units: str
+    token_selection: str
+    activation_selection: str
     score: float
 
     @property
@@ -109,8 +109,8 @@ def _points(file: Path) -> list[Point]:
             width,
             full,
             term.top,
-            term.by,
-            term.units,
+            term.token_selection,
+            term.activation_selection,
             scores["primary"],
         )
         for scores in record["scores"].values()

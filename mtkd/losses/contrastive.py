@@ -96,7 +96,7 @@ class SampleContrastive(SampleTerm):
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         for task in models.tasks:
-            if settings.kinds is None or task.kind in settings.kinds:
+            if settings.task_types is None or task.kind in settings.task_types:
                 _require_classes(name, task, settings.bins)
         widths = widths_of(models, "pooled" if settings.vector == "pooled" else "width")
         layers = vector_layers(name, settings.vector, models)
@@ -124,5 +124,5 @@ def _require_classes(name: str, task: Task, bins: int | None) -> None:
         raise UserError(
             f"the term {name!r} contrasts classes, but {task.name!r} has {task.type.outputs}",
             hint=(binned if task.type.has_classes(5) else "")
-            + f'`terms.{name}.kinds=["classify", "rank"]` leaves such tasks out of the term',
+            + f'`terms.{name}.task_types=["classify", "rank"]` leaves such tasks out of the term',
         )

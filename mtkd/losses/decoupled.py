@@ -86,7 +86,7 @@ class DecoupledLogits(LossTerm):
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         for task in models.tasks:
-            if settings.kinds is None or task.kind in settings.kinds:
+            if settings.task_types is None or task.kind in settings.task_types:
                 _require_target_class(name, task)
         return super().from_settings(name, settings, models)
 
@@ -108,5 +108,5 @@ def _require_target_class(name: str, task: Task) -> None:
             f"the term {name!r} needs one target class per row, but {task.name!r} has {task.type.outputs}",
             expected="tasks with one class per row, with scores or with spans",
             hint=f"use `terms.{name}.loss=soft_labels`, or leave such tasks out of the term with "
-            f'`terms.{name}.kinds=["classify"]`',
+            f'`terms.{name}.task_types=["classify"]`',
         )

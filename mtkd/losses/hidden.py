@@ -64,7 +64,7 @@ class HiddenMSE(LayeredTerm):
 
     Args:
         layers: (student layer, teacher layer) pairs.
-        of: "hidden" for hidden states, "context" for context vectors.
+        vectors: "hidden" for hidden states, "context" for context vectors.
         projection: W, without bias.
     """
 
@@ -72,31 +72,31 @@ class HiddenMSE(LayeredTerm):
         """MSE of hidden states, summed over the layer pairs (TinyBERT, MLKD-BERT, BERT-EMD).
 
         Attributes:
-            of: which vectors to compare: `hidden` states, or the attention heads' `context` vectors.
+            vectors: which vectors to compare: `hidden` states, or the attention heads' `context` vectors.
             projection: whether all layers share one matrix (`shared`), each student layer has its own
                 (`per-layer`), or there is none (`none`, for equal widths).
         """
 
-        of: Literal["hidden", "context"] = "hidden"
+        vectors: Literal["hidden", "context"] = "hidden"
         layers: LayerMap = "uniform"
         projection: Projection = "shared"
 
     with_strides: ClassVar[bool | dict[str, Any]] = {"layers": [[0, 0]]}
 
-    def __init__(self, layers: Pairs, of: str, projection: Projections, flow: bool = False):
-        super().__init__(layers, [of], flow)
-        self._of, self.projection = of, projection
+    def __init__(self, layers: Pairs, vectors: str, projection: Projections, flow: bool = False):
+        super().__init__(layers, [vectors], flow)
+        self._vectors, self.projection = vectors, projection
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         s, pairs = settings, pairs_of(name, settings.layers, models)
-        widths = widths_of(models, "attention") if s.of == "context" else hidden_widths(models, pairs)
-        return cls(pairs, s.of, projections_of(name, s.projection, pairs, widths), s.layers == "emd")
+        widths = widths_of(models, "attention") if s.vectors == "context" else hidden_widths(models, pairs)
+        return cls(pairs, s.vectors, projections_of(name, s.projection, pairs, widths), s.layers == "emd")
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
-        projected = self.projection(getattr(inputs.student, self._of)[layer_s], layer_s)
-        return masked_mse(projected, getattr(inputs.teacher_outputs, self._of)[layer_t], mask_of(inputs))
+        projected = self.projection(getattr(inputs.student, self._vectors)[layer_s], layer_s)
+        return masked_mse(projected, getattr(inputs.teacher_outputs, self._vectors)[layer_t], mask_of(inputs))
 
 
 class HiddenCosine(LayeredTerm):

@@ -15,7 +15,7 @@ from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import Projection, TermSettings
 from mtkd.outputs import OutputSpec
-from mtkd.selection import Selection, TokenRule, UnitRule
+from mtkd.selection import ActivationRule, Selection, TokenRule
 from mtkd.teachers.hidden_selection import kept_counts
 from tasks.batching import Batch
 from tasks.errors import UserError
@@ -57,20 +57,20 @@ class HiddenKnowledge(LayeredTerm):
                 are paired with embeddings.
             depth: N_D, how many of these layer pairs to keep, counted from the top; None = all.
             tokens: N_L, how many tokens to keep per row at most; None = all.
-            by: which tokens to keep: the first (`left`), or those that [CLS] attends to most, either at the
-                pair's own teacher layer (`att`, or `att-no-sep` without [SEP]), or as if `top` were the last
-                layer (`att-last-no-sep`).
+            token_selection: which tokens to keep: the first (`left`), or those that [CLS] attends to most,
+                either at the pair's own teacher layer (`att`, or `att-no-sep` without [SEP]), or as if `top`
+                were the last layer (`att-last-no-sep`).
             width: N_W, the fraction of each vector's activations to keep.
-            units: which activations to keep: the largest of each vector (`magnitude`), or the same ones in
-                all vectors (`uniform`, `random`).
+            activation_selection: which activations to keep: the largest of each vector (`magnitude`), or
+                the same ones in all vectors (`uniform`, `random`).
         """
 
         top: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = None
         depth: PositiveInt | None = None
         tokens: PositiveInt | None = None
-        by: TokenRule = "att-last-no-sep"
+        token_selection: TokenRule = "att-last-no-sep"
         width: float = Field(1.0, gt=0, le=1)
-        units: UnitRule = "magnitude"
+        activation_selection: ActivationRule = "magnitude"
         projection: Projection = "shared"
 
     def __init__(self, pairs: Pairs, selection: Selection, projection: Projections):
@@ -94,12 +94,12 @@ class HiddenKnowledge(LayeredTerm):
         all_pairs = [(0, 0), *named_map_pairs(f"top:{top}", n, m)]
         pairs = pairs_of(name, all_pairs[n + 1 - depth :], models)
         scored: list[tuple[int, int]] = []  # (teacher layer, the layer whose attention ranks its tokens)
-        if s.tokens is not None and s.by != "left":
-            highest_ranking = m if s.by == "att-last-no-sep" else top
+        if s.tokens is not None and s.token_selection != "left":
+            highest_ranking = m if s.token_selection == "att-last-no-sep" else top
             ranking_layer_of = {0: 0, **dict(named_map_pairs(f"top:{highest_ranking}", n, m))}
             # The embedding layer has no attention, so the attention of the first layer is used for it.
             scored = [(layer_t, max(1, ranking_layer_of[layer_s])) for layer_s, layer_t in pairs]
-        selection = Selection(s.tokens, s.by, s.width, s.units, tuple(scored))
+        selection = Selection(s.tokens, s.token_selection, s.width, s.activation_selection, tuple(scored))
         return cls(pairs, selection, projections_of(name, s.projection, pairs, hidden_widths(models, pairs)))
 
     def num_items(self, task: Task, batch: Batch) -> int:

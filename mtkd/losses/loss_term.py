@@ -83,7 +83,7 @@ class LossTerm(nn.Module):
         slow_build_pairs: the (student layer, teacher layer) pairs that slow build switches on one after
             another; a term without pairs starts after all of them.
         weight: the factor in the objective, or points over the steps (`mtkd/losses/term_settings.py`).
-        kinds: the task types that the term applies to; None = all.
+        task_types: the task types that the term applies to; None = all.
     """
 
     Settings: ClassVar[type[TermSettings]] = TermSettings
@@ -95,7 +95,7 @@ class LossTerm(nn.Module):
     teacher_need: OutputSpec = OutputSpec()
     slow_build_pairs: Sequence[tuple[int, int]] = ()
     weight: float | Points = 1.0
-    kinds: Sequence[str] | None = None
+    task_types: Sequence[str] | None = None
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:

@@ -62,7 +62,7 @@ class Objective(nn.Module):
     def num_items(self, task: Task, batch: Batch) -> list[int]:
         """Count the items of this batch for each term; 0 for terms that do not apply to the task."""
         return [
-            term.num_items(task, batch) if term.kinds is None or task.kind in term.kinds else 0
+            term.num_items(task, batch) if term.task_types is None or task.kind in term.task_types else 0
             for _, term in self._terms()
         ]
 
@@ -186,10 +186,10 @@ _NO_TEACHER = EncoderSpec("none", 0, 0, 0, 0, 0, OutputSpec())
 
 def _build(name: str, term: TermSettings | LossTerm, models: ModelPair) -> LossTerm:
     if isinstance(term, LossTerm):
-        validate(TermSettings, {"loss": name, "weight": term.weight, "kinds": term.kinds})
+        validate(TermSettings, {"loss": name, "weight": term.weight, "task_types": term.task_types})
         return term
     built = loss_class(term.loss).from_settings(name, term, models)
-    built.weight, built.kinds = term.weight, term.kinds
+    built.weight, built.task_types = term.weight, term.task_types
     return built
 
 

@@ -14,15 +14,15 @@ CPU_CHUNK, GPU_CHUNK = 1 << 18, 1 << 25
 
 
 class RelationKL(torch.autograd.Function):
-    """The KL summed over splits and valid queries; the forward pass also computes the gradient."""
+    """The KL summed over n_heads and valid queries; the forward pass also computes the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, mask: Tensor, splits: int, differentiable: bool, *operands: Tensor) -> Tensor:
+    def forward(ctx: Any, mask: Tensor, n_heads: int, differentiable: bool, *operands: Tensor) -> Tensor:
         a_s, b_s, _, _ = operands
         distinct = [a_s] if a_s is b_s else [a_s, b_s]
         grads = [torch.zeros_like(x) for x in distinct] if differentiable else []
         compute = _by_example if a_s.device.type == "cpu" else _by_chunk
-        total = compute(operands, mask, splits, grads)
+        total = compute(operands, mask, n_heads, grads)
         ctx.save_for_backward(*grads)
         return total
 
@@ -33,7 +33,7 @@ class RelationKL(torch.autograd.Function):
         return None, None, None, d_a, d_b, None, None
 
 
-def _by_example(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: list[Tensor]) -> Tensor:
+def _by_example(operands: tuple[Tensor, ...], mask: Tensor, n_heads: int, grads: list[Tensor]) -> Tensor:
     """Compute the sum one example at a time, with as many heads as fit the cache; fills `grads`."""
     total, counts = operands[0].new_zeros(()), mask.sum(1).tolist()
     scratch = total.new_empty(4, max(CPU_CHUNK, max(counts, default=0) ** 2))
@@ -41,36 +41,36 @@ def _by_example(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: 
         if n == 0:
             continue
         real = slice(n) if bool(mask[row, :n].all()) else mask[row]
-        views = [_heads(x[row, real], splits) for x in operands]
-        for start in range(0, splits, step := max(1, CPU_CHUNK // n**2)):
+        views = [_heads(x[row, real], n_heads) for x in operands]
+        for start in range(0, n_heads, step := max(1, CPU_CHUNK // n**2)):
             heads = slice(start, start + step)
             value, head_grads = _kl_of_heads([view[heads] for view in views], None, scratch, len(grads))
             total += value
             for grad, head_grad in zip(grads, head_grads, strict=True):
-                grad[row].unflatten(-1, (splits, -1))[real, heads] = head_grad.permute(2, 0, 1)
+                grad[row].unflatten(-1, (n_heads, -1))[real, heads] = head_grad.permute(2, 0, 1)
     return total
 
 
-def _by_chunk(operands: tuple[Tensor, ...], mask: Tensor, splits: int, grads: list[Tensor]) -> Tensor:
+def _by_chunk(operands: tuple[Tensor, ...], mask: Tensor, n_heads: int, grads: list[Tensor]) -> Tensor:
     """Compute the sum over padded examples, as many at a time as GPU_CHUNK allows; fills `grads`."""
     total, (batch, length) = operands[0].new_zeros(()), mask.shape
-    step = max(1, min(batch, GPU_CHUNK // max(1, splits * length**2)))
-    scratch = total.new_empty(4, step * splits * length**2)
+    step = max(1, min(batch, GPU_CHUNK // max(1, n_heads * length**2)))
+    scratch = total.new_empty(4, step * n_heads * length**2)
     for start in range(0, batch, step):
         rows = slice(start, start + step)
-        real, valid = mask[rows], mask[rows].repeat_interleave(splits, 0)
+        real, valid = mask[rows], mask[rows].repeat_interleave(n_heads, 0)
         clean = [x[rows].masked_fill(~real.unsqueeze(-1), 0.0) for x in operands]
-        views = [_heads(x, splits).flatten(0, 1) for x in clean]
+        views = [_heads(x, n_heads).flatten(0, 1) for x in clean]
         value, head_grads = _kl_of_heads(views, valid, scratch, len(grads))
         total += value
         for grad, head_grad in zip(grads, head_grads, strict=True):
-            grad[rows] = head_grad.unflatten(0, (-1, splits)).movedim(-1, 1).flatten(2)
+            grad[rows] = head_grad.unflatten(0, (-1, n_heads)).movedim(-1, 1).flatten(2)
     return total
 
 
-def _heads(x: Tensor, splits: int) -> Tensor:
-    """Reshape (..., n, d) to (..., splits, d / splits, n)."""
-    return x.unflatten(-1, (splits, -1)).movedim(-3, -1)
+def _heads(x: Tensor, n_heads: int) -> Tensor:
+    """Reshape (..., n, d) to (..., n_heads, d / n_heads, n)."""
+    return x.unflatten(-1, (n_heads, -1)).movedim(-3, -1)
 
 
 def _kl_of_heads(

@@ -22,11 +22,11 @@ VECTORS = {"q": "query", "k": "key", "v": "value", "o": "context", "h": "hidden"
 
 
 @full_precision
-def relation_kl(a_s: Tensor, b_s: Tensor, a_t: Tensor, b_t: Tensor, mask: Tensor, splits: int) -> Tensor:
+def relation_kl(a_s: Tensor, b_s: Tensor, a_t: Tensor, b_t: Tensor, mask: Tensor, n_heads: int) -> Tensor:
     """KL between the relations of teacher and student (MiniLMv2 Eq. 5-8; MLKD-BERT Eq. 8-10 with A = B).
 
-    R = softmax(A Bᵀ / sqrt(d/splits)) over valid keys, for each of `splits` contiguous parts of the width.
-    The result is the mean of KL(R_T || R_S) over splits and valid queries, or 0 if no token is valid. The
+    R = softmax(A Bᵀ / sqrt(d/n_heads)) over valid keys, for each of `n_heads` contiguous parts of the width.
+    The result is the mean of KL(R_T || R_S) over heads and valid queries, or 0 if no token is valid. The
     gradient is computed together with the value and cannot be differentiated again.
 
     Args:
@@ -34,18 +34,18 @@ def relation_kl(a_s: Tensor, b_s: Tensor, a_t: Tensor, b_t: Tensor, mask: Tensor
             for a self-relation.
         a_t, b_t: (B, L, d_t) the teacher's vectors; no gradient flows to them.
         mask: (B, L) bool, True = real token.
-        splits: the number of relation heads.
+        n_heads: the number of relation heads.
 
     Raises:
-        ValueError: `splits` does not divide a width.
+        ValueError: `n_heads` does not divide a width.
     """
     for width in (a_s.shape[-1], a_t.shape[-1]):
-        if width % splits:
-            raise ValueError(f"a width of {width} does not divide into {splits} relation heads")
+        if width % n_heads:
+            raise ValueError(f"a width of {width} does not divide into {n_heads} relation heads")
     operands = (a_s, b_s, a_t.detach(), b_t.detach())
     differentiable = torch.is_grad_enabled() and (a_s.requires_grad or b_s.requires_grad)
-    total: Tensor = RelationKL.apply(mask, splits, differentiable, *operands)
-    return total / (mask.sum().clamp(min=1) * splits)
+    total: Tensor = RelationKL.apply(mask, n_heads, differentiable, *operands)
+    return total / (mask.sum().clamp(min=1) * n_heads)
 
 
 def token_similarity_kl(e_s: Tensor, e_t: Tensor, mask: Tensor) -> Tensor:
@@ -75,12 +75,12 @@ class Relation(LayeredTerm):
 
     Args:
         layers: (student layer, teacher layer) pairs.
-        of: pairs of vectors such as "q-q", named by the letters of VECTORS.
-        splits: the number of relation heads.
-        heads: how the teacher's attention heads are turned into relation heads (`regroup_heads`).
+        relations: pairs of vectors such as "q-q", named by the letters of VECTORS.
+        relation_heads: the number of relation heads.
+        regrouping: how the teacher's attention heads are turned into relation heads (`regroup_heads`).
         teacher_heads: the number of the teacher's attention heads.
 
-    With heads = "random", the heads are drawn when the term is built; the caller seeds torch.
+    With regrouping = "random", the heads are drawn when the term is built; the caller seeds torch.
     """
 
     picks: Tensor | None
@@ -89,64 +89,78 @@ class Relation(LayeredTerm):
         """KL divergence of scaled dot-product relations between pairs of vectors (MiniLMv2, MLKD-BERT).
 
         Attributes:
-            pairs: the pairs of vectors to relate, made of q(uery), k(ey), v(alue), o (context vectors) and
-                h(idden states).
-            splits: the number of relation heads; None = as many as the student has attention heads; "auto" =
-                64 for teachers of a width of 1024 or more, and 48 for others (MiniLMv2).
-            heads: how the teacher's attention heads are turned into relation heads: concatenated and split
-                (`concat-split`), by their `average`, or by choosing one at `random`, which follows the seed
-                (MLKD-BERT table 5).
+            relations: the pairs of vectors to relate, made of q(uery), k(ey), v(alue), o (context vectors)
+                and h(idden states).
+            relation_heads: the number of relation heads; None = as many as the student has attention heads;
+                "auto" = 64 for teachers of a width of 1024 or more, and 48 for others (MiniLMv2).
+            regrouping: how the teacher's attention heads are turned into relation heads: concatenated and
+                split (`concat-split`), by their `average`, or by choosing one at `random`, which follows the
+                seed (MLKD-BERT table 5).
         """
 
-        pairs: list[Annotated[str, Field(pattern=r"^[qkvoh]-[qkvoh]$")]] = Field(
+        relations: list[Annotated[str, Field(pattern=r"^[qkvoh]-[qkvoh]$")]] = Field(
             ["q-q", "k-k", "v-v"], min_length=1
         )
-        splits: PositiveInt | Literal["auto"] | None = None
+        relation_heads: PositiveInt | Literal["auto"] | None = None
         layers: LayerMap = "auto"
-        heads: Literal["concat-split", "average", "random"] = "concat-split"
+        regrouping: Literal["concat-split", "average", "random"] = "concat-split"
 
     def __init__(
         self,
         layers: Pairs,
-        of: Sequence[str],
-        splits: int,
-        heads: str,
+        relations: Sequence[str],
+        relation_heads: int,
+        regrouping: str,
         teacher_heads: int,
         flow: bool = False,
     ):
-        letters = sorted(set("".join(of)) - {"-"})
+        letters = sorted(set("".join(relations)) - {"-"})
         super().__init__(layers, [VECTORS[letter] for letter in letters], flow)
-        self._of = [tuple(VECTORS[letter] for letter in pair.split("-")) for pair in of]
-        self._splits, self._heads, self._teacher_heads = splits, heads, teacher_heads
-        picks = torch.randint(teacher_heads // splits, (splits,)) if heads == "random" else None
+        self._relations = [tuple(VECTORS[letter] for letter in pair.split("-")) for pair in relations]
+        self._relation_heads, self._regrouping, self._teacher_heads = (
+            relation_heads,
+            regrouping,
+            teacher_heads,
+        )
+        picks = (
+            torch.randint(teacher_heads // relation_heads, (relation_heads,))
+            if regrouping == "random"
+            else None
+        )
         self.register_buffer("picks", picks)
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         s, pairs = settings, pairs_of(name, settings.layers, models)
-        splits = s.splits or models.student.heads
-        if splits == "auto":
-            splits = 64 if models.teacher.attention >= 1024 else 48
-        _require_divisible(name, set("".join(s.pairs)) - {"-"}, splits, s.heads != "concat-split", models)
-        return cls(pairs, s.pairs, splits, s.heads, models.teacher.heads, s.layers == "emd")
+        relation_heads = s.relation_heads or models.student.heads
+        if relation_heads == "auto":
+            relation_heads = 64 if models.teacher.attention >= 1024 else 48
+        _require_divisible(
+            name, set("".join(s.relations)) - {"-"}, relation_heads, s.regrouping != "concat-split", models
+        )
+        return cls(pairs, s.relations, relation_heads, s.regrouping, models.teacher.heads, s.layers == "emd")
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The sum over pairs of vectors."""
-        kinds = {kind for pair in self._of for kind in pair}
+        kinds = {kind for pair in self._relations for kind in pair}
         student = {kind: getattr(inputs.student, kind)[layer_s] for kind in kinds}
         teacher = {kind: self._regroup(getattr(inputs.teacher_outputs, kind)[layer_t]) for kind in kinds}
         return torch.stack(
             [
-                relation_kl(student[a], student[b], teacher[a], teacher[b], mask_of(inputs), self._splits)
-                for a, b in self._of
+                relation_kl(
+                    student[a], student[b], teacher[a], teacher[b], mask_of(inputs), self._relation_heads
+                )
+                for a, b in self._relations
             ]
         ).sum()
 
     def _regroup(self, vectors: Tensor) -> Tensor:
-        return regroup_heads(vectors, self._teacher_heads, self._splits, self._heads, self.picks)
+        return regroup_heads(vectors, self._teacher_heads, self._relation_heads, self._regrouping, self.picks)
 
 
-def _require_divisible(name: str, letters: set[str], splits: int, regrouped: bool, models: ModelPair) -> None:
+def _require_divisible(
+    name: str, letters: set[str], relation_heads: int, regrouped: bool, models: ModelPair
+) -> None:
     """Refuse a number of relation heads that does not divide a width (or the heads, if regrouped)."""
     for who, model in (("student", models.student), ("teacher", models.teacher)):
         by_head = regrouped and model is models.teacher
@@ -154,36 +168,38 @@ def _require_divisible(name: str, letters: set[str], splits: int, regrouped: boo
             width = model.width if letter == "h" else model.attention
             if by_head:
                 width = model.heads if letter != "h" else 0
-            if not width or width % splits:
+            if not width or width % relation_heads:
                 divisors = [str(n) for n in range(1, width + 1) if width % n == 0]
                 raise UserError(
-                    f"the term {name!r} splits vectors into {splits} relation heads, "
+                    f"the term {name!r} splits vectors into {relation_heads} relation heads, "
                     f"but the {who} has {f'{width} attention heads' if by_head else f'a width of {width}'}",
                     expected=f"a divisor: {', '.join(divisors) or 'there is none'}",
-                    hint=f"use `terms.{name}.splits=N`",
+                    hint=f"use `terms.{name}.relation_heads=N`",
                 )
 
 
-def regroup_heads(vectors: Tensor, heads: int, splits: int, how: str, picks: Tensor | None = None) -> Tensor:
+def regroup_heads(
+    vectors: Tensor, heads: int, relation_heads: int, how: str, picks: Tensor | None = None
+) -> Tensor:
     """Turn attention heads into relation heads (MLKD-BERT section 4.5).
 
     Args:
         vectors: (B, L, d) vectors with the heads concatenated.
-        heads: the number of attention heads; `splits` must divide it, except for `concat-split`.
+        heads: the number of attention heads; `relation_heads` must divide it, except for `concat-split`.
         how: `concat-split` returns the vectors unchanged; `average` takes the mean of the heads in each
             group; `random` takes the head of each group that `picks` names.
-        picks: (splits,) the number of a head within each group, from 0.
+        picks: (relation_heads,) the number of a head within each group, from 0.
 
     Returns:
-        (B, L, d') vectors whose width `splits` divides.
+        (B, L, d') vectors whose width `relation_heads` divides.
     """
     if how == "concat-split":
         return vectors
-    grouped = vectors.unflatten(-1, (splits, heads // splits, -1))
+    grouped = vectors.unflatten(-1, (relation_heads, heads // relation_heads, -1))
     if how == "average":
         return grouped.mean(-2).flatten(-2)
     assert picks is not None, "`random` needs them"
-    return grouped[..., torch.arange(splits, device=picks.device), picks, :].flatten(-2)
+    return grouped[..., torch.arange(relation_heads, device=picks.device), picks, :].flatten(-2)
 
 
 class TokenSimilarity(TokenTerm):

@@ -83,12 +83,12 @@ class TermSettings(Strict):
     Attributes:
         weight: the weight of the term in the objective; or a schedule: points [fraction of the steps, value],
             interpolated linearly.
-        kinds: the task types that the term applies to; None = all.
+        task_types: the task types that the term applies to; None = all.
         loss: the name of the loss, of which each has its own settings.
     """
 
     weight: Schedule = 1.0
-    kinds: list[Annotated[str, AfterValidator(_kind)]] | None = None
+    task_types: list[Annotated[str, AfterValidator(_kind)]] | None = None
     loss: str
 
 

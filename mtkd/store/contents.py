@@ -127,7 +127,7 @@ class Contents(Record):
     def dynamic(self) -> bool:
         """True if the kept units differ between vectors."""
         selection = self.need.selection
-        return selection is not None and selection.units == "magnitude" and selection.width < 1
+        return selection is not None and selection.activation_selection == "magnitude" and selection.width < 1
 
     def _vectors(self, name: str, per: Per, shape: tuple[int, ...]) -> list[Field]:
         fields = [Field(name, per, shape, _TORCH[self.dtype])]

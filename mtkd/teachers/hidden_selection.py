@@ -99,7 +99,7 @@ def kept_units(values: Tensor, selection: Selection) -> Tensor:
     count = selection.kept_units(width)
     if count == width:
         return torch.ones_like(values, dtype=torch.bool)
-    if selection.units == "magnitude":
+    if selection.activation_selection == "magnitude":
         largest = values.abs().topk(count, dim=-1).indices
         return torch.zeros_like(values, dtype=torch.bool).scatter_(-1, largest, True)
     return static_units(width, selection).to(values.device).expand(values.shape)
@@ -111,7 +111,7 @@ def static_units(width: int, selection: Selection) -> Tensor:
     if count == width:
         return torch.ones(width, dtype=torch.bool)
     chosen = torch.zeros(width, dtype=torch.bool)
-    if selection.units == "uniform":
+    if selection.activation_selection == "uniform":
         positions = np.floor(np.arange(1, count + 1) * width / count + 0.5).astype(np.int64) - 1
     else:
         positions = np.random.default_rng(_STATIC_SEED).permutation(width)[:count]

@@ -116,7 +116,7 @@ class TaskBatches:
             mixing=settings.mixing,
             seed=settings.seed,
             epochs=settings.n_epochs,
-            bucket=settings.bucket,
+            group_by_length=settings.group_by_length,
             groups=groups,
             steps_per_epoch=settings.steps_per_epoch,
             batch_tokens=settings.batch_tokens,

@@ -68,7 +68,8 @@ class TrainingLoop(ABC, Generic[StepData]):
 
     Args:
         train_module: the module to train, with its loss, not wrapped by accelerate.
-        settings: `clip`, `seed`, `metric`, `checkpoint_minutes` and `checkpoint_steps` are read here.
+        settings: `max_grad_norm`, `seed`, `metric`, `checkpoint_minutes` and `checkpoint_steps` are read
+            here.
         total: steps of the whole run.
         directory: where log.jsonl, tensorboard/ and checkpoints/ are written.
         callbacks: called in addition to the logs and the progress bar.
@@ -221,8 +222,10 @@ class TrainingLoop(ABC, Generic[StepData]):
             parts.append(part.detach())
             term_values.append(values)
         norm = parts[0].new_zeros(())
-        if self.settings.clip is not None:
-            norm = self.accelerator.clip_grad_norm_(self.train_module.parameters(), self.settings.clip)  # type: ignore[assignment]
+        if self.settings.max_grad_norm is not None:
+            norm = self.accelerator.clip_grad_norm_(
+                self.train_module.parameters(), self.settings.max_grad_norm
+            )  # type: ignore[assignment]
         # The only synchronisation with the device in a step.
         on_cpu = torch.cat([torch.stack([*parts, norm.float()]), torch.stack(term_values).sum(0)]).tolist()
         step_loss, norm_value = sum(on_cpu[: len(parts)]), on_cpu[len(parts)]

@@ -96,7 +96,7 @@ class TextBatches:
         random = np.random.default_rng((self._settings.seed, _STREAM, passes, texts))
         order = random.permutation(len(pool))
         lengths = self.collate.reader.sequence_lengths(pool.texts)
-        if self._settings.bucket:
+        if self._settings.group_by_length:
             order = order[np.argsort(lengths.sum(1)[order], kind="stable")]
         size, tokens = self._settings.batch_size, self._settings.batch_tokens
         batches = [order[i : i + size] for i in range(0, len(order), size)]

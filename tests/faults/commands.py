@@ -17,7 +17,7 @@ _STUDENT = {
     "student.transformer.hidden_size": 12,
     "student.transformer.heads": 2,
     "student.transformer.intermediate_size": 16,
-    "terms.mha.splits": 2,
+    "terms.mha.relation_heads": 2,
 }
 _SETS = [word for key, value in _STUDENT.items() for word in ("--set", f"{key}={value}")]
 _GRID = """
@@ -31,7 +31,7 @@ tasks = ["sst2"]
 "student.transformer.hidden_size" = 12
 "student.transformer.heads" = 2
 "student.transformer.intermediate_size" = 16
-"terms.mha.splits" = 2
+"terms.mha.relation_heads" = 2
 "train.batch_size" = 8
 "train.checkpoint_steps" = 2
 

@@ -51,7 +51,8 @@ def test_all_takes_every_row_once_and_shuffles_the_batches() -> None:
 @pytest.mark.parametrize("mixing", MIXINGS)
 def test_buckets_change_no_row_of_any_epoch(mixing: Mixing) -> None:
     bucketed, plain = (
-        TaskSampler(make_lengths(), 16, mixing=mixing, epochs=4, bucket=bucket) for bucket in (True, False)
+        TaskSampler(make_lengths(), 16, mixing=mixing, epochs=4, group_by_length=group_by_length)
+        for group_by_length in (True, False)
     )
     for number in range(4):
         left, right = bucketed.epoch(number), plain.epoch(number)
@@ -101,8 +102,8 @@ def test_annealed_moves_from_proportional_almost_to_uniform() -> None:
 def test_buckets_save_padding() -> None:
     lengths = make_lengths({"a": 5000, "b": 700})
 
-    def waste(bucket: bool) -> float:
-        draws = TaskSampler(lengths, 32, bucket=bucket).epoch(0)
+    def waste(group_by_length: bool) -> float:
+        draws = TaskSampler(lengths, 32, group_by_length=group_by_length).epoch(0)
         padded = sum(len(d.indices) * lengths[d.task][d.indices].max() for d in draws)
         return 1 - sum(int(length.sum()) for length in lengths.values()) / padded
 
@@ -110,12 +111,14 @@ def test_buckets_save_padding() -> None:
 
 
 @pytest.mark.parametrize("mixing", ["all", "uniform"])
-@pytest.mark.parametrize("bucket", [True, False])
-def test_groups_of_candidates_stay_whole(mixing: Mixing, bucket: bool) -> None:
+@pytest.mark.parametrize("group_by_length", [True, False])
+def test_groups_of_candidates_stay_whole(mixing: Mixing, group_by_length: bool) -> None:
     random = np.random.default_rng(0)
     groups = random.permutation(np.repeat(np.arange(100) * 3, random.integers(1, 6, 100)))
     lengths = {"rank": random.integers(3, 90, len(groups)), "other": random.integers(3, 90, 50)}
-    sampler = TaskSampler(lengths, 20, mixing=mixing, bucket=bucket, groups={"rank": groups})
+    sampler = TaskSampler(
+        lengths, 20, mixing=mixing, group_by_length=group_by_length, groups={"rank": groups}
+    )
     sizes = Counter(groups.tolist())
     draws = sampler.epoch(0) + sampler.epoch(1)
     rank = [draw.indices for draw in draws if draw.task == "rank"]
@@ -198,15 +201,15 @@ def padded(draw: BatchIndices, lengths: dict[str, np.ndarray]) -> int:
     return len(rows) * sum(max(column) for column in rows.T.tolist())
 
 
-@pytest.mark.parametrize("bucket", [True, False])
+@pytest.mark.parametrize("group_by_length", [True, False])
 @pytest.mark.parametrize("mixing", ["all", "uniform"])
-def test_batches_fill_a_budget_of_tokens(mixing: Mixing, bucket: bool) -> None:
+def test_batches_fill_a_budget_of_tokens(mixing: Mixing, group_by_length: bool) -> None:
     random = np.random.default_rng(0)
     lengths = make_lengths() | {"pairs": random.integers(1, 40, (300, 2))}
     lengths["small"][5] = 600
-    made = TaskSampler(lengths, 1, batch_tokens=400, mixing=mixing, bucket=bucket, seed=3)
+    made = TaskSampler(lengths, 1, batch_tokens=400, mixing=mixing, group_by_length=group_by_length, seed=3)
     epochs = [made.epoch(number) for number in range(3)]
-    again = TaskSampler(lengths, 1, batch_tokens=400, mixing=mixing, bucket=bucket, seed=3)
+    again = TaskSampler(lengths, 1, batch_tokens=400, mixing=mixing, group_by_length=group_by_length, seed=3)
     assert same(again.epoch(2), epochs[2]) and not same(*epochs[:2])
     assert made.total(3) == sum(map(len, epochs)) and made.total(1) == len(made) == len(epochs[0])
     draws = [draw for epoch in epochs for draw in epoch]

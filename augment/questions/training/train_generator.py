@@ -89,7 +89,7 @@ class TrainJob:
     lr: float | None = None
     batch_size: int = 64
     warmup: float = 0.05
-    clip: float = 1.0
+    max_grad_norm: float = 1.0
     seed: int = 0
     precision: str = "fp32"
     limit: int | None = None
@@ -255,7 +255,9 @@ class _Training(TrainingLoop[list[int]]):
         epochs = range(0 if job.steps else job.epochs)
         total = job.steps or sum(sum(1 for _ in self._epoch_batches(epoch)) for epoch in epochs)
         self._warm = max(1, int(job.warmup * total))
-        settings = TrainSettings(clip=job.clip, seed=job.seed, checkpoint_steps=place.save_every)
+        settings = TrainSettings(
+            max_grad_norm=job.max_grad_norm, seed=job.seed, checkpoint_steps=place.save_every
+        )
         super().__init__(accelerator, model, job.optimizer(model), settings, total, place.out)
 
     def _epoch_batches(self, epoch: int) -> Iterator[list[int]]:

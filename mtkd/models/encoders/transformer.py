@@ -123,7 +123,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             copy_layers(*models, taken_layers(transformer, student.n_layers, source.n_layers))
             return student
         assert context.importance is not None and config.head_size, "measured before the student is built"
-        if transformer.take == "importance":
+        if transformer.init_layers == "importance":
             layers = context.importance.best_layers(student.n_layers)
         else:
             layers = taken_layers(transformer, student.n_layers, source.n_layers)

@@ -103,25 +103,26 @@ def taken_layers(settings: TransformerSettings, layers: int, available: int) -> 
     Raises:
         UserError: a layer does not exist, or the list does not have one entry per layer of the student.
     """
-    if not isinstance(settings.take, list):
-        return [teacher for _, teacher in named_map_pairs(settings.take, layers, available)]
-    if len(settings.take) != layers or not all(1 <= layer <= available for layer in settings.take):
+    if not isinstance(settings.init_layers, list):
+        return [teacher for _, teacher in named_map_pairs(settings.init_layers, layers, available)]
+    chosen = settings.init_layers
+    if len(chosen) != layers or not all(1 <= layer <= available for layer in chosen):
         raise UserError(
-            f"student.transformer.take={settings.take} does not fit a student with {layers} layers",
+            f"student.transformer.init_layers={chosen} does not fit a student with {layers} layers",
             expected=f"{layers} layers from 1 to {available}",
         )
-    return settings.take
+    return chosen
 
 
 def student_transformer(settings: TransformerSettings, init_spec: InitSpec) -> TransformerConfig:
     """The configuration of the encoder that the student starts from, with the sizes in the settings."""
     if (settings.prune and settings.init != "teacher") or (
-        settings.take == "importance" and not settings.prune
+        settings.init_layers == "importance" and not settings.prune
     ):
         raise UserError(
             f"student.transformer.prune={str(settings.prune).lower()} cannot be combined with "
-            f"init={settings.init!r} and take={settings.take!r}",
-            expected="prune=true together with init=teacher; take=importance only with prune=true",
+            f"init={settings.init!r} and init_layers={settings.init_layers!r}",
+            expected="prune=true together with init=teacher; init_layers=importance only with prune=true",
             hint="use `student.transformer.init=teacher`",
         )
     source = init_spec.teacher

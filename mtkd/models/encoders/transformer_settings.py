@@ -28,7 +28,7 @@ class TransformerSettings(Strict):
             ("encoder"), the "teacher" itself, "random" weights, or another encoder, given as a hub name, a
             directory in the transformers format or an mtkd run; of a list, the first that is available and
             has the student's sizes and the teacher's vocabulary.
-        take: which layers of that encoder to copy: "first", "last", "uniform", "skip", a list of layer
+        init_layers: which layers of that encoder to copy: "first", "last", "uniform", "skip", a list of layer
             numbers from 1, or "importance" (only with `prune`).
         prune: whether to prune the teacher into the student, which keeps the most important heads and
             feed-forward units of each layer and reduces the embeddings to rank `embedding_size` by SVD
@@ -49,7 +49,7 @@ class TransformerSettings(Strict):
     intermediate_size: Units | None = None
     embedding_size: Units | None = None
     init: str | Annotated[list[str], Field(min_length=1)] = "encoder"
-    take: Literal["first", "last", "uniform", "skip", "importance"] | list[int] = "first"
+    init_layers: Literal["first", "last", "uniform", "skip", "importance"] | list[int] = "first"
     prune: bool = False
     dropout: float | None = Field(None, ge=0, lt=1)
     pooling: Literal["auto", "cls", "pooler", "mean", "cls-of-layers"] = "cls"

@@ -147,7 +147,7 @@ TINY_HSK = [
 TINY_MLM = (
     "--set=student.transformer.hidden_size=16",
     "--set=student.transformer.heads=2",
-    "--set=terms.relation.splits=2",
+    "--set=terms.relation.relation_heads=2",
     "--set=student.transformer.layers=2",
 )
 

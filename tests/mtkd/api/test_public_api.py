@@ -415,8 +415,8 @@ def test_a_loss_that_cannot_be_used_is_refused_before_anything_is_written(
         student(teacher, tmp_path / "run", student=torch.nn.Linear(2, 2))
     assert not (tmp_path / "run").exists()
     misspelt = OwnLoss()
-    misspelt.kinds = ["clasify"]
-    with pytest.raises(mtkd.UserError, match="kinds"):
+    misspelt.task_types = ["clasify"]
+    with pytest.raises(mtkd.UserError, match="task_types"):
         student(teacher, tmp_path / "run", losses=[misspelt])
     monkeypatch.setattr(OwnLoss, "teacher_need", OutputSpec())
     with pytest.raises(mtkd.UserError, match="no `teacher_need`"):
@@ -433,7 +433,7 @@ def test_the_code_of_a_loss_is_part_of_the_run(
         student(teacher, tmp_path / "run", losses=[OwnLoss()])
     monkeypatch.undo()
     for changes in (
-        {"kinds": ["classify"]},
+        {"task_types": ["classify"]},
         {"levels": [1, 2]},
         {"levels": torch.ones(2)},
         {"levels": np.ones(3)},

@@ -12,7 +12,7 @@ from mtkd.cli.flags import as_options
         ("start over with `overwrite=True`", "start over with --overwrite"),
         ("`eval_limit=400` keeps fewer", "--eval-limit 400 keeps fewer"),
         ("a lower `train.lr=1e-5`", "a lower --set train.lr=1e-5"),
-        ('`terms.kd.kinds=["classify"]`', "--set 'terms.kd.kinds=[\"classify\"]'"),
+        ('`terms.kd.task_types=["classify"]`', "--set 'terms.kd.task_types=[\"classify\"]'"),
         ("the column `label` and `mtkd recipes`", "the column `label` and `mtkd recipes`"),
         ("`round_trip=False` keeps more", "--no-round-trip keeps more"),
         ("`max_length=64`", "--set max_length=64"),

@@ -50,7 +50,7 @@ tasks = ["rte"]
 set = { "student.transformer.heads" = 2 }
 
 [cells.broken]
-set = { "student.transformer.heads" = 2, "terms.mha.splits" = 5 }
+set = { "student.transformer.heads" = 2, "terms.mha.relation_heads" = 5 }
 
 [bench]
 seq_len = 16
@@ -140,7 +140,7 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     )
     assert "| two | " in (out / "compare.md").read_text()
 
-    file.write_text(GRID.replace(', "terms.mha.splits" = 5', ""), encoding="utf-8")
+    file.write_text(GRID.replace(', "terms.mha.relation_heads" = 5', ""), encoding="utf-8")
     started.clear()
     again = mtkd(*words)
     assert again.code == 0, again.out + again.err
@@ -337,7 +337,7 @@ def test_a_grid_as_commands() -> None:
     first, last = run.jobs
     assert (run.cell, run.spec, run.seed) == ("6 relation heads", "sst2,rte", 3)
     assert first.words[:6] == ("distill", "minilmv2-6x384", "--text", "text.txt", "--teacher", "encoder")
-    assert "terms.relation.splits=6" in first.words and "train.epochs=2" not in first.words
+    assert "terms.relation.relation_heads=6" in first.words and "train.epochs=2" not in first.words
     assert last.words[-2:] == ("--init", str(first.out)) and "train.epochs=2" in last.words
     assert "teach/sst2,rte" in last.words and last.words[last.words.index("--limit") + 1] == "9"
     assert plan_runs(grid, HERE)[0].jobs[0] == first, "cells that start alike share the start"

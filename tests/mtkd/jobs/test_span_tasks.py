@@ -126,7 +126,7 @@ def test_a_student_is_fine_tuned_on_spans(span_teacher: Path, tmp_path: Path) ->
 
 
 def test_contrasts_of_classes_are_not_for_spans(span_teacher: Path, tmp_path: Path) -> None:
-    sets = {**STUDENT, "student.transformer.layers": 2, "terms.sc.kinds": None}
+    sets = {**STUDENT, "student.transformer.layers": 2, "terms.sc.task_types": None}
     settings = load_settings("mlkd-bert-4", "distill", sets, "squad_v2")
     with pytest.raises(UserError, match="contrasts classes, but 'squad_v2' has spans of a text"):
         distill(Request("pocket", "squad_v2", tmp_path / "run"), settings, str(span_teacher))

@@ -36,7 +36,7 @@ TINY = {
     "train.batch_size": 8,
 }
 TWO_STAGES = {**TINY, "train.epochs": 1}
-RELATIONS = {**TINY, "terms.relation.splits": 4, "train.steps": 6, "train.micro_batch": None}
+RELATIONS = {**TINY, "terms.relation.relation_heads": 4, "train.steps": 6, "train.micro_batch": None}
 
 
 def settings_of(recipe: str, changes: dict) -> DistillSettings:
@@ -276,7 +276,7 @@ def test_packed_texts_fill_every_sequence_and_lose_no_token(corpus: Path, tiny_e
     [
         ("mkd-lstm", {"train.steps": 2}, r"logits \(logits_mse\) of mkd-lstm needs a task"),
         ("minilmv2-6x384", {"train.steps": None}, "text is measured in steps"),
-        ("minilmv2-6x384", {"terms.relation.splits": 5}, "5 relation heads"),
+        ("minilmv2-6x384", {"terms.relation.relation_heads": 5}, "5 relation heads"),
         ("minilmv2-6x384", {"supervision": "labels"}, "plain text has no labels"),
     ],
 )

@@ -104,7 +104,7 @@ def test_a_ready_made_student_is_trained_itself(tiny_teacher: Path, tmp_path: Pa
 def test_the_steps_of_a_recipe_for_plain_text_are_a_warning(tiny_teacher: Path, tmp_path: Path) -> None:
     small = {"layers": 1, "hidden_size": 8, "heads": 2, "intermediate_size": 8}
     sets = {f"student.transformer.{key}": value for key, value in small.items()}
-    sets |= {"student.max_length": 24, "terms.relation.splits": 2}
+    sets |= {"student.max_length": 24, "terms.relation.relation_heads": 2}
 
     def warnings(**train: int) -> list[str]:
         settings = load_settings(

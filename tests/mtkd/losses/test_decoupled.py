@@ -144,7 +144,7 @@ def test_tasks_with_several_labels_per_row_are_refused() -> None:
     topics = Task("topics", "multilabel", ("text",), ("fruit", "animal", "tool"))
     with pytest.raises(UserError, match="one target class per row, but 'topics' has sets of labels"):
         built(TASKS["rte"], topics)
-    assert built(TASKS["rte"], topics, kinds=["classify"]).kinds == ["classify"]
+    assert built(TASKS["rte"], topics, task_types=["classify"]).task_types == ["classify"]
 
 
 @pytest.mark.parametrize("task", ["mnli", "stsb", "squad"])

@@ -195,7 +195,7 @@ def test_losses_can_be_given_as_objects() -> None:
     mixed = build_objective({"mine": half, **settings_of(mse={"loss": "logits_mse"})}, BERT, BERT, [RTE])
     assert value_of(mixed) == (0.5 * 1.5 + 5.0, [1.5, 5.0])
     only = Distance()
-    only.kinds = ["regress"]
+    only.task_types = ["regress"]
     assert value_of(build_objective([only, LogitsMSE()], BERT, BERT, [RTE])) == (5.0, [0.0, 5.0])
 
 

@@ -89,13 +89,13 @@ def test_a_map_of_layers_that_are_not_there(spec: object, complaint: str) -> Non
         (
             STUDENT,
             RTE,
-            {"loss": "relation", "splits": 5},
+            {"loss": "relation", "relation_heads": 5},
             "5 relation heads, but the student",
         ),
         (
             STUDENT,
             RTE,
-            {"loss": "relation", "splits": 3, "heads": "average"},
+            {"loss": "relation", "relation_heads": 3, "regrouping": "average"},
             "has 4 attention heads",
         ),
         (STUDENT, RTE, {"loss": "score_mse"}, "the student has 2 heads and the teacher 4"),
@@ -115,12 +115,12 @@ def test_terms_that_do_not_fit_are_refused(student: EncoderSpec, task, term: dic
 def test_what_a_teacher_does_not_show_is_refused_by_name() -> None:
     blind = EncoderSpec("mpnet", 4, 24, 24, 4, 24, OutputSpec(pooled=True, hidden=frozenset(range(5))))
     with pytest.raises(UserError, match=r"'r' needs keys of layer 4 of the teacher \(mpnet\)"):
-        objective(teacher=blind, r={"loss": "relation", "pairs": ["k-k"]})
+        objective(teacher=blind, r={"loss": "relation", "relations": ["k-k"]})
 
 
 def test_only_what_the_terms_need_is_asked_for() -> None:
     found = objective(
-        a={"loss": "relation", "pairs": ["q-k", "o-o"]},
+        a={"loss": "relation", "relations": ["q-k", "o-o"]},
         b={"loss": "hidden_mse", "layers": [[1, 3]]},
         c={"loss": "cls_mse", "projection": "shared"},
         d={"loss": "soft_labels"},
@@ -169,7 +169,9 @@ BATCH = joint_batch([4, 2, 3], [0.0, 1.0, 0.0])
 
 
 def test_relations_are_summed_over_pairs_and_layers() -> None:
-    found = objective(r={"loss": "relation", "pairs": ["q-q", "v-o"], "layers": "uniform", "splits": 4})
+    found = objective(
+        r={"loss": "relation", "relations": ["q-q", "v-o"], "layers": "uniform", "relation_heads": 4}
+    )
     mine, theirs = outputs(STUDENT, BATCH, 1), outputs(TEACHER, BATCH, 2)
     expected = 0.0
     for n, m in ((1, 2), (2, 4)):
@@ -215,7 +217,7 @@ def test_all_layers_are_weighed_by_the_flow() -> None:
 
 
 @pytest.mark.parametrize(
-    "term", [{"loss": "relation", "pairs": ["o-o"]}, {"loss": "hidden_cosine", "projection": "shared"}]
+    "term", [{"loss": "relation", "relations": ["o-o"]}, {"loss": "hidden_cosine", "projection": "shared"}]
 )
 def test_every_layered_term_can_be_weighed_by_the_flow(term: dict) -> None:
     found = objective(t={**term, "layers": "emd"})
@@ -236,7 +238,9 @@ def test_heads_are_averaged_or_picked() -> None:
 def test_the_picked_heads_follow_the_seed() -> None:
     def picks(seed: int) -> list[int]:
         torch.manual_seed(seed)
-        found = objective(o={"loss": "relation", "pairs": ["o-o"], "splits": 1, "heads": "random"})
+        found = objective(
+            o={"loss": "relation", "relations": ["o-o"], "relation_heads": 1, "regrouping": "random"}
+        )
         assert "terms.o.picks" in found.state_dict(), "a resumed run keeps them"
         return found.terms["o"].picks.tolist()
 
@@ -266,7 +270,9 @@ def test_a_batch_of_one_has_no_relations_and_says_so_once(caplog: pytest.LogCapt
 
 def test_a_term_is_for_the_kinds_it_names() -> None:
     found = objective(
-        task=STSB, c={"loss": "sample_contrastive", "kinds": ["classify"]}, s={"loss": "sample_similarity"}
+        task=STSB,
+        c={"loss": "sample_contrastive", "task_types": ["classify"]},
+        s={"loss": "sample_similarity"},
     )
     assert found.num_items(STSB, BATCH) == [0, 3] and found.num_items(RTE, BATCH) == [3, 3]
 

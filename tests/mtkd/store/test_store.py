@@ -69,9 +69,9 @@ EVERY_KIND = {
     "rows": {"loss": "sample_similarity", "vector": "pooled"},
     "cls": {"loss": "cls_mse", "layers": "uniform", "include_last": True, "projection": "shared"},
     "hidden": {"loss": "hidden_mse", "layers": [[0, 0], [1, 1], [2, 3]]},
-    "context": {"loss": "hidden_mse", "of": "context", "layers": "last"},
+    "context": {"loss": "hidden_mse", "vectors": "context", "layers": "last"},
     "scores": {"loss": "score_mse", "layers": "uniform"},
-    "relation": {"loss": "relation", "pairs": ["q-k", "v-v"], "splits": 2},
+    "relation": {"loss": "relation", "relations": ["q-k", "v-v"], "relation_heads": 2},
     "part": {"loss": "hidden_knowledge", "tokens": 5, "width": 0.5, "top": 2},
 }
 
@@ -442,7 +442,7 @@ def test_a_repair_needs_the_same_teacher(
         ({"terms.hidden.tokens": 9}, {}, "lacks what hsk-tinybert-4 needs.*9 tokens by att-last-no-sep"),
         ({"terms.hidden.depth": 3}, {}, "selected hidden states of layer 0"),
         ({"terms.hidden.width": 0.6}, {}, "0.6 of the width"),
-        ({"terms.hidden.by": "left"}, {}, "4 tokens by left"),
+        ({"terms.hidden.token_selection": "left"}, {}, "4 tokens by left"),
         ({"terms.hidden.tokens": 25}, {}, "cannot keep 25 tokens of rows of at most 24"),
         ({}, {"tasks": "sst2"}, "unknown task of this store 'sst2'"),
         (
@@ -609,7 +609,7 @@ def test_blocks_are_shuffled_and_every_row_comes_once(small_blocks: None) -> Non
 
 
 def test_a_selection_of_everything_is_stored_completely(tiny_teacher: Path, tmp_path: Path) -> None:
-    whole = {"terms.hidden.tokens": 24, "terms.hidden.width": 1.0, "terms.hidden.by": "left"}
+    whole = {"terms.hidden.tokens": 24, "terms.hidden.width": 1.0, "terms.hidden.token_selection": "left"}
     store = built(tmp_path / "store", tiny_teacher, tasks="rte", sets=whole)
     contents = read_store_manifest(store).contents
     assert contents.need.selection == Selection(24, "left", 1.0)

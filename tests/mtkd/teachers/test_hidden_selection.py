@@ -45,10 +45,10 @@ def naive(
         hidden: (L, d); attention: (heads, L, L).
     """
     positions = list(range(length))
-    if s.by != "left":
+    if s.token_selection != "left":
         scores = [sum(float(head[0, t]) for head in attention) / len(attention) for t in positions]
         positions.sort(key=lambda t: -scores[t])
-    if s.by in ("att-no-sep", "att-last-no-sep"):
+    if s.token_selection in ("att-no-sep", "att-last-no-sep"):
         positions = [t for t in positions if ids[t] != sep]
     positions = positions[: s.tokens]
     d = hidden.shape[1]
@@ -113,11 +113,11 @@ def test_rows_with_fewer_tokens_keep_what_they_have() -> None:
 
 
 def test_uniform_and_random_units_are_the_same_of_every_vector() -> None:
-    uniform = static_units(10, Selection(width=0.3, units="uniform"))
+    uniform = static_units(10, Selection(width=0.3, activation_selection="uniform"))
     assert torch.nonzero(uniform).flatten().tolist() == [2, 6, 9], "round(i d / N_W), i = 1 .. 3, from 1"
-    random = static_units(384, Selection(width=0.5, units="random"))
+    random = static_units(384, Selection(width=0.5, activation_selection="random"))
     assert random.sum() == 192 and torch.equal(
-        random, static_units(384, Selection(width=0.5, units="random"))
+        random, static_units(384, Selection(width=0.5, activation_selection="random"))
     )
 
 

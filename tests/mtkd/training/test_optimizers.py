@@ -14,7 +14,7 @@ from tasks.errors import UserError
 
 def test_the_first_step_of_adam_follows_from_its_settings() -> None:
     settings = TrainSettings(
-        optimizer="adamw", lr=0.1, betas=(0.5, 0.75), eps=1.0, weight_decay=0.25, clip=None
+        optimizer="adamw", lr=0.1, betas=(0.5, 0.75), eps=1.0, weight_decay=0.25, max_grad_norm=None
     )
     module = nn.Linear(2, 1, bias=False)
     before = module.weight.detach().clone()

@@ -92,7 +92,7 @@ def flip_a_bit(file: Path) -> None:
 
 
 def test_the_loop_does_what_a_bare_loop_does(tiny_teacher: Path, tmp_path: Path) -> None:
-    changes = {"student.dropout": 0.0, "train.keep": "last", "train.clip": 0.5}
+    changes = {"student.dropout": 0.0, "train.keep": "last", "train.max_grad_norm": 0.5}
     ours = student_after(tmp_path / "run", tiny_teacher, **changes)
 
     settings = load_settings("mkd-lstm", "distill", {**SMALL, **changes})
@@ -267,7 +267,7 @@ def test_two_processes_give_what_one_gives(
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny_teacher: Path, tmp_path: Path) -> None:
     """Adadelta at a rate of 1e9 ruins the weights within a few steps; what is kept is from before."""
-    changes = {"train.lr": 1e9, "train.warmup": 0.9, "train.clip": None, "train.epochs": 3}
+    changes = {"train.lr": 1e9, "train.warmup": 0.9, "train.max_grad_norm": None, "train.epochs": 3}
     with pytest.raises(UserError, match=r"not finite at step \d+ \(task '(sst2|rte|stsb)'\); .*checkpoint"):
         student_after(
             tmp_path / "run",

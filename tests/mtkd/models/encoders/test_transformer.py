@@ -159,12 +159,12 @@ def test_an_encoder_whose_attention_cannot_be_seen_offers_states_only() -> None:
         encoder(batch([5, 3]), OutputSpec(query=frozenset({1})))
 
 
-@pytest.mark.parametrize(("take", "layers"), [("first", [1, 2]), ("last", [2, 3]), ([1, 3], [1, 3])])
-def test_a_student_takes_layers(take: object, layers: list[int], tiny_encoder: Path) -> None:
+@pytest.mark.parametrize(("init_layers", "layers"), [("first", [1, 2]), ("last", [2, 3]), ([1, 3], [1, 3])])
+def test_a_student_takes_layers(init_layers: object, layers: list[int], tiny_encoder: Path) -> None:
     settings = student_settings(
         {
             "kind": "transformer",
-            "transformer": {"layers": 2, "heads": 4, "init": str(tiny_encoder), "take": take},
+            "transformer": {"layers": 2, "heads": 4, "init": str(tiny_encoder), "init_layers": init_layers},
         }
     )
     tokeniser = Tokeniser.load(str(tiny_encoder))
@@ -188,7 +188,7 @@ def test_a_student_takes_layers(take: object, layers: list[int], tiny_encoder: P
         ({"hidden_size": 32}, "cannot have width 32 instead of 16"),
         ({"embedding_size": 8}, "cannot have embedding rank 8"),
         ({"heads": 3}, "of width 16 cannot have 3 attention heads"),
-        ({"layers": 2, "take": [1, 4]}, r"take=\[1, 4\] does not fit a student with 2 layers"),
+        ({"layers": 2, "init_layers": [1, 4]}, r"init_layers=\[1, 4\] does not fit a student with 2 layers"),
     ],
 )
 def test_a_checkpoint_of_another_shape_is_refused(sizes: dict, complaint: str, tiny_encoder: Path) -> None:
