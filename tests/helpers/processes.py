@@ -64,7 +64,13 @@ class Processes:
         return Answered(next(filter(None, codes), 0), out, err)
 
     def run(
-        self, *words: object, kill_at: str | None = None, before: bool = False, count: int = 1, **more: Any
+        self,
+        *words: object,
+        kill_at: str | None = None,
+        before: bool = False,
+        count: int = 1,
+        env: dict[str, str] | None = None,
+        **more: Any,
     ) -> Answered:
         """Run `mtkd WORDS` and wait for its end.
 
@@ -72,12 +78,14 @@ class Processes:
             kill_at: the process kills itself (SIGKILL) right after it renamed a finished file or directory to
                 a path that matches this pattern; `before`: right before.
             count: start this many processes, as `torchrun` does; the answer has the first code that is not 0.
+            env: environment variables of all processes.
+            more: further parts of the request, such as `call`; see `fork_server.py`.
         """
-        environments: list[dict[str, str]] = [{}]
+        environments = [env or {}]
         if count > 1:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-            shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+            shared |= environments[0] | {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
             environments = [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(count)]
         kill = {"at": kill_at, "before": before} if kill_at else None
         return self.wait(*[self.start(*words, env=env, kill=kill, **more) for env in environments])
