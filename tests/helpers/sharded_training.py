@@ -15,13 +15,19 @@ from mtkd.jobs.request import Request
 from mtkd.recipes import load_settings
 from mtkd.training.trainer import Trainer
 
-SHORT = {"train.steps": 2, "train.clip": 0.5, "train.lr": 1e-2, "train.batch_size": 8}
+SHORT = {"train.steps": 2, "train.lr": 1e-2, "train.batch_size": 8}
 RECIPES: dict[str, dict[str, Any]] = {
     # Hidden states, so that layers are sharded again between forward and backward pass.
-    "layerwise-3": {**SHORT, "train.micro_batch": 3},
-    # In its first stage only attention scores, which are inside of layers, so that an unsharded pass stops
-    # early; and weights of layers in buffers, which every batch changes.
-    "bert-emd-4": {**SMALL_TRANSFORMER, **SHORT, "terms.hidden.weight": 0},
+    "layerwise-3": {**SHORT, "train.micro_batch": 3, "train.clip": 0.5},
+    # Only attention scores, which are inside of layers, so that an unsharded pass stops early; and weights of
+    # layers in buffers, which every batch changes.
+    "bert-emd-4": {
+        **SMALL_TRANSFORMER,
+        **SHORT,
+        "terms.hidden.weight": 0,
+        "run_stages": ["layers"],
+        "train.clip": None,
+    },
 }
 
 

@@ -42,6 +42,7 @@ def test_sharded_weights_are_trained_as_whole_ones_are(
 def command(out: Path, teacher: Path) -> list[str]:
     """The command line of a small LSTM without dropout."""
     changes = {**SMALL_LSTM, "student.dropout": 0.0, "train.epochs": 2, "train.checkpoint_steps": 1}
+    changes["train.keep"] = "last"
     sets = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
     words = ["distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte,stsb", "--teacher", str(teacher)]
     return [*words, "--limit", "40", "--eval-limit", "8", "--out", str(out), *sets]
