@@ -9,7 +9,8 @@ Importing torch takes seconds, and tests of killed, resumed and parallel process
 
 `"kill": {"at": PATTERN, "before": BOOL}` makes the process kill itself (SIGKILL) right before or after it
 renames a finished file or directory to a name that matches. So a test kills it at the same place every time,
-however busy the machine is. `"fault"` has the arguments of `install` in `faults/child.py`.
+however busy the machine is. `"fault"` has the arguments of `install` in `faults/child.py`. With `"call":
+"MODULE:FUNCTION"`, the process calls a function of `tests/helpers` with the words instead of mtkd.
 """
 
 from __future__ import annotations
@@ -80,9 +81,14 @@ def run(request: dict[str, Any]) -> NoReturn:
         importlib.import_module("child").install(**request["fault"])
     code = 1
     try:
-        from mtkd.cli.main import main
+        if request.get("call"):
+            sys.path.append(str(Path(__file__).parent / "helpers"))
+            module, _, function = request["call"].partition(":")
+            getattr(importlib.import_module(module), function)(*request["words"])
+        else:
+            from mtkd.cli.main import main
 
-        main()
+            main()
         code = 0
     except SystemExit as left:
         code = int(left.code or 0)

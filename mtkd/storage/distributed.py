@@ -40,6 +40,11 @@ class ProcessGroup:
 ALONE = ProcessGroup()
 
 
+def load_all_weights() -> None:
+    """Make transformers load weights in every process, not only in the first, whatever accelerate is told."""
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
+
+
 def launched() -> ProcessGroup:
     """The process group described by the environment: one process unless a launcher started several."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
@@ -47,5 +52,6 @@ def launched() -> ProcessGroup:
     import torch
     from accelerate import PartialState
 
+    load_all_weights()
     state = PartialState(cpu=not torch.accelerator.is_available())  # accelerate does not detect a CPU itself
     return ProcessGroup(state.process_index, state.num_processes, state.wait_for_everyone)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import signal
 import time
@@ -30,6 +29,7 @@ from mtkd.training.callbacks import (
 from mtkd.training.checkpoint import Position, newest_checkpoint, restore_checkpoint, save_checkpoint
 from mtkd.training.interrupts import Interrupted, SignalWatch
 from mtkd.training.optimizers import set_learning_rate
+from mtkd.training.parallel_module import ParallelModule
 from mtkd.training.processes import sum_over_processes
 from tasks.errors import UserError
 
@@ -115,6 +115,10 @@ class TrainingLoop(ABC, Generic[StepData]):
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
 
+    def parallel_module(self) -> ParallelModule:
+        """The module that the training steps run, made from `train_module`."""
+        return ParallelModule(self.accelerator, self.train_module, self.optimizer)
+
     def after_epoch(self, losses: Mapping[str, list[float]]) -> None:
         """Called after each epoch, before its checkpoint.
 
@@ -139,6 +143,7 @@ class TrainingLoop(ABC, Generic[StepData]):
                     self._epoch()
             finally:
                 self.notify("on_end")
+        self.parallel.close()
         self._sync_processes()
         if self._agreed_signal:  # it came while the last checkpoint was written
             raise Interrupted(self._agreed_signal)
@@ -160,9 +165,7 @@ class TrainingLoop(ABC, Generic[StepData]):
         self.position = (
             restore_checkpoint(self.checkpoints, self.train_module, self.optimizer) or self.position
         )
-        # Restore the model and the optimiser before accelerate wraps them.
-        self.wrapped_module = self.accelerator.prepare_model(self.train_module)
-        self.wrapped_optimizer = self.accelerator.prepare_optimizer(self.optimizer, device_placement=False)
+        self.parallel = self.parallel_module()  # after the model and the optimiser have been restored
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.accelerator.is_main_process:
             size = self.position.logged if self.position.step else 0
@@ -180,7 +183,7 @@ class TrainingLoop(ABC, Generic[StepData]):
     def _epoch(self) -> None:
         """Run the rest of the current epoch, then call `after_epoch` and write a checkpoint."""
         position, started = self.position, time.monotonic()
-        self.train_module.train()
+        self.parallel.module.train()
         with self.batches_from(position, self.total - position.step) as steps:
             for step_data in steps:
                 loss = self.step(step_data)
@@ -215,17 +218,14 @@ class TrainingLoop(ABC, Generic[StepData]):
         for number, compute in enumerate(plan.micro_batches):
             torch.manual_seed(self.dropout_seed(number))
             last = number == len(plan.micro_batches) - 1
-            with self.accelerator.no_sync(self.wrapped_module) if not last else contextlib.nullcontext():
+            with self.parallel.micro_batch(last):
                 part, values = compute()
                 # Gradients are averaged over processes, but losses are divided by the items of all processes.
                 self.accelerator.backward(part * self.accelerator.num_processes)
             parts.append(part.detach())
             term_values.append(values)
-        norm = parts[0].new_zeros(())
-        if self.settings.max_grad_norm is not None:
-            norm = self.accelerator.clip_grad_norm_(
-                self.train_module.parameters(), self.settings.max_grad_norm
-            )  # type: ignore[assignment]
+        limit = self.settings.max_grad_norm
+        norm = parts[0].new_zeros(()) if limit is None else self.parallel.clip(limit)
         # The only synchronisation with the device in a step.
         on_cpu = torch.cat([torch.stack([*parts, norm.float()]), torch.stack(term_values).sum(0)]).tolist()
         step_loss, norm_value = sum(on_cpu[: len(parts)]), on_cpu[len(parts)]
@@ -235,9 +235,9 @@ class TrainingLoop(ABC, Generic[StepData]):
         self._check_finite(loss, self.position.step + 1, non_finite)
         self._check_finite(norm_value, self.position.step + 1)
         rate = self.learning_rate()
-        set_learning_rate(self.optimizer, rate)
-        self.wrapped_optimizer.step()
-        self.wrapped_optimizer.zero_grad()
+        set_learning_rate(self.parallel.optimizer, rate)
+        self.parallel.optimizer.step()
+        self.parallel.optimizer.zero_grad()
         logged_terms = {name: value for name, value in zip(plan.terms, term_sums, strict=True) if name}
         self.state = replace(self.state, loss=loss, terms=logged_terms, lr=rate)
         return loss
@@ -264,7 +264,8 @@ class TrainingLoop(ABC, Generic[StepData]):
         return self._control.should_training_stop if single else self._agreed_stop
 
     def _check_weights(self) -> None:
-        """Raise UserError if the last step made weights non-finite, before they are saved."""
+        """Gather the weights; raise UserError if the last step made them non-finite."""
+        self.parallel.gather()
         sizes = [weight.detach().abs().max() for weight in self.train_module.parameters() if weight.numel()]
         self._check_finite(float(torch.stack(sizes).max()), self.position.step)
 
@@ -284,9 +285,10 @@ class TrainingLoop(ABC, Generic[StepData]):
 
     def _checkpoint(self) -> None:
         """Write a checkpoint, and raise Interrupted if a signal was received."""
-        if self.accelerator.is_main_process:
-            self.position.logged, self.position.unlogged = self._logs[0].size, self._logs[0].unlogged
-            save_checkpoint(self.checkpoints, self.train_module, self.optimizer, self.position)
+        with self.parallel.whole_optimizer():
+            if self.accelerator.is_main_process:
+                self.position.logged, self.position.unlogged = self._logs[0].size, self._logs[0].unlogged
+                save_checkpoint(self.checkpoints, self.train_module, self.optimizer, self.position)
         self._saved_at = time.monotonic()
         self.notify("on_checkpoint")
         if self._agreed_signal:

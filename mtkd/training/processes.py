@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 
 from mtkd.device import find_device
+from mtkd.storage.distributed import load_all_weights
 from tasks.errors import UserError
 
 Number = TypeVar("Number", int, float)
@@ -28,17 +29,12 @@ def make_accelerator(device: str | None = None) -> Accelerator:
 
     Raises:
         UserError: the device does not exist, several processes would share it, this process has already
-            used another device, or accelerate was told to shard the model.
+            used another device, or accelerate was told to shard the model in a way that is not supported.
     """
-    for plugin in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
-        if os.environ.get(f"ACCELERATE_USE_{plugin}", "false").lower() == "true":
-            raise UserError(
-                f"accelerate was started with {plugin}, which shards the model over processes",
-                expected="data parallelism (DDP), in which each process holds the whole model",
-                hint="start it with `accelerate launch --multi_gpu`",
-            )
-    chosen = None if device is None else find_device(device)
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    _check_launcher(several)
+    load_all_weights()
+    chosen = None if device is None else find_device(device)
     if chosen is not None and several:
         raise UserError(
             f"`device={device}` cannot be used with several processes, since each uses its own device",
@@ -60,19 +56,54 @@ def make_accelerator(device: str | None = None) -> Accelerator:
     return accelerator
 
 
+def uses_fsdp() -> bool:
+    """True if accelerate was told to shard models across processes (FSDP), which `ShardedModule` does."""
+    return _is_set("ACCELERATE_USE_FSDP")
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "false").lower() in ("true", "1", "yes")
+
+
+def _check_launcher(several: bool) -> None:
+    """Refuse ways to shard a model that are not supported; `several`: there are several processes."""
+    for plugin in ("DEEPSPEED", "MEGATRON_LM"):
+        if _is_set(f"ACCELERATE_USE_{plugin}"):
+            raise UserError(
+                f"accelerate was started with {plugin}, which shards the model over processes",
+                expected="data parallelism: DDP, in which each process holds the whole model, or FSDP",
+                hint="start it with `accelerate launch --multi_gpu` or `accelerate launch --use_fsdp`",
+            )
+    if not uses_fsdp():
+        return
+    if not several:
+        raise UserError(
+            "accelerate was started with FSDP, but there is only one process",
+            expected="two or more processes, across which the model is sharded",
+            hint="start more (`accelerate launch --use_fsdp --num_processes 2`), or leave FSDP out",
+        )
+    for option in ("FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING"):
+        if _is_set(option):
+            raise UserError(
+                f"accelerate was started with {option}=true, which mtkd does not support",
+                hint=f"leave `--{option.lower()}` out, or set it to false",
+            )
+
+
 @contextlib.contextmanager
 def _environment(device: torch.device | None) -> Iterator[None]:
-    """Set the environment variable from which accelerate reads its device, inside the block."""
-    key = "ACCELERATE_TORCH_DEVICE"
-    before = os.environ.get(key)
+    """Inside the block, accelerate reads this device from the environment, and shards no models itself."""
+    values = {"ACCELERATE_USE_FSDP": "false"}
     if device is not None:
-        os.environ[key] = str(device)
+        values["ACCELERATE_TORCH_DEVICE"] = str(device)
+    before = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        if device is not None:
+        for key in values:
             os.environ.pop(key)
-            os.environ.update({} if before is None else {key: before})
+        os.environ.update({key: value for key, value in before.items() if value is not None})
 
 
 def sum_over_processes(accelerator: Accelerator, numbers: list[Number]) -> list[Number]:

@@ -27,7 +27,8 @@ from mtkd.training.callbacks import Callback
 from mtkd.training.checkpoint import Position
 from mtkd.training.loop import StepPlan, TrainingLoop, TrainingResult
 from mtkd.training.optimizers import build_optimizer, learning_rate
-from mtkd.training.processes import sum_over_processes
+from mtkd.training.parallel_module import ParallelModule
+from mtkd.training.processes import sum_over_processes, uses_fsdp
 from mtkd.training.train_step import TrainStep
 from tasks.batching import Batch
 from tasks.digests import quick_digest
@@ -100,7 +101,7 @@ class Trainer(TrainingLoop[StepBatches]):
         """Time a few steps and what follows an epoch, and add the estimate for the others to the trial."""
         self.start()
         self.notify("on_train_begin")
-        self.train_module.train()
+        self.parallel.module.train()
         started = time.monotonic()
         n_steps = min(self.total, 1 + STEPS)
         while self.position.step < n_steps:
@@ -122,6 +123,14 @@ class Trainer(TrainingLoop[StepBatches]):
         trial.skipped += (self.n_epochs - 1) * epoch_seconds
         self.notify("on_end")
         return TrainingResult(self.total, self.n_epochs, None, [], 0.0)
+
+    def parallel_module(self) -> ParallelModule:
+        """The module that the training steps run, sharded if accelerate was told to use FSDP."""
+        if not uses_fsdp():
+            return super().parallel_module()
+        from mtkd.training.sharded_module import ShardedModule
+
+        return ShardedModule(self.accelerator, self.train_module, self.optimizer)
 
     @property
     def _best_file(self) -> Path:
@@ -156,7 +165,7 @@ class Trainer(TrainingLoop[StepBatches]):
         batch, progress = cpu_batch.to(self.accelerator.device), self._progress
         needed = self.train_module.objective.needs(progress)[1]
         teacher_outputs = self.teacher.outputs(task, batch, needed) if self.teacher else None
-        loss, values = self.wrapped_module(task, batch, teacher_outputs, num_items, progress, batch_items)
+        loss, values = self.parallel.module(task, batch, teacher_outputs, num_items, progress, batch_items)
         return loss * weight, values * weight
 
     def learning_rate(self) -> float:
@@ -175,7 +184,8 @@ class Trainer(TrainingLoop[StepBatches]):
         building = not self.train_module.objective.slow_build.done(self._progress)
         if self.evaluate is None or building:  # the heads are not trained yet
             return
-        scores = self.evaluate(self.train_module.model)
+        with self.parallel.on_device():
+            scores = self.evaluate(self.train_module.model)
         value, better = watched(self.settings.metric, scores)
         if position.best is None or better(value, position.best):
             position.best, position.bad_epochs = value, 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,7 +63,13 @@ class Processes:
         return Answered(next(filter(None, codes), 0), out, err)
 
     def run(
-        self, *words: object, kill_at: str | None = None, before: bool = False, count: int = 1, **more: Any
+        self,
+        *words: object,
+        kill_at: str | None = None,
+        before: bool = False,
+        count: int = 1,
+        env: dict[str, str] | None = None,
+        **more: Any,
     ) -> Answered:
         """Run `mtkd WORDS` and wait for its end.
 
@@ -72,15 +77,36 @@ class Processes:
             kill_at: the process kills itself (SIGKILL) right after it renamed a finished file or directory to
                 a path that matches this pattern; `before`: right before.
             count: start this many processes, as `torchrun` does; the answer has the first code that is not 0.
+            env: environment variables of all processes.
+            more: further parts of the request, such as `call`; see `fork_server.py`.
         """
-        environments: list[dict[str, str]] = [{}]
-        if count > 1:
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-            shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-            environments = [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(count)]
-        kill = {"at": kill_at, "before": before} if kill_at else None
-        return self.wait(*[self.start(*words, env=env, kill=kill, **more) for env in environments])
+        environments = [env or {}]
+        with contextlib.ExitStack() as meeting:
+            if count > 1:
+                shared = environments[0] | meeting.enter_context(_meeting_point())
+                shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+                environments = [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(count)]
+            kill = {"at": kill_at, "before": before} if kill_at else None
+            return self.wait(*[self.start(*words, env=env, kill=kill, **more) for env in environments])
+
+
+@contextlib.contextmanager
+def _meeting_point() -> Iterator[dict[str, str]]:
+    """Run the store through which the processes of a group find each other; yields its variables.
+
+    As with `torchrun`, it runs outside of the group. It opens a free port itself, so no other process can
+    take the port before the group uses it.
+    """
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }
+    del store
 
 
 @contextlib.contextmanager

@@ -9,3 +9,11 @@ SMALL_LSTM = {
     "student.max_length": 24,
     "train.batch_size": 16,
 }
+SMALL_TRANSFORMER = {
+    "student.max_length": 24,
+    "student.transformer.layers": 2,
+    "student.transformer.hidden_size": 12,
+    "student.transformer.heads": 2,
+    "student.transformer.intermediate_size": 16,
+    "train.batch_size": 8,
+}

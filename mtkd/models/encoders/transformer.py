@@ -53,6 +53,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
 
     Settings = TransformerStudentSettings
     Config = TransformerConfig
+    stops_early = True  # a forward pass runs no layers above the highest one that is needed
 
     def __init__(self, config: TransformerConfig, body: nn.Module | None = None):
         super().__init__(config)
@@ -229,7 +230,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         )
         requested = replace(need, cls=need.cls | cls_layers) if cls_layers else need
         wrapped = module is not self.body
-        capture = Capture(requested, to_the_end=pooled or need.sequence or wrapped)
+        to_the_end = pooled or need.sequence or wrapped or not self.stops_early
+        capture = Capture(requested, to_the_end=to_the_end)
         options: dict[str, Any] = {"token_type_ids": tokens.token_type_ids} if self.reads_token_types else {}
         if not self._watched:
             options["output_hidden_states"] = bool(requested.hidden | requested.cls)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from small_students import SMALL_TRANSFORMER
 
 from mtkd.jobs.distill import distill
 from mtkd.jobs.distill_text import distill_text
@@ -27,16 +28,8 @@ from tasks.plain_text import TextFiles
 from tasks.reader import Reader
 from tasks.tokeniser import Tokeniser
 
-TINY = {
-    "student.max_length": 24,
-    "student.transformer.layers": 2,
-    "student.transformer.hidden_size": 12,
-    "student.transformer.heads": 2,
-    "student.transformer.intermediate_size": 16,
-    "train.batch_size": 8,
-}
-TWO_STAGES = {**TINY, "train.epochs": 1}
-RELATIONS = {**TINY, "terms.relation.relation_heads": 4, "train.steps": 6, "train.micro_batch": None}
+TWO_STAGES = {**SMALL_TRANSFORMER, "train.epochs": 1}
+RELATIONS = {**SMALL_TRANSFORMER, "terms.relation.relation_heads": 4, "train.steps": 6, "train.micro_batch": None}
 
 
 def settings_of(recipe: str, changes: dict) -> DistillSettings:
@@ -197,7 +190,7 @@ def test_a_student_of_plain_text_serves_everywhere(
 def test_a_recipe_with_a_stage_of_tasks_trains_on_text(
     corpus: Path, tiny_encoder: Path, tmp_path: Path
 ) -> None:
-    wanted = {**TINY, "train.steps": 2, "train.micro_batch": None}
+    wanted = {**SMALL_TRANSFORMER, "train.steps": 2, "train.micro_batch": None}
     warnings: list[str] = []
     run = distill_text(
         Request(str(corpus), "text", tmp_path / "run", None, 4),

@@ -13,10 +13,21 @@ from mtkd.training.processes import make_accelerator
 from tasks.errors import UserError
 
 
-@pytest.mark.parametrize("way", ["FSDP", "DEEPSPEED"])
-def test_sharded_models_are_refused(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"ACCELERATE_USE_{way}", "true")
-    with pytest.raises(UserError, match=rf"(?s)accelerate was started with {way}.*data parallelism"):
+@pytest.mark.parametrize(
+    ("variables", "complaint"),
+    [
+        (["ACCELERATE_USE_DEEPSPEED"], "accelerate was started with DEEPSPEED.*data parallelism"),
+        (["ACCELERATE_USE_MEGATRON_LM"], "accelerate was started with MEGATRON_LM.*--use_fsdp"),
+        (["ACCELERATE_USE_FSDP"], "only one process.*--num_processes 2"),
+        (["ACCELERATE_USE_FSDP", "WORLD_SIZE", "FSDP_OFFLOAD_PARAMS"], "FSDP_OFFLOAD_PARAMS=true.*leave"),
+    ],
+)
+def test_other_ways_to_shard_models_are_refused(
+    variables: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in variables:
+        monkeypatch.setenv(variable, "2" if variable == "WORLD_SIZE" else "true")
+    with pytest.raises(UserError, match=f"(?s){complaint}"):
         make_accelerator("cpu")
 
 

@@ -1,0 +1,76 @@
+"""Training with weights sharded across processes (FSDP): against whole weights, and resumed without it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sharded_training import RECIPES
+from small_students import SMALL_LSTM
+
+from mtkd.models.multitask import MultiTaskModel
+from mtkd.training.trainer import Trainer
+
+FSDP = {"ACCELERATE_USE_FSDP": "true"}
+
+
+def assert_close(one: Path, other: Path, atol: float) -> None:
+    """Compare the weights of the models that two runs left."""
+    first, second = (MultiTaskModel.load(out).state_dict() for out in (one, other))
+    assert first.keys() == second.keys()
+    for name in first:
+        torch.testing.assert_close(
+            first[name], second[name], rtol=0, atol=atol, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+@pytest.mark.slow(reason="two processes that talk to each other")
+def test_sharded_weights_are_trained_as_whole_ones_are(
+    tiny_teacher: Path, tmp_path: Path, processes: Any
+) -> None:
+    call = "sharded_training:train_both_ways"
+    done = processes.run(tmp_path, tiny_teacher, count=2, call=call)
+    assert done.code == 0, done.err
+    for recipe in RECIPES:
+        assert_close(tmp_path / "DDP" / recipe, tmp_path / "FSDP" / recipe, atol=2e-5)
+
+
+def command(out: Path, teacher: Path) -> list[str]:
+    """The command line of a small LSTM without dropout."""
+    changes = {**SMALL_LSTM, "student.dropout": 0.0, "train.epochs": 2, "train.checkpoint_steps": 1}
+    changes["train.keep"] = "last"
+    sets = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+    words = ["distill", "mkd-lstm", "--data", "pocket", "--tasks", "rte,stsb", "--teacher", str(teacher)]
+    return [*words, "--limit", "40", "--eval-limit", "8", "--out", str(out), *sets]
+
+
+@pytest.mark.slow(reason="two processes that are killed and resume")
+def test_a_run_resumes_without_shards_and_with_shards_again(
+    tiny_teacher: Path,
+    tmp_path: Path,
+    processes: Any,
+    mtkd: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert mtkd(*command(tmp_path / "straight", tiny_teacher)).code == 0
+    out, step = tmp_path / "resumed", Trainer.step
+    words = command(out, tiny_teacher)
+    killed = processes.run(*words, count=2, env=FSDP, kill_at="*/checkpoints/step-000000003")
+    assert killed.code, killed.err
+
+    def interrupted(trainer: Trainer, *given: Any) -> Any:
+        assert trainer.position.step >= 3
+        if trainer.position.step == 5:
+            signal.raise_signal(signal.SIGTERM)
+        return step(trainer, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "step", interrupted)
+        assert mtkd(*words).code == 143
+    done = processes.run(*words, count=2, env=FSDP)
+    assert done.code == 0, done.err
+    assert_close(tmp_path / "straight", out, atol=5e-5)
