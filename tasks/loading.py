@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.errors import UserError, counted
-from tasks.files import LongPart, digest_parts
+from tasks.files import LongPart, digest_bytes, digest_parts
 from tasks.mapped import release_pages
 from tasks.raw_table import RawTable
 from tasks.rows import STEP, Rows, concat
@@ -23,6 +23,7 @@ from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 from tasks.validation import NULL_TEXT, ProblemSummary, find_problems
 
+BLOCK = 65_536  # rows that have one digest in `digest_blocks`; corpora of format 2 depend on it
 _NO_LABEL = "no label; expected"
 _SHOWN = 8
 _Part = TypeVar("_Part")
@@ -176,6 +177,12 @@ def sample_indices(rows: Rows, limit: int, seed: int = 0) -> np.ndarray:
 def digest_rows(rows: Rows) -> str:
     """A SHA-256 of the content of the rows: task, split, uids, texts, labels, groups and soft labels."""
     return digest_parts(_content(rows))
+
+
+def digest_blocks(rows: Rows) -> str:
+    """A SHA-256 of the digests of each `BLOCK` rows, which several processes can compute together."""
+    starts = range(0, len(rows), BLOCK)
+    return digest_bytes(*(digest_rows(rows.slice(n, min(n + BLOCK, len(rows)))) for n in starts))
 
 
 def _content(rows: Rows) -> Iterator[bytes | str | LongPart]:
