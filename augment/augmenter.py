@@ -95,6 +95,12 @@ class Augmenter(Protocol):
         """
 
 
+def works_row_by_row(augmenter: Augmenter) -> bool:
+    """Whether an augmenter needs only the rows that it copies, so it has the default `prepare` and `part`."""
+    kind = type(augmenter)
+    return kind.prepare is Augmenter.prepare and kind.part is Augmenter.part
+
+
 def copies_table(rows: Rows, copies: int, method: str, text: pa.Array, pair: pa.Array) -> pa.Table:
     """Build the table of copies of `rows`, keeping each row's copies together.
 

@@ -8,21 +8,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from augment.augmenter import Augmenter
+from augment.corpus_directory import CORPUS_KIND, corpus_difference, recorded_shards
 from augment.dataset_card import dataset_card
+from augment.source_rows import SourceRows, content_digests
 from mtkd.storage.distributed import ALONE, ProcessGroup
-from mtkd.storage.output_directory import OutputKind, check_directory, open_directory
-from mtkd.storage.parquet_shards import ParquetFormat, TableChunk, read_parquet_footer
+from mtkd.storage.output_directory import check_directory, open_directory
+from mtkd.storage.parquet_shards import ParquetFormat, TableChunk
 from mtkd.storage.sharded_output import Make, PlannedShard, ShardedOutput, ignore, total_size
 from mtkd.storage.worker_pools import Workers
 from tasks.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
 from tasks.errors import UserError, unknown
+from tasks.file_rows import FileRows
 from tasks.files import digest_bytes, write_text
-from tasks.loading import digest_rows
 from tasks.mapped import release_pages
 from tasks.progress import Advance
 from tasks.records import write_record
@@ -30,32 +33,13 @@ from tasks.rows import Rows
 from tasks.shards import ShardEntry
 from tasks.task import MOST_COPIES, Task
 
-ANSWERS = "answers.jsonl"  # those of an endpoint, until the corpus is finished
 _COUNTS = ("words", "changed", "unchanged")
 _DICTIONARY = ("task", "parent", "method")
 
 # Settings that only name a model or file, whose digest is another setting.
-_DIGESTS = {"model": "model_digest", "vectors": "neighbours"}
+_MODEL_DIGESTS = {"model": "model_digest", "vectors": "neighbours"}
 
-
-def _read_key(directory: Path) -> str | None:
-    """Read the key of the corpus in a directory, from any complete shard or from the manifest."""
-    for path in sorted(directory.glob("data/*.parquet")):
-        if footer := read_parquet_footer(path):
-            return footer.key
-    try:
-        return read_corpus_manifest(directory).key
-    except UserError:
-        return None
-
-
-CORPUS_KIND = OutputKind(
-    "corpus",
-    MANIFEST,
-    (MANIFEST, "README.md", "filter.json", ANSWERS, r"data/[^/]+-\d{5,}\.parquet"),
-    _read_key,
-    work=(ANSWERS,),
-)
+_Digests: TypeAlias = Mapping[str, tuple[str, str]]  # see `_digests`
 
 
 @dataclass(frozen=True)
@@ -114,17 +98,19 @@ def copies_of(tasks: Sequence[Task], spec: str | None = None) -> dict[str, int]:
     return copies
 
 
-def total_copies(job: CorpusJob, rows: Mapping[str, Rows]) -> int:
+def total_copies(job: CorpusJob, rows: Mapping[str, SourceRows]) -> int:
     """Total number of copies that the job makes."""
     return sum(job.copies[task] * len(part) for task, part in rows.items())
 
 
-def check_output(job: CorpusJob, rows: Mapping[str, Rows], out: Path, *, overwrite: bool = False) -> None:
+def check_output(
+    job: CorpusJob, rows: Mapping[str, SourceRows], out: Path, *, overwrite: bool = False
+) -> None:
     """Raise UserError if `write_corpus` could not write to `out`, before anything is made or written."""
     check_directory(out, CORPUS_KIND, _output(job, rows, out).key, overwrite=overwrite)
 
 
-def unfinished_rows(job: CorpusJob, rows: Mapping[str, Rows], out: Path) -> dict[str, np.ndarray]:
+def unfinished_rows(job: CorpusJob, rows: Mapping[str, SourceRows], out: Path) -> dict[str, np.ndarray]:
     """Task -> indices of the rows that `write_corpus` would make copies of now; all, if `out` is new."""
     missing = _output(job, rows, out).missing(recorded_shards(out))
     parts = {task: [np.asarray(shard.rows) for shard in missing if shard.task == task] for task in rows}
@@ -133,7 +119,7 @@ def unfinished_rows(job: CorpusJob, rows: Mapping[str, Rows], out: Path) -> dict
 
 def write_corpus(
     job: CorpusJob,
-    rows: Mapping[str, Rows],
+    rows: Mapping[str, SourceRows],
     out: Path,
     *,
     workers: Workers = Workers(),  # noqa: B008 (it is frozen)
@@ -164,18 +150,26 @@ def write_corpus(
             )
     if not rows:
         raise UserError("there is no task to copy", expected="1 or more")
-    output = _output(job, rows, out)
+    digests = _digests(job, rows)
+    output = _output(job, rows, out, digests)
     load = job.augmenter.loader if workers.in_other_processes else None
 
-    def inputs(shard: PlannedShard) -> tuple[Augmenter | None, Rows, int]:
-        part = _plain_strings(rows[shard.task].take(np.asarray(shard.rows)))
+    def inputs(shard: PlannedShard) -> tuple[Augmenter | None, SourceRows, int]:
+        source = rows[shard.task]
+        if isinstance(source, FileRows):
+            in_files = source.slice(shard.rows[0], shard.rows[-1] + 1)
+            return None if load else job.augmenter, in_files, shard.per_row
+        part = _plain_strings(source.take(np.asarray(shard.rows)))
         release_pages()
         augmenter = (
             None if load else job.augmenter.part(part) if workers.in_other_processes else job.augmenter
         )
         return augmenter, part, shard.per_row
 
-    with open_directory(out, CORPUS_KIND, output.key, overwrite=overwrite, ranks=ranks):
+    difference = partial(corpus_difference, out)
+    with open_directory(
+        out, CORPUS_KIND, output.key, overwrite=overwrite, ranks=ranks, difference=difference
+    ):
         missing = output.missing(recorded_shards(out))
         advance(total_size(output.shards) - total_size(missing))
         written = output.write(
@@ -188,30 +182,33 @@ def write_corpus(
             advance=advance,
         )
         if ranks.first and (missing or not (out / MANIFEST).is_file()):
-            manifest = _describe(job, rows, output, written)
+            manifest = _describe(job, rows, output, written, digests)
             write_text(out / "README.md", dataset_card(manifest, job.augmenter.about))
             write_record(out / MANIFEST, manifest.to_json())
         ranks.wait()
     return WrittenCorpus(read_corpus_manifest(out), len(missing), len(output.shards) - len(missing))
 
 
-def recorded_shards(out: Path) -> Sequence[ShardEntry]:
-    """The shards listed in the manifest of an earlier, finished run; empty if there is no manifest."""
-    return read_corpus_manifest(out).shards if (out / MANIFEST).is_file() else ()
+def _digests(job: CorpusJob, rows: Mapping[str, SourceRows]) -> _Digests:
+    """Task -> the digests of its training rows and of its rows without labels."""
+    return {task: content_digests(part, job.unlabelled.get(task, 0)) for task, part in rows.items()}
 
 
-def _output(job: CorpusJob, rows: Mapping[str, Rows], out: Path) -> ShardedOutput:
+def _output(
+    job: CorpusJob, rows: Mapping[str, SourceRows], out: Path, digests: _Digests | None = None
+) -> ShardedOutput:
     """The planned shards. Their key is a digest of everything that affects the content."""
+    digests = digests or _digests(job, rows)
     settings = job.augmenter.settings
-    settings = {name: value for name, value in settings.items() if _DIGESTS.get(name) not in settings}
-    tasks = [[task, job.copies[task], digest_rows(part)] for task, part in rows.items()]
+    settings = {name: value for name, value in settings.items() if _MODEL_DIGESTS.get(name) not in settings}
+    tasks = [[task, job.copies[task], *digests[task]] for task in rows]
     augmenter_key = [job.augmenter.name, job.augmenter.schema.names, settings]
     key = digest_bytes(json.dumps([CORPUS_FORMAT, augmenter_key, tasks, job.shard_copies]))
     counts = (*_COUNTS, *job.augmenter.counted)
     return ShardedOutput(out, key, _plan(job, rows), ParquetFormat(job.augmenter.schema, counts, _DICTIONARY))
 
 
-def _plan(job: CorpusJob, rows: Mapping[str, Rows]) -> list[PlannedShard]:
+def _plan(job: CorpusJob, rows: Mapping[str, SourceRows]) -> list[PlannedShard]:
     shards = []
     for task, part in rows.items():
         step = max(1, job.shard_copies // job.copies[task])
@@ -227,9 +224,12 @@ def _plain_strings(rows: Rows) -> Rows:
     return replace(rows, uids=rows.uids.cast(pa.string()), texts=texts)
 
 
-def _make_copies(inputs: tuple[Augmenter, Rows, int], advance: Advance) -> Iterator[TableChunk]:
+def _make_copies(inputs: tuple[Augmenter, SourceRows, int], advance: Advance) -> Iterator[TableChunk]:
     """Yield the copies of a shard's rows."""
     method, rows, count = inputs
+    if isinstance(rows, FileRows):
+        rows = rows.read()
+        rows = _plain_strings(rows.take(np.arange(len(rows))))
     for copies in method.make(rows, count):
         advance(copies.table.num_rows)
         yield TableChunk(copies.table, {name: getattr(copies, name) for name in _COUNTS} | {**copies.counts})
@@ -241,7 +241,11 @@ def _copier(load: Callable[[], Augmenter]) -> Make:
 
 
 def _describe(
-    job: CorpusJob, rows: Mapping[str, Rows], output: ShardedOutput, written: Mapping[str, ShardEntry]
+    job: CorpusJob,
+    rows: Mapping[str, SourceRows],
+    output: ShardedOutput,
+    written: Mapping[str, ShardEntry],
+    digests: _Digests,
 ) -> CorpusManifest:
     """Build the manifest of the finished shards from their footers."""
     entries = output.entries(written)
@@ -252,19 +256,17 @@ def _describe(
         words, changed, unchanged = (sum(footer.counts[name] for footer in footers) for name in _COUNTS)
         counts = {name: sum((footer.counts[name] for footer in footers), n) for name, n in counts.items()}
         count = sum(entry.rows for entry in entries if entry.task == task)
-        unlabelled = job.unlabelled.get(task, 0)
-        first = len(part) - unlabelled
         entry = CorpusTask(
             name=task,
-            texts=len(part.texts),
+            texts=len(part.task.columns if isinstance(part, FileRows) else part.texts),
             copies=job.copies[task],
             source_rows=len(part),
             rows=count,
-            source_digest=digest_rows(part.slice(0, first)),
+            source_digest=digests[task][0],
             words_changed=round(changed / max(words, 1), 6),
             unchanged=round(unchanged / max(count, 1), 6),
-            unlabelled=unlabelled,
-            unlabelled_digest=digest_rows(part.slice(first, len(part))) if unlabelled else "",
+            unlabelled=job.unlabelled.get(task, 0),
+            unlabelled_digest=digests[task][1],
         )
         tasks.append(entry)
     return CorpusManifest(

@@ -18,7 +18,7 @@ from mtkd import __version__
 from tasks.corpus_reader import CORPUS_FORMAT, CorpusManifest, CorpusTask
 from tasks.files import atomic_path, digest_file, write_json
 from tasks.glue import TASKS
-from tasks.loading import digest_rows, load_rows
+from tasks.loading import digest_blocks, load_rows
 from tasks.shards import ShardEntry
 from tasks.sources import open_data
 
@@ -51,7 +51,7 @@ def main() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as temporary:
         pq.write_table(question_table(question_rows), temporary)
-    count, digest = len(question_rows), digest_rows(chosen)
+    count, digest = len(question_rows), digest_blocks(chosen)
     shard = ShardEntry(file, args.task, count, digest_file(path), path.stat().st_size)
     entry = CorpusTask(args.task, 2, 1, count, count, digest, 0.0, 0.0)
     manifest = CorpusManifest(

@@ -26,7 +26,7 @@ from tasks.records import Count, Name, Record, Share, Size, read_record
 from tasks.rows import ANSWERS, Rows, answered
 from tasks.shards import ShardEntry
 
-CORPUS_FORMAT = 1
+CORPUS_FORMAT = 2  # 1: its digests of rows are those of `tasks.loading.digest_rows`
 MANIFEST = "manifest.json"
 SCHEMA = pa.schema(
     [
@@ -62,7 +62,7 @@ class CorpusTask(Record):
         texts: text columns, 1 or 2.
         copies: copies per source row.
         source_rows: number of source rows; `rows` is copies * source_rows (for questions: at most that).
-        source_digest: digest of the source rows of the training split (`tasks.loading.digest_rows`).
+        source_digest: digest of the source rows of the training split (`tasks.loading.digest_blocks`).
         words_changed: share of the copies' words that were replaced.
         unchanged: share of the copies in which no word was replaced.
         unlabelled: how many of the source rows, the last ones, come from the task's rows without labels.

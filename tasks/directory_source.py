@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from tasks.file_readers import READERS
+from tasks.file_readers import READERS, SplitFiles
 from tasks.glue_release import find_release, read_release
 from tasks.missing_data import similar_split
-from tasks.sources import Batches, DataSource, Read, at_once, known_as, read_all_batches, read_files
+from tasks.sources import Batches, DataSource, Read, at_once, known_as, read_all_batches
 from tasks.task import UNLABELLED, Task
 from tasks.urls import as_url
 
@@ -87,4 +87,4 @@ def _locate_file(parent: Path, split: str, task: Task) -> Read | None:
     if not paths:
         return None
     label = None if paths[0].stem == split else str(parent / f"{split}-*.parquet")
-    return read_files(paths, task.columns, label)
+    return SplitFiles(paths, task.columns, label)

@@ -6,7 +6,7 @@ import csv
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +235,37 @@ def read_batches(
         UserError: as for `read_file`, when the iterator gets there.
     """
     yield from READERS[suffix or _format(path)](path, texts, size or BATCH)
+
+
+@dataclass(frozen=True)
+class SplitFiles:
+    """The files of a split; calling it reads them.
+
+    Attributes:
+        paths: a file, or parquet shards that are read as if they were one file with the path `label`.
+        texts: the columns whose values must be text.
+    """
+
+    paths: Sequence[Path]
+    texts: Sequence[str]
+    label: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The file or the pattern of the shards, as messages name it."""
+        return self.label or str(self.paths[0])
+
+    def __call__(self, whole: bool) -> Iterator[RawTable]:
+        """The rows, some at a time, or all in one table."""
+        if whole:
+            yield (
+                read_file(self.paths[0], self.texts)
+                if self.label is None
+                else read_parquet(self.paths, self.label)
+            )
+            return
+        first = 0
+        for path in self.paths:
+            for raw in read_batches(path, self.texts):
+                yield replace(raw, path=self.label or raw.path, first=first)
+                first += raw.table.num_rows

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.errors import UserError, counted
-from tasks.files import LongPart, digest_parts
+from tasks.files import LongPart, digest_bytes, digest_parts
 from tasks.mapped import release_pages
 from tasks.raw_table import RawTable
 from tasks.rows import STEP, Rows, concat
@@ -22,10 +21,12 @@ from tasks.schema import fit_columns
 from tasks.sources import DataSource
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
-from tasks.validation import NULL_TEXT, Problem, find_problems, summarise
+from tasks.validation import NULL_TEXT, ProblemSummary, find_problems
 
+BLOCK = 65_536  # rows that have one digest in `digest_blocks`; corpora of format 2 depend on it
 _NO_LABEL = "no label; expected"
 _SHOWN = 8
+_Part = TypeVar("_Part")
 
 
 def load_rows(source: DataSource, task: Task, split: str, limit: int | None = None, seed: int = 0) -> Rows:
@@ -83,34 +84,57 @@ def require_valid(task: Task, split: str, raw: RawTable, what: str, hint: str | 
     list(_valid_parts(task, split, iter([raw]), what, hint))
 
 
+def parse_tables(
+    task: Task, split: str, tables: Iterable[RawTable], start: int = 0
+) -> Iterator[tuple[ProblemSummary, Rows | None]]:
+    """For each table, the errors in it, and its rows if there are none.
+
+    Args:
+        start: the number of rows of the split before those of the first table, for the uids.
+    """
+    groups: dict[Any, int] = {}
+    for raw in tables:
+        problems, labels = find_problems(task, split, raw)
+        errors = ProblemSummary(problem for problem in problems if problem.level == "error")
+        valid = None
+        if not errors.total:
+            assert labels is not None, "an empty split is an error"
+            valid = _rows(task, split, raw, labels, start, groups)
+        yield errors, valid
+        start += raw.table.num_rows
+
+
+def require_no_errors(
+    checked: Iterator[tuple[ProblemSummary, _Part | None]], what: str, hint: str | None = None
+) -> Iterator[_Part]:
+    """What was made of each part of the data; raises UserError if there are errors, with those of all parts.
+
+    Args:
+        checked: for each part the errors in it, and what was made of it if there are none.
+    """
+    for errors, part in checked:
+        if part is None:
+            for later, _ in checked:
+                errors.merge(later)
+            raise _invalid(errors, what, hint)
+        yield part
+
+
 def _valid_parts(
     task: Task, split: str, tables: Iterator[RawTable], what: str, hint: str | None = None
 ) -> Iterator[Rows]:
     """The rows of some tables; raises UserError if any row is invalid, with the problems of all tables."""
-    start = 0
-    groups: dict[Any, int] = {}
-    for raw in tables:
-        problems, labels = find_problems(task, split, raw)
-        if any(problem.level == "error" for problem in problems):
-            further_problems = (
-                problem for table in tables for problem in find_problems(task, split, table)[0]
-            )
-            raise _invalid(itertools.chain(problems, further_problems), what, hint)
-        assert labels is not None, "an empty split is an error"
-        yield _rows(task, split, raw, labels, start, groups)
-        start += raw.table.num_rows
+    return require_no_errors(parse_tables(task, split, tables), what, hint)
 
 
-def _invalid(problems: Iterable[Problem], what: str, hint: str | None) -> UserError:
-    count = itertools.count()
-    errors = (problem for problem in problems if problem.level == "error" and next(count) >= 0)
-    shown = "\n".join(f"  {line}" for _, line in summarise(errors)[:_SHOWN])
+def _invalid(errors: ProblemSummary, what: str, hint: str | None) -> UserError:
+    shown = "\n".join(f"  {line}" for _, line in errors.lines()[:_SHOWN])
     if hint is None and NULL_TEXT in shown:
         hint = "drop the rows without text, or name their columns as the others do"
     if _NO_LABEL in shown:
         advice = "drop the rows without a label, or pass them as text without labels (`unlabelled`)"
         hint = f"{advice}; {hint}" if hint else advice
-    return UserError(f"{counted(next(count), 'problem')} in {what}:\n{shown}", hint=hint)
+    return UserError(f"{counted(errors.total, 'problem')} in {what}:\n{shown}", hint=hint)
 
 
 def _rows(
@@ -153,6 +177,12 @@ def sample_indices(rows: Rows, limit: int, seed: int = 0) -> np.ndarray:
 def digest_rows(rows: Rows) -> str:
     """A SHA-256 of the content of the rows: task, split, uids, texts, labels, groups and soft labels."""
     return digest_parts(_content(rows))
+
+
+def digest_blocks(rows: Rows) -> str:
+    """A SHA-256 of the digests of each `BLOCK` rows, which several processes can compute together."""
+    starts = range(0, len(rows), BLOCK)
+    return digest_bytes(*(digest_rows(rows.slice(n, min(n + BLOCK, len(rows)))) for n in starts))
 
 
 def _content(rows: Rows) -> Iterator[bytes | str | LongPart]:

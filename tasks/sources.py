@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tasks import file_readers
 from tasks.errors import UserError, a_type, did_you_mean
-from tasks.file_readers import read_batches, read_file, read_parquet
+from tasks.file_readers import SplitFiles, read_batches
 from tasks.glue import TASKS
 from tasks.missing_data import missing_file
 from tasks.raw_table import RawTable
@@ -80,6 +80,11 @@ class DataSource(ABC):
         """The rows of `raw_table` as an Arrow table."""
         return self.raw_table(task, split).table
 
+    def split_files(self, task: Task, split: str) -> SplitFiles | None:
+        """The files that hold a split; None if it is missing, or made from something else than such files."""
+        read = self._find(task, split)
+        return read if isinstance(read, SplitFiles) else None
+
     def unlabelled(self, task: Task, named: bool = False) -> Batches | None:
         """A function that reads the rows without labels of a task, some at a time; None if there are none.
 
@@ -123,7 +128,7 @@ class DataSource(ABC):
         file = local(task.files[split])
         path = (self.root or Path()) / file
         usable = path.is_file() and (self.root is not None or Path(file).is_absolute())
-        return read_files([path], task.columns) if usable else None
+        return SplitFiles([path], task.columns) if usable else None
 
     def _search_hint(self, task: Task, split: str) -> str:
         if task.files:
@@ -255,22 +260,6 @@ def read_all_batches(paths: Sequence[Path], task: Task) -> Iterator[RawTable]:
     """The rows of some files, some at a time."""
     for path in paths:
         yield from read_batches(path, task.columns)
-
-
-def read_files(paths: Sequence[Path], texts: Sequence[str], label: str | None = None) -> Read:
-    """A function that reads a file, or parquet shards as if they were one file with the path `label`."""
-
-    def read(whole: bool) -> Iterator[RawTable]:
-        if whole:
-            yield read_file(paths[0], texts) if label is None else read_parquet(paths, label)
-            return
-        first = 0
-        for path in paths:
-            for raw in read_batches(path, texts):
-                yield replace(raw, path=label or raw.path, first=first)
-                first += raw.table.num_rows
-
-    return read
 
 
 def at_once(read: Callable[[], RawTable]) -> Read:

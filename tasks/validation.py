@@ -42,30 +42,54 @@ class Problem:
         return f"{self.place}: {column}{self.message}"
 
 
-def summarise(problems: Iterable[Problem]) -> list[tuple[Level, str]]:
-    """Summarise problems as lines to print, each with its level.
+class ProblemSummary:
+    """Problems as lines to print, without keeping all of them.
 
     More than three problems of the same kind in one column of one file become one line with their number,
     followed by the first three. Lines are in the order of their first problem.
     """
-    counts: Counter[tuple[str, ...]] = Counter()
-    groups: dict[tuple[str, ...], list[Problem]] = {}
-    for problem in problems:
-        kind = problem.kind or problem.message
-        key = (problem.level, problem.path or problem.place, problem.column or "", kind)
-        counts[key] += 1
-        if counts[key] <= _EXAMPLES:
-            groups.setdefault(key, []).append(problem)
-    lines: list[tuple[Level, str]] = []
-    for group, examples in groups.items():
-        level, (_, path, column, kind) = examples[0].level, group
-        if counts[group] <= _EXAMPLES:
-            lines += [(level, str(problem)) for problem in examples]
-            continue
-        location = f"{path}: column {column!r}" if column else path
-        lines.append((level, f"{location}: {kind}: {counts[group]:,} rows, the first are:"))
-        lines += [(level, f"  {problem}") for problem in examples]
-    return lines
+
+    def __init__(self, problems: Iterable[Problem] = ()):
+        self._counts: Counter[tuple[str, ...]] = Counter()
+        self._examples: dict[tuple[str, ...], list[Problem]] = {}
+        for problem in problems:
+            kind = problem.kind or problem.message
+            self._add(
+                (problem.level, problem.path or problem.place, problem.column or "", kind), 1, [problem]
+            )
+
+    @property
+    def total(self) -> int:
+        """The number of problems."""
+        return self._counts.total()
+
+    def merge(self, later: ProblemSummary) -> None:
+        """Add the problems of rows that come after those of this summary."""
+        for key, examples in later._examples.items():
+            self._add(key, later._counts[key], examples)
+
+    def _add(self, key: tuple[str, ...], count: int, examples: Iterable[Problem]) -> None:
+        self._counts[key] += count
+        shown = self._examples.setdefault(key, [])
+        shown += list(examples)[: _EXAMPLES - len(shown)]
+
+    def lines(self) -> list[tuple[Level, str]]:
+        """The lines, each with its level."""
+        lines: list[tuple[Level, str]] = []
+        for group, examples in self._examples.items():
+            level, (_, path, column, kind) = examples[0].level, group
+            if self._counts[group] <= _EXAMPLES:
+                lines += [(level, str(problem)) for problem in examples]
+                continue
+            location = f"{path}: column {column!r}" if column else path
+            lines.append((level, f"{location}: {kind}: {self._counts[group]:,} rows, the first are:"))
+            lines += [(level, f"  {problem}") for problem in examples]
+        return lines
+
+
+def summarise(problems: Iterable[Problem]) -> list[tuple[Level, str]]:
+    """Summarise problems as lines to print, each with its level; see `ProblemSummary`."""
+    return ProblemSummary(problems).lines()
 
 
 def find_problems(task: Task, split: str, raw: RawTable) -> tuple[list[Problem], ParsedLabels | None]:

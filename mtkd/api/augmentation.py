@@ -5,6 +5,7 @@ mtkd.augment.mask(data="pocket", tasks="rte", out="corpora/masked", copies={"rte
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,8 @@ from mtkd.storage.remote_paths import remote_paths
 from mtkd.storage.worker_pools import Engine, Workers
 from tasks.loading import load_rows
 from tasks.overlap import overlap_warnings
-from tasks.sources import open_data
+from tasks.rows import Rows
+from tasks.sources import DataSource, open_data
 from tasks.task_names import TaskSpec, resolve
 from tasks.unlabelled import UnlabelledRequest
 
@@ -236,23 +238,39 @@ def _write(
     command: str,
 ) -> WrittenCorpus:
     from augment.corpus_writer import CorpusJob, total_copies, write_corpus
+    from augment.source_rows import SourceRows, check_source_rows, plan_source_rows
     from mtkd.storage.distributed import launched
     from tasks.progress import progress
 
     source, ranks, trainable = open_data(data), launched(), _trainable_tasks(tasks)
     unlabelled.check(trainable)
-    rows, added = {}, {}
-    for task in trainable:
-        assert task.train is not None
-        train = load_rows(source, task, task.train, limit)
-        rows[task.name], added[task.name] = unlabelled.append(source, task, train)
-        if added[task.name] and ranks.first:
-            added_rows = rows[task.name].slice(len(train), len(rows[task.name]))
-            for text in overlap_warnings(source, task, added_rows, unlabelled.split_of(task)):
-                warn_caller(text)
-    ready = method.prepare(rows)
+    planned = plan_source_rows(method, source, trainable, limit, unlabelled, workers)
+    loaded, rows, added = dict[str, Rows](), dict[str, SourceRows](), dict[str, int]()
+    with workers.open() if planned else contextlib.nullcontext() as pool:
+        for task in trainable:
+            if pool and task.name in planned:
+                with progress("validating", len(planned[task.name])) as advance:
+                    rows[task.name] = check_source_rows(planned[task.name], pool, source, advance)
+                continue
+            loaded[task.name], added[task.name] = _load(source, task, limit, unlabelled, warn=ranks.first)
+            rows[task.name] = loaded[task.name]
+    ready = method.prepare(loaded)
     job = CorpusJob(ready, copies, source.name, __version__, command, ready.shard_copies, added)
     with progress("copying", total_copies(job, rows), unit="copies") as advance:
         return write_corpus(
             job, rows, Path(out), workers=workers, overwrite=overwrite, advance=advance, ranks=ranks
         )
+
+
+def _load(
+    source: DataSource, task: Task, limit: int | None, unlabelled: UnlabelledRequest, *, warn: bool
+) -> tuple[Rows, int]:
+    """The training rows of a task, followed by its rows without labels, and the number of these."""
+    assert task.train is not None, "only trainable tasks have copies"
+    train = load_rows(source, task, task.train, limit)
+    rows, added = unlabelled.append(source, task, train)
+    if added and warn:
+        added_rows = rows.slice(len(train), len(rows))
+        for text in overlap_warnings(source, task, added_rows, unlabelled.split_of(task)):
+            warn_caller(text)
+    return rows, added

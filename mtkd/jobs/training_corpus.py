@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from mtkd.models.multitask import MultiTaskModel
 from tasks.corpus_reader import CorpusTask, corpus_rows, read_corpus
 from tasks.errors import UserError
-from tasks.loading import digest_rows, sample_rows
+from tasks.loading import digest_blocks, digest_rows, sample_rows
 from tasks.rows import Rows, concat
 from tasks.sources import DataSource
 from tasks.task import Task
@@ -58,9 +58,11 @@ def add_copies(
     Raises:
         UserError: the corpus lacks the task, or was made from other rows.
     """
-    entry = read_corpus(corpus).task(task.name)
+    manifest = read_corpus(corpus)
+    entry = manifest.task(task.name)
     requested = unlabelled if unlabelled and unlabelled.limit != 0 and entry.unlabelled else None
-    _check_origin(corpus, entry, source, task, split, requested)
+    digest = digest_blocks if manifest.format > 1 else digest_rows
+    _check_origin(corpus, entry, source, task, split, requested, digest)
     parents = requested.append(source, task, train)[0] if requested else train
     copies = corpus_rows(corpus, task.name)
     number = {uid: row for row, uid in enumerate(parents.uids.to_pylist())}
@@ -79,12 +81,13 @@ def _check_origin(
     task: Task,
     split: Rows,
     requested: UnlabelledRequest | None,
+    digest: Callable[[Rows], str],
 ) -> None:
     """Check that a corpus was made from these training rows and from the requested rows without labels."""
     origin = sample_rows(split, entry.source_rows - entry.unlabelled)
     if entry.unlabelled:
         origin = replace(origin, soft=None)  # as in the corpus, since rows without labels have none
-    if digest_rows(origin) != entry.source_digest:
+    if digest(origin) != entry.source_digest:
         raise UserError(
             f"the corpus {corpus} was not made from the {task.name} rows of {source.name!r}",
             hint=f"make one from them: mtkd augment mask --data {source.name} --tasks {task.name} --out DIR",
@@ -92,7 +95,7 @@ def _check_origin(
     if requested is None:
         return
     with_unlabelled, _ = replace(requested, limit=entry.unlabelled).append(source, task, origin)
-    if digest_rows(with_unlabelled.slice(len(origin), len(with_unlabelled))) != entry.unlabelled_digest:
+    if digest(with_unlabelled.slice(len(origin), len(with_unlabelled))) != entry.unlabelled_digest:
         raise UserError(
             f"the corpus {corpus} has copies of {entry.unlabelled:,} rows without labels of {task.name}, but "
             "the run has other rows without labels, or none",

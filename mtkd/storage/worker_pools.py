@@ -6,7 +6,8 @@ import os
 import platform
 import signal
 import threading
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
@@ -92,7 +93,17 @@ class WorkerPool(AbstractContextManager["WorkerPool"], Protocol):
         """Wait until at least one of some handles is finished, and return those that are."""
 
     def result(self, handle: Any) -> Any:
-        """What a finished function returned, or its exception; UserError if its process died."""
+        """What a function returned, or its exception, once it has finished; UserError if its process died."""
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        """What a function returns for each item, in the order of the items; few of them are sent ahead."""
+        running: deque[Any] = deque()
+        for item in items:
+            if len(running) > 2 * self.size:
+                yield self.result(running.popleft())
+            running.append(self.submit(function, item))
+        while running:
+            yield self.result(running.popleft())
 
 
 class LocalPool(WorkerPool):

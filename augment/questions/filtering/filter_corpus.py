@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import pyarrow.parquet as pq
 
-from augment.corpus_writer import CORPUS_KIND, recorded_shards
+from augment.corpus_directory import CORPUS_KIND, corpus_difference, recorded_shards
 from augment.questions.filtering.filter_report import REPORT, Tally, filter_card
 from augment.questions.filtering.filter_shard import FilteredShard, FilterSettings, filter_shard
 from augment.questions.filtering.heuristics import Reason, Seen, is_question
@@ -147,7 +147,8 @@ def filter_corpus(
         verdicts = checked.verdicts[source.file][start : start + shard.size]
         return job.corpus.resolve(), source, start, verdicts
 
-    with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks):
+    difference = partial(corpus_difference, out)
+    with open_directory(out, CORPUS_KIND, key, overwrite=overwrite, ranks=ranks, difference=difference):
         missing = output.missing(recorded_shards(out))
         advance(total_size(output.shards) - total_size(missing))
         written = output.write(

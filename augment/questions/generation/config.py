@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from augment.augmenter import Augmenter
-from augment.corpus_writer import ANSWERS, CorpusJob, unfinished_rows
+from augment.corpus_directory import ANSWERS
+from augment.corpus_writer import CorpusJob, unfinished_rows
 from augment.questions.endpoint.estimate import CostEstimate, Prices
 from augment.questions.generation.paragraphs import (
     Counts,

@@ -1,0 +1,48 @@
+"""The directory of a corpus: which files belong to it, and which corpus it holds."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from mtkd.storage.output_directory import OutputKind
+from mtkd.storage.parquet_shards import read_parquet_footer
+from tasks.corpus_reader import CORPUS_FORMAT, MANIFEST, read_corpus_manifest
+from tasks.errors import UserError
+from tasks.shards import ShardEntry
+
+ANSWERS = "answers.jsonl"  # those of an endpoint, until the corpus is finished
+
+
+def _read_key(directory: Path) -> str | None:
+    """Read the key of the corpus in a directory, from any complete shard or from the manifest."""
+    for path in sorted(directory.glob("data/*.parquet")):
+        if footer := read_parquet_footer(path):
+            return footer.key
+    try:
+        return read_corpus_manifest(directory).key
+    except UserError:
+        return None
+
+
+CORPUS_KIND = OutputKind(
+    "corpus",
+    MANIFEST,
+    (MANIFEST, "README.md", "filter.json", ANSWERS, r"data/[^/]+-\d{5,}\.parquet"),
+    _read_key,
+    work=(ANSWERS,),
+)
+
+
+def corpus_difference(directory: Path) -> str:
+    """How the corpus in a directory differs from the one to be written, for the error."""
+    with contextlib.suppress(UserError):
+        if (number := read_corpus_manifest(directory).format) < CORPUS_FORMAT:
+            return f"it is of format {number}, which can be read, but not resumed"
+    return "it was made with other settings or from other data"
+
+
+def recorded_shards(out: Path) -> Sequence[ShardEntry]:
+    """The shards listed in the manifest of an earlier, finished run; empty if there is no manifest."""
+    return read_corpus_manifest(out).shards if (out / MANIFEST).is_file() else ()

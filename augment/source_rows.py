@@ -1,0 +1,73 @@
+"""The rows that a corpus is made from: loaded here, or left in their files for the workers to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from augment.augmenter import Augmenter, works_row_by_row
+from mtkd.storage.worker_pools import WorkerPool, Workers
+from tasks.file_rows import FileRows, check_blocks, plan_file_rows
+from tasks.files import digest_bytes
+from tasks.loading import digest_blocks, require_no_errors
+from tasks.progress import Advance
+from tasks.rows import Rows
+from tasks.sources import DataSource
+from tasks.task import Task
+from tasks.unlabelled import UnlabelledRequest
+
+SourceRows: TypeAlias = Rows | FileRows
+
+
+def plan_source_rows(
+    augmenter: Augmenter,
+    source: DataSource,
+    tasks: Sequence[Task],
+    limit: int | None,
+    unlabelled: UnlabelledRequest,
+    workers: Workers,
+) -> dict[str, FileRows]:
+    """Task -> its training rows, for those tasks whose rows this process need not read (docs/scale.md)."""
+    if limit is not None or not workers.in_other_processes or not works_row_by_row(augmenter):
+        return {}
+    planned = {}
+    for task in tasks:
+        assert task.train is not None, "only trainable tasks have copies"
+        rows = plan_file_rows(source, task, task.train)
+        if rows and unlabelled.open(source, task) is None:
+            planned[task.name] = rows
+    return planned
+
+
+def check_source_rows(rows: FileRows, pool: WorkerPool, source: DataSource, advance: Advance) -> FileRows:
+    """The rows with their digest, after other processes have validated them.
+
+    Args:
+        advance: called with the number of rows that have just been validated.
+
+    Raises:
+        UserError: a row is invalid, with the message of `tasks.loading.load_rows`; or a file has changed.
+    """
+    pieces = rows.pieces(2 * pool.size)
+    checked = pool.map(check_blocks, pieces)
+    digests = []
+    what = f"{rows.task.name}/{rows.split}"
+    for piece, part in zip(
+        pieces, require_no_errors(checked, what, source.check_hint(rows.task)), strict=True
+    ):
+        digests += part
+        advance(len(piece))
+    return replace(rows, digest=digest_bytes(*digests))
+
+
+def content_digests(rows: SourceRows, unlabelled: int) -> tuple[str, str]:
+    """The digests of the training rows, and of the last rows, which are without labels ("" if none are)."""
+    if isinstance(rows, FileRows):
+        if not rows.digest or unlabelled:
+            raise ValueError("rows in files are validated first, and have labels")
+        return rows.digest, ""
+    first = len(rows) - unlabelled
+    return digest_blocks(rows.slice(0, first)), digest_blocks(
+        rows.slice(first, len(rows))
+    ) if unlabelled else ""

@@ -1,0 +1,296 @@
+"""Corpora whose rows the planning process never reads: the same output, errors and interruptions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from in_process_workers import InProcessPool
+
+import mtkd
+from augment import corpus_writer
+from augment.augmenter import Copies
+from augment.corpus_writer import CorpusJob, write_corpus
+from augment.masking import Masking
+from augment.replacement import Replacement
+from augment.source_rows import check_source_rows, plan_source_rows
+from mtkd.storage.worker_pools import Workers
+from tasks import file_readers, file_rows, loading, rows
+from tasks.corpus_reader import corpus_rows
+from tasks.errors import UserError
+from tasks.file_rows import FileRange, FileRows, check_blocks, plan_file_rows
+from tasks.loading import digest_rows, load_rows
+from tasks.rows import Rows
+from tasks.sources import open_data
+from tasks.task import Task
+from tasks.unlabelled import UnlabelledRequest
+
+PAIR = Task(name="pair", kind="classify", columns=("a", "b"), labels=("no", "yes"), validation=(), test=())
+TABLE = [{"a": f"text {n} of many", "b": "où " * (1 + n % 4), "label": n % 2, "extra": n} for n in range(97)]
+SHARDS = ((0, 40, 7), (40, 41, 1), (41, 97, 30))  # first row, last row, rows per row group
+NONE = UnlabelledRequest()
+
+
+def write(root: Path, table: list[dict[str, Any]], task: str = "pair") -> Path:
+    folder = root / task
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (start, stop, group) in enumerate(SHARDS):
+        path = folder / f"train-{number:05d}-of-{len(SHARDS):05d}.parquet"
+        pq.write_table(pa.Table.from_pylist(table[start:stop]), path, row_group_size=group)
+    return root
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write(tmp_path / "data", TABLE)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks, batches and shards of few rows, and no split that is too small to stay in its files."""
+    monkeypatch.setattr(loading, "BLOCK", 10)
+    monkeypatch.setattr(file_rows, "BATCH", 8)
+    monkeypatch.setattr(file_readers, "BATCH", 8)
+    monkeypatch.setattr(rows, "MAPPED_ROWS", 50)
+    monkeypatch.setattr(Masking, "shard_copies", 60)
+
+
+@pytest.fixture
+def reads_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process, unlike its workers, fails if it reads rows of a parquet file."""
+
+    def refuse(*arguments: Any, **options: Any) -> Iterator[Any]:
+        raise AssertionError("the planning process reads rows")
+
+    for name in ("iter_batches", "read", "read_row_group", "read_row_groups"):
+        monkeypatch.setattr(pq.ParquetFile, name, refuse)
+    monkeypatch.setattr(pq, "read_table", refuse)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*.*")}
+
+
+def mask(data: Path, out: Path, *tasks: Task, **options: Any) -> None:
+    options = {"copies": 3, "p": 0.3, "seed": 5, "command": "mask"} | options
+    mtkd.augment.mask(str(data), list(tasks or [PAIR]), out, **options)
+
+
+@pytest.fixture
+def in_one_process(data: Path, tmp_path: Path) -> Path:
+    mask(data, tmp_path / "one")
+    return tmp_path / "one"
+
+
+@pytest.fixture(params=["processes", "ray"])
+def engine(request: pytest.FixtureRequest) -> str:
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+    return request.param
+
+
+def test_workers_that_read_their_rows_write_identical_output(
+    data: Path, in_one_process: Path, tmp_path: Path, engine: str, reads_no_row: None
+) -> None:
+    mask(data, tmp_path / "two", workers=2, engine=engine)
+    assert contents(tmp_path / "two") == contents(in_one_process)
+    assert len(list(tmp_path.glob("two/data/*"))) == 5  # 20 rows * 3 copies per shard
+
+
+def test_the_identity_is_the_digest_of_the_digests_of_blocks(data: Path, in_one_process: Path) -> None:
+    everything = load_rows(open_data(str(data)), PAIR, "train")
+    expected = hashlib.sha256()
+    for start in range(0, 97, 10):
+        block = digest_rows(everything.slice(start, min(start + 10, 97))).encode()
+        expected.update(len(block).to_bytes(8, "little") + block)
+    manifest = json.loads((in_one_process / "manifest.json").read_text())
+    assert manifest["format"] == 2
+    assert manifest["tasks"][0]["source_digest"] == expected.hexdigest()
+
+
+MANY = replace(PAIR, name="many", kind="multilabel", columns=("a",), label="several", head="", metrics=())
+SCORE = replace(PAIR, name="score", kind="regress", labels=(), range=(0.0, 1.0), head="", metrics=())
+
+
+@pytest.mark.parametrize("task", [PAIR, MANY, SCORE], ids=lambda task: task.kind)
+def test_any_range_has_the_rows_of_the_whole_split(task: Task, tmp_path: Path) -> None:
+    several = [row | {"several": ["no", "yes"][: n % 3]} for n, row in enumerate(TABLE)]
+    source = open_data(str(write(tmp_path / "data", several, task.name)))
+    everything, planned = load_rows(source, task, "train"), plan_file_rows(source, task, "train")
+    assert planned is not None and len(planned) == 97
+    for start, stop in ((0, 97), (0, 1), (39, 42), (40, 41), (7, 14), (50, 97), (96, 97)):
+        part = planned.slice(start, stop)
+        assert len(part) == stop - start
+        assert digest_rows(part.read()) == digest_rows(everything.slice(start, stop))
+        inner = part.slice(0, 1)
+        assert inner.read().uids.to_pylist() == [f"{task.name}/train/{start}"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {n: {"label": 7} for n in (3, 12, 20, 55, 96)},  # of one kind, in several blocks and files
+        {45: {"a": None}, 9: {"label": None}, 90: {"b": None}},
+        {n: {"label": 5 + n} for n in range(97)},
+    ],
+    ids=["many", "few", "all"],
+)
+def test_invalid_rows_are_reported_as_by_one_process(
+    changes: dict[int, dict[str, Any]], tmp_path: Path, in_process_workers: Workers
+) -> None:
+    data = write(tmp_path / "data", [row | changes.get(n, {}) for n, row in enumerate(TABLE)])
+    messages = []
+    for workers in (1, 2):
+        with pytest.raises(UserError, match=f"{len(changes)} problems in pair/train") as error:
+            mask(data, tmp_path / "out", workers=workers)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_broken_files_are_reported_as_by_one_process(tmp_path: Path, in_process_workers: Workers) -> None:
+    def without_column(path: Path) -> None:
+        pq.write_table(pq.read_table(path).drop_columns("b"), path)
+
+    def without_rows(path: Path) -> None:
+        pq.write_table(pq.read_table(path).slice(0, 0), path)
+
+    def cut(path: Path) -> None:
+        path.write_bytes(path.read_bytes()[:-20])
+
+    for number, damage in enumerate((without_column, without_rows, cut)):
+        data = write(tmp_path / f"data{number}", TABLE)
+        damage(data / "pair" / "train-00002-of-00003.parquet")
+        messages = []
+        for workers in (1, 2):
+            with pytest.raises(UserError) as error:
+                mask(data, tmp_path / "out", workers=workers)
+            messages.append(str(error.value))
+        assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("check", [FileRows.read, check_blocks])
+def test_a_file_that_changes_is_noticed(data: Path, check: Callable[[FileRows], Any]) -> None:
+    planned = plan_file_rows(open_data(str(data)), PAIR, "train")
+    assert planned is not None
+    path = data / "pair" / "train-00001-of-00003.parquet"
+    os.utime(path, ns=(0, 0))
+    check(planned.slice(0, 40))  # the others are as they were
+    with pytest.raises(UserError, match=r"train-00001-of-00003\.parquet has changed"):
+        check(planned)
+    path.unlink()
+    with pytest.raises(UserError, match=r"cannot read .*train-00001.*No such file"):
+        check(planned)
+
+
+def test_a_file_that_changes_while_it_is_read_is_noticed(data: Path) -> None:
+    part = FileRange.of_file(data / "pair" / "train-00000-of-00003.parquet")
+    tables = part.tables()
+    next(tables)
+    os.utime(part.path, ns=(0, 0))
+    with pytest.raises(UserError, match="has changed"):
+        list(tables)
+
+
+def test_other_rows_are_read_by_the_planning_process(data: Path, tmp_path: Path) -> None:
+    source, two, method = open_data(str(data)), Workers(2), Masking()
+    plan: Any = lambda **changed: plan_source_rows(  # noqa: E731
+        **{
+            "augmenter": method, "source": source, "tasks": [PAIR], "limit": None, "unlabelled": NONE,
+            "workers": two,
+        } | changed
+    )  # fmt: skip
+    assert list(plan()) == ["pair"]
+    assert not plan(workers=Workers(1)) and not plan(limit=1000)
+    assert not plan(augmenter=Replacement(tagger="none"))
+    assert not plan(unlabelled=UnlabelledRequest({"pair": [("x", "y")]}))
+    assert not plan(source=open_data({"pair": {"train": TABLE}}))
+    rank = replace(PAIR, kind="rank", group="extra", metrics=())
+    assert not plan(tasks=[rank]) and not plan(tasks=[replace(PAIR, soft_labels="extra")])
+    jsonl = tmp_path / "jsonl" / "pair" / "train.jsonl"
+    jsonl.parent.mkdir(parents=True)
+    jsonl.write_text("".join(json.dumps(row) + "\n" for row in TABLE))
+    assert not plan(source=open_data(str(tmp_path / "jsonl")))
+
+
+def test_a_job_may_have_tasks_of_both_kinds(
+    data: Path, tmp_path: Path, in_process_workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data)  # the workers run elsewhere
+    small = replace(PAIR, name="small", columns=("a",), head="")
+    folder = data / "small"
+    folder.mkdir()
+    pq.write_table(pa.Table.from_pylist(TABLE[:20]), folder / "train.parquet")
+    for workers in (1, 2):
+        mask(Path(), tmp_path / str(workers), small, PAIR, workers=workers)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+    assert len(corpus_rows(tmp_path / "2", "small")) == 60
+
+
+@dataclass(frozen=True)
+class MaskingThatDies(Masking):
+    """Masking whose process is killed when it makes the second shard for the first time."""
+
+    died: str = ""
+
+    @property
+    def settings(self) -> dict[str, float | int | str]:
+        return {"p": self.p, "seed": self.seed, "mask_token": self.mask_token}
+
+    def make(self, rows: Rows, copies: int) -> Iterator[Copies]:
+        if rows.uids[0].as_py() == "pair/train/20" and not Path(self.died).exists():
+            Path(self.died).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().make(rows, copies)
+
+
+@pytest.mark.slow(reason="starts four processes, one of which is killed")
+def test_a_killed_worker_does_not_change_the_output(
+    data: Path, in_one_process: Path, tmp_path: Path, engine: Any
+) -> None:
+    source, out = open_data(str(data)), tmp_path / "two"
+    method, workers = MaskingThatDies(0.3, 5, died=str(tmp_path / "died")), Workers(2, engine)
+    planned = plan_source_rows(method, source, [PAIR], None, NONE, workers)["pair"]
+    done: list[int] = []
+    rows_of_task = {"pair": check_source_rows(planned, InProcessPool(tmp_path, None), source, done.append)}
+    assert sum(done) == 97
+    job = CorpusJob(method, {"pair": 3}, str(data), mtkd.__version__, "mask", shard_copies=60)
+    if engine == "processes":  # Ray makes the shard again
+        with pytest.raises(UserError, match="a worker process was killed"):
+            write_corpus(job, rows_of_task, out, workers=workers)
+        assert not (out / "manifest.json").exists()
+    write_corpus(job, rows_of_task, out, workers=workers)
+    assert (tmp_path / "died").exists()
+    assert contents(out) == contents(in_one_process)
+
+
+def test_a_resumed_job_leaves_identical_output(
+    data: Path, in_one_process: Path, tmp_path: Path, in_process_workers: Workers
+) -> None:
+    before = contents(in_one_process)
+    for number in (1, 3):
+        (in_one_process / f"data/pair-{number:05d}.parquet").unlink()
+    kept = in_one_process / "data/pair-00000.parquet"
+    changed = kept.stat().st_mtime_ns
+    mask(data, in_one_process, workers=2)
+    assert contents(in_one_process) == before and kept.stat().st_mtime_ns == changed
+
+
+def test_a_corpus_of_format_1_is_not_resumed(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "old"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus_writer, "CORPUS_FORMAT", 1)
+        mask(data, out)
+    with pytest.raises(UserError, match="another corpus: it is of format 1"):
+        mask(data, out)
+    mask(data, out, overwrite=True)
+    assert json.loads((out / "manifest.json").read_text())["format"] == 2

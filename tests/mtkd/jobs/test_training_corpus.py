@@ -1,0 +1,43 @@
+"""The rows of a corpus that a run trains on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import mtkd
+from augment import corpus_writer, source_rows
+from mtkd.jobs.training_corpus import add_copies
+from tasks import loading
+from tasks.errors import UserError
+from tasks.loading import digest_rows, load_rows
+from tasks.sources import open_data
+from tasks.task import Task
+from tasks.unlabelled import UnlabelledRequest
+
+ONE = Task(name="one", kind="classify", columns=("a",), labels=("no", "yes"), test=())
+TABLE = [{"a": f"text {n} of many", "label": n % 2} for n in range(40)]
+
+
+@pytest.mark.parametrize("unlabelled", [None, {"one": [(f"more {n}",) for n in range(15)]}])
+def test_corpora_of_both_formats_are_recognised_by_their_rows(
+    unlabelled: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "BLOCK", 12)
+    options = {"copies": 2, "unlabelled": unlabelled}
+    data, source = {"one": {"train": TABLE}}, open_data({"one": {"train": TABLE}})
+    with monkeypatch.context() as patch:  # as before blocks had digests of their own
+        patch.setattr(corpus_writer, "CORPUS_FORMAT", 1)
+        patch.setattr(source_rows, "digest_blocks", digest_rows)
+        mtkd.augment.mask(data, [ONE], tmp_path / "1", **options)
+    mtkd.augment.mask(data, [ONE], tmp_path / "2", **options)
+    train = load_rows(source, ONE, "train")
+    request = UnlabelledRequest(unlabelled) if unlabelled else None
+    first, second = (add_copies(tmp_path / name, source, ONE, train, train, request) for name in ("1", "2"))
+    assert len(first) == 40 + 2 * (40 + (15 if unlabelled else 0))
+    assert digest_rows(first) == digest_rows(second)
+    others = load_rows(open_data({"one": {"train": [*TABLE[:-1], TABLE[0]]}}), ONE, "train")
+    for name in ("1", "2"):
+        with pytest.raises(UserError, match="was not made from the one rows"):
+            add_copies(tmp_path / name, source, ONE, others, others, request)
