@@ -29,7 +29,12 @@ from tasks.reader import Reader
 from tasks.tokeniser import Tokeniser
 
 TWO_STAGES = {**SMALL_TRANSFORMER, "train.epochs": 1}
-RELATIONS = {**SMALL_TRANSFORMER, "terms.relation.relation_heads": 4, "train.steps": 6, "train.micro_batch": None}
+RELATIONS = {
+    **SMALL_TRANSFORMER,
+    "terms.relation.relation_heads": 4,
+    "train.steps": 6,
+    "train.micro_batch": None,
+}
 
 
 def settings_of(recipe: str, changes: dict) -> DistillSettings:
