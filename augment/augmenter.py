@@ -96,9 +96,9 @@ class Augmenter(Protocol):
 
 
 def works_row_by_row(augmenter: Augmenter) -> bool:
-    """Whether an augmenter needs only the rows that it copies, so it has the default `prepare` and `part`."""
-    kind = type(augmenter)
-    return kind.prepare is Augmenter.prepare and kind.part is Augmenter.part
+    """True if an augmenter needs only the rows that it copies: it overrides neither `prepare` nor `part`."""
+    augmenter_class = type(augmenter)
+    return augmenter_class.prepare is Augmenter.prepare and augmenter_class.part is Augmenter.part
 
 
 def copies_table(rows: Rows, copies: int, method: str, text: pa.Array, pair: pa.Array) -> pa.Table:

@@ -12,7 +12,7 @@ from tasks.corpus_reader import CORPUS_FORMAT, MANIFEST, read_corpus_manifest
 from tasks.errors import UserError
 from tasks.shards import ShardEntry
 
-ANSWERS = "answers.jsonl"  # those of an endpoint, until the corpus is finished
+ENDPOINT_ANSWERS = "answers.jsonl"  # the endpoint's answers, kept until the corpus is finished
 
 
 def _read_key(directory: Path) -> str | None:
@@ -29,9 +29,9 @@ def _read_key(directory: Path) -> str | None:
 CORPUS_KIND = OutputKind(
     "corpus",
     MANIFEST,
-    (MANIFEST, "README.md", "filter.json", ANSWERS, r"data/[^/]+-\d{5,}\.parquet"),
+    (MANIFEST, "README.md", "filter.json", ENDPOINT_ANSWERS, r"data/[^/]+-\d{5,}\.parquet"),
     _read_key,
-    work=(ANSWERS,),
+    work=(ENDPOINT_ANSWERS,),
 )
 
 
@@ -39,7 +39,7 @@ def corpus_difference(directory: Path) -> str:
     """How the corpus in a directory differs from the one to be written, for the error."""
     with contextlib.suppress(UserError):
         if (number := read_corpus_manifest(directory).format) < CORPUS_FORMAT:
-            return f"it is of format {number}, which can be read, but not resumed"
+            return f"it has format {number}, which can be trained on but not resumed"
     return "it was made with other settings or from other data"
 
 

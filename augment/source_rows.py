@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from augment.augmenter import Augmenter, works_row_by_row
 from mtkd.storage.worker_pools import WorkerPool, Workers
-from tasks.file_rows import FileRows, check_blocks, plan_file_rows
+from tasks.file_rows import FileRows, plan_file_rows, validate_and_digest
 from tasks.files import digest_bytes
 from tasks.loading import digest_blocks, require_no_errors
 from tasks.progress import Advance
@@ -40,7 +40,7 @@ def plan_source_rows(
     return planned
 
 
-def check_source_rows(rows: FileRows, pool: WorkerPool, source: DataSource, advance: Advance) -> FileRows:
+def validate_source_rows(rows: FileRows, pool: WorkerPool, source: DataSource, advance: Advance) -> FileRows:
     """The rows with their digest, after other processes have validated them.
 
     Args:
@@ -49,8 +49,8 @@ def check_source_rows(rows: FileRows, pool: WorkerPool, source: DataSource, adva
     Raises:
         UserError: a row is invalid, with the message of `tasks.loading.load_rows`; or a file has changed.
     """
-    pieces = rows.pieces(2 * pool.size)
-    checked = pool.map(check_blocks, pieces)
+    pieces = rows.split_for_workers(2 * pool.size)
+    checked = pool.map(validate_and_digest, pieces)
     digests = []
     what = f"{rows.task.name}/{rows.split}"
     for piece, part in zip(
@@ -61,13 +61,12 @@ def check_source_rows(rows: FileRows, pool: WorkerPool, source: DataSource, adva
     return replace(rows, digest=digest_bytes(*digests))
 
 
-def content_digests(rows: SourceRows, unlabelled: int) -> tuple[str, str]:
-    """The digests of the training rows, and of the last rows, which are without labels ("" if none are)."""
+def content_digests(rows: SourceRows, n_unlabelled: int) -> tuple[str, str]:
+    """The digests of the labelled rows and of the last `n_unlabelled` rows, without labels ("": none)."""
     if isinstance(rows, FileRows):
-        if not rows.digest or unlabelled:
-            raise ValueError("rows in files are validated first, and have labels")
+        if not rows.digest or n_unlabelled:
+            raise ValueError("validate rows in files first; they cannot include unlabelled rows")
         return rows.digest, ""
-    first = len(rows) - unlabelled
-    return digest_blocks(rows.slice(0, first)), digest_blocks(
-        rows.slice(first, len(rows))
-    ) if unlabelled else ""
+    n_labelled = len(rows) - n_unlabelled
+    unlabelled_digest = digest_blocks(rows.slice(n_labelled, len(rows))) if n_unlabelled else ""
+    return digest_blocks(rows.slice(0, n_labelled)), unlabelled_digest

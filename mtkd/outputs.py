@@ -143,13 +143,13 @@ class Selected:
         positions: (B, n) int64, the positions of the kept tokens, the most important first.
         valid: (B, n) bool, False for the missing tokens of rows with fewer than n.
         values: (B, n, d) the states; 0 where an activation is not kept.
-        units: (B, n, d) bool, True = kept.
+        activations: (B, n, d) bool, True = kept.
     """
 
     positions: Tensor
     valid: Tensor
     values: Tensor
-    units: Tensor
+    activations: Tensor
 
     def to(self, device: torch.device | str) -> Selected:
         """A copy on another device."""

@@ -44,7 +44,7 @@ class Selection(Record):
         """True if [SEP] is never kept."""
         return self.ranked and self.token_selection != "att"
 
-    def kept_units(self, width: int) -> int:
+    def n_kept_activations(self, width: int) -> int:
         """How many activations of a vector of `width` are kept; at least one."""
         return max(1, min(width, round(self.width * width)))
 

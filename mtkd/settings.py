@@ -76,10 +76,11 @@ class TrainSettings(Strict):
         lr: the peak learning rate.
         weight_decay: the weight decay of all weights except biases and normalisation layers.
         schedule: the learning rate after warm-up: `constant`, or `linear` decay to 0.
-        warmup: during how many steps the learning rate rises from 0: below 1 a fraction of all steps, from 1
-            on their number.
+        warmup: the length of the warm-up, in which the learning rate rises from 0: below 1 a fraction of all
+            steps, otherwise a number of steps.
         max_grad_norm: the maximum gradient norm; None = no clipping.
-        precision: "bf16" runs the student under autocast; "auto" does so where the device multiplies in bf16.
+        precision: "bf16" runs the trained model under autocast; "auto" does so where the device multiplies in
+            bf16.
         mixing: how often each task is drawn: all its rows once per epoch (`all`), in proportion to its number
             of rows n (`proportional`) or to sqrt(n) (`sqrt`), equally often (`uniform`), or in proportion to
             n at first and n**0.2 at the end (`annealed`).
@@ -97,8 +98,8 @@ class TrainSettings(Strict):
         checkpoint_steps: also write a checkpoint every this many steps.
         steps_per_epoch: the number of steps that count as an epoch; None = one pass over the rows.
         unlabelled_fraction: the fraction of the rows of an epoch that have no labels: each epoch uses every
-            labelled row once, and as many rows without labels as make up this fraction; the next epoch goes
-            on with the rows that follow. None = all rows once.
+            labelled row once, and as many rows without labels as make up this fraction; the next epoch
+            continues with the following rows. None = all rows once.
         min_confidence: drop rows without labels if the teacher's most probable class has a lower probability
             (classification only); None = keep all.
         class_weights: weights of the classes in the loss on labels of classification tasks: one number per

@@ -25,25 +25,25 @@ from torch import Tensor
 
 from mtkd.losses.relations import relation_kl
 
-SPLITS, WIDTH_S, WIDTH_T, RELATIONS = 48, 384, 768, 3
+RELATION_HEADS, WIDTH_S, WIDTH_T, RELATIONS = 48, 384, 768, 3
 KEPT = str(1 << 32)
 ALLOCATOR = f"glibc.malloc.mmap_threshold={KEPT}:glibc.malloc.trim_threshold={KEPT}"
 
 Form = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int], Tensor]
 
 
-def naive(a_s: Tensor, b_s: Tensor, a_t: Tensor, b_t: Tensor, mask: Tensor, splits: int) -> Tensor:
-    """The same loss computed directly from its equations, with (B, splits, L, L) matrices."""
+def naive(a_s: Tensor, b_s: Tensor, a_t: Tensor, b_t: Tensor, mask: Tensor, relation_heads: int) -> Tensor:
+    """The same loss computed directly from its equations, with (B, relation_heads, L, L) matrices."""
 
     padding = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(a_s.dtype).min)[:, None, None, :]
 
     def log_relation(a: Tensor, b: Tensor) -> Tensor:
-        a, b = (x.unflatten(-1, (splits, -1)).transpose(1, 2) for x in (a, b))
+        a, b = (x.unflatten(-1, (relation_heads, -1)).transpose(1, 2) for x in (a, b))
         return (a / a.shape[-1] ** 0.5 @ b.mT + padding).log_softmax(-1)
 
     student, teacher = log_relation(a_s, b_s), log_relation(a_t, b_t)
     rows = (teacher.exp() * (teacher - student)).sum(-1)
-    return (rows * mask.unsqueeze(1)).sum() / (mask.sum() * splits)
+    return (rows * mask.unsqueeze(1)).sum() / (mask.sum() * relation_heads)
 
 
 def lengths(kind: str, rows: int, longest: int) -> Tensor:
@@ -66,7 +66,9 @@ def step(form: Form, student: list[Tensor], teacher: list[Tensor], mask: Tensor)
     """Run forward and backward; returns the loss."""
     for x in student:
         x.grad = None
-    loss = torch.stack([form(s, s, t, t, mask, SPLITS) for s, t in zip(student, teacher, strict=True)]).sum()
+    loss = torch.stack(
+        [form(s, s, t, t, mask, RELATION_HEADS) for s, t in zip(student, teacher, strict=True)]
+    ).sum()
     loss.backward()
     return loss.item()
 

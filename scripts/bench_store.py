@@ -1,8 +1,8 @@
 """Benchmark the knowledge store against running the teacher; the teacher is a random BERT-base.
 
 - train: training steps of the 4x312 and ROSITA6 students with batches of 16, with the teacher in memory and
-  from the store at equal loss and padding, and with everything combined (store, buckets, bf16) compared with
-  all hidden states computed online.
+  from the store at equal loss and padding, and with everything combined (store, batches grouped by length,
+  bf16) compared with all hidden states computed online.
 - build: building a store compared with only the teacher's forward pass on the same batches.
 - start: seconds from starting the command to the first training step of a student.
 
@@ -153,8 +153,8 @@ def bench_train(data: str, home: Path, rows: int, rounds: int, dropout: float) -
             ("online, all hidden states, padded to 128", None, True, ALL, 3),
             ("online, selected part, padded to 128", None, True, {}, 3),
             ("store, selected part, padded to 128", store, True, {}, 12),
-            ("store, buckets", store, False, {}, None),
-            ("store, buckets, bf16", store, False, {"train.precision": "bf16"}, None),
+            ("store, grouped by length", store, False, {}, None),
+            ("store, grouped by length, bf16", store, False, {"train.precision": "bf16"}, None),
         ):
             directory = home / f"{recipe}-{len(variants)}"
             variants[name] = (

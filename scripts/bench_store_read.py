@@ -44,7 +44,7 @@ def synthetic(directory: Path, shape: tuple[int, int, float], rows: int) -> Stor
     contents = Contents.of(need, "fp16", EncoderSpec("bert", 12, 768, 768, 12, 768, OutputSpec()), 128)
     random = np.random.default_rng(0)
     kept_tokens = np.minimum(random.integers(6, 58, rows), tokens)
-    units = selection.kept_units(768)
+    units = selection.n_kept_activations(768)
     shards = plan_shards("rte", rows, None, tokens * depth * (2 * units + 97))
     output = ShardedOutput(directory, "bench", shards, SafetensorsFormat())
     for shard in shards:
@@ -56,7 +56,7 @@ def synthetic(directory: Path, shape: tuple[int, int, float], rows: int) -> Stor
             "kept": torch.from_numpy(kept_tokens[shard.rows].astype(np.int32)),
             "selected.positions": torch.from_numpy(random.integers(0, 60, (n, depth)).astype(np.uint8)),
             "selected.values": torch.from_numpy(random.standard_normal((n, depth, units)).astype(np.float16)),
-            "selected.units": torch.from_numpy(np.packbits(bits, axis=-1, bitorder="little")),
+            "selected.activations": torch.from_numpy(np.packbits(bits, axis=-1, bitorder="little")),
             "tokens": torch.zeros(len(shard.rows), dtype=torch.int32),
         }
         output.write_shard(shard, tensors)
@@ -151,7 +151,7 @@ def _table(manifest: StoreManifest, directory: Path, datasets: Any) -> Any:
                     row[name] = padded.reshape(-1)
                 yield row
 
-    depth, units = len(manifest.contents.need.selected), selection.kept_units(768)
+    depth, units = len(manifest.contents.need.selected), selection.n_kept_activations(768)
     sizes = {"positions": ("uint8", 1), "values": ("float16", units), "units": ("uint8", 96)}
     features = datasets.Features(
         {

@@ -1,10 +1,10 @@
-"""Benchmark training speed: length buckets against padding to 128, and the loop against bare training steps.
+"""Benchmark training: batches grouped by length against padding to 128, and the loop against bare steps.
 
 The data are rows of RTE, MRPC, STS-B and SST-2, the model has the size of TinyBERT (4 layers, 312 wide) or is
 static (averaged token vectors), with random weights, and the objective is the labels. Two comparisons run in
 alternating rounds:
 
-1. the training loop with length buckets, and the same loop with every sequence padded to 128 tokens;
+1. the training loop with batches grouped by length, and the same loop with every sequence padded to 128;
 2. the training loop, and just forward, backward, clipping and optimiser step on prepared batches.
 
     python scripts/bench_training.py --data ../shared/data
@@ -61,7 +61,7 @@ def make_trainer(
     group_by_length: bool,
     directory: Path,
 ) -> Trainer:
-    """Build a trainer with a new model; without buckets, every sequence is padded to 128 tokens."""
+    """Build a trainer with a new model; without grouping, every sequence is padded to 128 tokens."""
     torch.manual_seed(0)
     vocabulary = tokeniser.vocab_size
     encoder = (
@@ -152,23 +152,23 @@ def main(data: str, count: int, rounds: int, student: str) -> None:
     tokeniser = Tokeniser.load(locate(DEFAULT_ENCODER))
     rows = {t.name: Encoded.encode(load_rows(open_data(data), t, "train", count), tokeniser) for t in tasks}
     with tempfile.TemporaryDirectory() as temporary, keep_memory():
-        bucketed = make_trainer(
+        grouped = make_trainer(
             student, tasks, rows, tokeniser, group_by_length=True, directory=Path(temporary) / "a"
         )
         padded = make_trainer(
             student, tasks, rows, tokeniser, group_by_length=False, directory=Path(temporary) / "b"
         )
-        reader = bucketed.train_module.model.reader
+        reader = grouped.train_module.model.reader
         lengths = np.concatenate([reader.lengths(part.texts) for part in rows.values()])
         total = len(lengths)
         print(f"{total} rows, mean length {lengths.mean():.1f} tokens, {torch.get_num_threads()} threads")
-        draws = list(bucketed.batches.source.epoch(0, 0, {}))
+        draws = list(grouped.batches.source.epoch(0, 0, {}))
         ways = {
-            "buckets": lambda: one_epoch(bucketed),
+            "grouped by length": lambda: one_epoch(grouped),
             "padded to 128": lambda: one_epoch(padded),
         }
         report("one epoch of the training loop", in_turn(ways, rounds), total)
-        ways = {"training loop": ways["buckets"], "bare steps": bare_loop(bucketed, draws)}
+        ways = {"training loop": ways["grouped by length"], "bare steps": bare_loop(grouped, draws)}
         report("the training loop and bare steps on the same batches", in_turn(ways, rounds), total)
 
 

@@ -42,7 +42,7 @@ try:
 except ImportError:
     sys.exit(f"{sys.argv[0]} needs textbrewer in a separate virtual environment; see its docstring")
 
-LONGEST, SPLITS, LR, DECAY, MAX_GRAD_NORM = 128, 48, 5e-5, 0.01, 1.0
+LONGEST, RELATION_HEADS, LR, DECAY, MAX_GRAD_NORM = 128, 48, 5e-5, 0.01, 1.0
 TEACHER = {"num_hidden_layers": 12, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
 Rows = list[np.ndarray]  # batches of row indices
 
@@ -121,16 +121,16 @@ def train(trainer: Trainer, pool: Encoded, batches: Rows) -> None:
 
 
 def relation_loss(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """MiniLMv2's loss for one relation, computed directly with (B, splits, L, L) matrices."""
+    """MiniLMv2's loss for one relation, computed directly with (B, relation_heads, L, L) matrices."""
     padding = torch.zeros(mask.shape).masked_fill(mask == 0, torch.finfo(student.dtype).min)[:, None, None]
 
     def log_relation(x: Tensor) -> Tensor:
-        x = x.unflatten(-1, (SPLITS, -1)).transpose(1, 2)
+        x = x.unflatten(-1, (RELATION_HEADS, -1)).transpose(1, 2)
         return (x @ x.mT / x.shape[-1] ** 0.5 + padding).log_softmax(-1)
 
     log_student, log_teacher = log_relation(student), log_relation(teacher)
     rows = (log_teacher.exp() * (log_teacher - log_student)).sum(-1)
-    return (rows * mask.unsqueeze(1)).sum() / (mask.sum() * SPLITS)
+    return (rows * mask.unsqueeze(1)).sum() / (mask.sum() * RELATION_HEADS)
 
 
 class LastVectors:

@@ -1,4 +1,4 @@
-"""The endless stream of batches of one task: passes over its rows, shuffled and bucketed by length."""
+"""The endless stream of batches of one task: passes over its rows, shuffled and grouped by length."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class BatchStream:
     def take(self, start: int, count: int, epoch: int) -> list[np.ndarray]:
         """Batches start .. start + count - 1 of the stream.
 
-        Without bucketing they come in the order of the stream. With bucketing, the same rows are grouped by
+        Without `group_by_length` they come in the order of the stream. With it, the same rows are grouped by
         length and the batches shuffled (with blocks: within about one block).
         """
         batches: list[np.ndarray] = []
@@ -115,7 +115,7 @@ class BatchStream:
         return batches
 
     def _pools(self, units: np.ndarray) -> list[np.ndarray]:
-        """The pools of some units, each sorted by length; all units as they are without bucketing."""
+        """The pools of some units, each sorted by length; all units unchanged without `group_by_length`."""
         if not self._group_by_length:
             return [units]
         size = self._units_per_batch

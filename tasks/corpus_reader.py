@@ -26,7 +26,7 @@ from tasks.records import Count, Name, Record, Share, Size, read_record
 from tasks.rows import ANSWERS, Rows, answered
 from tasks.shards import ShardEntry
 
-CORPUS_FORMAT = 2  # 1: its digests of rows are those of `tasks.loading.digest_rows`
+CORPUS_FORMAT = 2  # format 1 digests rows with digest_rows, format 2 with digest_blocks
 MANIFEST = "manifest.json"
 SCHEMA = pa.schema(
     [

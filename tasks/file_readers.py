@@ -251,7 +251,7 @@ class SplitFiles:
     label: str | None = None
 
     @property
-    def name(self) -> str:
+    def display_path(self) -> str:
         """The file or the pattern of the shards, as messages name it."""
         return self.label or str(self.paths[0])
 

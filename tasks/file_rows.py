@@ -1,7 +1,7 @@
 """Rows that stay in their parquet files until they are needed, so that each worker reads its own.
 
 They are planned from the footers of the files alone. Workers validate and digest blocks of them
-(`check_blocks`), and then read the rows of their shards (`FileRows.read`).
+(`validate_and_digest`), and then read the rows of their shards (`FileRows.read`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tasks.sources import DataSource
 from tasks.task import Task
 from tasks.validation import ProblemSummary
 
-_MOST_BLOCKS = 16  # read in one go: as many rows as a row group of pyarrow has by default
+_MOST_BLOCKS = 16  # per part: 1,048,576 rows, the default row group of pyarrow
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,15 @@ class FileRange:
     Attributes:
         path: the file, absolute.
         start, stop: its first row, counted from 0, and the one after the last.
-        size, changed: of the file when it was planned: bytes, and the time of its last change in ns.
+        file_size, mtime_ns: size in bytes and modification time in nanoseconds, when the rows were planned;
+            used to detect changes.
     """
 
     path: Path
     start: int
     stop: int
-    size: int
-    changed: int
+    file_size: int
+    mtime_ns: int
 
     @staticmethod
     def of_file(path: Path) -> FileRange:
@@ -92,7 +93,7 @@ class FileRange:
                 f"cannot read {self.path} on {platform.node()}: {error.strerror}",
                 expected="the data at the same path on all machines",
             ) from error
-        if (status.st_size, status.st_mtime_ns) != (self.size, self.changed):
+        if (status.st_size, status.st_mtime_ns) != (self.file_size, self.mtime_ns):
             raise UserError(
                 f"{self.path} has changed while the command was reading it",
                 hint="run the command again when nothing else writes the file",
@@ -105,19 +106,19 @@ class FileRows:
 
     Attributes:
         task, split: what the rows belong to.
-        path: the file or the pattern of files, as messages name it.
+        display_path: the file or the pattern of files, as messages name it.
         ranges: where the rows are, in order.
         first: the number of rows of the split before these.
-        block: how many rows have one digest.
+        rows_per_block: how many rows have one digest.
         digest: as `tasks.loading.digest_blocks` of the rows; "" = not yet computed.
     """
 
     task: Task
     split: str
-    path: str
+    display_path: str
     ranges: tuple[FileRange, ...]
     first: int
-    block: int
+    rows_per_block: int
     digest: str = ""
 
     @cached_property
@@ -134,14 +135,16 @@ class FileRows:
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
         for number in range(first, last + 1):
             part = self.ranges[number]
-            shift = part.stop - int(self._ends[number])  # from rows of the split to rows of the file
+            shift = part.stop - int(
+                self._ends[number]
+            )  # from row numbers of this object to those of the file
             begin, end = max(start + shift, part.start), min(stop + shift, part.stop)
             chosen.append(replace(part, start=begin, stop=end))
         return replace(self, ranges=tuple(chosen), first=self.first + start, digest="")
 
-    def pieces(self, count: int) -> list[FileRows]:
-        """The rows in about `count` parts, each of 1 to 16 whole blocks (the last block may be shorter)."""
-        size = self.block * min(max(1, len(self) // self.block // count), _MOST_BLOCKS)
+    def split_for_workers(self, count: int) -> list[FileRows]:
+        """Split into parts of 1 to 16 whole blocks: about `count` parts, or more if there are many rows."""
+        size = self.rows_per_block * min(max(1, len(self) // self.rows_per_block // count), _MOST_BLOCKS)
         return [self.slice(start, min(start + size, len(self))) for start in range(0, len(self), size)]
 
     def read(self) -> Rows:
@@ -154,12 +157,16 @@ class FileRows:
         return concat(require_no_errors(parts, f"{self.task.name}/{self.split}"))
 
     def raw_tables(self) -> Iterator[RawTable]:
-        """The raw rows with the task's columns, some at a time; no table has rows of two blocks."""
+        """The raw rows with the task's columns, some at a time; no table crosses a block boundary."""
         row = self.first
         for part in self.ranges:
             for table in part.tables():
                 while table.num_rows:
-                    raw = RawTable(table.slice(0, self.block - row % self.block), self.path, first=row)
+                    raw = RawTable(
+                        table.slice(0, self.rows_per_block - row % self.rows_per_block),
+                        self.display_path,
+                        first=row,
+                    )
                     yield replace(raw, table=fit_columns(self.task, self.split, raw))
                     row += raw.table.num_rows
                     table = table.slice(raw.table.num_rows)
@@ -176,33 +183,36 @@ def plan_file_rows(source: DataSource, task: Task, split: str) -> FileRows | Non
         UserError: a file names a column twice.
     """
     files = source.split_files(task, split)
-    depends = task.group is not None or task.soft_labels is not None or task.type.predicts_spans
-    if files is None or depends or any(suffix_of(path) != ".parquet" for path in files.paths):
+    needs_whole_split = task.group is not None or task.soft_labels is not None or task.type.predicts_spans
+    if files is None or needs_whole_split or any(suffix_of(path) != ".parquet" for path in files.paths):
         return None
     try:
         ranges = tuple(map(FileRange.of_file, files.paths))
     except (pa.ArrowException, OSError):
         return None
-    planned = FileRows(task, split, files.name, ranges, 0, loading.BLOCK)
+    planned = FileRows(task, split, files.display_path, ranges, 0, loading.DIGEST_BLOCK)
     return planned if all(map(len, ranges)) and len(planned) > rows.MAPPED_ROWS else None
 
 
-def check_blocks(file_rows: FileRows) -> tuple[ProblemSummary, list[str] | None]:
-    """The errors in some rows, which start at the beginning of a block; if there are none, block digests.
+def validate_and_digest(file_rows: FileRows) -> tuple[ProblemSummary, list[str] | None]:
+    """Validate rows that start at a block boundary, and digest each block.
+
+    Returns:
+        the errors, and the digest of each block; None if there are errors.
 
     Raises:
         UserError: a file lacks a column, has changed since it was planned, or cannot be read.
     """
-    all_errors, digests, block = ProblemSummary(), list[str](), list[Rows]()
+    all_errors, digests, block_parts = ProblemSummary(), list[str](), list[Rows]()
     tables = file_rows.raw_tables()
     for errors, part in parse_tables(file_rows.task, file_rows.split, tables, file_rows.first):
         all_errors.merge(errors)
         if part is None or all_errors.total:
             continue
-        block.append(part)
-        if sum(map(len, block)) == file_rows.block:
-            digests.append(digest_rows(concat(block)))
-            block = []
+        block_parts.append(part)
+        if sum(map(len, block_parts)) == file_rows.rows_per_block:
+            digests.append(digest_rows(concat(block_parts)))
+            block_parts = []
     if all_errors.total:
         return all_errors, None
-    return all_errors, [*digests, *([digest_rows(concat(block))] if block else [])]
+    return all_errors, [*digests, *([digest_rows(concat(block_parts))] if block_parts else [])]

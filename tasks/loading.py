@@ -23,7 +23,7 @@ from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels
 from tasks.validation import NULL_TEXT, ProblemSummary, find_problems
 
-BLOCK = 65_536  # rows that have one digest in `digest_blocks`; corpora of format 2 depend on it
+DIGEST_BLOCK = 65_536  # rows that have one digest in `digest_blocks`; corpora of format 2 depend on it
 _NO_LABEL = "no label; expected"
 _SHOWN = 8
 _Part = TypeVar("_Part")
@@ -107,7 +107,7 @@ def parse_tables(
 def require_no_errors(
     checked: Iterator[tuple[ProblemSummary, _Part | None]], what: str, hint: str | None = None
 ) -> Iterator[_Part]:
-    """What was made of each part of the data; raises UserError if there are errors, with those of all parts.
+    """Yield the result for each part. If a part has errors, raise one UserError with the errors of all parts.
 
     Args:
         checked: for each part the errors in it, and what was made of it if there are none.
@@ -180,9 +180,9 @@ def digest_rows(rows: Rows) -> str:
 
 
 def digest_blocks(rows: Rows) -> str:
-    """A SHA-256 of the digests of each `BLOCK` rows, which several processes can compute together."""
-    starts = range(0, len(rows), BLOCK)
-    return digest_bytes(*(digest_rows(rows.slice(n, min(n + BLOCK, len(rows)))) for n in starts))
+    """A SHA-256 of the digests of consecutive blocks of `DIGEST_BLOCK` rows, computed in any process."""
+    starts = range(0, len(rows), DIGEST_BLOCK)
+    return digest_bytes(*(digest_rows(rows.slice(n, min(n + DIGEST_BLOCK, len(rows)))) for n in starts))
 
 
 def _content(rows: Rows) -> Iterator[bytes | str | LongPart]:

@@ -75,7 +75,7 @@ class Reader:
         )
 
     def lengths(self, texts: tuple[RaggedArray, ...]) -> np.ndarray:
-        """(n,) tokens per row after truncation, special tokens included; rows are bucketed by this length."""
+        """(n,) tokens per row after truncation, special tokens included; rows are grouped by this length."""
         return self.sequence_lengths(texts).sum(1)
 
     def sequence_lengths(self, texts: tuple[RaggedArray, ...]) -> np.ndarray:

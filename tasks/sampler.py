@@ -1,4 +1,4 @@
-"""Sampling batches of one task each: tasks are mixed by a strategy, rows are bucketed by length.
+"""Sampling batches of one task each: tasks are mixed by a strategy, rows are grouped by length.
 
 Everything is a pure function of the arguments and the epoch number, so all processes draw the same batches
 and a stopped run can resume at any batch of any epoch.
@@ -46,7 +46,7 @@ class TaskSampler:
     epochs e = 0 .. E - 1).
 
     Args:
-        lengths: task -> (n,) length of each row, used for bucketing, or (n, k) if a row is k sequences that
+        lengths: task -> (n,) length of each row, used to group rows, or (n, k) if a row is k sequences that
             are padded one by one.
         batch_size: rows per batch; the last batch of a pass may be smaller.
         mixing: how tasks are mixed.

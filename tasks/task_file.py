@@ -42,7 +42,7 @@ from tasks.records import read_toml
 from tasks.remote import Mirror
 from tasks.soft_labels import KINDS, has_soft_labels
 from tasks.task import MOST_COPIES, RESERVED, UNLABELLED, Task
-from tasks.task_types import check_metrics, is_kind, kinds, task_type
+from tasks.task_types import check_metrics, is_task_type, task_type, task_type_names
 from tasks.urls import as_url, url_of
 
 _FARTHEST = 1e30  # end of a range
@@ -81,13 +81,13 @@ def _parse(path: Path | str, key: str, value: Any) -> Any:
         return _FIELDS[key][0](value)
     except (TypeError, ValueError, OverflowError) as error:
         if key == "kind" and isinstance(value, str):
-            raise unknown(f"task type in {path}:", value, kinds()) from error
+            raise unknown(f"task type in {path}:", value, task_type_names()) from error
         shown = repr(value)[:100]
         raise UserError(f"{path}: {key} = {shown} is not valid", expected=_expected(key)) from error
 
 
 def _expected(key: str) -> str:
-    return ", ".join(kinds()) if key == "kind" else _FIELDS[key][1]
+    return ", ".join(task_type_names()) if key == "kind" else _FIELDS[key][1]
 
 
 def _new_task(path: Path, fields: dict[str, Any]) -> Task:
@@ -179,7 +179,7 @@ def _check(path: Path | str, task: Task, fields: dict[str, Any]) -> None:
     """Check that the fields are consistent."""
     for key in _OF_TYPES:
         if key in fields and key not in task.type.fields:
-            allowed = [kind for kind in kinds() if key in task_type(kind).fields]
+            allowed = [kind for kind in task_type_names() if key in task_type(kind).fields]
             raise UserError(
                 f"{path}: {task.kind} tasks have no key {key!r}", expected=f"kind {' or '.join(allowed)}"
             )
@@ -237,7 +237,7 @@ def _name(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    if not isinstance(value, str) or not is_kind(value) or not task_type(value).has_head:
+    if not isinstance(value, str) or not is_task_type(value) or not task_type(value).has_head:
         raise ValueError
     return value
 

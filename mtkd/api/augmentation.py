@@ -238,7 +238,7 @@ def _write(
     command: str,
 ) -> WrittenCorpus:
     from augment.corpus_writer import CorpusJob, total_copies, write_corpus
-    from augment.source_rows import SourceRows, check_source_rows, plan_source_rows
+    from augment.source_rows import SourceRows, plan_source_rows, validate_source_rows
     from mtkd.storage.distributed import launched
     from tasks.progress import progress
 
@@ -250,7 +250,7 @@ def _write(
         for task in trainable:
             if pool and task.name in planned:
                 with progress("validating", len(planned[task.name])) as advance:
-                    rows[task.name] = check_source_rows(planned[task.name], pool, source, advance)
+                    rows[task.name] = validate_source_rows(planned[task.name], pool, source, advance)
                 continue
             loaded[task.name], added[task.name] = _load(source, task, limit, unlabelled, warn=ranks.first)
             rows[task.name] = loaded[task.name]

@@ -43,11 +43,11 @@ TINY: dict[str, Any] = {
 @click.option(
     "--tiny",
     is_flag=True,
-    help="two tasks and a few rows: shows the steps in about a minute, but learns little",
+    help="two tasks and a few rows: shows the steps in a minute or two, but learns little",
 )
 @quiet_option
 def demo(out: Path, seed: int, overwrite: bool, tiny: bool) -> None:
-    """Refine, distil, fine-tune and measure on the pocket tasks, in about 5 minutes on 2 cores.
+    """Refine, distil, fine-tune and measure on the pocket tasks, in 3 to 10 minutes on 2 cores.
 
     `demo.json` in the output directory has the scores (0 to 1), the gain with its interval, and the run time.
     """

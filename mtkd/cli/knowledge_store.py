@@ -92,7 +92,7 @@ def plan(out: Path, json_file: str | None, **options: Any) -> None:
         "total_bytes": prepared.bytes,
         "free_bytes": planned.free,
         "teacher_seconds": planned.seconds,
-        "units": planned.units,
+        "ahsk": planned.ahsk,
         "chosen": prepared.chosen,
     }
 
@@ -102,10 +102,10 @@ def plan(out: Path, json_file: str | None, **options: Any) -> None:
         table(("knowledge", "size", "share"), [*rows, ("in all", size_text(total), "100.0%")])
         _say_chosen(prepared)
         print(f"{planned.rows:,} rows, {planned.tokens:,} tokens; teacher about {_clock(planned.seconds)}")
-        if planned.units:
-            kept_units, all_units = planned.units
-            share = f"{kept_units / all_units:.2%}"
-            print(f"hidden states: {kept_units:g} of {all_units:,} units of a full-length row ({share})")
+        if planned.ahsk:
+            ahsk, full = planned.ahsk
+            share = f"{ahsk / full:.2%}"
+            print(f"hidden states: {ahsk:g} of {full:,} vectors of a full-length row ({share})")
         enough = "" if total <= planned.free else ": NOT ENOUGH"
         print(f"free disk {size_text(planned.free)}{enough}")
 

@@ -69,10 +69,10 @@ def knowledge(runs: tuple[Path, ...], out: Path, json_file: str | None) -> None:
     rows = []
     for model, task in dict.fromkeys((p.model, p.task) for p in points):
         runs_of_pair = [p for p in points if (p.model, p.task) == (model, task)]
-        all_units = runs_of_pair[0].full[0] * runs_of_pair[0].full[1]
-        for units, mean, best, count in curve(runs_of_pair, "units_kept"):
+        full_ahsk = runs_of_pair[0].full[0] * runs_of_pair[0].full[1]
+        for ahsk, mean, best, count in curve(runs_of_pair, "ahsk"):
             scores = f"{100 * mean:.1f}", f"{100 * best:.1f}"
-            rows.append((model, task, f"{units:g}", f"{units / all_units:.2%}", str(count), *scores))
+            rows.append((model, task, f"{ahsk:g}", f"{ahsk / full_ahsk:.2%}", str(count), *scores))
 
     def show_table() -> None:
         table(("student", "task", "AHSK", "of all", "runs", "mean score", "best"), rows)

@@ -30,7 +30,7 @@ class Point:
         depth, tokens, width: how much was kept; depth 0 = a run without hidden states.
         full: the number of layers (including the embeddings) and of tokens if everything is kept.
         top: L_top, a layer or a fraction of the teacher's layers; None = the teacher's last layer.
-        by, units: how tokens and activations were chosen.
+        token_selection, activation_selection: how tokens and activations were chosen.
         score: the score on the task, 0 to 1.
     """
 
@@ -47,14 +47,14 @@ class Point:
     score: float
 
     @property
-    def units_kept(self) -> float:
-        """The AHSK, in units of one vector."""
+    def ahsk(self) -> float:
+        """The AHSK, the number of vectors kept per row (Liu et al. 2021)."""
         return amount(self.depth, self.tokens, self.width)
 
     @property
     def share(self) -> float:
         """The AHSK as a fraction of the full set."""
-        return self.units_kept / (self.full[0] * self.full[1])
+        return self.ahsk / (self.full[0] * self.full[1])
 
     @property
     def whole(self) -> tuple[bool, bool, bool]:
@@ -63,7 +63,7 @@ class Point:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON values."""
-        return asdict(self) | {"units_kept": self.units_kept, "share": self.share}
+        return asdict(self) | {"ahsk": self.ahsk, "share": self.share}
 
 
 def read_points(roots: Iterable[Path]) -> list[Point]:
@@ -138,8 +138,8 @@ def whole_points(points: Sequence[Point]) -> list[Point]:
 # figure -> field on the x axis, field in which the curves differ, dimension that varies, axis label
 FIGURES = {
     "depth": ("depth", "top", 0, "layers kept"),
-    "length": ("tokens", "by", 1, "tokens kept"),
-    "width": ("width", "units", 2, "fraction of the width kept"),
+    "length": ("tokens", "token_selection", 1, "tokens kept"),
+    "width": ("width", "activation_selection", 2, "fraction of the width kept"),
 }
 
 

@@ -26,7 +26,7 @@ from tasks.task import Task
 TeacherSpec = Any
 LabelsSpec = Mapping[str, Sequence[str]] | Sequence[str] | str | None
 
-_OF_TASK = re.compile(r"([A-Za-z][\w-]*)=(.*)", re.DOTALL)
+_TASK_ASSIGNMENT = re.compile(r"([A-Za-z][\w-]*)=(.*)", re.DOTALL)
 
 
 def teachers_by_task(spec: TeacherSpec) -> list[tuple[str | None, Any]]:
@@ -39,8 +39,8 @@ def teachers_by_task(spec: TeacherSpec) -> list[tuple[str | None, Any]]:
     Raises:
         UserError: a value is of another type, or a list is empty.
     """
-    if isinstance(spec, str) and _OF_TASK.fullmatch(spec) and not Path(spec).exists():
-        matches = [_OF_TASK.fullmatch(part) for part in re.split(r",(?=[A-Za-z][\w-]*=)", spec)]
+    if isinstance(spec, str) and _TASK_ASSIGNMENT.fullmatch(spec) and not Path(spec).exists():
+        matches = [_TASK_ASSIGNMENT.fullmatch(part) for part in re.split(r",(?=[A-Za-z][\w-]*=)", spec)]
         return [(part[1], part[2]) for part in matches if part]
     if isinstance(spec, Mapping):
         pairs = [(task, teacher) for task, value in spec.items() for _, teacher in teachers_by_task(value)]
@@ -98,7 +98,7 @@ def parse_labels(spec: LabelsSpec) -> dict[str, list[str]]:
         return {task: list(labels) for task, labels in spec.items()}
     labels_by_task = {}
     for text in [spec] if isinstance(spec, str) else spec or ():
-        match = _OF_TASK.fullmatch(text)
+        match = _TASK_ASSIGNMENT.fullmatch(text)
         if not match:
             raise UserError(f"`teacher_labels` has the value {text!r}", expected="TASK=label,label,...")
         labels_by_task[match[1]] = [label.strip() for label in match[2].split(",")]
@@ -124,9 +124,9 @@ def find_teachers(
         UserError: a task has no teacher, a teacher is named for a task that is not trained, or a teacher does
             not exist or does not fit its task.
     """
-    orders = parse_labels(labels)
+    label_orders = parse_labels(labels)
     by_name = {task.name: task for task in tasks}
-    if unknown_names := [name for name in orders if name not in by_name]:
+    if unknown_names := [name for name in label_orders if name not in by_name]:
         raise unknown("task in `teacher_labels`", unknown_names[0], by_name)
     pairs = [] if spec is None else teachers_by_task(spec)
     for name, teacher in pairs:
@@ -137,14 +137,16 @@ def find_teachers(
                 hint="add it to `tasks`, or leave the teacher out",
             )
     with_teacher = {name for name, _ in pairs if name is not None}
-    without = [name for name, task in by_name.items() if name not in with_teacher and not task.soft_labels]
-    soft = heads and len(without) < len(by_name)
-    if without and all(name is not None for name, _ in pairs) and (pairs or soft):
+    tasks_without_teacher = [
+        name for name, task in by_name.items() if name not in with_teacher and not task.soft_labels
+    ]
+    soft = heads and len(tasks_without_teacher) < len(by_name)
+    if tasks_without_teacher and all(name is not None for name, _ in pairs) and (pairs or soft):
         raise UserError(
-            f"the task {without[0]!r} has no teacher",
+            f"the task {tasks_without_teacher[0]!r} has no teacher",
             expected=f"a teacher for each of {', '.join(by_name)}",
-            hint=f"add one (`teacher={without[0]}=DIR`), name a column of soft_labels in its task file, or "
-            "leave the task out of `tasks`",
+            hint=f"add one (`teacher={tasks_without_teacher[0]}=DIR`), name a column of soft_labels in its "
+            "task file, or leave the task out of `tasks`",
         )
     members = [
         member
@@ -153,12 +155,14 @@ def find_teachers(
             teacher,
             [by_name[name] for name in names],
             heads,
-            orders,
+            label_orders,
             tasks_named=(None, teacher) not in pairs,
         )
     ]
-    used = {n for member in members if isinstance(member.teacher, CheckpointRef) for n in member.tasks}
-    if extra := [name for name in orders if name not in used]:
+    checkpoint_tasks = {
+        n for member in members if isinstance(member.teacher, CheckpointRef) for n in member.tasks
+    }
+    if extra := [name for name in label_orders if name not in checkpoint_tasks]:
         raise UserError(
             f"`teacher_labels` gives the order of labels for {extra[0]!r}, but the teacher of this task is "
             "not a transformers checkpoint",
@@ -174,7 +178,11 @@ def _tasks_by_teacher(
     teachers: list[tuple[Any, list[str]]] = []
     for name, teacher in pairs:
         names = [name] if name is not None else task_names
-        same = (known for other, known in teachers if _same(other, teacher) and not set(known) & set(names))
+        same = (
+            known
+            for other, known in teachers
+            if _is_same_teacher(other, teacher) and not set(known) & set(names)
+        )
         if (names_of_same := next(same, None)) is not None:
             names_of_same.extend(names)
         else:
@@ -182,12 +190,16 @@ def _tasks_by_teacher(
     return teachers
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_same_teacher(one: Any, other: Any) -> bool:
     return one is other or (isinstance(one, str) and isinstance(other, str) and one == other)
 
 
 def _members(
-    teacher: Any, tasks: Sequence[Task], heads: bool, orders: Mapping[str, Sequence[str]], tasks_named: bool
+    teacher: Any,
+    tasks: Sequence[Task],
+    heads: bool,
+    label_orders: Mapping[str, Sequence[str]],
+    tasks_named: bool,
 ) -> Iterator[Member]:
     """A teacher with the tasks that it teaches; a transformers checkpoint is one teacher per task.
 
@@ -206,7 +218,7 @@ def _members(
                 "other",
             )
         for task in tasks:
-            ref = CheckpointRef.of(_name(teacher), source, task, orders.get(task.name))
+            ref = CheckpointRef.of(_name(teacher), source, task, label_orders.get(task.name))
             yield Member(ref, (task.name,))
         return
     model = isinstance(teacher, MultiTaskModel)
@@ -224,12 +236,12 @@ def pretrained_encoder(model: Path) -> str | None:
     if base is None and record.is_file():
         identity = read_run_record(record)["identity"]
         start = identity.get("teacher") or identity.get("model")
-        return encoder_of(_locate_again(start, record.parent)) if isinstance(start, str) else None
+        return encoder_of(_find_recorded_model(start, record.parent)) if isinstance(start, str) else None
     return base
 
 
-def _locate_again(name: str, run: Path) -> str:
-    """A model that a run named, also where its path is relative to a directory around that of the run."""
+def _find_recorded_model(name: str, run: Path) -> str:
+    """The path of a model that a run's record names; a relative path is also tried from each folder above."""
     candidates = (parent / name for parent in run.resolve().parents)
     return name if Path(name).is_dir() else next((str(path) for path in candidates if path.is_dir()), name)
 

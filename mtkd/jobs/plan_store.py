@@ -125,8 +125,8 @@ class StorePlan:
         tokens: number of tokens of all rows, without padding.
         free: free bytes on the disk.
         seconds: estimated running time of the teacher.
-        units: layers x tokens x share of the width that are kept of a full-length row (AHSK in Liu et al.
-            2021), and the same without a selection; None if the recipe selects nothing.
+        ahsk: layers x tokens x fraction of the width that are kept of a full-length row (Liu et al. 2021),
+            and the same without a selection; None if the recipe selects nothing.
     """
 
     prepared: PreparedStore
@@ -134,7 +134,7 @@ class StorePlan:
     tokens: int
     free: int
     seconds: float
-    units: tuple[float, int] | None
+    ahsk: tuple[float, int] | None
 
 
 def prepare_store(request: StoreRequest) -> PreparedStore:
@@ -259,11 +259,11 @@ def plan_store(request: StoreRequest, out: Path) -> StorePlan:
     job.teacher.to(accelerator.device)
     lengths = {name: job.teacher.reader.lengths(rows.texts) for name, rows in job.data.items()}
     selection = job.contents.need.selection
-    units = None
+    ahsk = None
     if selection is not None:
         max_length = job.contents.max_length
         depth, layers = len(job.contents.need.selected), prepared.student_layers + 1
-        units = amount(depth, selection.tokens or max_length, selection.width), layers * max_length
+        ahsk = amount(depth, selection.tokens or max_length, selection.width), layers * max_length
     existing = next(p for p in (out.resolve(), *out.resolve().parents) if p.exists())
     return StorePlan(
         prepared,
@@ -271,7 +271,7 @@ def plan_store(request: StoreRequest, out: Path) -> StorePlan:
         int(sum(map(np.sum, lengths.values()))),
         shutil.disk_usage(existing).free,
         _estimate(job, accelerator),
-        units,
+        ahsk,
     )
 
 

@@ -27,7 +27,7 @@ from tasks.tokeniser import Tokeniser
 
 _PLAIN = (bool, int, float, str, type(None))
 _ATTRIBUTES = (*_PLAIN, list, tuple, Set, Mapping, torch.Tensor, np.ndarray)
-_DEEPEST = 6  # how far attributes of attributes are followed
+_MAX_DEPTH = 6  # how far attributes of attributes are followed
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
@@ -61,7 +61,7 @@ def _describe(value: Any, depth: int = 0) -> Any:
     if isinstance(value, _PLAIN):
         return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if depth == _DEEPEST:
+    if depth == _MAX_DEPTH:
         return kind
     inner = partial(_describe, depth=depth + 1)
     if isinstance(value, list | tuple):

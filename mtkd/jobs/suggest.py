@@ -110,7 +110,7 @@ def suggest(
         data, tasks, unlabelled: the training rows for students with a pruned vocabulary; None = without them.
 
     Raises:
-        UserError: a target is not above 0, the teacher is unknown or no Transformer, or `data` is invalid.
+        UserError: a target is not above 0, the teacher is unknown or not a Transformer, or `data` is invalid.
     """
     _check_targets(target_speedup=target_speedup, max_mb=max_mb)
     ref, model = _load_teacher(teacher, settings)
@@ -130,7 +130,10 @@ def suggest(
     trained_teacher = teacher if ref.saved else "runs/teacher"
     students: list[SuggestedStudent] = []
     for name, (recipe, changes) in recipes.items():
-        speeds = [slow / fast for slow, fast in zip(times[teacher], times[name], strict=True)]
+        speeds = [
+            teacher_seconds / student_seconds
+            for teacher_seconds, student_seconds in zip(times[teacher], times[name], strict=True)
+        ]
         speed = statistics.median(speeds)
         command = ["mtkd", "distill", recipe, "--teacher", trained_teacher, *row_options]
         command += [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]

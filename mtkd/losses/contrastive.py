@@ -63,15 +63,15 @@ class SampleContrastive(SampleTerm):
         """Supervised contrastive loss between rows of student and teacher (MLKD-BERT).
 
         Attributes:
-            vector: the vector of a row: the last layer's first token (`cls`), or the vector that the task
+            row_vector: the vector of a row: the last layer's first token (`cls`), or the vector that the task
                 heads read (`pooled`).
             temperature: the number that dot products are divided by before the softmax.
             normalize: whether to scale the vectors to length 1.
-            bins: the number of classes that the scores of a `regress` task are sorted into; None refuses such
-                tasks.
+            bins: the number of classes that the scores of a `regress` task are sorted into; None = such tasks
+                are refused.
         """
 
-        vector: RowVector = "cls"
+        row_vector: RowVector = "cls"
         temperature: float = Field(0.07, gt=0)
         normalize: bool = True
         bins: int | None = Field(None, gt=1)
@@ -98,11 +98,11 @@ class SampleContrastive(SampleTerm):
         for task in models.tasks:
             if settings.task_types is None or task.kind in settings.task_types:
                 _require_classes(name, task, settings.bins)
-        widths = widths_of(models, "pooled" if settings.vector == "pooled" else "width")
-        layers = vector_layers(name, settings.vector, models)
+        widths = widths_of(models, "pooled" if settings.row_vector == "pooled" else "width")
+        layers = vector_layers(name, settings.row_vector, models)
         projection = Projections("shared", [layers], *widths)
         s = settings
-        return cls(s.vector, *layers, projection, s.temperature, s.normalize, s.bins)
+        return cls(s.row_vector, *layers, projection, s.temperature, s.normalize, s.bins)
 
     def num_items(self, task: Task, batch: Batch) -> int:
         """Count the labelled rows; 0 if there are fewer than two."""

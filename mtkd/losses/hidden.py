@@ -157,7 +157,7 @@ class ClsMSE(LossTerm):
         if settings.layers == "emd":
             raise UserError(
                 f"the term {name!r} (cls_mse) does not support layers=emd",
-                expected="uniform, skip, last, first, top:L, auto, or pairs such as [[1, 3], [2, 6]]",
+                expected="uniform, skip, last, first, top:L, last-only, auto, or pairs such as [[1, 3]]",
             )
         pairs = pairs_of(name, settings.layers, models)
         if not settings.include_last:

@@ -112,7 +112,7 @@ class HiddenKnowledge(LayeredTerm):
         hidden = inputs.student.hidden[layer_s]
         positions = selected.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
         projected = self.projection(torch.gather(hidden, 1, positions), layer_s)
-        return selected_mse(projected, selected.values, selected.units, selected.valid)
+        return selected_mse(projected, selected.values, selected.activations, selected.valid)
 
 
 def _top_layer(top: int | float | None, student: int, teacher: int) -> int:

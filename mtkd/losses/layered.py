@@ -38,19 +38,19 @@ class LayeredTerm(TokenTerm, ABC):
 
     Args:
         pairs: (student layer, teacher layer) pairs.
-        kinds: fields of OutputSpec that each pair needs of both models.
+        fields: fields of OutputSpec that each pair needs of both models.
         flow: True for the layer map `emd`; `pairs` are then all pairs, ordered by student layer.
     """
 
     student_weights: Tensor
     teacher_weights: Tensor
 
-    def __init__(self, pairs: Pairs, kinds: Iterable[str], flow: bool = False):
+    def __init__(self, pairs: Pairs, fields: Iterable[str], flow: bool = False):
         super().__init__()
         self.layer_pairs, self._flow = pairs, flow
         self.slow_build_pairs = () if flow else pairs
         layer_sets = [frozenset(layers) for layers in zip(*pairs, strict=True)]
-        self.student_need, self.teacher_need = (spec_of(kinds, layers) for layers in layer_sets)
+        self.student_need, self.teacher_need = (spec_of(fields, layers) for layers in layer_sets)
         if flow:
             for name, layers in zip(("student_weights", "teacher_weights"), layer_sets, strict=True):
                 self.register_buffer(name, torch.full((len(layers),), 1 / len(layers)))
@@ -74,10 +74,10 @@ class LayeredTerm(TokenTerm, ABC):
         return (flow * cost).sum() / flow.sum() * inputs.num_items
 
 
-def spec_of(kinds: Iterable[str], layers: frozenset[int]) -> OutputSpec:
-    """The OutputSpec that asks for the fields `kinds` of the given layers."""
-    by_kind: dict[str, Any] = dict.fromkeys(kinds, layers)
-    return OutputSpec(**by_kind)
+def spec_of(fields: Iterable[str], layers: frozenset[int]) -> OutputSpec:
+    """The OutputSpec that asks for these fields of the given layers."""
+    layers_by_field: dict[str, Any] = dict.fromkeys(fields, layers)
+    return OutputSpec(**layers_by_field)
 
 
 class Projections(nn.Module):
@@ -129,8 +129,8 @@ class SampleTerm(LossTerm):
         comparison: what the term compares, for the warning about a batch of one row.
     """
 
-    without_layers: ClassVar[bool | dict[str, Any]] = {"vector": "pooled"}
-    with_strides: ClassVar[bool | dict[str, Any]] = {"vector": "pooled"}
+    without_layers: ClassVar[bool | dict[str, Any]] = {"row_vector": "pooled"}
+    with_strides: ClassVar[bool | dict[str, Any]] = {"row_vector": "pooled"}
     comparison = "relations between rows"
 
     def __init__(self, vector: str, layer_s: int, layer_t: int):

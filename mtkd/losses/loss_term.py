@@ -77,7 +77,7 @@ class LossTerm(nn.Module):
             teacher needs task heads.
         needs_labels: True if the loss is undefined for rows without labels.
         without_layers: whether the loss can be used if a model has no Transformer layers, as a BiLSTM: True,
-            False, or the settings that make it possible, such as {"vector": "pooled"}. It is only
+            False, or the settings that make it possible, such as {"row_vector": "pooled"}. It is only
             read to name losses that fit in an error message.
         with_strides: the same for students whose hidden states stand for several tokens each, as in WaLDORf.
         slow_build_pairs: the (student layer, teacher layer) pairs that slow build switches on one after

@@ -14,7 +14,7 @@ CPU_CHUNK, GPU_CHUNK = 1 << 18, 1 << 25
 
 
 class RelationKL(torch.autograd.Function):
-    """The KL summed over n_heads and valid queries; the forward pass also computes the gradient."""
+    """The KL summed over relation heads and valid queries; the forward pass also computes the gradient."""
 
     @staticmethod
     def forward(ctx: Any, mask: Tensor, n_heads: int, differentiable: bool, *operands: Tensor) -> Tensor:

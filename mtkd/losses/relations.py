@@ -142,9 +142,9 @@ class Relation(LayeredTerm):
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The sum over pairs of vectors."""
-        kinds = {kind for pair in self._relations for kind in pair}
-        student = {kind: getattr(inputs.student, kind)[layer_s] for kind in kinds}
-        teacher = {kind: self._regroup(getattr(inputs.teacher_outputs, kind)[layer_t]) for kind in kinds}
+        fields = {field for pair in self._relations for field in pair}
+        student = {field: getattr(inputs.student, field)[layer_s] for field in fields}
+        teacher = {field: self._regroup(getattr(inputs.teacher_outputs, field)[layer_t]) for field in fields}
         return torch.stack(
             [
                 relation_kl(
@@ -171,32 +171,34 @@ def _require_divisible(
             if not width or width % relation_heads:
                 divisors = [str(n) for n in range(1, width + 1) if width % n == 0]
                 raise UserError(
-                    f"the term {name!r} splits vectors into {relation_heads} relation heads, "
-                    f"but the {who} has {f'{width} attention heads' if by_head else f'a width of {width}'}",
+                    f"the term {name!r} has {relation_heads} relation heads, which does not divide "
+                    + (
+                        f"the {who}'s {width} attention heads" if by_head else f"the {who}'s width of {width}"
+                    ),
                     expected=f"a divisor: {', '.join(divisors) or 'there is none'}",
                     hint=f"use `terms.{name}.relation_heads=N`",
                 )
 
 
 def regroup_heads(
-    vectors: Tensor, heads: int, relation_heads: int, how: str, picks: Tensor | None = None
+    vectors: Tensor, attention_heads: int, relation_heads: int, regrouping: str, picks: Tensor | None = None
 ) -> Tensor:
     """Turn attention heads into relation heads (MLKD-BERT section 4.5).
 
     Args:
         vectors: (B, L, d) vectors with the heads concatenated.
-        heads: the number of attention heads; `relation_heads` must divide it, except for `concat-split`.
-        how: `concat-split` returns the vectors unchanged; `average` takes the mean of the heads in each
-            group; `random` takes the head of each group that `picks` names.
+        attention_heads: their number; `relation_heads` must divide it, except for `concat-split`.
+        regrouping: `concat-split` returns the vectors unchanged; `average` takes the mean of the heads in
+            each group; `random` takes the head of each group that `picks` names.
         picks: (relation_heads,) the number of a head within each group, from 0.
 
     Returns:
         (B, L, d') vectors whose width `relation_heads` divides.
     """
-    if how == "concat-split":
+    if regrouping == "concat-split":
         return vectors
-    grouped = vectors.unflatten(-1, (relation_heads, heads // relation_heads, -1))
-    if how == "average":
+    grouped = vectors.unflatten(-1, (relation_heads, attention_heads // relation_heads, -1))
+    if regrouping == "average":
         return grouped.mean(-2).flatten(-2)
     assert picks is not None, "`random` needs them"
     return grouped[..., torch.arange(relation_heads, device=picks.device), picks, :].flatten(-2)
@@ -236,17 +238,17 @@ class SampleSimilarity(SampleTerm):
         """KL divergence of the similarities between the rows of a batch (MLKD-BERT).
 
         Attributes:
-            vector: the vector of a row: the last layer's first token (`cls`), or the vector that the task
+            row_vector: the vector of a row: the last layer's first token (`cls`), or the vector that the task
                 heads read (`pooled`).
         """
 
-        vector: RowVector = "cls"
+        row_vector: RowVector = "cls"
 
     comparison = "similarities between rows"
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
-        return cls(settings.vector, *vector_layers(name, settings.vector, models))
+        return cls(settings.row_vector, *vector_layers(name, settings.row_vector, models))
 
     def forward(self, inputs: TermInput) -> Tensor:
         student, teacher = self.vectors(inputs)

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from mtkd.strict_settings import Strict
-from tasks.task_types import is_kind, kinds
+from tasks.task_types import is_task_type, task_type_names
 
 # Points [fraction of the stage's steps, value], interpolated linearly; two points at one fraction are a jump.
 Points = list[tuple[float, float]]
@@ -33,9 +33,9 @@ def _temperature(value: float | Points) -> float | Points:
     return _weight(value)
 
 
-def _kind(value: str) -> str:
-    if not is_kind(value):
-        raise ValueError(", ".join(kinds()))
+def _task_type(value: str) -> str:
+    if not is_task_type(value):
+        raise ValueError(", ".join(task_type_names()))
     return value
 
 
@@ -88,7 +88,7 @@ class TermSettings(Strict):
     """
 
     weight: Schedule = 1.0
-    task_types: list[Annotated[str, AfterValidator(_kind)]] | None = None
+    task_types: list[Annotated[str, AfterValidator(_task_type)]] | None = None
     loss: str
 
 

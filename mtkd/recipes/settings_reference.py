@@ -21,7 +21,9 @@ from mtkd.settings import COMMANDS
 _SHARED = {
     "loss": "the loss that the term computes",
     "layers": "which teacher layer each student layer is compared with (layer maps: docs/methods.md)",
-    "projection": "how the student's vectors are projected to the teacher's width",
+    "projection": "how the student's vectors are projected to the teacher's width: all layers share one "
+    "matrix (`shared`), each student layer has its own (`per-layer`), or there is none (`none`, for equal "
+    "widths)",
     "temperature": "the number that logits are divided by before the softmax; or a schedule, as for weights",
     "max_length": "the maximum number of tokens per row, including special tokens",
     "stride": "the number of tokens that neighbouring windows of a long context share (span tasks)",

@@ -40,8 +40,8 @@ class ProcessGroup:
 ALONE = ProcessGroup()
 
 
-def load_all_weights() -> None:
-    """Make transformers load weights in every process, not only in the first, whatever accelerate is told."""
+def disable_ram_efficient_loading() -> None:
+    """Let transformers load weights in every process; accelerate's FSDP would load them only in the first."""
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
 
@@ -52,6 +52,6 @@ def launched() -> ProcessGroup:
     import torch
     from accelerate import PartialState
 
-    load_all_weights()
+    disable_ram_efficient_loading()
     state = PartialState(cpu=not torch.accelerator.is_available())  # accelerate does not detect a CPU itself
     return ProcessGroup(state.process_index, state.num_processes, state.wait_for_everyone)

@@ -115,12 +115,14 @@ class Contents(Record):
                 tensors += self._vectors(kind, "token", (len(layers), width))
         if need.selection:
             tensors.append(Field("kept", "row", (), torch.int32))
-            depth, units = len(need.selected), need.selection.kept_units(shape.width)
+            depth, units = len(need.selected), need.selection.n_kept_activations(shape.width)
             position_dtype = torch.uint8 if self.max_length <= 256 else torch.int16
             tensors.append(Field("selected.positions", "kept", (depth,), position_dtype))
             tensors += self._vectors("selected.values", "kept", (depth, units))
             if self.dynamic:
-                tensors.append(Field("selected.units", "kept", (depth, -(-shape.width // 8)), torch.uint8))
+                tensors.append(
+                    Field("selected.activations", "kept", (depth, -(-shape.width // 8)), torch.uint8)
+                )
         return tensors
 
     @property
@@ -190,13 +192,13 @@ def pack_outputs(outputs: ModelOutput, contents: Contents) -> dict[str, Tensor]:
         parts = [outputs.selected[layer] for layer in contents.layers("selected")]
         valid = parts[0].valid
         entries["selected.positions"] = torch.stack([part.positions[valid] for part in parts], 1)
-        units = torch.stack([part.units[valid] for part in parts], 1)  # (K, depth, d)
+        units = torch.stack([part.activations[valid] for part in parts], 1)  # (K, depth, d)
         values = torch.stack([part.values[valid] for part in parts], 1)
-        n_kept = need.selection.kept_units(contents.shape.width)
+        n_kept = need.selection.n_kept_activations(contents.shape.width)
         vectors["selected.values"] = values[units].view(*values.shape[:-1], n_kept)
         if contents.dynamic:
             bits = np.packbits(units.cpu().numpy(), axis=-1, bitorder="little")
-            entries["selected.units"] = torch.from_numpy(bits)
+            entries["selected.activations"] = torch.from_numpy(bits)
     for name, values in vectors.items():
         entries |= _encode(name, values.float(), contents.dtype)
     return {name: values.cpu() for name, values in entries.items()}
@@ -210,7 +212,7 @@ def _encode(name: str, values: Tensor, dtype: Dtype) -> dict[str, Tensor]:
     return {name: (values / scale.unsqueeze(-1)).round().to(torch.int8), f"{name}.scale": scale}
 
 
-def unit_bits(bits: Tensor, width: int) -> Tensor:
+def activation_bits(bits: Tensor, width: int) -> Tensor:
     """Unpack one bit per unit to a (..., width) bool tensor of kept units."""
     unpacked = np.unpackbits(bits.numpy(), axis=-1, count=width, bitorder="little")
     return torch.from_numpy(unpacked.view(np.bool_))

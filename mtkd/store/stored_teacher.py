@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from mtkd.outputs import ModelOutput, OutputSpec, Selected
-from mtkd.store.contents import OF_TOKENS, Field, LogitsLayout, unit_bits
+from mtkd.store.contents import OF_TOKENS, Field, LogitsLayout, activation_bits
 from mtkd.store.row_index import read_rows, row_digests
 from mtkd.store.shard_files import ShardReader
 from mtkd.store.store_manifest import StoreManifest
-from mtkd.teachers.hidden_selection import narrow, scores_of, static_units
+from mtkd.teachers.hidden_selection import narrow, scores_of, static_activations
 from tasks.batching import Batch
 from tasks.encoding import PADDED
 from tasks.errors import UserError
@@ -117,9 +117,9 @@ class StoredTeacher:
                 continue
             values = vectors[:, :, number]
             if self._contents.dynamic:
-                units = unit_bits(stored["selected.units"][:, :, number], width)
+                units = activation_bits(stored["selected.activations"][:, :, number], width)
             else:
-                units = static_units(width, kept_selection).expand(*values.shape[:-1], width)
+                units = static_activations(width, kept_selection).expand(*values.shape[:-1], width)
             dense = torch.zeros(units.shape).masked_scatter_(units, values)
             units = units & valid.unsqueeze(-1)
             everything = Selected(

@@ -89,25 +89,25 @@ def keep(hidden: Tensor, tokens: Tokens, selection: Selection, ranks: Tensor | N
     positions = ranks.argsort(dim=1, descending=True, stable=True)[:, :n]
     valid = allowed.gather(1, positions)
     values = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])).float()
-    units = kept_units(values, selection) & valid.unsqueeze(-1)
+    units = kept_activations(values, selection) & valid.unsqueeze(-1)
     return Selected(positions, valid, values.masked_fill(~units, 0.0), units)
 
 
-def kept_units(values: Tensor, selection: Selection) -> Tensor:
+def kept_activations(values: Tensor, selection: Selection) -> Tensor:
     """The activations kept in each vector, as (..., d) bool (section 4.3, Eq. 7)."""
     width = values.shape[-1]
-    count = selection.kept_units(width)
+    count = selection.n_kept_activations(width)
     if count == width:
         return torch.ones_like(values, dtype=torch.bool)
     if selection.activation_selection == "magnitude":
         largest = values.abs().topk(count, dim=-1).indices
         return torch.zeros_like(values, dtype=torch.bool).scatter_(-1, largest, True)
-    return static_units(width, selection).to(values.device).expand(values.shape)
+    return static_activations(width, selection).to(values.device).expand(values.shape)
 
 
-def static_units(width: int, selection: Selection) -> Tensor:
+def static_activations(width: int, selection: Selection) -> Tensor:
     """The activations kept by a static rule, the same for every vector, as (width,) bool."""
-    count = selection.kept_units(width)
+    count = selection.n_kept_activations(width)
     if count == width:
         return torch.ones(width, dtype=torch.bool)
     chosen = torch.zeros(width, dtype=torch.bool)
@@ -121,12 +121,17 @@ def static_units(width: int, selection: Selection) -> Tensor:
 
 def narrow(selected: Selected, stored: Selection, requested: Selection) -> Selected:
     """Reduce hidden states selected by `stored` to those selected by `requested` (see `Selection.covers`)."""
-    positions, valid, values, units = selected.positions, selected.valid, selected.values, selected.units
+    positions, valid, values, units = (
+        selected.positions,
+        selected.valid,
+        selected.values,
+        selected.activations,
+    )
     if requested.tokens is not None and requested.tokens < positions.shape[1]:
         positions, valid, values, units = (
             part[:, : requested.tokens] for part in (positions, valid, values, units)
         )
     if requested.width != stored.width:
-        units = units & kept_units(values, requested)
+        units = units & kept_activations(values, requested)
         values = values.masked_fill(~units, 0.0)
     return Selected(positions, valid, values, units)

@@ -70,7 +70,7 @@ class BatchSource(Protocol):
 
 
 class TaskBatches:
-    """The training rows of some tasks, mixed and bucketed by a `TaskSampler`.
+    """The training rows of some tasks, mixed and grouped by length by a `TaskSampler`.
 
     Args:
         blocks: shuffle rows block by block (see `TaskSampler`).

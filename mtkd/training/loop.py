@@ -143,7 +143,7 @@ class TrainingLoop(ABC, Generic[StepData]):
                     self._epoch()
             finally:
                 self.notify("on_end")
-        self.parallel.close()
+        self.parallel.return_to_device()
         self._sync_processes()
         if self._agreed_signal:  # it came while the last checkpoint was written
             raise Interrupted(self._agreed_signal)
@@ -224,8 +224,8 @@ class TrainingLoop(ABC, Generic[StepData]):
                 self.accelerator.backward(part * self.accelerator.num_processes)
             parts.append(part.detach())
             term_values.append(values)
-        limit = self.settings.max_grad_norm
-        norm = parts[0].new_zeros(()) if limit is None else self.parallel.clip(limit)
+        max_norm = self.settings.max_grad_norm
+        norm = parts[0].new_zeros(()) if max_norm is None else self.parallel.clip_grad_norm(max_norm)
         # The only synchronisation with the device in a step.
         on_cpu = torch.cat([torch.stack([*parts, norm.float()]), torch.stack(term_values).sum(0)]).tolist()
         step_loss, norm_value = sum(on_cpu[: len(parts)]), on_cpu[len(parts)]
@@ -265,7 +265,7 @@ class TrainingLoop(ABC, Generic[StepData]):
 
     def _check_weights(self) -> None:
         """Gather the weights; raise UserError if the last step made them non-finite."""
-        self.parallel.gather()
+        self.parallel.gather_weights()
         sizes = [weight.detach().abs().max() for weight in self.train_module.parameters() if weight.numel()]
         self._check_finite(float(torch.stack(sizes).max()), self.position.step)
 
@@ -285,7 +285,7 @@ class TrainingLoop(ABC, Generic[StepData]):
 
     def _checkpoint(self) -> None:
         """Write a checkpoint, and raise Interrupted if a signal was received."""
-        with self.parallel.whole_optimizer():
+        with self.parallel.gathered_optimizer_state():
             if self.accelerator.is_main_process:
                 self.position.logged, self.position.unlogged = self._logs[0].size, self._logs[0].unlogged
                 save_checkpoint(self.checkpoints, self.train_module, self.optimizer, self.position)

@@ -1,4 +1,4 @@
-"""The module that training steps run. In several processes, each holds it whole (DDP)."""
+"""The module that training steps call. In several processes, each holds it whole (DDP)."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class ParallelModule:
         """The context of a micro-batch; processes average their gradients in the last one of a step."""
         return contextlib.nullcontext() if last else self._accelerator.no_sync(self.module)
 
-    def clip(self, norm: float) -> Tensor:
-        """Scale the gradients down to a norm of at most `norm`; returns their norm before, a scalar."""
-        return self._accelerator.clip_grad_norm_(self.module.parameters(), norm)  # type: ignore[return-value]
+    def clip_grad_norm(self, max_norm: float) -> Tensor:
+        """Clip the gradient norm to `max_norm`; returns the norm before clipping, a scalar."""
+        return self._accelerator.clip_grad_norm_(self.module.parameters(), max_norm)  # type: ignore[return-value]
 
-    def gather(self) -> None:
+    def gather_weights(self) -> None:
         """Copy the current weights to the caller's module; every process must call this."""
 
-    def whole_optimizer(self) -> AbstractContextManager[None]:
+    def gathered_optimizer_state(self) -> AbstractContextManager[None]:
         """Inside the block, the caller's optimiser has its whole state, in the main process.
 
         Every process must enter the block.
@@ -52,5 +52,5 @@ class ParallelModule:
         """Inside the block, the caller's module is on the device."""
         return contextlib.nullcontext()
 
-    def close(self) -> None:
-        """End training; from now on, the caller's module is on the device."""
+    def return_to_device(self) -> None:
+        """Move the caller's module back to the device, after the last step."""

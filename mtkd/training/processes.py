@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 
 from mtkd.device import find_device
-from mtkd.storage.distributed import load_all_weights
+from mtkd.storage.distributed import disable_ram_efficient_loading
 from tasks.errors import UserError
 
 Number = TypeVar("Number", int, float)
@@ -33,7 +33,7 @@ def make_accelerator(device: str | None = None) -> Accelerator:
     """
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     _check_launcher(several)
-    load_all_weights()
+    disable_ram_efficient_loading()
     chosen = None if device is None else find_device(device)
     if chosen is not None and several:
         raise UserError(
@@ -58,17 +58,17 @@ def make_accelerator(device: str | None = None) -> Accelerator:
 
 def uses_fsdp() -> bool:
     """True if accelerate was told to shard models across processes (FSDP), which `ShardedModule` does."""
-    return _is_set("ACCELERATE_USE_FSDP")
+    return _is_true("ACCELERATE_USE_FSDP")
 
 
-def _is_set(variable: str) -> bool:
+def _is_true(variable: str) -> bool:
     return os.environ.get(variable, "false").lower() in ("true", "1", "yes")
 
 
 def _check_launcher(several: bool) -> None:
     """Refuse ways to shard a model that are not supported; `several`: there are several processes."""
     for plugin in ("DEEPSPEED", "MEGATRON_LM"):
-        if _is_set(f"ACCELERATE_USE_{plugin}"):
+        if _is_true(f"ACCELERATE_USE_{plugin}"):
             raise UserError(
                 f"accelerate was started with {plugin}, which shards the model over processes",
                 expected="data parallelism: DDP, in which each process holds the whole model, or FSDP",
@@ -83,7 +83,7 @@ def _check_launcher(several: bool) -> None:
             hint="start more (`accelerate launch --use_fsdp --num_processes 2`), or leave FSDP out",
         )
     for option in ("FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING"):
-        if _is_set(option):
+        if _is_true(option):
             raise UserError(
                 f"accelerate was started with {option}=true, which mtkd does not support",
                 hint=f"leave `--{option.lower()}` out, or set it to false",

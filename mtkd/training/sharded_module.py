@@ -28,7 +28,7 @@ class ShardedModule(ParallelModule):
     """A copy of a module, with weights, gradients and optimiser state sharded across processes (FSDP).
 
     Training steps use the copy. The caller's module stays an ordinary module, so evaluation and checkpoints
-    need not know of shards. It waits on the CPU, with the weights of the last `gather`.
+    need no special code. It stays on the CPU and holds the weights of the last `gather_weights`.
 
     The layers of a Transformer are gathered one after another. All other weights, such as the embeddings,
     are whole from the forward to the backward pass. All processes must compute gradients for the same
@@ -41,7 +41,7 @@ class ShardedModule(ParallelModule):
 
     def __init__(self, accelerator: Accelerator, module: TrainStep, optimizer: torch.optim.Optimizer):
         self._accelerator = accelerator
-        self._whole, self._original_optimizer = module.cpu(), optimizer
+        self._caller_module, self._original_optimizer = module.cpu(), optimizer
         self.module = _sharded_copy(module, accelerator.device)
         sharded_params = dict(self.module.named_parameters())
         self._shard_of: dict[Tensor, Any] = {
@@ -62,19 +62,19 @@ class ShardedModule(ParallelModule):
         """No context: gradients are averaged in every micro-batch, so no process accumulates whole ones."""
         return contextlib.nullcontext()
 
-    def clip(self, norm: float) -> Tensor:
-        """Scale the gradients down to a norm of at most `norm`; returns their norm before, a scalar."""
-        return _gathered(super().clip(norm))
+    def clip_grad_norm(self, max_norm: float) -> Tensor:
+        """Clip the gradient norm to `max_norm`; returns the norm before clipping, a scalar."""
+        return _gathered(super().clip_grad_norm(max_norm))
 
     @torch.no_grad()
-    def gather(self) -> None:
+    def gather_weights(self) -> None:
         """Copy the current weights to the caller's module; every process must call this."""
         current = self.module.state_dict()
-        for name, weight in self._whole.state_dict().items():
+        for name, weight in self._caller_module.state_dict().items():
             weight.copy_(_gathered(current[name]))
 
     @contextlib.contextmanager
-    def whole_optimizer(self) -> Iterator[None]:
+    def gathered_optimizer_state(self) -> Iterator[None]:
         """Inside the block, the caller's optimiser has its whole state, in the main process."""
         for param, sharded in self._shard_of.items():
             for slot, value in self.optimizer.state.get(sharded, {}).items():
@@ -87,13 +87,13 @@ class ShardedModule(ParallelModule):
     @contextlib.contextmanager
     def on_device(self) -> Iterator[None]:
         """Inside the block, the caller's module is on the device."""
-        self._whole.to(self._accelerator.device)
+        self._caller_module.to(self._accelerator.device)
         yield
-        self._whole.cpu()
+        self._caller_module.cpu()
 
-    def close(self) -> None:
-        """End training; from now on, the caller's module is on the device."""
-        self._whole.to(self._accelerator.device)
+    def return_to_device(self) -> None:
+        """Move the caller's module back to the device, after the last step."""
+        self._caller_module.to(self._accelerator.device)
 
 
 def _sharded_copy(module: TrainStep, device: torch.device) -> nn.Module:
@@ -105,12 +105,12 @@ def _sharded_copy(module: TrainStep, device: torch.device) -> nn.Module:
     if isinstance(encoder, TransformerEncoder):
         # Stopping a forward pass inside a layer would skip what FSDP does after the layer.
         encoder.stops_early = False
-        # FSDP gathers a layer for the backward pass when the gradient of its output arrives. A loss on what
-        # is inside of a layer does not need that gradient, so layers then stay whole until the backward pass.
-        inside = set(BY_LAYER) - {"cls", "hidden"}
-        stays_whole = any(getattr(sharded.objective.student_need, kind) for kind in inside)
-        name_and_layers = find_layers(encoder.body, encoder.n_layers)
-        for layer in name_and_layers[1] if name_and_layers else ():
+        # FSDP gathers a layer for the backward pass when the gradient of its output arrives. A loss on
+        # outputs inside a layer does not produce that gradient, so with it the layers stay whole until then.
+        inner_outputs = set(BY_LAYER) - {"cls", "hidden"}
+        stays_whole = any(getattr(sharded.objective.student_need, kind) for kind in inner_outputs)
+        found = find_layers(encoder.body, encoder.n_layers)
+        for layer in found[1] if found else ():
             fully_shard(layer, mesh=mesh, reshard_after_forward=not stays_whole)
     fully_shard(sharded, mesh=mesh)
     buffers = [buffer for buffer in sharded.buffers() if buffer.is_floating_point()]

@@ -22,9 +22,9 @@ __all__ = [
     "SplitScores",
     "TaskType",
     "check_metrics",
-    "is_kind",
-    "kinds",
+    "is_task_type",
     "task_type",
+    "task_type_names",
 ]
 
 ENTRY_POINTS = "mtkd.task_types"
@@ -49,7 +49,7 @@ def task_type(kind: str) -> TaskType:
     """
     type_class = _find(kind)
     if type_class is None:
-        raise unknown("task type", kind, kinds())
+        raise unknown("task type", kind, task_type_names())
     return type_class()
 
 
@@ -65,7 +65,7 @@ def check_metrics(task: Task) -> None:
     for name in task.metrics:
         if name in allowed:
             continue
-        if not any(name in task_type(kind).metrics for kind in kinds()):
+        if not any(name in task_type(kind).metrics for kind in task_type_names()):
             raise unknown(f"metric in `metrics` of the task {task.name!r}:", name, allowed)
         raise UserError(
             f"metric {name!r} does not suit task {task.name!r} ({task.kind}, {len(task.labels)} labels)",
@@ -73,7 +73,7 @@ def check_metrics(task: Task) -> None:
         )
 
 
-def is_kind(name: str) -> bool:
+def is_task_type(name: str) -> bool:
     """True if a task type of this name exists, built in or from an installed package."""
     return _find(name) is not None
 
@@ -83,7 +83,7 @@ def _find(kind: str) -> type[TaskType] | None:
     return TASK_TYPES.get(kind) or load_plugin(ENTRY_POINTS, kind, TaskType)  # type: ignore[type-abstract]
 
 
-def kinds() -> list[str]:
+def task_type_names() -> list[str]:
     """The names of the types that a task may have (its `kind`), including those of installed packages."""
     return [kind for kind, type_class in (TASK_TYPES | installed_types()).items() if type_class.has_head]
 

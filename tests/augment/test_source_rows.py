@@ -22,7 +22,7 @@ from augment.augmenter import Copies
 from augment.corpus_writer import CorpusJob, write_corpus
 from augment.masking import Masking
 from augment.replacement import Replacement
-from augment.source_rows import check_source_rows, plan_source_rows
+from augment.source_rows import plan_source_rows, validate_source_rows
 from mtkd.storage.worker_pools import Workers
 from tasks import file_readers, file_rows, loading, rows
 from tasks.corpus_reader import corpus_rows
@@ -57,7 +57,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks, batches and shards of few rows, and no split that is too small to stay in its files."""
-    monkeypatch.setattr(loading, "BLOCK", 10)
+    monkeypatch.setattr(loading, "DIGEST_BLOCK", 10)
     monkeypatch.setattr(file_rows, "BATCH", 8)
     monkeypatch.setattr(file_readers, "BATCH", 8)
     monkeypatch.setattr(rows, "MAPPED_ROWS", 50)
@@ -261,7 +261,7 @@ def test_a_killed_worker_does_not_change_the_output(
     method, workers = MaskingThatDies(0.3, 5, died=str(tmp_path / "died")), Workers(2, engine)
     planned = plan_source_rows(method, source, [PAIR], None, NONE, workers)["pair"]
     done: list[int] = []
-    rows_of_task = {"pair": check_source_rows(planned, InProcessPool(tmp_path, None), source, done.append)}
+    rows_of_task = {"pair": validate_source_rows(planned, InProcessPool(tmp_path, None), source, done.append)}
     assert sum(done) == 97
     job = CorpusJob(method, {"pair": 3}, str(data), mtkd.__version__, "mask", shard_copies=60)
     if engine == "processes":  # Ray makes the shard again

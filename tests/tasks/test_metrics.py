@@ -11,7 +11,7 @@ from tasks.glue import TASKS
 from tasks.metrics import score
 from tasks.row_predictions import RowPredictions
 from tasks.task import Task
-from tasks.task_types import check_metrics, kinds, task_type
+from tasks.task_types import check_metrics, task_type, task_type_names
 
 EXACT = 1e-9
 
@@ -22,7 +22,7 @@ def task_of(kind: str, *metrics: str, n_classes: int = 2) -> Task:
 
 
 def value(metric: str, predictions, labels, groups=None, scores=None) -> float:
-    task = task_of(next(kind for kind in kinds() if metric in task_type(kind).metrics), metric)
+    task = task_of(next(kind for kind in task_type_names() if metric in task_type(kind).metrics), metric)
     found = score(
         task,
         np.array(predictions),
@@ -190,7 +190,7 @@ def test_the_best_constant_answer_is_not_always_the_majority_class(positives: in
 
 
 def test_metrics_must_exist_and_suit_the_task():
-    for kind in kinds():
+    for kind in task_type_names():
         for name in task_type(kind).metrics:
             check_metrics(task_of(kind, name))
     with pytest.raises(

@@ -49,16 +49,16 @@ def test_all_takes_every_row_once_and_shuffles_the_batches() -> None:
 
 
 @pytest.mark.parametrize("mixing", MIXINGS)
-def test_buckets_change_no_row_of_any_epoch(mixing: Mixing) -> None:
-    bucketed, plain = (
+def test_grouping_by_length_changes_no_row_of_any_epoch(mixing: Mixing) -> None:
+    grouped, plain = (
         TaskSampler(make_lengths(), 16, mixing=mixing, epochs=4, group_by_length=group_by_length)
         for group_by_length in (True, False)
     )
     for number in range(4):
-        left, right = bucketed.epoch(number), plain.epoch(number)
+        left, right = grouped.epoch(number), plain.epoch(number)
         assert seen(left) == seen(right)
         assert [draw.task for draw in left] == [draw.task for draw in right]
-        assert len(left) == len(bucketed)
+        assert len(left) == len(grouped)
 
 
 @pytest.mark.parametrize("mixing", MIXINGS)
@@ -99,7 +99,7 @@ def test_annealed_moves_from_proportional_almost_to_uniform() -> None:
     assert once.probabilities(0)["big"] == pytest.approx(1000 / 1163)
 
 
-def test_buckets_save_padding() -> None:
+def test_grouping_by_length_saves_padding() -> None:
     lengths = make_lengths({"a": 5000, "b": 700})
 
     def waste(group_by_length: bool) -> float:

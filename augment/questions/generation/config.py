@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from augment.augmenter import Augmenter
-from augment.corpus_directory import ANSWERS
+from augment.corpus_directory import ENDPOINT_ANSWERS
 from augment.corpus_writer import CorpusJob, unfinished_rows
 from augment.questions.endpoint.estimate import CostEstimate, Prices
 from augment.questions.generation.paragraphs import (
@@ -170,7 +170,7 @@ def prepare_generation(
         prompt, client = read_options(config)
         close = client.close
         paragraphs, counts = _sampled(*select_paragraphs(stream, config.words), config.limit)
-        log = AnswerLog(out / ANSWERS, ignore=overwrite)
+        log = AnswerLog(out / ENDPOINT_ANSWERS, ignore=overwrite)
         augmenter = endpoint = endpoint_questions(config, prompt, client, paragraphs, counts, log)
     else:
         _refuse(config, _OF_ENDPOINTS, "a T5")

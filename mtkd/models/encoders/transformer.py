@@ -27,10 +27,10 @@ from mtkd.models.encoders.pretrained_config import (
     with_sizes,
 )
 from mtkd.models.encoders.transformer_init import (
+    layers_to_copy,
     require_teacher_vocabulary,
     source_name,
     student_transformer,
-    taken_layers,
 )
 from mtkd.models.encoders.transformer_settings import TransformerStudentSettings
 from mtkd.models.init import InitContext, InitSpec, copy_layers, refuse_teacher_embeddings
@@ -121,13 +121,13 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             source = cls.pretrained(source_name(transformer, context.init_spec.encoder), pooling)
         models = student.body, student.n_layers, source.body, source.n_layers
         if not transformer.prune:
-            copy_layers(*models, taken_layers(transformer, student.n_layers, source.n_layers))
+            copy_layers(*models, layers_to_copy(transformer, student.n_layers, source.n_layers))
             return student
         assert context.importance is not None and config.head_size, "measured before the student is built"
         if transformer.init_layers == "importance":
             layers = context.importance.best_layers(student.n_layers)
         else:
-            layers = taken_layers(transformer, student.n_layers, source.n_layers)
+            layers = layers_to_copy(transformer, student.n_layers, source.n_layers)
         prune_into(*models, layers, context.importance, config.head_size)
         return student
 

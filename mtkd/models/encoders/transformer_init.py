@@ -93,7 +93,7 @@ def require_teacher_vocabulary(settings: TransformerSettings, context: InitConte
         )
 
 
-def taken_layers(settings: TransformerSettings, layers: int, available: int) -> list[int]:
+def layers_to_copy(settings: TransformerSettings, layers: int, available: int) -> list[int]:
     """The numbers, from 1, of the layers that a student copies from the encoder that it starts from.
 
     Args:
@@ -123,7 +123,7 @@ def student_transformer(settings: TransformerSettings, init_spec: InitSpec) -> T
             f"student.transformer.prune={str(settings.prune).lower()} cannot be combined with "
             f"init={settings.init!r} and init_layers={settings.init_layers!r}",
             expected="prune=true together with init=teacher; init_layers=importance only with prune=true",
-            hint="use `student.transformer.init=teacher`",
+            hint="use `student.transformer.init=teacher` with `prune=true`, or other `init_layers`",
         )
     source = init_spec.teacher
     if settings.init not in ("teacher", "random") or source is None:

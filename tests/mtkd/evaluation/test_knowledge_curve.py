@@ -62,7 +62,7 @@ def test_points_of_runs(runs: Path) -> None:
         "d": (1, 24, 1.0),
         "e": (0, 4, 0.5),
     }
-    assert {name: p.units_kept for name, p in found.items()} == {"a": 2, "b": 2, "c": 72, "d": 24, "e": 0}
+    assert {name: p.ahsk for name, p in found.items()} == {"a": 2, "b": 2, "c": 72, "d": 24, "e": 0}
     assert found["d"].share == pytest.approx(1 / 3) and found["c"].whole == (True, True, True)
     assert {p.model for p in found.values()} == {"hsk-tinybert-4, 2 layers"}
     with pytest.raises(UserError, match=r"no finished run with hidden-state knowledge in .*deep"):
@@ -71,7 +71,7 @@ def test_points_of_runs(runs: Path) -> None:
 
 def test_a_curve_holds_mean_best_and_count_by_rising_amount(runs: Path) -> None:
     points = [point for point in read_points([runs]) if point.depth]
-    assert curve(points, "units_kept") == [
+    assert curve(points, "ahsk") == [
         (2.0, pytest.approx(0.65), 0.70, 2),
         (24.0, pytest.approx(0.80), 0.80, 1),
         (72.0, pytest.approx(0.75), 0.75, 1),
@@ -109,4 +109,4 @@ def test_the_command_prints_the_table_and_writes_the_plots(
     assert row[-5:] == ["2", "2.78%", "2", "65.0", "70.0"]
     assert {file.name for file in (tmp_path / "plots").iterdir()} == {"joint.png", "depth.png"}
     points = json.loads(mtkd("report", "knowledge", runs, "--out", tmp_path / "plots", "--json").out)
-    assert [entry["units_kept"] for entry in points] == [2, 2, 24, 72, 0]
+    assert [entry["ahsk"] for entry in points] == [2, 2, 24, 72, 0]

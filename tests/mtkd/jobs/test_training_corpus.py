@@ -24,7 +24,7 @@ TABLE = [{"a": f"text {n} of many", "label": n % 2} for n in range(40)]
 def test_corpora_of_both_formats_are_recognised_by_their_rows(
     unlabelled: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "BLOCK", 12)
+    monkeypatch.setattr(loading, "DIGEST_BLOCK", 12)
     options = {"copies": 2, "unlabelled": unlabelled}
     data, source = {"one": {"train": TABLE}}, open_data({"one": {"train": TABLE}})
     with monkeypatch.context() as patch:  # as before blocks had digests of their own

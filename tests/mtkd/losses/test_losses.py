@@ -91,12 +91,12 @@ def token_loop(of_token: Callable[[Tensor, Tensor], float]) -> Callable[..., flo
     return loop
 
 
-def relation_loop(splits: int, cross: bool = False) -> Callable[..., float]:
-    """The mean over splits and valid queries of KL(teacher || student), in a loop."""
+def relation_loop(relation_heads: int, cross: bool = False) -> Callable[..., float]:
+    """The mean over relation heads and valid queries of KL(teacher || student), in a loop."""
 
     def row(x: Tensor, query: int, valid: list[int], part: int) -> list[float]:
         a, b = x.chunk(2, -1) if cross else (x, x)
-        width = a.shape[-1] // splits
+        width = a.shape[-1] // relation_heads
         columns = slice(part * width, part * width + width)
         return [(a[query, columns] @ b[key, columns]).item() / math.sqrt(width) for key in valid]
 
@@ -105,7 +105,7 @@ def relation_loop(splits: int, cross: bool = False) -> Callable[..., float]:
             naive_kl(row(teacher[b], query, valid, part), row(student[b], query, valid, part))
             for b, valid in enumerate(tokens)
             for query in valid
-            for part in range(splits)
+            for part in range(relation_heads)
         ]
         return sum(values) / len(values)
 

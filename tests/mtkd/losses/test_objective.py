@@ -268,7 +268,7 @@ def test_a_batch_of_one_has_no_relations_and_says_so_once(caplog: pytest.LogCapt
     assert len(caplog.records) == 2 and "a batch of one row" in caplog.text
 
 
-def test_a_term_is_for_the_kinds_it_names() -> None:
+def test_a_term_applies_to_its_task_types() -> None:
     found = objective(
         task=STSB,
         c={"loss": "sample_contrastive", "task_types": ["classify"]},
@@ -294,8 +294,8 @@ def test_weights_and_temperatures_change_over_the_steps() -> None:
 def test_an_lstm_can_learn_relations_between_rows() -> None:
     found = objective(
         LSTM,
-        s={"loss": "sample_similarity", "vector": "pooled"},
-        c={"loss": "sample_contrastive", "vector": "pooled"},
+        s={"loss": "sample_similarity", "row_vector": "pooled"},
+        c={"loss": "sample_contrastive", "row_vector": "pooled"},
     )
     student = ModelOutput(pooled=torch.randn(3, LSTM.pooled, requires_grad=True))
     loss, values = found(RTE, BATCH, student, outputs(TEACHER, BATCH, 2), found.num_items(RTE, BATCH))

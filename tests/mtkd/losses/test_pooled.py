@@ -199,5 +199,5 @@ def test_the_recipe_fits_teachers_of_any_depth(layers: int, expected: list[int])
 
 
 def test_embeddings_can_be_compared_by_their_similarities_too() -> None:
-    built = objective(t={"loss": "token_similarity"}, s={"loss": "sample_similarity", "vector": "pooled"})
+    built = objective(t={"loss": "token_similarity"}, s={"loss": "sample_similarity", "row_vector": "pooled"})
     assert built.student_need == OutputSpec(pooled=True, hidden=frozenset({0}))

@@ -108,14 +108,17 @@ def test_the_tuning_grid_has_both_students_epochs_and_rates() -> None:
     assert found == {(recipe, epochs, lr) for recipe in HSK for epochs in (5, 10) for lr in (2e-5, 5e-5)}
 
 
-@pytest.mark.parametrize(("layers", "width", "splits"), [(12, 768, 48), (24, 1024, 64)])
+@pytest.mark.parametrize(("layers", "width", "relation_heads"), [(12, 768, 48), (24, 1024, 64)])
 def test_minilmv2_has_48_relation_heads_for_base_and_64_for_large_teachers(
-    layers: int, width: int, splits: int
+    layers: int, width: int, relation_heads: int
 ) -> None:
     for recipe, student in (("minilmv2-6x384", spec(6, 384)), ("minilmv2-12x768", spec(12, 768))):
         settings = load_settings(recipe, "distill", {}).terms["relation"]
         models = ModelPair(student, spec(layers, width), (TASKS["rte"],))
-        assert loss_class("relation").from_settings("relation", settings, models)._relation_heads == splits
+        assert (
+            loss_class("relation").from_settings("relation", settings, models)._relation_heads
+            == relation_heads
+        )
 
 
 def test_minilmv2_trains_as_in_section_4_1() -> None:

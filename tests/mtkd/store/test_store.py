@@ -66,7 +66,7 @@ PART = {"terms.hidden.depth": 2, "terms.hidden.tokens": 4, "terms.hidden.width":
 # One loss term for every kind of output that a store can hold.
 EVERY_KIND = {
     "soft": {"loss": "soft_labels"},
-    "rows": {"loss": "sample_similarity", "vector": "pooled"},
+    "rows": {"loss": "sample_similarity", "row_vector": "pooled"},
     "cls": {"loss": "cls_mse", "layers": "uniform", "include_last": True, "projection": "shared"},
     "hidden": {"loss": "hidden_mse", "layers": [[0, 0], [1, 1], [2, 3]]},
     "context": {"loss": "hidden_mse", "vectors": "context", "layers": "last"},
@@ -198,7 +198,7 @@ def test_stored_outputs_match_the_teacher(
     torch.testing.assert_close(stored.scores[2][both], online.scores[2][both], atol=1e-5, rtol=0)
     torch.testing.assert_close(stored.cls[3], online.cls[3], atol=1e-5, rtol=0)
     kept, expected = stored.selected[1], online.selected[1]
-    assert torch.equal(kept.valid, expected.valid) and torch.equal(kept.units, expected.units)
+    assert torch.equal(kept.valid, expected.valid) and torch.equal(kept.activations, expected.activations)
     assert torch.equal(kept.positions[kept.valid], expected.positions[expected.valid])
     torch.testing.assert_close(kept.values, expected.values, atol=1e-5, rtol=0)
 
@@ -240,8 +240,8 @@ def test_the_predicted_size_matches_the_written_size(dtype: Any, tiny_teacher: P
 
 def test_mask_bits_are_packed(store: Path) -> None:
     tensors = load_file(store / read_store_manifest(store).shards[0].file)
-    assert tensors["selected.units"].dtype == torch.uint8
-    assert tensors["selected.units"].shape[-1] == 2, "16 units in two bytes"
+    assert tensors["selected.activations"].dtype == torch.uint8
+    assert tensors["selected.activations"].shape[-1] == 2, "16 units in two bytes"
     assert tensors["selected.values"].shape[-1] == 8, "and the values of a half of them"
 
 
@@ -613,7 +613,7 @@ def test_a_selection_of_everything_is_stored_completely(tiny_teacher: Path, tmp_
     store = built(tmp_path / "store", tiny_teacher, tasks="rte", sets=whole)
     contents = read_store_manifest(store).contents
     assert contents.need.selection == Selection(24, "left", 1.0)
-    assert "selected.units" not in {field.name for field in contents.fields(LogitsLayout(2))}
+    assert "selected.activations" not in {field.name for field in contents.fields(LogitsLayout(2))}
 
 
 def test_a_request_names_files_so_that_any_directory_finds_them(

@@ -14,7 +14,7 @@ from mtkd.losses.hidden_knowledge import selected_mse
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.selection import Selection
-from mtkd.teachers.hidden_selection import keep, narrow, static_units
+from mtkd.teachers.hidden_selection import keep, narrow, static_activations
 from mtkd.teachers.live import OnlineTeacher
 from tasks.batching import Batch, Collator, Tokens
 from tasks.encoding import Encoded
@@ -60,14 +60,16 @@ def naive(
     return positions, kept
 
 
-@pytest.mark.parametrize("by", ["left", "att", "att-no-sep", "att-last-no-sep"])
+@pytest.mark.parametrize("token_selection", ["left", "att", "att-no-sep", "att-last-no-sep"])
 def test_what_is_kept_follows_the_paper(
-    by: str, teacher: MultiTaskModel, batch: Batch, tiny_encoder: Path
+    token_selection: str, teacher: MultiTaskModel, batch: Batch, tiny_encoder: Path
 ) -> None:
     from transformers import BertModel
 
-    ranking = 3 if by == "att-last-no-sep" else 2
-    selection = Selection(5, by, 0.25, "magnitude", () if by == "left" else ((2, ranking),))  # type: ignore[arg-type]
+    ranking = 3 if token_selection == "att-last-no-sep" else 2
+    selection = Selection(
+        5, token_selection, 0.25, "magnitude", () if token_selection == "left" else ((2, ranking),)
+    )  # type: ignore[arg-type]
     need = OutputSpec(selected=frozenset({2}), selection=selection)
     (rte,) = resolve("rte")
     found = OnlineTeacher(teacher, need).outputs(rte, batch).selected[2]
@@ -96,7 +98,7 @@ def test_what_is_kept_follows_the_paper(
         assert found.valid[row].sum() == len(positions)
         assert found.positions[row][: len(positions)].tolist() == positions
         torch.testing.assert_close(found.values[row][: len(positions)], kept, atol=1e-5, rtol=1e-5)
-        assert (found.units[row].sum(-1)[: len(positions)] == 4).all(), "a quarter of 16"
+        assert (found.activations[row].sum(-1)[: len(positions)] == 4).all(), "a quarter of 16"
 
 
 def test_rows_with_fewer_tokens_keep_what_they_have() -> None:
@@ -112,12 +114,12 @@ def test_rows_with_fewer_tokens_keep_what_they_have() -> None:
     assert found.values[1, 1].abs().sum() == 0
 
 
-def test_uniform_and_random_units_are_the_same_of_every_vector() -> None:
-    uniform = static_units(10, Selection(width=0.3, activation_selection="uniform"))
+def test_uniform_and_random_activations_are_the_same_of_every_vector() -> None:
+    uniform = static_activations(10, Selection(width=0.3, activation_selection="uniform"))
     assert torch.nonzero(uniform).flatten().tolist() == [2, 6, 9], "round(i d / N_W), i = 1 .. 3, from 1"
-    random = static_units(384, Selection(width=0.5, activation_selection="random"))
+    random = static_activations(384, Selection(width=0.5, activation_selection="random"))
     assert random.sum() == 192 and torch.equal(
-        random, static_units(384, Selection(width=0.5, activation_selection="random"))
+        random, static_activations(384, Selection(width=0.5, activation_selection="random"))
     )
 
 

@@ -67,7 +67,7 @@ def _forget() -> None:
 
 def test_a_type_of_another_package_is_like_a_built_in_one(installed: Path) -> None:
     [task] = resolve(str(installed))
-    assert "count" in task_types.kinds()
+    assert "count" in task_types.task_type_names()
     assert task.metrics == ("spearman",)
     rows = load_rows(open_data("pocket"), task, "train")
     assert rows.labels.tolist() == [2.0, 1.0]

@@ -160,7 +160,7 @@ def test_an_encoder_whose_attention_cannot_be_seen_offers_states_only() -> None:
 
 
 @pytest.mark.parametrize(("init_layers", "layers"), [("first", [1, 2]), ("last", [2, 3]), ([1, 3], [1, 3])])
-def test_a_student_takes_layers(init_layers: object, layers: list[int], tiny_encoder: Path) -> None:
+def test_a_student_copies_init_layers(init_layers: object, layers: list[int], tiny_encoder: Path) -> None:
     settings = student_settings(
         {
             "kind": "transformer",
