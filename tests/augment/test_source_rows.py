@@ -27,7 +27,7 @@ from mtkd.storage.worker_pools import Workers
 from tasks import file_readers, file_rows, loading, rows
 from tasks.corpus_reader import corpus_rows
 from tasks.errors import UserError
-from tasks.file_rows import FileRange, FileRows, check_blocks, plan_file_rows
+from tasks.file_rows import FileRange, FileRows, plan_file_rows, validate_and_digest
 from tasks.loading import digest_rows, load_rows
 from tasks.rows import Rows
 from tasks.sources import open_data
@@ -178,7 +178,7 @@ def test_broken_files_are_reported_as_by_one_process(tmp_path: Path, in_process_
         assert messages[0] == messages[1]
 
 
-@pytest.mark.parametrize("check", [FileRows.read, check_blocks])
+@pytest.mark.parametrize("check", [FileRows.read, validate_and_digest])
 def test_a_file_that_changes_is_noticed(data: Path, check: Callable[[FileRows], Any]) -> None:
     planned = plan_file_rows(open_data(str(data)), PAIR, "train")
     assert planned is not None
@@ -290,7 +290,7 @@ def test_a_corpus_of_format_1_is_not_resumed(data: Path, tmp_path: Path) -> None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus_writer, "CORPUS_FORMAT", 1)
         mask(data, out)
-    with pytest.raises(UserError, match="another corpus: it is of format 1"):
+    with pytest.raises(UserError, match="another corpus: it has format 1"):
         mask(data, out)
     mask(data, out, overwrite=True)
     assert json.loads((out / "manifest.json").read_text())["format"] == 2

@@ -243,7 +243,10 @@ def test_a_teacher_without_the_head_is_refused(mtkd: Callable, tiny_teacher: Pat
         (["terms.h.loss=hidden_mse", "terms.h.layer=1"], ["terms.h.layer", "did you mean 'terms.h.layers'"]),
         (
             ["terms.h.loss=hidden_mse"],
-            ["neither layers nor attention heads", "labels, logits_mse, sample_contrastive (with vector ="],
+            [
+                "neither layers nor attention heads",
+                "labels, logits_mse, sample_contrastive (with row_vector =",
+            ],
         ),
         (
             [

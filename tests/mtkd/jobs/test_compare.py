@@ -122,7 +122,7 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     words = words_of(file, out, "--teacher", tiny_teacher)
     first = mtkd(*words, "--columns", "all")
     assert first.code == 1, "a cell failed"
-    assert "failed: broken, rte, seed 0: error: the term 'mha' splits vectors into 5" in first.out
+    assert "failed: broken, rte, seed 0: error: the term 'mha' has 5 relation heads" in first.out
     assert "rte acc" in first.out and "the best `train.metric`" in first.out
     found = json.loads((out / "compare.json").read_text())
     two, broken, constant, *encoder = found["rows"]

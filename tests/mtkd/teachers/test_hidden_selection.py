@@ -154,7 +154,7 @@ def test_a_smaller_part_comes_out_of_a_larger_one() -> None:
     large, small = (Selection(n, "att", w, scored=((1, 1),)) for n, w in ((6, 0.75), (3, 0.25)))
     direct = keep(hidden, tokens, small, ranks)
     taken = narrow(keep(hidden, tokens, large, ranks), large, small)
-    for name in ("valid", "values", "units"):
+    for name in ("valid", "values", "activations"):
         torch.testing.assert_close(getattr(taken, name), getattr(direct, name))
     assert torch.equal(taken.positions[direct.valid], direct.positions[direct.valid])
 
