@@ -200,12 +200,13 @@ def _plot_amount(points: Sequence[Point], path: Path) -> Path:
 
 def _plot_dimension(points: Sequence[Point], along: str, differ: str, label: str, path: Path) -> Path:
     figure, panels = _panels(points)
+    what = differ.replace("_", " ")
     for (model, task), axis in panels.items():
         panel = [p for p in points if (p.model, p.task) == (model, task)]
         for value in dict.fromkeys(getattr(p, differ) for p in panel):
             means = curve([p for p in panel if getattr(p, differ) == value], along)
             axis.plot(
-                [x for x, *_ in means], [100 * y for _, y, *_ in means], "o-", ms=3, label=f"{differ} {value}"
+                [x for x, *_ in means], [100 * y for _, y, *_ in means], "o-", ms=3, label=f"{what} {value}"
             )
         axis.set_xlabel(label)
         axis.set_ylabel("score")
