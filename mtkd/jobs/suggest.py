@@ -135,9 +135,8 @@ def suggest(
             for teacher_seconds, student_seconds in zip(times[teacher], times[name], strict=True)
         ]
         speed = statistics.median(speeds)
-        command = ["mtkd", "distill", recipe, "--teacher", trained_teacher, *row_options]
-        command += [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
-        command += ["--out", f"runs/student-{len(students) + 1}"]
+        sets = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
+        options = [*row_options, *sets, "--out", f"runs/student-{len(students) + 1}"]
         students.append(
             SuggestedStudent(
                 name,
@@ -150,20 +149,19 @@ def suggest(
                 min(speeds),
                 max(speeds),
                 _shortfall(speed, megabytes[name], target_speedup, max_mb) <= 1,
-                shlex.join(command),
+                shlex.join(["mtkd", "distill", recipe, "--teacher", trained_teacher, *options]),
             )
         )
     reached = any(student.within_targets for student in students)
     nearest = min(students, key=lambda s: _shortfall(s.speed, s.megabytes, target_speedup, max_mb))
-    refine = ["mtkd", "refine", "--encoder", teacher, *_rows_of_command(data, task_spec, None)]
-    refine += ["--out", trained_teacher]
+    options = [*_rows_of_command(data, task_spec, None), "--out", trained_teacher]
     return Suggestions(
         teacher,
         settings.batch / statistics.median(times[teacher]),
         megabytes[teacher],
         students,
         None if reached else nearest.name,
-        None if ref.saved else shlex.join(refine),
+        None if ref.saved else shlex.join(["mtkd", "refine", "--encoder", teacher, *options]),
     )
 
 

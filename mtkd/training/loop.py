@@ -68,8 +68,7 @@ class TrainingLoop(ABC, Generic[StepData]):
 
     Args:
         train_module: the module to train, with its loss, not wrapped by accelerate.
-        settings: `max_grad_norm`, `seed`, `metric`, `checkpoint_minutes` and `checkpoint_steps` are read
-            here.
+        settings: read for `max_grad_norm`, `seed`, `metric`, `checkpoint_minutes` and `checkpoint_steps`.
         total: steps of the whole run.
         directory: where log.jsonl, tensorboard/ and checkpoints/ are written.
         callbacks: called in addition to the logs and the progress bar.
