@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from mtkd.storage.worker_pools import THIS_PROCESS, Workers
 from tasks.corpus_reader import SCHEMA
 from tasks.errors import UserError, counted
 from tasks.rows import Rows
@@ -72,8 +73,12 @@ class Augmenter(Protocol):
     def about(self) -> str:
         """A description of the method in a few sentences, for the dataset card."""
 
-    def prepare(self, rows: Mapping[str, Rows]) -> Augmenter:
-        """Return an augmenter that has collected what it needs from all rows (task -> rows)."""
+    def prepare(self, rows: Mapping[str, Rows], workers: Workers = THIS_PROCESS) -> Augmenter:
+        """Return an augmenter that has collected what it needs from all rows (task -> rows).
+
+        Args:
+            workers: what may do a part of this; the result must not depend on it.
+        """
         return self
 
     def part(self, rows: Rows) -> Augmenter:

@@ -30,7 +30,7 @@ import pyarrow as pa
 from augment.augmenter import Augmenter, Copies, copies_table
 from augment.counter_rng import G, below, mix, streams_of, threshold
 from augment.tagged_text import split_words
-from mtkd.storage.worker_pools import other_model, path_for_workers
+from mtkd.storage.worker_pools import THIS_PROCESS, Workers, other_model, path_for_workers
 from tasks.corpus_reader import SCHEMA
 from tasks.errors import UserError
 from tasks.files import digest_bytes
@@ -105,7 +105,7 @@ class Contextual(Augmenter):
             "neighbours": digest_bytes(*parts),
         }
 
-    def prepare(self, rows: Mapping[str, Rows]) -> Contextual:
+    def prepare(self, rows: Mapping[str, Rows], workers: Workers = THIS_PROCESS) -> Contextual:
         """Find the neighbours of all words of several tokens.
 
         Raises:
@@ -178,11 +178,13 @@ class Contextual(Augmenter):
 
     def _candidates(self, lm: MaskedLM, text: _Text) -> list[tuple[str, ...]]:
         """The candidates of each word of a text."""
-        positions = [position for position in text.tokens if position is not None and position < lm.longest]
+        positions = [
+            position for position in text.positions if position is not None and position < lm.longest
+        ]
         filled = dict(zip(positions, lm.fill(text.ids, positions, self.candidates), strict=True))
         return [
             self.neighbours.get(word, ()) if position is None else filled.get(position, ())
-            for word, position in zip(text.words, text.tokens, strict=True)
+            for word, position in zip(text.words, text.positions, strict=True)
         ]
 
 
@@ -199,13 +201,13 @@ class _Text:
     Attributes:
         ids: its token ids.
         parts: what is before the first word, the word, what is between it and the second, ...
-        tokens: for each word its token, None if it has several.
+        positions: for each word the position of its token, None if it has several.
     """
 
     text: str
     ids: np.ndarray
     parts: list[str]
-    tokens: list[int | None]
+    positions: list[int | None]
 
     @property
     def words(self) -> list[str]:
@@ -214,7 +216,7 @@ class _Text:
     @property
     def longer(self) -> list[str]:
         """The words of several tokens."""
-        return [word for word, position in zip(self.words, self.tokens, strict=True) if position is None]
+        return [word for word, position in zip(self.words, self.positions, strict=True) if position is None]
 
 
 def _split(lm: MaskedLM, texts: pa.StringArray) -> Iterator[_Text]:

@@ -21,7 +21,7 @@ from mtkd.storage.distributed import ALONE, ProcessGroup
 from mtkd.storage.output_directory import check_directory, open_directory
 from mtkd.storage.parquet_shards import ParquetFormat, TableChunk
 from mtkd.storage.sharded_output import Make, PlannedShard, ShardedOutput, ignore, total_size
-from mtkd.storage.worker_pools import Workers
+from mtkd.storage.worker_pools import THIS_PROCESS, Workers
 from tasks.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
 from tasks.errors import UserError, unknown
 from tasks.file_rows import FileRows
@@ -122,7 +122,7 @@ def write_corpus(
     rows: Mapping[str, SourceRows],
     out: Path,
     *,
-    workers: Workers = Workers(),  # noqa: B008 (it is frozen)
+    workers: Workers = THIS_PROCESS,
     overwrite: bool = False,
     advance: Advance = ignore,
     ranks: ProcessGroup = ALONE,

@@ -65,8 +65,8 @@ Settings: {settings}.
 | --- | --- | --- | --- |
 {tasks}
 
-**The questions deliberately have no answers.** A student that is distilled on these rows learns from the
-teacher's predictions. Not every question can be answered from its context.
+**Training does not use the answers of generated questions.** A student that is distilled on these rows learns
+from the teacher's predictions. Not every question can be answered from its context.
 
 ## Files
 
@@ -84,8 +84,8 @@ every file.
 | label | float64 | always null |
 | method | string (dictionary) | "{method}" |
 | source | string | the paragraph's title, or the name of its file |
-| answer | string | always null |
-| answer_start | int32 | always null |
+| answer | string | where the answer is known, as for questions by rules; else null |
+| answer_start | int32 | where it begins in the paragraph, in characters; else null |
 | asked_for | string | the answer that the question was generated for; null = none was chosen |
 
 ## Loading

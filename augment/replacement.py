@@ -28,7 +28,8 @@ import pyarrow.compute as pc
 from augment.augmenter import Augmenter, Copies, copies_table
 from augment.counter_rng import G, below, mix, streams_of, threshold
 from augment.tagged_text import TaggedTexts, tag_rows
-from augment.tagging import NoTagger, open_tagger
+from augment.tagging import NoTagger, WorkerTagger, open_tagger
+from mtkd.storage.worker_pools import THIS_PROCESS, Workers
 from tasks.corpus_reader import SCHEMA
 from tasks.errors import UserError
 from tasks.files import digest_bytes
@@ -103,11 +104,12 @@ class Replacement(Augmenter):
             "words": digest_bytes(*(part for task in self.texts for part in (task, self.texts[task].digest))),
         }
 
-    def prepare(self, rows: Mapping[str, Rows]) -> Replacement:
+    def prepare(self, rows: Mapping[str, Rows], workers: Workers = THIS_PROCESS) -> Replacement:
         """Tag the texts of all rows; UserError if the tagger is not installed."""
         tagger = open_tagger(self.tagger) if self.p_pos else NoTagger()
+        sent = WorkerTagger.of(tagger, self.tagger) if workers.in_other_processes else tagger
         with progress("tagging", sum(len(part.texts) * len(part) for part in rows.values())) as advance:
-            texts = {task: tag_rows(part, tagger, advance) for task, part in rows.items()}
+            texts = {task: tag_rows(part, sent, advance, workers) for task, part in rows.items()}
         return replace(self, texts=texts, tagger=tagger.name)
 
     def part(self, rows: Rows) -> Replacement:

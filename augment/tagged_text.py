@@ -13,10 +13,13 @@ import pyarrow as pa
 
 from augment.counter_rng import below
 from augment.tagging import Tagger
+from mtkd.storage.worker_pools import THIS_PROCESS, Workers
 from tasks.files import LongPart, digest_parts
 from tasks.mapped import MappedArray, MappedTexts, mapped, release_pages
 from tasks.row_hashes import hash_rows
 from tasks.rows import STEP, Rows
+
+_BLOCK = 8192  # texts tagged at once
 
 # A clitic ('s, 're), letters and digits with single marks inside, or other marks.
 _WORD = re.compile(r"(\s*)(['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-'’.,&/]\w+)*|[^\w\s]+)", re.IGNORECASE)
@@ -126,33 +129,70 @@ def split_words(text: str) -> list[tuple[str, str]]:
     return _WORD.findall(text)
 
 
-def tag_rows(rows: Rows, tagger: Tagger, advance: Callable[[int], None] = lambda count: None) -> TaggedTexts:
-    """Tag every distinct text of some rows once.
+@dataclass(frozen=True, eq=False)
+class _TaggedBlock:
+    """Some texts split into words.
 
-    Args:
-        advance: called with the number of texts just tagged, counting duplicates.
+    Attributes:
+        pairs: the different (tag, word) pairs, by first occurrence.
+        lengths: (n,) number of words of each text.
+        ids, spaced: (W,) as in `TaggedTexts`, but the ids are indices of `pairs`.
     """
-    texts, occurrences = _distinct(rows.texts)
+
+    pairs: list[tuple[str, str]]
+    lengths: np.ndarray
+    ids: np.ndarray
+    spaced: np.ndarray
+
+
+def _tagged_blocks(texts: pa.Array, tagger: Tagger, workers: Workers) -> Iterator[_TaggedBlock]:
+    """Tag all texts, block by block."""
+    starts = range(0, len(texts), _BLOCK)
+    if workers.should_make(len(starts), loads=False):
+        # `take` copies; a slice would be sent with the whole array
+        copied = (texts.take(pa.array(range(n, min(n + _BLOCK, len(texts))))) for n in starts)
+        with workers.open() as pool:
+            yield from pool.map(_tag_block, ((block, tagger) for block in copied))
+    else:
+        yield from (_tag_block((texts.slice(start, _BLOCK), tagger)) for start in starts)
+
+
+def _tag_block(inputs: tuple[pa.Array, Tagger]) -> _TaggedBlock:
+    texts, tagger = inputs
     pairs: dict[tuple[str, str], int] = {}
-    arrays = MappedArray(np.int64), MappedArray(np.int32), MappedArray(np.bool_)
-    waiting: tuple[list[int], ...] = ([], [], [])
-
-    def spool() -> None:
-        for array, values in zip(arrays, waiting, strict=True):
-            array.add(np.array(values))
-            values.clear()
-        release_pages()
-
-    lengths, ids, spaced = waiting
-    for number, (pieces, tags) in enumerate(_tagged(texts, tagger)):
+    lengths, ids, spaced = list[int](), list[int](), list[bool]()
+    for pieces, tags in _tagged(texts, tagger):
         lengths.append(len(pieces))
         for position, ((space, word), tag) in enumerate(zip(pieces, tags, strict=True)):
             ids.append(pairs.setdefault((tag, word), len(pairs)))
             spaced.append(position > 0 and space != "")
-        advance(int(occurrences[number]))
-        if len(lengths) == STEP:
-            spool()
-    spool()
+    return _TaggedBlock(list(pairs), np.array(lengths), np.array(ids, np.int32), np.array(spaced, np.bool_))
+
+
+def tag_rows(
+    rows: Rows,
+    tagger: Tagger,
+    advance: Callable[[int], None] = lambda count: None,
+    workers: Workers = THIS_PROCESS,
+) -> TaggedTexts:
+    """Tag every distinct text of some rows once.
+
+    Args:
+        tagger: must be picklable if `workers` are other processes.
+        advance: called with the number of texts just tagged, counting duplicates.
+        workers: what tags the texts; the result does not depend on it.
+    """
+    texts, occurrences = _distinct(rows.texts)
+    pairs: dict[tuple[str, str], int] = {}
+    arrays = MappedArray(np.int64), MappedArray(np.int32), MappedArray(np.bool_)
+    done = 0
+    for block in _tagged_blocks(texts, tagger, workers):
+        ids = np.array([pairs.setdefault(pair, len(pairs)) for pair in block.pairs], np.int32)
+        for array, values in zip(arrays, (block.lengths, ids[block.ids], block.spaced), strict=True):
+            array.add(values)
+        release_pages()
+        advance(int(occurrences[done : done + len(block.lengths)].sum()))
+        done += len(block.lengths)
     sizes, numbers, after_space = (array.finish() for array in arrays)
     order = sorted(pairs)
     rank = np.empty(len(order), np.int32)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from mtkd.storage.worker_pools import other_model, path_for_workers
 from tasks.errors import UserError
 
 _NLTK = "averaged_perceptron_tagger_eng"
@@ -104,6 +106,34 @@ class NltkTagger:
         return ([tag for _, tag in self.model.tag(words)] for words in texts)
 
 
+@dataclass(frozen=True)
+class WorkerTagger:
+    """A tagger that can be sent to other processes, each of which opens it once.
+
+    Attributes:
+        name: of the tagger where the command runs.
+        spec: the argument of `open_tagger`.
+    """
+
+    name: str
+    spec: str
+
+    @staticmethod
+    def of(tagger: Tagger, spec: str) -> Tagger:
+        """The tagger that `open_tagger(spec)` has opened, for other processes."""
+        if isinstance(tagger, NoTagger):
+            return tagger
+        kind, _, model = spec.partition(":")
+        return WorkerTagger(tagger.name, f"{kind}:{path_for_workers(model)}" if model else spec)
+
+    def tag(self, texts: Iterable[list[str]]) -> Iterator[list[str]]:
+        """Yield the tags of each text; UserError if the tagger is another one in this process."""
+        tagger = _open_once(self.spec)
+        if tagger.name != self.name:
+            raise other_model(self.spec)
+        return tagger.tag(texts)
+
+
 def open_tagger(spec: str) -> Tagger:
     """Open the tagger named by the setting `tagger`.
 
@@ -124,6 +154,11 @@ def open_tagger(spec: str) -> Tagger:
     if spec != "auto":
         raise UserError(f"`tagger={spec!r}` is not valid", expected="auto, spacy:MODEL, nltk or none")
     return _any_tagger()
+
+
+@cache
+def _open_once(spec: str) -> Tagger:
+    return open_tagger(spec)
 
 
 def _any_tagger() -> Tagger:

@@ -26,7 +26,7 @@ class Follow(mtkd.Callback):
     def __init__(self) -> None:
         self.losses: list[float] = []
 
-    def on_step(self, state, control) -> None:
+    def on_step_end(self, state, control) -> None:
         self.losses.append(state.loss)
 
 
@@ -55,7 +55,7 @@ class Cosine(mtkd.LossTerm):
 
     def forward(self, inputs: mtkd.TermInput) -> torch.Tensor:
         similarity = torch.nn.functional.cosine_similarity(
-            inputs.student.logits, inputs.teacher_outputs.logits
+            inputs.student_outputs.logits, inputs.teacher_outputs.logits
         )
         return (1 - similarity).sum()
 

@@ -20,11 +20,18 @@ __version__ = "0.1.0"
 __all__ = [
     "LOGITS",
     "Callback",
+    "Encoder",
+    "EncoderConfig",
+    "EncoderOutput",
+    "EncoderSpec",
     "LossTerm",
     "Model",
     "MtkdWarning",
+    "OutputSpec",
+    "StudentSettings",
     "Task",
     "TermInput",
+    "TermSettings",
     "TrainSettings",
     "UserError",
     "__version__",
@@ -97,15 +104,26 @@ _MODULES = {
         "list_tasks",
         "show_recipe",
     ),
-    "mtkd.pipelines.init": ("init_pipeline",),
+    "mtkd.pipelines.init_pipeline": ("init_pipeline",),
     "mtkd.pipelines.run": ("run_pipeline",),
     "mtkd.losses.loss_term": (
         "LossTerm",
         "TermInput",
     ),
+    "mtkd.losses.term_settings": ("TermSettings",),
+    "mtkd.models.encoders.encoder": (
+        "Encoder",
+        "EncoderConfig",
+        "StudentSettings",
+    ),
     "mtkd.settings": ("TrainSettings",),
     "mtkd.training.callbacks": ("Callback",),
-    "mtkd.outputs": ("LOGITS",),
+    "mtkd.outputs": (
+        "LOGITS",
+        "EncoderOutput",
+        "EncoderSpec",
+        "OutputSpec",
+    ),
     "tasks.errors": ("MtkdWarning", "UserError"),
     "tasks.task": ("Task",),
 }
@@ -140,8 +158,10 @@ if TYPE_CHECKING:
     from mtkd.api.suggesting import suggest_students
     from mtkd.api.training import distill, finetune, refine
     from mtkd.losses.loss_term import LossTerm, TermInput
-    from mtkd.outputs import LOGITS
-    from mtkd.pipelines.init import init_pipeline
+    from mtkd.losses.term_settings import TermSettings
+    from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings
+    from mtkd.outputs import LOGITS, EncoderOutput, EncoderSpec, OutputSpec
+    from mtkd.pipelines.init_pipeline import init_pipeline
     from mtkd.pipelines.run import run_pipeline
     from mtkd.settings import TrainSettings
     from mtkd.training.callbacks import Callback

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import re
 import threading
 from collections.abc import Iterator
 from multiprocessing import parent_process
 
 import torch
 
-from tasks.errors import UserError
+from tasks.errors import UserError, did_you_mean
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameter numbers of glibc's mallopt
 _KEPT = 1 << 30  # bytes
 _SECONDS = 20.0
-_DEVICES = ("cpu", "cuda", "mps")
+_LONGEST_REASON = 120  # characters of an error of torch; for a missing backend it lists all others
+_NAMES = ("cpu", "cuda", "mps")
+_DEVICE = re.compile(r"(cpu|cuda|mps)(:\d+)?")
 
 
 @contextlib.contextmanager
@@ -74,18 +77,27 @@ def find_device(name: str | None) -> torch.device:
         name: "cpu", "cuda", "cuda:1" (the second GPU) or "mps"; None = the best device available.
 
     Raises:
-        UserError: this machine has no such device.
+        UserError: the name is unknown, or this machine has no such device.
     """
     if name is None:
         return best_device()
+    if not _DEVICE.fullmatch(name):
+        usual = name.lower().replace("gpu", "cuda")
+        near = f" (did you mean {usual!r}?)" if _DEVICE.fullmatch(usual) else did_you_mean(usual, _NAMES)
+        raise UserError(
+            f"unknown device {name!r}{near}",
+            expected="cpu, cuda, cuda:N or mps",
+            hint="omit `device` to use the best one",
+        )
     try:
         device = torch.device(name)
-        if device.type not in _DEVICES:
-            raise RuntimeError("mtkd does not support this type of device")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        if len(reason) > _LONGEST_REASON:
+            reason = "this machine has no such device"
         raise UserError(
-            f"cannot run on the device {name!r}: {str(error).splitlines()[0]}",
+            f"cannot run on the device {name!r}: {reason}",
             expected=", ".join(_available()),
             hint="omit `device` to use the best one",
         ) from error

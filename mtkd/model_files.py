@@ -17,7 +17,7 @@ from tasks.task import Task
 from tasks.task_file import check_task
 
 EXPORT = "export.json"
-FORMAT, EXPORT_FORMAT = 2, 1
+FORMAT, EXPORT_FORMAT = 3, 1
 AGAIN = "export the model again"
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -44,7 +44,7 @@ class ModelInfo(Record):
         max_length: rows are truncated to this many tokens (each text of a row, if the encoder reads the texts
             separately).
         stride: the number of tokens that neighbouring windows of a long context share (`span` tasks).
-        head_hidden: the width of the heads' hidden layer; 0 = a single linear layer.
+        head_hidden_size: the width of the heads' hidden layer; 0 = a single linear layer.
         dropout: the dropout probability in the heads.
         pair_head: "linear", or "san" if classification tasks with two texts have a `SANHead`.
         base: the pretrained encoder that training started from; None = random weights.
@@ -53,7 +53,7 @@ class ModelInfo(Record):
     """
 
     max_length: Size = 128
-    head_hidden: Width = 512
+    head_hidden_size: Width = 512
     dropout: Fraction = 0.1
     base: str | None = None
     scores: dict[str, SavedScores] = field(default_factory=dict)

@@ -190,27 +190,27 @@ class EncoderSpec(Record):
     Attributes:
         family: the name of the encoder family in messages ("bert", "bilstm").
         layers: the number of Transformer layers; 0 for an encoder without any.
-        width: the width of hidden states.
-        attention: the width of queries, keys, values and context vectors, with the heads concatenated.
+        hidden_size: the width of hidden states.
+        attention_size: the width of queries, keys, values and context vectors, with the heads concatenated.
         heads: attention heads per layer.
-        pooled: the width of the vector per row.
+        pooled_size: the width of the vector per row.
         offers: the outputs that can be requested.
         stride: how many tokens each state of layer 1 and above stands for.
-        embedding: the width of layer 0, if it is not `width`.
+        embedding_size: the width of layer 0, if it is not `hidden_size`.
         table: the table `student.<table>` of a recipe, in which a student's sizes are set.
     """
 
     family: str
     layers: Layer
-    width: Width
-    attention: Width
+    hidden_size: Width
+    attention_size: Width
     heads: Width
-    pooled: Width
+    pooled_size: Width
     offers: OutputSpec = OutputSpec()
     stride: Size = 1
-    embedding: Width | None = None
+    embedding_size: Width | None = None
     table: str = "transformer"
 
     def width_of(self, layer: int) -> int:
         """The width of a layer's hidden states."""
-        return self.width if layer or self.embedding is None else self.embedding
+        return self.hidden_size if layer or self.embedding_size is None else self.embedding_size

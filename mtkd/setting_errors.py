@@ -16,7 +16,7 @@ from tasks.errors import UserError, brief, unknown
 
 _UNION_PARTS = ("float", "str", "int", "constrained-int", "constrained-float")
 _USUAL_NAMES = {"learning_rate": "lr", "batch": "batch_size"}  # in other libraries -> here
-_REFERENCE = "mtkd recipes show NAME --all lists all settings"
+_REFERENCE = "`mtkd.show_recipe(NAME)` lists all settings"
 _NOT_SET = ("name", "summary", "source")
 
 
@@ -50,6 +50,11 @@ def _explain(
             fields = loss_settings(values["terms"][path[1]]["loss"]).model_fields
             return unknown("setting", key, [f"{section}.{field}" for field in fields])
         known_names = [name for name in _keys(model, values) if name not in _NOT_SET]
+        if whole_key := _with_known_end(path, first_error.get("input"), known_names):
+            key, nearest = whole_key
+            section = nearest.rpartition(".")[0]
+            siblings = [name for name in known_names if name.rpartition(".")[0] == section]
+            return unknown("setting", key, siblings, hint=reference)
         beside = [name for name in known_names if name.startswith(f"{section}.")] if section else known_names
         near = beside if difflib.get_close_matches(key, beside, n=1, cutoff=0.5) else known_names
         near = [name for name in beside if name.rsplit(".", 1)[-1] == usual] or near
@@ -69,7 +74,27 @@ def _explain(
         expected = (
             _expected(model, values, [name for name in path if not name.isdigit()]) or first_error["msg"]
         )
+        if first_error["type"] == "model_type":  # pydantic names the class
+            example = f", such as {key}.weight" if path[0] == "terms" else ""
+            expected = f"a table of settings{example}"
     return UserError(f"{key} = {brief(first_error.get('input'))} is not valid", expected=expected)
+
+
+def _with_known_end(path: list[str], value: Any, known_names: list[str]) -> tuple[str, str] | None:
+    """The key of a setting in an unknown table, and the most similar known one; None if nothing is similar.
+
+    For `trian.epochs` the error is at `trian`, but what follows tells which table is meant.
+    """
+    end: list[str] = []
+    while isinstance(value, Mapping) and value:
+        name, value = next(iter(value.items()))
+        end.append(str(name))
+    if not end:
+        return None
+    key = ".".join([*path, *end])
+    same_end = [name for name in known_names if name.split(".")[len(path) :] == end]
+    near = difflib.get_close_matches(key, same_end or known_names, n=1, cutoff=0.6)
+    return (key, near[0]) if near else None
 
 
 def _expected(model: type[BaseModel], values: Mapping[str, Any], where: list[str]) -> str | None:

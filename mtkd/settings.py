@@ -67,7 +67,7 @@ class TrainSettings(Strict):
         batch_tokens: instead of `batch_size`, as many rows per optimiser step, over all processes, as fit
             into this many tokens of the trained model, padding included (rows x tokens of the longest row); a
             longer row is a step of its own.
-        micro_batch: rows that go through the model at once on each process; None = all rows of the process.
+        micro_batch_size: rows that go through the model at once on each process; None = all of its rows.
         eval_batch_size: rows that go through the model at once during evaluation.
         optimizer: the optimiser, as in torch.optim; weight decay is decoupled from the gradient in `adamw`,
             and part of it in `adam`.
@@ -76,11 +76,11 @@ class TrainSettings(Strict):
         lr: the peak learning rate.
         weight_decay: the weight decay of all weights except biases and normalisation layers.
         schedule: the learning rate after warm-up: `constant`, or `linear` decay to 0.
-        warmup: the length of the warm-up, in which the learning rate rises from 0: below 1 a fraction of all
-            steps, otherwise a number of steps.
+        warmup: the length of the warm-up, in which the learning rate rises linearly: a fraction of all steps
+            if below 1, otherwise a number of steps.
         max_grad_norm: the maximum gradient norm; None = no clipping.
         precision: "bf16" runs the trained model under autocast; "auto" does so where the device multiplies in
-            bf16.
+            bf16. The scores at the end of a run are computed in fp32.
         mixing: how often each task is drawn: all its rows once per epoch (`all`), in proportion to its number
             of rows n (`proportional`) or to sqrt(n) (`sqrt`), equally often (`uniform`), or in proportion to
             n at first and n**0.2 at the end (`annealed`).
@@ -96,7 +96,8 @@ class TrainSettings(Strict):
         checkpoint_minutes: how many minutes may pass before another checkpoint is written; one is always
             written after each epoch.
         checkpoint_steps: also write a checkpoint every this many steps.
-        steps_per_epoch: the number of steps that count as an epoch; None = one pass over the rows.
+        steps_per_epoch: the number of steps that count as an epoch (not with `mixing=all`); None = one pass
+            over the rows.
         unlabelled_fraction: the fraction of the rows of an epoch that have no labels: each epoch uses every
             labelled row once, and as many rows without labels as make up this fraction; the next epoch
             continues with the following rows. None = all rows once.
@@ -111,7 +112,7 @@ class TrainSettings(Strict):
     steps: int | None = Field(None, gt=0)
     batch_size: int = Field(32, gt=0)
     batch_tokens: Annotated[int | None, Field(gt=0), AfterValidator(_batch_tokens)] = None
-    micro_batch: int | None = Field(None, gt=0)
+    micro_batch_size: int | None = Field(None, gt=0)
     eval_batch_size: int = Field(64, gt=0)
     optimizer: Literal["adam", "adamw", "adadelta"] = "adamw"
     betas: Annotated[tuple[Beta, Beta] | None, AfterValidator(_betas)] = None
@@ -307,7 +308,7 @@ class RefineSettings(Strict):
     layers: Depth | None = None
     max_length: int = Field(128, ge=8)
     stride: int = Field(128, ge=0)
-    head_hidden: int = Field(0, ge=0, le=32_768)
+    head_hidden_size: int = Field(0, ge=0, le=32_768)
     dropout: float = Field(0.1, ge=0, lt=1)
     pairs: Literal["auto", "cross-encoder", "bi-encoder"] = "auto"
     pair_head: Literal["linear", "san"] = "linear"

@@ -29,7 +29,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
 from mtkd.outputs import LOGITS
 from mtkd.settings import TrainSettings
-from mtkd.teachers.live import OnlineTeacher
+from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.optimizers import build_optimizer
 from mtkd.training.train_step import TrainStep
 from tasks.batching import Batch, ModelInputs, Tokens
@@ -80,7 +80,7 @@ def forward_flops(model: MultiTaskModel, rows: int, length: int) -> float:
     named = model.encoder.named_parameters()
     weights = sum(p.numel() for name, p in named if p.ndim == 2 and "embeddings" not in name)
     shape = model.encoder.spec
-    return 2.0 * weights * rows * length + 4.0 * shape.layers * rows * length**2 * shape.width
+    return 2.0 * weights * rows * length + 4.0 * shape.layers * rows * length**2 * shape.hidden_size
 
 
 def training_step(model: MultiTaskModel, batch: Batch, bf16: bool, compiled: bool) -> Callable[[], object]:

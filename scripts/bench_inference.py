@@ -89,7 +89,7 @@ def save_models(root: Path, compared: Comparison) -> dict[str, Path]:
     directories = {}
     for number, (name, encoder) in enumerate(compared.encoders(tokeniser.vocab_size).items()):
         directories[name] = root / str(number)
-        info = ModelInfo() if compared.tasks == "mkd" else ModelInfo(head_hidden=0)
+        info = ModelInfo() if compared.tasks == "mkd" else ModelInfo(head_hidden_size=0)
         MultiTaskModel(encoder, resolve(compared.tasks), tokeniser, info).save(directories[name])
     return directories
 

@@ -36,7 +36,7 @@ def main() -> None:
     args = parser.parse_args()
     task = TASKS["squad"]
     rows = load_rows(open_data(args.data), task, "validation", args.rows)
-    info = ModelInfo(args.length, head_hidden=0)
+    info = ModelInfo(args.length, head_hidden_size=0)
     model = MultiTaskModel(
         TransformerEncoder.pretrained("minilm"), [task], Tokeniser.load(locate("minilm")), info
     )

@@ -43,7 +43,7 @@ from mtkd.recipes import load_settings
 from mtkd.store.shard_writer import length_sorted_batches, write_missing_shards
 from mtkd.store.store_manifest import read_store_manifest
 from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
-from mtkd.teachers.live import OnlineTeacher
+from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
 from mtkd.training.processes import make_accelerator

@@ -45,7 +45,7 @@ import torch
 from textbrewer_runs import JOBS, Job, Rows, TextBrewerSide, att_mse_loss, make_trainer, padded, train
 from torch import Tensor
 
-from mtkd.teachers.live import OnlineTeacher
+from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.trainer import Trainer
 from tasks.encoding import Encoded
 from tasks.plain_text import TEXT, TextFiles

@@ -97,8 +97,8 @@ def one_epoch(trainer: Trainer) -> None:
         for batches in steps:
             trainer.step(batches)
             trainer.position.step += 1
-            trainer.notify("on_step")
-    trainer.notify("on_end")
+            trainer.notify("on_step_end")
+    trainer.notify("on_train_end")
 
 
 def bare_loop(trainer: Trainer, draws: list[DrawnRows]) -> Callable[[], None]:

@@ -11,7 +11,7 @@ paraphrase="mrpc,stsb,$own/quora.toml"
 nli="rte,$own/qnli_squad.toml,$own/snli.toml"
 rows="--data $data --limit 1000 --eval-limit 300 --quiet"
 # A quarter of the paper's width, and the teacher's embeddings, to suit 1,000 rows per task and two CPU cores.
-small="--batch 64 --set student.embeddings=teacher --set student.max_length=64 --set student.head_hidden=128
+small="--batch 64 --set student.bilstm.embeddings=teacher --set student.max_length=64 --set student.head_hidden_size=128
   --set student.bilstm.hidden_size=64 --set student.bilstm.projection_size=128 --set student.bilstm.output_size=256
   --set train.lr=2e-3 --set train.schedule=linear --set train.precision=bf16 --set teacher.precision=bf16"
 
@@ -50,8 +50,8 @@ student plain-0 $with_copies --tasks "$all" --set student.kind=bilstm
 student noaug-0 --teacher "$out/teacher" --tasks "$all" --epochs 24
 student nli-0 $with_copies --tasks "$nli"
 student paraphrase-0 $with_copies --tasks "$paraphrase"
-student word-0 $with_copies --tasks "$all" --set student.vocabulary=word --set student.embeddings=random
-student random-0 $with_copies --tasks "$all" --set student.embeddings=random
+student word-0 $with_copies --tasks "$all" --set student.vocabulary=word --set student.bilstm.embeddings=random
+student random-0 $with_copies --tasks "$all" --set student.bilstm.embeddings=random
 for seed in $seeds; do ladder "$seed"; done
 student labels-all-0 --set supervision=labels --teacher "$out/teacher" --tasks "$all" --epochs 24
 for seed in $seeds; do tune "$seed"; done

@@ -22,7 +22,7 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
 from mtkd.recipes import load_settings
-from mtkd.teachers.live import OnlineTeacher
+from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.batches import DrawnRows
 from mtkd.training.prefetch import prefetched
 from mtkd.training.processes import make_accelerator
@@ -78,7 +78,7 @@ def make_trainer(job: Job, files: TextFiles, batch: int, directory: Path) -> Tra
     """Build mtkd's trainer as `mtkd distill RECIPE --text` does, but with a random teacher."""
     changes = {
         "batch_size": batch,
-        "micro_batch": None,
+        "micro_batch_size": None,
         "steps": 100_000,
         "lr": LR,
         "max_grad_norm": MAX_GRAD_NORM,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.errors import shorten
+from tasks.errors import brief, counted, shorten
+from tasks.glue import TASKS
 from tasks.hub_loading import embedded_encoder
+from tasks.raw_table import RawTable
 from tasks.split_statistics import SplitStatistics
 from tasks.task import Task
+from tasks.task_types.labels import ParsedLabels, alike
 from tasks.validation import Problem
 
 if TYPE_CHECKING:
@@ -26,13 +29,20 @@ UNKNOWN_SHARE = 0.05  # share of tokens outside the vocabulary
 _CHARACTERS = 24  # per token; text beyond this is cut off anyway, so it is not tokenized
 
 
+def has_soft_rows(task: Task, split: str) -> bool:
+    """True if the rows of a split have soft labels, so that they need no other labels."""
+    return task.soft_labels is not None and split == task.train
+
+
 def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> list[Problem]:
     """Warnings for a class that has nearly all rows, and for classes with too few rows to learn from.
+
+    There are none for rows with soft labels, each of which tells about all classes.
 
     Args:
         balance: label -> rows.
     """
-    if not task.type.one_class or split in task.test:
+    if not task.type.one_class or split in task.test or has_soft_rows(task, split):
         return []
     rows = {name: balance.get(name, 0) for name in task.labels}
     total = sum(rows.values())
@@ -44,11 +54,73 @@ def imbalance(task: Task, split: str, path: str, balance: Mapping[str, int]) -> 
             f"{share:.1%} of the rows have the label {largest!r}; macro_f1 is more informative than accuracy"
         )
         problems.append(Problem(path, task.label, message, "warning"))
-    rare = [f"{name} ({count})" for name, count in rows.items() if count < FEWEST_ROWS]
+    shown = {name: name if name == name.strip() else repr(name) for name in rows}
+    rare = [f"{shown[name]} ({count})" for name, count in rows.items() if count < FEWEST_ROWS]
     if rare and split == task.train:
         message = f"{len(rare)} of {len(rows)} labels have fewer than {FEWEST_ROWS} rows: {shorten(rare)}"
         problems.append(Problem(path, task.label, message, "warning"))
     return problems
+
+
+def labels_alike(task: Task) -> list[str]:
+    """A warning for labels that differ only in case or surrounding spaces, so that one may be a mistake."""
+    pairs = alike(task.labels)
+    if not pairs:
+        return []
+    shown = shorten(f"{one!r} and {other!r}" for one, other in pairs)
+    return [f"labels that differ only in case or surrounding spaces are different classes: {shown}"]
+
+
+class GroupSizes:
+    """The candidates of each group of a `rank` task, and the right ones among them."""
+
+    def __init__(self, task: Task):
+        self._task = task
+        self._numbers: dict[Any, int] = {}
+        self._sizes = np.zeros((0, 3), np.int64)  # rows, rows with the right candidate, rows without a label
+
+    def add(self, raw: RawTable, labels: ParsedLabels | None) -> None:
+        """Add some rows of the split; those without a group do not count."""
+        if self._task.group is None or labels is None:
+            return
+        coded = raw.table[self._task.group].combine_chunks().dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        numbers = np.array([self._numbers.setdefault(n, len(self._numbers)) for n in names], np.int64)
+        named = coded.is_valid().to_numpy(zero_copy_only=False)
+        group = numbers[coded.indices.drop_null().to_numpy()]
+        values = labels.values[named]
+        sizes = np.zeros((len(self._numbers), 3), np.int64)
+        sizes[: len(self._sizes)] = self._sizes
+        everything = np.ones(len(values), bool)
+        for column, rows in enumerate((everything, values == self._task.positive, np.isnan(values))):
+            sizes[:, column] += np.bincount(group[rows], minlength=len(sizes))
+        self._sizes = sizes
+
+    def problems(self, path: str) -> list[Problem]:
+        """Warnings for groups with one candidate, and for groups without a right one.
+
+        There are none for built-in tasks, whose groups are what they are.
+        """
+        if TASKS.get(self._task.name) == self._task:
+            return []
+        rows, right, unlabelled = self._sizes.T
+        names = list(self._numbers)
+
+        def of(chosen: np.ndarray) -> str:
+            first = brief(names[int(chosen.argmax())])
+            return f"{int(chosen.sum()):,} of {counted(len(names), 'group')} (the first is {first})"
+
+        single, none_right = rows == 1, (right == 0) & (unlabelled == 0)
+        messages = []
+        if single.any():
+            messages.append(f"{of(single)} have one candidate, so that there is nothing to rank")
+        if none_right.any():
+            label = self._task.labels[self._task.positive]
+            messages.append(
+                f"{of(none_right)} have no candidate with the label {label!r}: nothing is learned from "
+                "them, and every ranking of them is wrong"
+            )
+        return [Problem(path, self._task.group, message, "warning") for message in messages]
 
 
 def leakage(statistics: SplitStatistics) -> list[Problem]:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.data_quality import imbalance, leakage, token_problems
+from tasks.data_quality import GroupSizes, has_soft_rows, imbalance, labels_alike, leakage, token_problems
 from tasks.errors import UserError, counted, shorten
 from tasks.overlap import overlap_warnings
 from tasks.raw_table import Level, RawTable
@@ -39,7 +39,8 @@ class SplitReport:
     Attributes:
         path: the file it was read from.
         rows: number of readable rows.
-        balance: rows per label; the remaining rows have invalid labels.
+        balance: rows per label; the remaining rows have invalid labels. Rows that have soft labels alone are
+            counted under "soft labels".
         lengths: one record per text column.
         duplicates: rows with the same texts and label as an earlier row.
         overlap: rows with the same texts as a training row; None for the training split itself.
@@ -122,6 +123,7 @@ def report_on(
     splits: list[SplitReport] = []
     problems: list[Problem] = []
     for task in tasks:
+        problems += [Problem(task.name, None, message, "warning") for message in labels_alike(task)]
         present = source.splits(task)
         if not present:
             problems.append(
@@ -186,7 +188,7 @@ def _missing_splits(task: Task, source: DataSource, present: Sequence[str]) -> l
 
 def _unused(task: Task, raw: RawTable) -> list[Problem]:
     """A warning for each column that the task does not read, except row numbers and titles."""
-    read = {*task.columns, task.label, task.group, "idx", "id", "index", "title"}
+    read = {*task.columns, task.label, task.group, task.soft_labels, "idx", "id", "index", "title"}
     return [
         Problem(raw.path, name, f"the task {task.name!r} does not read this column", "warning")
         for name in raw.table.column_names
@@ -202,7 +204,8 @@ def _report(
     Args:
         train: those of the training split, if it has been read.
     """
-    statistics, with_label, balance = SplitStatistics(task, train), RowHashes(), _Balance(task)
+    statistics, with_label, balance = SplitStatistics(task, train), RowHashes(), _Balance(task, split)
+    groups = GroupSizes(task)
     problems: list[Problem] = []
     unused: list[Problem] = []
     labels_differ = False
@@ -214,11 +217,13 @@ def _report(
             with_label.add(hash_rows([*(raw.table[name] for name in task.columns), texts]))
         new_problems, labels = find_problems(task, split, raw)
         problems += new_problems
+        groups.add(raw, labels)
         if labels is not None:
             balance.add(labels)
     counts, distinct = balance.counts(), statistics.distinct()
     suspicious = [
         *imbalance(task, split, statistics.path, {count.label: count.rows for count in counts}),
+        *groups.problems(statistics.path),
         *leakage(statistics),
         *token_problems(task, statistics, max_length),
     ]
@@ -239,9 +244,10 @@ def _report(
 class _Balance:
     """Rows per label. The intervals of scores without a range are known only after the last row."""
 
-    def __init__(self, task: Task):
+    def __init__(self, task: Task, split: str):
         self._task, self._later = task, "range" in task.type.fields and task.range is None
         self._rows: dict[str, int] = {}
+        self._without_label = "soft labels" if has_soft_rows(task, split) else "unlabelled"
         self._scores, self._problems = [np.zeros(0)], list[RowProblem]()
 
     def add(self, labels: ParsedLabels) -> None:
@@ -257,11 +263,13 @@ class _Balance:
         """The counts of all rows."""
         if self._later and len(self._scores) > 1:
             self._count(ParsedLabels(np.concatenate(self._scores), self._problems))
-        order = sorted(self._rows, key="unlabelled".__eq__)  # the last
+        order = sorted(self._rows, key=self._without_label.__eq__)  # the last
         return tuple(Count(label, self._rows[label]) for label in order)
 
     def _count(self, labels: ParsedLabels) -> None:
         for label, rows in self._task.type.balance(self._task, labels):
+            if label == "unlabelled" and label not in self._task.labels:
+                label = self._without_label
             self._rows[label] = self._rows.get(label, 0) + rows
 
 

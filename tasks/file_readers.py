@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,9 @@ class _Collected:
 
     def table(self) -> RawTable:
         """The table of the rows so far, which are then dropped."""
+        width = len(self.names or [])
+        if any(len(row) < width for row in self._rows):
+            self._rows = [[*row, *[None] * (width - len(row))] for row in self._rows]
         table = make_table(self.path, self.names or [], self._rows, self._lines, self.bad)
         if self.size is not None:
             table = replace(table, rows=self._rows)
@@ -105,8 +108,12 @@ def _tsv_rows(path: Path, bad: list[UnreadableLine]) -> Iterator[tuple[int, list
 
 
 def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterator[RawTable]:
-    """Read one JSON object per line; every line must have the fields of the first."""
+    """Read one JSON object per line; a field that a line lacks is null.
+
+    A table has a column for each field up to its last line, so later tables may have more columns.
+    """
     collected = _Collected(path, size)
+    names: dict[str, None] = {}  # those of `collected`, in order
     for number, line in enumerate(text_lines(path, collected.bad, "\n"), start=1):
         if not line.strip():
             continue
@@ -117,27 +124,25 @@ def _jsonl_batches(path: Path, texts: Sequence[str], size: int | None) -> Iterat
             other = "; for CSV, add `format=csv`" if number == 1 and path == STANDARD else ""
             collected.bad.append(UnreadableLine(number, f"not JSON: {reason}{other}"))
             continue
-        problem = _fields_problem(record, collected.names, texts)
+        problem = _fields_problem(record, names, texts)
         if problem:
             collected.bad.append(UnreadableLine(number, problem))
             continue
-        collected.names = collected.names or list(record)
-        if collected.add([record[name] for name in collected.names], number):
+        if record.keys() - names.keys():
+            names.update(dict.fromkeys(record))
+            collected.names = list(names)
+        if collected.add([record.get(name) for name in names], number):
             yield collected.table()
     yield from collected.rest()
 
 
-def _fields_problem(record: Any, names: list[str] | None, texts: Sequence[str]) -> str | None:
-    """The problem of one JSON line, given the fields of the first line and the text columns; or None."""
+def _fields_problem(record: Any, names: Collection[str], texts: Sequence[str]) -> str | None:
+    """The problem of one JSON line, given the fields of the lines before and the text columns; or None."""
     if not isinstance(record, dict) or not record:
         return "not a JSON object with fields"
-    expected = record.keys() if names is None else names
-    lacking = [name for name in expected if name not in record]
-    extra = [name for name in record if name not in expected]
-    if lacking:
-        return f"the field {lacking[0]!r} is missing"
-    if extra:
-        return f"the field {extra[0]!r} is not in the first row"
+    extra = [name for name in record if name not in names]
+    if names and len(names) + len(extra) > _MOST_FIELDS:
+        return f"the field {extra[0]!r} is one too many: the lines have more than {_MOST_FIELDS:,} fields"
     for name in texts:
         value = record.get(name)
         if value is not None and not is_text(value):
@@ -181,6 +186,7 @@ def _parquet_batches(path: Path, texts: Sequence[str], size: int | None) -> Iter
         raise UserError(f"cannot read {path} as parquet: {error}") from error
 
 
+_MOST_FIELDS = 1000  # of all lines of a JSON file, where fields may be missing
 _Batches = Callable[[Path, Sequence[str], int | None], Iterator[RawTable]]
 READERS: dict[str, _Batches] = {
     ".parquet": _parquet_batches,
@@ -202,7 +208,9 @@ def suffix_of(path: Path) -> str | None:
 
 def _format(path: Path) -> str:
     if (suffix := suffix_of(path)) is None:
-        raise unknown("kind of data file", path.suffix or path.name, READERS)
+        hint = "write one JSON object per line, into a file whose name ends in .jsonl"
+        is_json = path.name.lower().removesuffix(".gz").endswith(".json")
+        raise unknown("kind of data file", path.suffix or path.name, READERS, hint=hint if is_json else None)
     return suffix
 
 

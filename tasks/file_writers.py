@@ -96,7 +96,14 @@ def _delimited(handle: BinaryIO, line: Callable[[RawTable, int, list[str]], str]
             if not header:
                 header.extend(record)
                 lines.append(line(raw, row, header))
-            lines.append(line(raw, row, [_cell(value) for value in record.values()]))
+            if len(record) > len(header):
+                new = next(name for name in record if name not in header)
+                raise UserError(
+                    f"{raw.location(row)}: from about here on, rows have the field {new!r}, which is not "
+                    "in the header that has been written",
+                    hint="write JSON lines, or give the first row all fields",
+                )
+            lines.append(line(raw, row, [_cell(record.get(name)) for name in header]))
         handle.write("".join(lines).encode(errors="replace"))
 
     yield write
@@ -143,6 +150,12 @@ def _parquet(handle: BinaryIO) -> Iterator[Write]:
         table = raw.table.drop_columns([name for name in raw.table.column_names if name in added[0]])
         for name in added[0]:
             table = table.append_column(name, pa.array([more[name] for more in added], _TYPES.get(name)))
+        if writer and (new := next((n for n in table.column_names if n not in writer.schema.names), None)):
+            raise UserError(
+                f"{raw.location(0)}: from about here on, rows have the field {new!r}, which is not in "
+                "the columns that have been written",
+                hint="write JSON lines, or give the first row all fields",
+            )
         if writer is None:
             schema = pa.schema([_known(field) for field in table.schema])
             writer = stack.enter_context(pq.ParquetWriter(handle, schema))

@@ -14,13 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.errors import UserError, shorten, unknown
-from tasks.task_types import task_type
+from tasks.task_types import task_type, task_type_names
 from tasks.task_types.labels import label_texts, missing
 
 KINDS = ("classify", "regress", "multilabel", "span")
 MOST_LABELS = 1000
 _MOST_NUMBERS = 50  # different whole numbers that are taken for classes
-_NO_SCORE = (None, "", "nan")
 _WORD = re.compile(r"[a-z]+")
 _RARE = 0.05  # texts with fewer different values per row are taken for a category
 _SCORES = ("score", "rating", "stars", "similarity")
@@ -97,6 +96,12 @@ def guess_task(
     for name in [*columns, *([label] if label else [])]:
         if name not in table.column_names:
             raise unknown(f"column of {what}:", name, table.column_names)
+    if kind in task_type_names() and kind not in KINDS:
+        raise UserError(
+            f"a task of the type {kind!r} cannot be guessed from its rows",
+            expected=", ".join(KINDS),
+            hint="write its task file by hand: docs/add-a-task.md describes the format",
+        )
     if kind is not None and kind not in KINDS:
         raise unknown("task type", kind, KINDS)
     other_labels: list[str] = []
@@ -126,8 +131,12 @@ def without_label(column: pa.ChunkedArray, kind: str) -> pa.Array:
     if _is_nested(column.type):
         return column.combine_chunks().is_null()
     if kind == "regress":  # -1 may be a score
-        return pa.array([text in _NO_SCORE for text in label_texts(column).to_pylist()])
+        return pa.array([_is_no_score(text) for text in label_texts(column).to_pylist()])
     return pa.array(missing(label_texts(column)))
+
+
+def _is_no_score(text: str | None) -> bool:
+    return text is None or text.strip() in ("", "nan")
 
 
 def _is_nested(kind: pa.DataType) -> bool:
@@ -146,6 +155,12 @@ def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[s
     sizes = {name: len(pc.unique(values)) for name, values in texts.items()}
     most_values = min(MOST_LABELS, table.num_rows // 2)
     fitting = {name: size for name, size in sizes.items() if 2 <= size <= most_values}
+    if most_values < 2:
+        raise UserError(
+            f"{what} has too few rows to guess the label column from: {table.num_rows}",
+            expected="4 rows or more",
+            hint=f"name it with `label=COLUMN`; the columns are {shorten(table.column_names)}",
+        )
     if not fitting:
         raise UserError(
             f"no column of {what} looks like labels",
@@ -255,7 +270,7 @@ def _ordered(labels: Iterable[str]) -> list[str]:
 
 def _range(column: pa.ChunkedArray, label: str, what: str) -> tuple[float, float]:
     """The whole numbers around the scores."""
-    scores = _numbers(text for text in label_texts(column).to_pylist() if text not in _NO_SCORE)
+    scores = _numbers(text for text in label_texts(column).to_pylist() if not _is_no_score(text))
     if not scores or min(scores) == max(scores):
         raise UserError(
             f"the label column {label!r} of {what} does not hold scores", expected="numbers, not all equal"

@@ -130,7 +130,7 @@ def _valid_parts(
 def _invalid(errors: ProblemSummary, what: str, hint: str | None) -> UserError:
     shown = "\n".join(f"  {line}" for _, line in errors.lines()[:_SHOWN])
     if hint is None and NULL_TEXT in shown:
-        hint = "drop the rows without text, or name their columns as the others do"
+        hint = "drop these rows, or fill in the text"
     if _NO_LABEL in shown:
         advice = "drop the rows without a label, or pass them as text without labels (`unlabelled`)"
         hint = f"{advice}; {hint}" if hint else advice

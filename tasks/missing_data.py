@@ -19,6 +19,13 @@ def similar_split(split: str, names: Iterable[str]) -> str | None:
     return next(iter(usual or difflib.get_close_matches(split, present, n=1)), None)
 
 
+def similar_name(name: str, splits: Iterable[str]) -> str | None:
+    """The split among `splits` that a name may stand for, such as "validation" for "dev"."""
+    present = list(splits)
+    usual = _USUAL_NAMES.get(name.lower())
+    return usual if usual in present else next(iter(difflib.get_close_matches(name, present, n=1)), None)
+
+
 def missing_file(task: Task, split: str, folders: Sequence[Path]) -> UserError:
     """The error for a file that a task names but that does not exist.
 

@@ -80,6 +80,11 @@ def _load(entry: EntryPoint, base: type[Base]) -> type[Base]:
             f"{_describe(entry)} is not a subclass of {base.__name__}: {loaded!r}",
             hint="repair, upgrade or uninstall the package",
         )
+    if missing := getattr(loaded, "__abstractmethods__", None):
+        raise UserError(
+            f"{_describe(entry)} lacks the {base.__name__} method {', '.join(sorted(missing))}",
+            hint="repair, upgrade or uninstall the package",
+        )
     return loaded
 
 

@@ -36,7 +36,6 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "Content-MD5", "Digest", "blob_id", "sha
 _TIMES: tuple[str, ...] = ("LastModified", "Last-Modified", "last_modified", "updated", "modified", "created")
 _TIMES += ("mtime", "modify", "modificationTime")  # of SFTP, FTP and WebHDFS
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
-_EXTRAS = {"s3fs": "'mtkd[s3]'", "gcsfs": "'mtkd[gcs]'"}
 _SECRET = r"(?<=//).*@|(?<=\?).*"
 _IN_ADDRESS = r"[^/]*:(?!\d+(/|$))"  # a password: a colon that no port follows
 _MANY_THREADS = (
@@ -149,7 +148,7 @@ class Mirror:
             with remote_errors(f"cannot use {self.url}"):
                 system, root = fsspec.url_to_fs(self.root)
         except ImportError as error:
-            hint = f"pip install {_EXTRAS.get(package, package)}" if scheme in _PACKAGES else str(error)
+            hint = f"pip install {package}" if scheme in _PACKAGES else str(error)
             raise UserError(f"{self.url} needs the package {package}", hint=hint) from error
         return system, str(root).rstrip("/")
 

@@ -27,7 +27,7 @@ class BatchIndices:
 
 
 def check_epochs(mixing: str, steps_per_epoch: int | None) -> None:
-    """Raise UserError if an epoch is one pass and shall also have a number of steps."""
+    """Raise UserError if an epoch is one pass and also has a number of steps."""
     if mixing == "all" and steps_per_epoch is not None:
         raise UserError(
             f"`steps_per_epoch={steps_per_epoch}` cannot be combined with mixing='all'",

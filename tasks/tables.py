@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.errors import UserError, a_type, shorten
+from tasks.errors import UserError, a_type, counted, shorten
 from tasks.missing_data import similar_split
 from tasks.raw_table import RawTable
 from tasks.sources import Batches, DataSource, Read, at_once
@@ -94,7 +94,8 @@ def _of_records(rows: Sequence[Any], columns: list[str]) -> pa.Table:
     tuples = [(row,) if isinstance(row, str) else tuple(row) for row in rows]
     wrong = next((row for row in tuples if len(row) != len(columns)), None)
     if wrong is not None:
-        raise ValueError(f"{len(wrong)} values in {str(wrong)[:60]}, expected {', '.join(columns)}")
+        values = f"{counted(len(wrong), 'value')} in {str(wrong)[:60]}"
+        raise ValueError(f"{values}; expected {len(columns)}: {', '.join(columns)}")
     return pa.table(dict(zip(columns, zip(*tuples, strict=True), strict=True)))
 
 

@@ -36,12 +36,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import UserError, unknown
+from tasks.errors import UserError, brief, unknown
 from tasks.glue import TASKS
+from tasks.missing_data import similar_name
 from tasks.records import read_toml
 from tasks.remote import Mirror
 from tasks.soft_labels import KINDS, has_soft_labels
 from tasks.task import MOST_COPIES, RESERVED, UNLABELLED, Task
+from tasks.task_names import refuse_group_name
 from tasks.task_types import check_metrics, is_task_type, task_type, task_type_names
 from tasks.urls import as_url, url_of
 
@@ -80,6 +82,8 @@ def _parse(path: Path | str, key: str, value: Any) -> Any:
     try:
         return _FIELDS[key][0](value)
     except (TypeError, ValueError, OverflowError) as error:
+        if key == "files" and isinstance(value, dict) and value:
+            raise _files_problem(path, value) from error
         if key == "kind" and isinstance(value, str):
             raise unknown(f"task type in {path}:", value, task_type_names()) from error
         shown = repr(value)[:100]
@@ -94,6 +98,7 @@ def _new_task(path: Path, fields: dict[str, Any]) -> Task:
     for key in ("name", "kind", "columns"):
         if key not in fields:
             raise UserError(f"{path} lacks the key {key!r}", expected=_expected(key))
+    refuse_group_name(path, fields["name"])
     if fields["name"] in TASKS:
         raise UserError(
             f"{path}: name = {fields['name']!r} is a built-in task",
@@ -105,6 +110,7 @@ def _new_task(path: Path, fields: dict[str, Any]) -> Task:
 
 def _extended_task(path: Path, base: Task, fields: dict[str, Any]) -> Task:
     name = fields.get("name", base.name)
+    refuse_group_name(path, name)
     if fields.get("kind", base.kind) != base.kind:
         fields.setdefault("metrics", task_type(fields["kind"]).default_metrics)
     fields = {"head": name if base.head == base.name else base.head} | fields
@@ -157,17 +163,7 @@ def check_task(task: Task, where: str = "mtkd.Task") -> Task:
         UserError: a field is invalid, or fields contradict each other.
     """
     where = f"{where} {task.name!r}"
-    for key in (
-        "name",
-        "head",
-        "kind",
-        "columns",
-        "labels",
-        "range",
-        "group",
-        "soft_labels",
-        "soft_labels_kind",
-    ):
+    for key in _CHECKED:
         value = getattr(task, key)
         if value not in (None, ()):
             _parse(where, key, list(value) if isinstance(value, tuple) else value)
@@ -300,10 +296,31 @@ def _files(value: Any) -> dict[str, Any]:
         if split == UNLABELLED and isinstance(file, list):
             _texts(file)
             continue
-        if split != UNLABELLED and not re.fullmatch(r"train|(validation|test)(_\w+)?", split):
+        if not _is_split(split):
             raise ValueError
         _text(file)
     return dict(value)
+
+
+def _is_split(name: str) -> bool:
+    return name == UNLABELLED or re.fullmatch(r"train|(validation|test)(_\w+)?", name) is not None
+
+
+def _files_problem(path: Path | str, files: dict[str, Any]) -> UserError:
+    """The error for the first entry of `[files]` that is no split, or names no file."""
+    usual = ("train", "validation", "test", UNLABELLED)
+    for split, file in files.items():
+        if not _is_split(split):
+            near = similar_name(split, usual) or ""
+            also = f" (did you mean {near!r}?)" if near else ""
+            return UserError(
+                f"{path}: unknown split {split!r} under [files]{also}",
+                expected="train, validation, test (or validation_x, test_x), unlabelled",
+            )
+        if not isinstance(file, str) or not file:
+            break
+    shown = "a file, or a list of files" if split == UNLABELLED else "the path of a file"
+    return UserError(f"{path}: {split} = {brief(file)} under [files] is not valid", expected=shown)
 
 
 _NAMES = "a list of distinct strings"

@@ -50,6 +50,15 @@ def resolve(spec: TaskSpec, known: Iterable[Task] = ()) -> list[Task]:
     return list(chosen.values())
 
 
+def refuse_group_name(where: Path | str, name: str) -> None:
+    """Raise UserError if a task has the name of a group; `where`: start of the message, such as the file."""
+    if name in GROUPS:
+        raise UserError(
+            f"{where}: name = {name!r} is a built-in group of tasks: {', '.join(GROUPS[name])}",
+            hint="choose another name",
+        )
+
+
 def describe(spec: TaskSpec) -> str:
     """A task specification as text, in the form used on the command line."""
     return ",".join(part.name if isinstance(part, Task) else str(part) for part in _parts(spec))
@@ -65,6 +74,7 @@ def _tasks_of(part: str | Path | Task, own_tasks: Mapping[str, Task]) -> list[Ta
     if isinstance(part, Task):
         from tasks.task_file import check_task
 
+        refuse_group_name("mtkd.Task", part.name)
         return [part if TASKS.get(part.name) == part else check_task(part)]
     if not isinstance(part, str | Path):
         raise UserError(

@@ -28,7 +28,7 @@ TRANSFORMER = [
 COPIED = ["student.max_length=24", "student.transformer.layers=2"]
 BILSTM = [
     "student.max_length=16",
-    "student.head_hidden=8",
+    "student.head_hidden_size=8",
     "student.bilstm.embedding_size=12",
     "student.bilstm.projection_size=12",
     "student.bilstm.hidden_size=8",
@@ -45,7 +45,7 @@ WALDORF = [
     "student.waldorf.embedding_size=8",
     "student.waldorf.output_size=8",
 ]
-STEPS = ["train.steps=4", "train.micro_batch=none", "terms.relation.relation_heads=4"]
+STEPS = ["train.steps=4", "train.micro_batch_size=none", "terms.relation.relation_heads=4"]
 RECIPES: dict[str, list[str]] = {
     "bert-emd-4": TRANSFORMER,
     "bert-pkd-3": COPIED,
@@ -61,7 +61,7 @@ RECIPES: dict[str, list[str]] = {
     "hsk-tinybert-4": TRANSFORMER,
     "layerwise-3": COPIED,
     "mkd-lstm": BILSTM,
-    "mkd-transformer": [*COPIED, "student.head_hidden=8"],
+    "mkd-transformer": [*COPIED, "student.head_hidden_size=8"],
     "mlkd-bert-4": TRANSFORMER,
     "mlkd-bert-6": TRANSFORMER,
     "tinybert-4": TRANSFORMER,
@@ -71,14 +71,19 @@ RECIPES: dict[str, list[str]] = {
 CASES: dict[str, list[str]] = {
     "labels": ["mkd-lstm", *BILSTM, "supervision=labels"],
     "plain bilstm, word vocabulary": ["mkd-lstm", *BILSTM, "student.kind=bilstm", "student.vocabulary=word"],
-    "teacher embeddings": ["mkd-lstm", *BILSTM[:2], *BILSTM[3:], "student.embeddings=teacher"],
+    "teacher embeddings": ["mkd-lstm", *BILSTM[:2], *BILSTM[3:], "student.bilstm.embeddings=teacher"],
     "one stage, heads averaged": [
         "mlkd-bert-4",
         *TRANSFORMER,
         "one_stage=true",
         "terms.mha.regrouping=average",
     ],
-    "two micro-batches, bf16": ["tinybert-4", *TRANSFORMER, "train.micro_batch=3", "train.precision=bf16"],
+    "two micro-batches, bf16": [
+        "tinybert-4",
+        *TRANSFORMER,
+        "train.micro_batch_size=3",
+        "train.precision=bf16",
+    ],
 }
 
 

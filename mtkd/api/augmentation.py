@@ -254,7 +254,7 @@ def _write(
                 continue
             loaded[task.name], added[task.name] = _load(source, task, limit, unlabelled, warn=ranks.first)
             rows[task.name] = loaded[task.name]
-    ready = method.prepare(loaded)
+    ready = method.prepare(loaded, workers)
     job = CorpusJob(ready, copies, source.name, __version__, command, ready.shard_copies, added)
     with progress("copying", total_copies(job, rows), unit="copies") as advance:
         return write_corpus(

@@ -147,7 +147,10 @@ def predict(
         raise
 
     from mtkd.evaluation.prediction import predict_rows
+    from mtkd.models.saved_model import model_directory
 
+    if isinstance(model, str | Path) and (Path(model) / "config.json").is_file():
+        model_directory(Path(model))  # refuses a transformers checkpoint, which `load` accepts
     loaded, threads_before = _loaded(model, device), torch.get_num_threads()
     resolved_task, module = loaded.task(task), loaded.module
     torch.set_num_threads(threads or threads_before)

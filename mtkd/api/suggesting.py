@@ -21,6 +21,7 @@ def suggest_students(
     *,
     target_speedup: float | None = None,
     max_mb: float | None = None,
+    int8: bool = False,
     data: Any = None,
     tasks: TaskSpec | None = None,
     unlabelled: Mapping[str, str | Path | Sequence[Path]] | None = None,
@@ -39,7 +40,8 @@ def suggest_students(
     Args:
         teacher: a run or model directory, or a pretrained encoder.
         target_speedup: how many times as fast as the teacher a student is to be.
-        max_mb: the maximum size of its weights in fp32, in MB (10^6 bytes).
+        max_mb: the maximum size of its weights in MB (10^6 bytes), in fp32 unless `int8`.
+        int8: `max_mb` limits the size of an int8 export, which is about a quarter of the fp32 weights.
         data: the training rows; with them, BiLSTM and static students are also timed with a vocabulary pruned
             to the tokens of these rows (`student.vocabulary=pruned`).
         tasks: by default those of the teacher.
@@ -67,7 +69,14 @@ def suggest_students(
     torch.set_num_threads(threads or threads_before)
     try:
         return suggest(
-            str(teacher), target_speedup, max_mb, settings, data=data, tasks=tasks, unlabelled=request
+            str(teacher),
+            target_speedup,
+            max_mb,
+            settings,
+            data=data,
+            tasks=tasks,
+            unlabelled=request,
+            int8=int8,
         )
     finally:
         torch.set_num_threads(threads_before)

@@ -67,7 +67,7 @@ def refine(
         epochs, steps, batch, lr, seed: shorthands of train.epochs, train.steps, train.batch_size, train.lr
             and train.seed.
         device: "cpu", "cuda", "cuda:1" or "mps"; by default the GPU if there is one.
-        resume: require an unfinished run in `out`.
+        resume: fail unless `out` holds this run, finished or not.
         overwrite: drop what another run left in `out`.
         callbacks: called after steps, evaluations and checkpoints, and at the end (`mtkd.Callback`).
 

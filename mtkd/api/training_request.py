@@ -22,10 +22,11 @@ def prepare(command: str, recipe: str, options: Mapping[str, Any], model: Any = 
     """
     from mtkd.jobs.python_objects import require_objects
     from mtkd.jobs.request import Request
-    from mtkd.training.callbacks import Callback
+    from mtkd.training.callbacks import Callback, require_known_events
     from tasks.sources import open_data
 
     require_objects("callbacks", options["callbacks"], Callback)
+    require_known_events(options["callbacks"])
 
     tasks, data = options["tasks"], options["data"]
     loaded = load_recipe(command, recipe, options)

@@ -2,7 +2,7 @@
 
 The library names its arguments, since a notebook has no options: `out`, `limit=400`, `overwrite=True`, and
 settings by their dotted names: `train.lr=1e-4`. On the command line these are --out, --limit 400, --overwrite
-and --set train.lr=1e-4.
+and --set train.lr=1e-4. Functions that hints name, such as `mtkd.list_recipes()`, become commands.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ import re
 
 # Settings whose names have no dot, so that they look like arguments.
 SETTINGS = frozenset(
-    ("head_hidden", "learning_rates", "max_length", "one_stage", "run_stages", "stride", "supervision")
+    (
+        "head_hidden_size",
+        "learning_rates",
+        "max_length",
+        "one_stage",
+        "pairs",
+        "run_stages",
+        "stride",
+        "supervision",
+    )
 )
 # Arguments that messages name without a value; other words in backticks stay as they are.
 NAMED = frozenset(
@@ -23,12 +32,19 @@ NAMED = frozenset(
     )
     for word in line.split()
 )
+# Functions of the library, and the commands that do the same.
+COMMANDS = {
+    "mtkd.list_recipes()": "mtkd recipes",
+    "mtkd.refine": "mtkd refine",
+    "mtkd.show_recipe(NAME)": "mtkd recipes show NAME --all",
+}
+_CALL = re.compile("|".join(re.escape(f"`{call}`") for call in COMMANDS))
 _ARGUMENT = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
 _SETTING = re.compile(r"`([a-zA-Z_][\w{}-]*(?:\.[\w{}-]+)+)=([^`]*)`")
 
 
 def as_options(text: str) -> str:
-    """The message with arguments and settings in backticks replaced by options."""
+    """The message with arguments and settings in backticks replaced by options, and functions by commands."""
 
     def option(match: re.Match[str]) -> str:
         name, value = match.group(1), match.group(2)
@@ -48,4 +64,5 @@ def as_options(text: str) -> str:
         )
         return f"--set {quoted}"
 
+    text = _CALL.sub(lambda match: COMMANDS[match[0].strip("`")], text)
     return _ARGUMENT.sub(option, _SETTING.sub(setting, text))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import re
 import sys
@@ -15,6 +14,7 @@ import click
 from mtkd import __version__
 from mtkd.cli.flags import as_options
 from mtkd.cli.lazy_group import LazyGroup
+from mtkd.cli.usage_errors import usage_error
 from mtkd.training.interrupts import die_with_parent
 from tasks.errors import MtkdWarning, UserError, plain
 
@@ -79,12 +79,8 @@ def main() -> None:
         _fail(["interrupted", _AGAIN], 130)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
-    except click.NoSuchOption as error:
-        near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1)
-        nearest = f" (did you mean {near[0]!r}?)" if near else ""
-        _fail([f"unknown option {error.option_name!r}{nearest}", *_see_help(error)], 2)
     except click.ClickException as error:
-        _fail([error.format_message(), *_see_help(error)], 2)
+        _fail([*usage_error(error).lines(), *_see_help(error)], 2)
     except KeyboardInterrupt:
         _fail(["interrupted", _AGAIN], 130)
     except BrokenPipeError:

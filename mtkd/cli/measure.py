@@ -24,15 +24,19 @@ if TYPE_CHECKING:
     from mtkd.evaluation.class_report import ClassReport
 
 model_option = click.option(
-    "--model", required=True, type=PATH, metavar="DIR", help="a run or model directory"
+    "--model",
+    required=True,
+    type=PATH,
+    metavar="DIR|NAME",
+    help="a run, a model directory, or a model on the hub",
 )
 models_option = click.option(
     "--model",
     "models",
     required=True,
     multiple=True,
-    metavar="DIR",
-    help="a run or model directory; may be given several times",
+    metavar="DIR|NAME",
+    help="a run, a model directory, or a model on the hub; may be given several times",
 )
 MOST_CLASSES, CONFUSION_CLASSES = 20, 8  # printed at most
 batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), help="rows per forward pass")
@@ -51,8 +55,8 @@ batch_option = click.option("--batch", default=64, type=click.IntRange(min=1), h
 @click.option(
     "--against",
     type=PATH,
-    metavar="DIR",
-    help="another run or model to compare with, row by row",
+    metavar="DIR|NAME",
+    help="another model to compare with, row by row",
 )
 @click.option(
     "--baselines",
@@ -84,7 +88,7 @@ def evaluate(
     Tasks without labelled rows are skipped with a warning; it is an error if none has any.
     """
     from mtkd.cli.train import draw_scores
-    from mtkd.jobs.request import scores_record
+    from mtkd.jobs.validation import scores_record
 
     evaluation = mtkd.evaluate(model, data, tasks, **options)
     skipped = [f"{name} is skipped: {reason}" for name, reason in evaluation.skipped.items()]
@@ -202,7 +206,7 @@ def bench_row(result: Any) -> tuple[str, ...]:
         result.name,
         f"{result.ms:.1f} ({result.fastest:.1f}-{result.slowest:.1f})",
         f"{result.rows_per_second:,.0f}",
-        f"{result.speed:.2f}x",
+        result.speed_text,
         f"{size.total:,}",
         f"{size.without_embeddings:,}",
         f"{result.disk_bytes / 1e6:.1f}",

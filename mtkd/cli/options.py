@@ -125,12 +125,22 @@ quiet_option = click.option(
     callback=lambda ctx, param, value: set_quiet(value),
     help="no progress bar and no summary at the end",
 )
+
+
+def _json_file(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuse a directory before the command does its work."""
+    if value is not None and Path(value).is_dir():
+        raise UserError(f"--json {value} is a directory", expected="a file, which may exist, or -")
+    return value
+
+
 json_option = click.option(
     "--json",
     "json_file",
     is_flag=False,
     flag_value="-",
     metavar="[FILE]",
+    callback=_json_file,
     help="write the result as JSON to FILE, or to standard output",
 )
 report_options = stack(json_option, quiet_option)
@@ -183,7 +193,7 @@ def _options_of_training(lr_help: str) -> Wrapper:
         click.option(
             "--set", "sets", multiple=True, metavar="a.b=v", help="override one setting of the recipe"
         ),
-        click.option("--resume", is_flag=True, help="require an unfinished run in --out, and resume it"),
+        click.option("--resume", is_flag=True, help="fail unless --out holds this run"),
         overwrite_option,
         report_options,
     )

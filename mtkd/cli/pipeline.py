@@ -76,7 +76,7 @@ def init(columns: str | None, json_file: str | None, **options: Any) -> None:
     DATA are CSV, TSV, JSONL or parquet files; names such as dev.csv, test.csv or unlabelled.csv say what they
     hold. Or a data set on the hub, as NAME or NAME:CONFIGURATION.
     """
-    from mtkd.pipelines.init import init_pipeline
+    from mtkd.pipelines.init_pipeline import init_pipeline
 
     result = init_pipeline(columns=columns.split(",") if columns else (), **options)
     task = result.task

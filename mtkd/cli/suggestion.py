@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--teacher", default="minilm", metavar="DIR|NAME", help="a run, or a pretrained encoder")
 @click.option("--target-speedup", type=float, metavar="X", help="X times as fast as the teacher")
-@click.option("--max-mb", type=float, metavar="MB", help="maximum size of the weights in fp32")
+@click.option("--max-mb", type=float, metavar="MB", help="maximum size of the weights")
+@click.option("--int8", is_flag=True, help="--max-mb limits the size of an int8 export, instead of fp32")
 @data_option
 @click.option("--tasks", help="task names, groups of tasks or task files  [default: those of the teacher]")
 @unlabelled_option
@@ -38,7 +39,7 @@ def suggest(json_file: str | None, **options: Any) -> None:
 
     suggested = mtkd.suggest_students(**options)
 
-    targets = {name: options[name] for name in ("target_speedup", "max_mb")}
+    targets = {name: options[name] for name in ("target_speedup", "max_mb", "int8")}
 
     def draw() -> None:
         title = (
@@ -74,8 +75,9 @@ def suggest(json_file: str | None, **options: Any) -> None:
         warn(f"no student reaches the targets; {suggested.nearest} comes nearest")
 
 
-def _missed(student: SuggestedStudent, target_speedup: float | None, max_mb: float | None) -> str:
+def _missed(student: SuggestedStudent, target_speedup: float | None, max_mb: float | None, int8: bool) -> str:
     """The targets that a student misses, in words."""
     slow = target_speedup is not None and student.speed < target_speedup
-    large = max_mb is not None and student.megabytes > max_mb
-    return " and ".join([*(["too slow"] if slow else []), *(["too large in fp32"] if large else [])])
+    large = max_mb is not None and student.megabytes / (4 if int8 else 1) > max_mb
+    too_large = f"too large in {'int8' if int8 else 'fp32'}"
+    return " and ".join([*(["too slow"] if slow else []), *([too_large] if large else [])])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +102,7 @@ def distill(json_file: str | None, **options: Any) -> None:
 
 
 @click.command()
-@click.option("--model", required=True, metavar="DIR", help="the run or model directory to fine-tune")
+@click.option("--model", required=True, metavar="DIR|NAME", help="the run or model to fine-tune")
 @click.option("--task", required=True, help="one task, or a task file")
 @data_option
 @out_option
@@ -138,7 +138,13 @@ def _run(done: str, out: Path, json_file: str | None, job: Callable[[], Model]) 
     record = model.record
     show(record, json_file, lambda: draw_scores(record))
     if _written(out) != written_before and not url_of(out):  # else the job or the upload has said it
-        say(f"{done} in {time.monotonic() - started:.0f} s: {out}")
+        say(f"{_verb(done, record)} in {time.monotonic() - started:.0f} s: {out}")
+
+
+def _verb(done: str, record: Mapping[str, Any]) -> str:
+    """What was done, in the last line; a student that learned from labels alone was not distilled."""
+    from_labels = record["identity"]["settings"].get("supervision") == "labels"
+    return "trained" if done == "distilled" and from_labels else done
 
 
 def _written(out: Path) -> int | None:

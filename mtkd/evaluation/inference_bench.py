@@ -79,9 +79,19 @@ class InferenceResult:
     disk_bytes: int
     peak_bytes: int | None
 
+    @property
+    def speed_text(self) -> str:
+        """The relative speed as it is shown: `1.25x`."""
+        return format_speed(self.speed)
+
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON values."""
         return {**asdict(self), "parameters": self.parameters.to_json()}
+
+
+def format_speed(speed: float) -> str:
+    """A relative speed such as `1.25x`; below 0.1 with two significant digits, never as `0.00x`."""
+    return f"{speed:.2f}x" if speed >= 0.1 else f"{speed:.2g}x"
 
 
 def bench_inference(models: Mapping[str, Path], settings: BenchSettings) -> list[InferenceResult]:

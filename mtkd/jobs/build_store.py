@@ -13,7 +13,7 @@ from mtkd.jobs.plan_store import PreparedStore, StoreRequest, prepare_store
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.output_directory import open_directory
 from mtkd.storage.sharded_output import PlannedShard
-from mtkd.storage.worker_pools import Workers
+from mtkd.storage.worker_pools import THIS_PROCESS, Workers
 from mtkd.store.contents import LogitsLayout
 from mtkd.store.row_index import write_rows
 from mtkd.store.shard_writer import StoreJob, check_scores, write_missing_shards
@@ -40,7 +40,7 @@ def build_store(
     out: Path,
     command: str,
     *,
-    workers: Workers = Workers(),  # noqa: B008 (it is frozen)
+    workers: Workers = THIS_PROCESS,
     overwrite: bool = False,
 ) -> tuple[StoreManifest, PreparedStore, int]:
     """Build a store, or the missing part of an unfinished one.
@@ -62,7 +62,7 @@ def build_store(
 
 def repair_store(
     out: Path,
-    workers: Workers = Workers(),  # noqa: B008 (it is frozen)
+    workers: Workers = THIS_PROCESS,
 ) -> tuple[StoreManifest, list[str]]:
     """Rebuild the damaged files of a store.
 

@@ -65,6 +65,8 @@ def run_grid(grid: Grid, inputs: GridInputs, say: Callable[[str], None], jobs: i
         UserError: an input that a cell needs is missing.
     """
     planned = plan_runs(grid, inputs)
+    for job in dict.fromkeys(job for run in planned for job in run.jobs):
+        job.require_same_command()
     with locked(inputs.out):
         for folder in {job.out.parent for run in planned for job in run.jobs}:
             if folder.is_dir():

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mtkd.evaluation.differences import AVERAGE, Difference
+from mtkd.evaluation.inference_bench import format_speed
 from mtkd.grids import Grid
 
 Columns = Mapping[str, list[float]]
@@ -215,7 +216,7 @@ def _percent(value: float, std: float | None) -> str:
 
 
 def _speed(speed: Mapping[int, float], ms: Mapping[int, float], batch: int) -> str:
-    return f"{speed[batch]:.2f}x ({ms[batch]:.1f} ms)" if batch in speed else "-"
+    return f"{format_speed(speed[batch])} ({ms[batch]:.1f} ms)" if batch in speed else "-"
 
 
 def _gap(gap: Difference | None) -> str:

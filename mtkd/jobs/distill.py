@@ -12,7 +12,7 @@ from mtkd.jobs.class_weights import check_class_weights
 from mtkd.jobs.distill_tasks import TaskDistillation
 from mtkd.jobs.find_teachers import LabelsSpec, TeacherSpec, describe_teachers, parse_labels
 from mtkd.jobs.python_objects import describe_losses, describe_module, require_objects
-from mtkd.jobs.request import Request, check_metric
+from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import trainable_tasks
 from mtkd.jobs.training_job import Warn, ignore_warning
 from mtkd.jobs.unlabelled_rows import (
@@ -20,6 +20,7 @@ from mtkd.jobs.unlabelled_rows import (
     usable_request,
 )
 from mtkd.jobs.validated_run import settings_of_student, validate_run
+from mtkd.jobs.validation import check_metric
 from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import named_losses
 from mtkd.models.multitask import MultiTaskModel
@@ -129,8 +130,8 @@ def _source_names(
     if not (teacher or store or without_teacher):
         raise UserError(
             f"the recipe {settings.name} needs a teacher",
-            hint="pass a run of mtkd refine, or a fine-tuned checkpoint, as `teacher=DIR`, a knowledge store "
-            "as `store=DIR`, or train on labels alone with `supervision=labels`",
+            hint="pass a run of `mtkd.refine`, or a fine-tuned checkpoint, as `teacher=DIR`, a knowledge "
+            "store as `store=DIR`, or train on labels alone with `supervision=labels`",
         )
     if corpus and settings.supervision == "labels":
         raise UserError(

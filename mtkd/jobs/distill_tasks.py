@@ -13,7 +13,6 @@ from torch import nn
 from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.class_weights import weigh_classes
 from mtkd.jobs.prepare import prepare_run
-from mtkd.jobs.request import evaluator
 from mtkd.jobs.staged_job import StagedJob, StageInputs
 from mtkd.jobs.teacher_checks import below_constant, check_teacher
 from mtkd.jobs.training_corpus import check_mask
@@ -25,6 +24,7 @@ from mtkd.jobs.unlabelled_rows import (
     confident_rows,
     stored_logits,
 )
+from mtkd.jobs.validation import evaluator
 from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
@@ -35,8 +35,8 @@ from mtkd.store.store_manifest import StoreManifest
 from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
 from mtkd.teachers.cached_logits import cache_logits
 from mtkd.teachers.group import AveragedLogits, TeacherByTask
-from mtkd.teachers.live import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
 from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.teachers.teacher_sources import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
 from mtkd.time_trial import current_trial
 from mtkd.training.batches import BatchSource, TaskBatches
 from mtkd.training.importance import measure_importance
@@ -71,7 +71,10 @@ class TaskDistillation(StagedJob):
     store_rows: dict[str, np.ndarray] = field(init=False, default_factory=dict)
 
     def inputs(self) -> dict[str, Any]:
-        self.rows = EncodedRows(load_training_data(self.request, self.tasks, self.corpus, self.unlabelled))
+        data = load_training_data(self.request, self.tasks, self.corpus, self.unlabelled)
+        if self.settings.supervision == "labels":
+            data.require_labels("a student with supervision=labels")
+        self.rows = EncodedRows(data)
         data_source = self.request.source()
         if self.unlabelled is None and any(data_source.unlabelled(task) for task in self.tasks):
             self.warnings.append(
@@ -120,7 +123,7 @@ class TaskDistillation(StagedJob):
         last_inputs = self.stages[-1][2]
         if last_inputs.evaluate is None:
             return []
-        return self._evaluator(self.settings.train, student)(student)
+        return self._evaluator(self.settings.train, student, final=True)(student)
 
     def _importance(self, model: MultiTaskModel) -> Importance:
         model.to(self.accelerator.device)
@@ -134,9 +137,9 @@ class TaskDistillation(StagedJob):
             return teacher.store, teacher.manifest
         return None
 
-    def _evaluator(self, train: TrainSettings, model: MultiTaskModel) -> Evaluate:
+    def _evaluator(self, train: TrainSettings, model: MultiTaskModel, *, final: bool = False) -> Evaluate:
         validation = self.rows.validation(model.reader)
-        return evaluator(self.rows.data.tasks, validation, self.accelerator, train)
+        return evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=final)
 
     def _teacher_warnings(self) -> list[str]:
         """A warning for each task on which a teacher does not beat the best constant prediction."""

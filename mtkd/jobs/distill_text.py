@@ -21,7 +21,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.precision import resolve_precision
 from mtkd.settings import DistillSettings, Stage
-from mtkd.teachers.live import OnlineTeacher
+from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.callbacks import Callback
 from mtkd.training.run_directory import RunDirectory
 from mtkd.training.text_batches import TextBatches, held_out_loss

@@ -22,7 +22,7 @@ _PROBLEMS = {
 }
 _HINT = (
     "train the student with `student.transformer.pooling=pooler`, `student.transformer.pairs=cross-encoder` "
-    "and `student.head_hidden=0`, or export it to ONNX, which runs every model"
+    "and `student.head_hidden_size=0`, or export it to ONNX, which runs every model"
 )
 
 
@@ -44,7 +44,7 @@ def as_transformers(model: MultiTaskModel, task: Task) -> tuple[Any, float]:
     config = encoder.config
     pruned = bool(config.head_size or config.embedding_rank)
     spans = task.type.predicts_spans
-    if pruned or model.info.head_hidden or not isinstance(getattr(head, "output", None), nn.Linear):
+    if pruned or model.info.head_hidden_size or not isinstance(getattr(head, "output", None), nn.Linear):
         reason = "is pruned" if pruned else "has a head with a hidden layer"
         raise _refused(f"a model that {reason}", "a linear head on an encoder of transformers' own shape")
     if config.pairs == "bi-encoder" and len(task.columns) == 2:

@@ -12,9 +12,10 @@ import torch
 
 from mtkd.evaluation.scoring import TaskScores, watched, write_predictions
 from mtkd.jobs.class_weights import check_class_weights, weigh_classes
-from mtkd.jobs.request import Request, check_metric, evaluator, refuse_unlabelled_settings, scores_record
+from mtkd.jobs.request import Request, refuse_unlabelled_settings
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
+from mtkd.jobs.validation import check_metric, evaluator, scores_record
 from mtkd.losses.objective import labels_objective
 from mtkd.models.digest import digest_weights
 from mtkd.models.multitask import MultiTaskModel
@@ -86,7 +87,9 @@ class _Finetune(TrainingJob):
     start: Path | MultiTaskModel
 
     def inputs(self) -> dict[str, Any]:
-        self.rows = EncodedRows(load_training_data(self.request, self.tasks))
+        data = load_training_data(self.request, self.tasks)
+        data.require_labels("mtkd finetune")
+        self.rows = EncodedRows(data)
         loaded = isinstance(self.start, MultiTaskModel)
         digest = digest_weights(self.start) if loaded else digest_model(self.start)  # type: ignore[arg-type]
         return {"data": self.rows.data.digests, "model": digest}
@@ -173,7 +176,8 @@ class _Finetune(TrainingJob):
             label=f"fine-tuning at lr {self._name(train)}",
         )
         outcome = trainer.fit()
-        scores = self.evaluate(model)
+        validation = self.rows.validation(model.reader)
+        scores = evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=True)(model)
         result: dict[str, Any] = {
             "value": watched(train.metric, scores)[0],
             "scores": scores_record(scores),

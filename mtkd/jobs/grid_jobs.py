@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,11 +94,30 @@ class Job:
     @property
     def finished(self) -> bool:
         """True if the directory holds a finished run of exactly this command."""
+        return self.finished_command == with_urls(self.command)
+
+    @property
+    def finished_command(self) -> list[str] | None:
+        """The command whose finished run the directory holds; None if it holds none."""
         record = self.out / RUN_FILE
         if not (record.is_file() and self.command_file.is_file()):
-            return False
-        same_command = read_record(self.command_file, list[str]) == with_urls(self.command)
-        return same_command and read_run_record(record).get("status") == "finished"
+            return None
+        finished = read_run_record(record).get("status") == "finished"
+        return read_record(self.command_file, list[str]) if finished else None
+
+    def require_same_command(self) -> None:
+        """Raise UserError if the directory holds the finished run of another command."""
+        before, now = self.finished_command, with_urls(self.command)
+        if before is None or before == now or self.steps_of is not None:
+            return  # the steps of a `steps_of` run are known only once the other run is finished
+        same = [word == other for word, other in zip(before, now, strict=False)]
+        n_same = (*same, False).index(False)
+        changed = [shlex.join(words[max(0, n_same - 1) : n_same + 3]) or "nothing" for words in (before, now)]
+        raise UserError(
+            f"{self.out} holds a run with other options: `... {changed[0]} ...`, not `... {changed[1]} ...`",
+            expected="the options with which this comparison was started",
+            hint="give another `out`, or remove this directory to train the run again",
+        )
 
     @property
     def command_file(self) -> Path:

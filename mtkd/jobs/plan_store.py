@@ -26,8 +26,8 @@ from mtkd.store.row_index import table_bytes
 from mtkd.store.shard_files import plan_shards
 from mtkd.store.shard_writer import StoreJob, entry_counts, length_sorted_batches
 from mtkd.store.sizing import Counted, amount, choose_selection, sizes
-from mtkd.teachers.live import OnlineTeacher
 from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.processes import make_accelerator
 from tasks.batching import Collator
 from tasks.corpus_reader import read_corpus

@@ -13,7 +13,7 @@ from torch import nn
 from mtkd.jobs.validated_run import ValidatedRun
 from mtkd.models.encoders.encoder_registry import build_student
 from mtkd.models.encoders.pretrained_config import locate
-from mtkd.models.init import InitContext, InitSpec
+from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pruning import Importance
 from mtkd.models.saved_model import ModelInfo
@@ -145,7 +145,7 @@ def _build_student(
     tasks = [task for task in validated.tasks if task.type.has_head]
     info = ModelInfo(
         student_settings.max_length,
-        student_settings.head_hidden,
+        student_settings.head_hidden_size,
         student_settings.dropout,
         stride=student_settings.stride,
     )
@@ -173,36 +173,47 @@ def _build_student(
         tokeniser, source, teacher_tokeniser, init_spec, measured_importance, texts, kept_tokens
     )
     student = MultiTaskModel(build_student(student_settings, context), tasks, tokeniser, info)
-    if teacher and (measured_importance or student_settings.init_heads == "teacher"):
-        _copy_heads(student, teacher, optional=student_settings.init_heads != "teacher")
+    heads = student_settings.init_heads
+    if teacher and (measured_importance or heads != "random"):
+        not_copied = _copy_heads(student, teacher, optional=heads != "teacher")
+        if heads == "auto" and not_copied:
+            names = ", ".join(not_copied)
+            say(f"the teacher has no heads that the student could copy for {names}; they start at random")
     return student
 
 
-def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool) -> None:
+def _copy_heads(student: MultiTaskModel, teacher: MultiTaskModel, optional: bool) -> list[str]:
     """Initialise the student's task heads from the teacher's.
 
     Args:
-        optional: leave heads of other sizes as they are, instead of refusing them.
+        optional: leave other heads as they are, instead of refusing them.
+
+    Returns:
+        the names of the heads that were left as they are.
 
     Raises:
-        UserError: the sizes of a head differ.
+        UserError: the teacher lacks a head, or its size differs.
     """
+    not_copied = []
     for name, head in student.heads.items():
         weights = teacher.heads[name].state_dict() if name in teacher.heads else {}
         if all(key in weights and weights[key].shape == w.shape for key, w in head.state_dict().items()):
             head.load_state_dict(weights)
-        elif not optional and name not in teacher.heads:
+        elif optional:
+            not_copied.append(name)
+        elif name not in teacher.heads:
             raise UserError(
                 f"student.init_heads=teacher: the (first) teacher has no head for {name!r} to copy",
                 expected="an mtkd run that was trained on all tasks",
                 hint="use `student.init_heads=random`",
             )
-        elif not optional:
+        else:
             raise UserError(
                 f"student.init_heads=teacher: the teacher's head for {name!r} has another size",
-                expected="the same width, and the same `student.head_hidden` as the teacher's `head_hidden`",
-                hint="use `student.init_heads=random`, or `student.head_hidden=0`",
+                expected="the same width, and the same `head_hidden_size` as the teacher's",
+                hint="use `student.init_heads=random`, or `student.head_hidden_size=0`",
             )
+    return not_copied
 
 
 def _describe_reader(reader: Reader) -> str:

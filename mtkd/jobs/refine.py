@@ -10,11 +10,12 @@ import torch
 
 from mtkd.evaluation.baseline import baseline_warnings
 from mtkd.jobs.class_weights import check_class_weights, weigh_classes
-from mtkd.jobs.request import Request, check_metric, evaluator, refuse_unlabelled_settings
+from mtkd.jobs.request import Request, refuse_unlabelled_settings
 from mtkd.jobs.training_data import EncodedRows, load_training_data, trainable_tasks
 from mtkd.jobs.training_job import Trained, TrainingJob, Warn, ignore_warning
+from mtkd.jobs.validation import check_metric, evaluator
 from mtkd.losses.objective import labels_objective
-from mtkd.models.encoders.pretrained_config import Pairs, compares_sentences, digest_encoder, locate
+from mtkd.models.encoders.pretrained_config import PairEncoding, compares_sentences, digest_encoder, locate
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo
@@ -75,7 +76,9 @@ class _Refine(TrainingJob):
     settings: RefineSettings
 
     def inputs(self) -> dict[str, Any]:
-        self.rows = EncodedRows(load_training_data(self.request, self.tasks))
+        data = load_training_data(self.request, self.tasks)
+        data.require_labels("mtkd refine")
+        self.rows = EncodedRows(data)
         return {"data": self.rows.data.digests, "encoder": digest_encoder(self.sources["encoder"])}
 
     def prepare(self) -> MultiTaskModel:
@@ -85,7 +88,7 @@ class _Refine(TrainingJob):
         encoder = TransformerEncoder.pretrained(name, pooling, settings.layers, self._pairs())
         info = ModelInfo(
             settings.max_length,
-            settings.head_hidden,
+            settings.head_hidden_size,
             settings.dropout,
             base=name,
             stride=settings.stride,
@@ -103,7 +106,7 @@ class _Refine(TrainingJob):
         self.batches = TaskBatches(data.tasks, self.encoded, Collator(reader), train)
         return self.model
 
-    def _pairs(self) -> Pairs:
+    def _pairs(self) -> PairEncoding:
         """How tasks with two texts are read."""
         settings = self.settings
         if settings.pairs == "bi-encoder" and settings.pair_head == "san":
@@ -141,7 +144,8 @@ class _Refine(TrainingJob):
         if probed and not trainer.resumes:
             fit_linear_heads(self.model, self.batches.tasks, probed, train.eval_batch_size, train.seed)
         outcome = trainer.fit()
-        scores = self.evaluate(self.model)
+        validation = self.rows.validation(self.model.reader)
+        scores = evaluator(self.rows.data.tasks, validation, self.accelerator, train, final=True)(self.model)
         weak = baseline_warnings({task.name: task for task in self.tasks}, scores)
         if weak and self.accelerator.is_main_process:
             self.warn("\n".join(weak))

@@ -16,7 +16,7 @@ from mtkd.jobs.validated_run import ValidatedRun
 from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import DistillSettings, Stage
-from mtkd.teachers.live import TeacherSource
+from mtkd.teachers.teacher_sources import TeacherSource
 from mtkd.training.batches import BatchSource
 from mtkd.training.trainer import Evaluate, Trainer
 from tasks.records import read_record, write_record

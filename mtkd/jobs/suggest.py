@@ -102,11 +102,13 @@ def suggest(
     data: Any = None,
     tasks: TaskSpec | None = None,
     unlabelled: UnlabelledRequest | None = None,
+    int8: bool = False,
 ) -> Suggestions:
     """Time students with random weights and the teacher in turn, on random token ids.
 
     Args:
         settings: its `task` is not used.
+        int8: `max_mb` limits the size of an int8 export (a quarter of fp32), not that of the fp32 weights.
         data, tasks, unlabelled: the training rows for students with a pruned vocabulary; None = without them.
 
     Raises:
@@ -126,6 +128,7 @@ def suggest(
     times = _times(models, settings)
     parameters = {name: count_parameters(model).total for name, model in models.items()}
     megabytes = {name: total * 4 / 1e6 for name, total in parameters.items()}
+    sizes = {name: size / 4 if int8 else size for name, size in megabytes.items()}
     row_options = _rows_of_command(data, task_spec, unlabelled)
     trained_teacher = teacher if ref.saved else "runs/teacher"
     students: list[SuggestedStudent] = []
@@ -148,12 +151,12 @@ def suggest(
                 speed,
                 min(speeds),
                 max(speeds),
-                _shortfall(speed, megabytes[name], target_speedup, max_mb) <= 1,
+                _shortfall(speed, sizes[name], target_speedup, max_mb) <= 1,
                 shlex.join(["mtkd", "distill", recipe, "--teacher", trained_teacher, *options]),
             )
         )
     reached = any(student.within_targets for student in students)
-    nearest = min(students, key=lambda s: _shortfall(s.speed, s.megabytes, target_speedup, max_mb))
+    nearest = min(students, key=lambda s: _shortfall(s.speed, sizes[s.name], target_speedup, max_mb))
     options = [*_rows_of_command(data, task_spec, None), "--out", trained_teacher]
     return Suggestions(
         teacher,
@@ -215,16 +218,16 @@ def _shapes(teacher: EncoderSpec, embedding_size: int) -> Iterator[tuple[str, st
     """Each student as its name, its recipe and the settings that differ, in the order of expected scores."""
     for layers in range(min(6, teacher.layers - 1), 0, -1):
         yield f"{layers} of {teacher.layers} layers", "layerwise-3", {"student.transformer.layers": layers}
-    static_settings = {"student.static.width": teacher.width} if teacher.width < 256 else {}
+    static_settings = {"student.static.width": teacher.hidden_size} if teacher.hidden_size < 256 else {}
     yield "static", "static", static_settings
     yield "BiLSTM, 256 units", "mkd-lstm", {}
     for units in (128, 64):
         sizes = {"embedding_size": embedding_size, "projection_size": 2 * units, "hidden_size": units}
         sets = {f"student.bilstm.{name}": size for name, size in (sizes | {"output_size": 4 * units}).items()}
-        yield f"BiLSTM, {units} units", "mkd-lstm", {"student.embeddings": "teacher", **sets}
+        yield f"BiLSTM, {units} units", "mkd-lstm", {"student.bilstm.embeddings": "teacher", **sets}
     for layers, head_size in ((4, 26), (2, 16)):  # TinyBERT's and smaller heads; as many as the teacher has
         width = head_size * teacher.heads
-        if width < teacher.width:
+        if width < teacher.hidden_size:
             sizes = {"layers": layers, "hidden_size": width, "intermediate_size": 4 * width}
             sizes["heads"] = teacher.heads
             sets = {f"student.transformer.{name}": size for name, size in sizes.items()}
@@ -238,7 +241,7 @@ def _build(
     student_settings = load_settings(recipe, "distill", changes).student
     encoder = encoder_class(student_settings.kind)
     config = encoder.config_from_settings(student_settings, teacher.init_spec, tokeniser.vocab_size)
-    return MultiTaskModel(encoder(config), tasks, tokeniser, ModelInfo(8, student_settings.head_hidden))
+    return MultiTaskModel(encoder(config), tasks, tokeniser, ModelInfo(8, student_settings.head_hidden_size))
 
 
 def _pruned(

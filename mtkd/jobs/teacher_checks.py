@@ -10,8 +10,8 @@ from accelerate import Accelerator
 
 from mtkd.evaluation.scoring import score_logits
 from mtkd.jobs.prepare import LoadedTeacher
-from mtkd.jobs.request import scores_record, validation_logits
 from mtkd.jobs.training_data import EncodedRows
+from mtkd.jobs.validation import scores_record, validation_logits
 from mtkd.settings import TrainSettings
 from mtkd.teachers.label_order import check_order
 from mtkd.teachers.transformers_checkpoint import CheckpointRef

@@ -59,6 +59,24 @@ class TrainingData:
         """The tasks by name, in the order of the request."""
         return {part.task.name: part.task for part in self.parts}
 
+    def require_labels(self, job: str) -> None:
+        """Check that every task has training rows with a label.
+
+        Args:
+            job: what needs them, for the message.
+
+        Raises:
+            UserError: all training rows of a task lack a label; they may have soft labels.
+        """
+        for part in self.parts:
+            if not has_label(part.train.labels).any():
+                kind = "only soft labels" if part.task.soft_labels else "no labels"
+                raise UserError(
+                    f"the training rows of {part.task.name!r} have {kind}, but {job} learns from labels",
+                    expected=f"rows with a value in the column {part.task.label!r}",
+                    hint="mtkd distill learns from soft labels, and from a teacher",
+                )
+
     @property
     def validation(self) -> dict[tuple[str, str], Rows]:
         """(task, split) -> validation rows."""

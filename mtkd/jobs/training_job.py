@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 from mtkd.device import keep_memory
 from mtkd.evaluation.scoring import TaskScores, write_predictions
-from mtkd.jobs.request import Request, scores_record
+from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import EncodedRows
+from mtkd.jobs.validation import scores_record
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
 from mtkd.storage.distributed import ProcessGroup
@@ -54,7 +55,7 @@ class TrainingJob(ABC):
         settings: the settings of the job, which include `train`.
         sources: encoder, teacher, corpus and so on, by their names in the run's identity.
         callbacks: called during training.
-        warn: called with each warning before training starts.
+        warn: called with each warning.
         warnings: warnings to show and to record.
     """
 

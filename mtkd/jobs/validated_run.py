@@ -17,7 +17,7 @@ from mtkd.losses.loss_term import LossTerm
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.encoder_registry import encoder_classes, student_config
-from mtkd.models.init import InitSpec
+from mtkd.models.initialisation import InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import EncoderSpec, OutputSpec
 from mtkd.settings import DistillSettings, Stage
@@ -100,7 +100,7 @@ class ValidatedRun:
 def settings_of_student(settings: DistillSettings, student: MultiTaskModel) -> DistillSettings:
     """The settings with the lengths and head sizes of a student that is passed as an object."""
     info = student.info
-    copied_settings = ("max_length", "stride", "head_hidden", "dropout")
+    copied_settings = ("max_length", "stride", "head_hidden_size", "dropout")
     changed = settings.student.model_copy(update={name: getattr(info, name) for name in copied_settings})
     return settings.model_copy(update={"student": changed})
 
@@ -118,14 +118,14 @@ def validate_run(
     """Check that recipe, teacher, student and tasks fit together.
 
     Args:
-        teacher: see `mtkd.jobs.find_teachers.by_task`.
+        teacher: see `mtkd.jobs.find_teachers.teachers_by_task`.
         teacher_labels: see `mtkd.jobs.find_teachers.parse_labels`.
         store: a knowledge store instead of the teacher; `teacher` may then be None.
         student: a model or an encoder passed as an object, instead of one built from the settings.
         losses: loss terms instead of those of the settings.
 
     Returns:
-        The request; its settings name what the student starts from, if they named alternatives.
+        The validated run; its settings name what the student starts from, if they named alternatives.
 
     Raises:
         UserError: incompatible terms or sizes, an unknown teacher, or a store that lacks a needed output.
@@ -148,7 +148,7 @@ def validate_run(
     spec = _student_spec(settings, teacher_ref, student)
     _check_spans(tasks, spec)
     from_labels = settings.supervision == "labels"
-    if from_labels and student is None and settings.student.init_heads == "teacher":
+    if from_labels and student is None and settings.student.init_heads != "random":
         warnings.append(
             "the student learns from labels alone, but starts from the teacher's heads, so it is not a valid "
             "control: this needs student.init_heads=random and student.transformer.init=encoder"
@@ -233,5 +233,5 @@ def _check_spans(tasks: list[Task], student: EncoderSpec) -> None:
             f"the answers of task {spans[0]!r} are spans of the context, but the student ({student.family}) "
             "has no vector for each token",
             expected=f"one of the student kinds {', '.join(fitting)}",
-            hint="use `student.kind=transformer`, or choose another recipe (mtkd recipes)",
+            hint="use `student.kind=transformer`, or choose another recipe (`mtkd.list_recipes()`)",
         )

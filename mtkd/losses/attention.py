@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from mtkd.losses.compatibility import pairs_of, require_same_heads
-from mtkd.losses.layer_maps import Pairs
-from mtkd.losses.layered import LayeredTerm, mask_of
+from mtkd.losses.layer_maps import LayerPairs
+from mtkd.losses.layered import LayeredTerm, mask_of, pair_mask
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, TermSettings
 
 
 @full_precision
-def score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
+def attention_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
     """Mean of (A_S - A_T)² over heads, valid queries and their valid keys (TinyBERT Eq. 7).
 
     A is the attention score before the softmax. Every query has the same weight, however many keys it has.
@@ -26,7 +26,7 @@ def score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
         scores_s, scores_t: (B, H, L, L) scores [example, head, query, key], no gradient to the teacher's.
         mask: (B, L) bool, True = real token.
     """
-    valid = _valid_pairs(mask)
+    valid = pair_mask(mask)
     difference = (scores_s - scores_t.detach()).masked_fill(~valid, 0.0)
     per_query = difference.square().sum(-1) / mask.sum(-1).clamp(min=1)[:, None, None]
     return per_query.sum() / (mask.sum().clamp(min=1) * scores_s.shape[1])
@@ -42,7 +42,7 @@ def attention_kl(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
         scores_s, scores_t: (B, H, L, L) scores before the softmax; no gradient flows to the teacher's.
         mask: (B, L) bool, True = real token.
     """
-    valid = _valid_pairs(mask)
+    valid = pair_mask(mask)
     # The lowest finite number, unlike -inf, gives no NaN in the rows of padded queries (zeroed below).
     student, teacher = (
         scores.masked_fill(~valid, torch.finfo(scores.dtype).min).log_softmax(-1)
@@ -52,39 +52,34 @@ def attention_kl(scores_s: Tensor, scores_t: Tensor, mask: Tensor) -> Tensor:
     return divergences.sum() / (mask.sum().clamp(min=1) * scores_s.shape[1])
 
 
-def _valid_pairs(mask: Tensor) -> Tensor:
-    """(B, 1, L, L) bool, True where query and key are both real tokens."""
-    return (mask.unsqueeze(1) & mask.unsqueeze(2)).unsqueeze(1)
-
-
 class ScoreTerm(LayeredTerm):
     """Base class of terms on attention scores, for models with equally many heads.
 
     Averaged over: real tokens.
     """
 
-    def __init__(self, layers: Pairs, flow: bool = False):
+    def __init__(self, layers: LayerPairs, flow: bool = False):
         super().__init__(layers, ["scores"], flow)
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
-        pairs = pairs_of(name, settings.layers, models)
+        pairs = pairs_of(name, settings.layer_map, models)
         require_same_heads(name, models)
-        return cls(pairs, settings.layers == "emd")
+        return cls(pairs, settings.layer_map == "emd")
 
 
-class ScoreMSE(ScoreTerm):
-    """`score_mse`: the MSE of attention scores, summed over layer pairs."""
+class AttentionScoreMSE(ScoreTerm):
+    """`attention_score_mse`: the MSE of attention scores, summed over layer pairs."""
 
     class Settings(TermSettings):
         """MSE of attention scores before the softmax (TinyBERT); both models need equally many heads."""
 
-        layers: LayerMap = "uniform"
+        layer_map: LayerMap = "uniform"
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
-        return score_mse(
-            inputs.student.scores[layer_s], inputs.teacher_outputs.scores[layer_t], mask_of(inputs)
+        return attention_score_mse(
+            inputs.student_outputs.scores[layer_s], inputs.teacher_outputs.scores[layer_t], mask_of(inputs)
         )
 
 
@@ -94,10 +89,10 @@ class AttentionKL(ScoreTerm):
     class Settings(TermSettings):
         """KL divergence of attention distributions (MiniLM); both models need equally many heads."""
 
-        layers: LayerMap = "auto"
+        layer_map: LayerMap = "auto"
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
         return attention_kl(
-            inputs.student.scores[layer_s], inputs.teacher_outputs.scores[layer_t], mask_of(inputs)
+            inputs.student_outputs.scores[layer_s], inputs.teacher_outputs.scores[layer_t], mask_of(inputs)
         )

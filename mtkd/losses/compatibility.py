@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mtkd.losses.layer_maps import Pairs, layer_pairs
+from mtkd.losses.layer_maps import LayerPairs, layer_pairs
 from mtkd.losses.layered import Projections
 from mtkd.losses.loss_registry import losses_for
 from mtkd.losses.loss_term import ModelPair
 from tasks.errors import UserError
 
 
-def pairs_of(name: str, spec: str | Pairs, models: ModelPair, pooled: bool = False) -> Pairs:
+def pairs_of(name: str, spec: str | LayerPairs, models: ModelPair, pooled: bool = False) -> LayerPairs:
     """Resolve the layer map of a term to (student layer, teacher layer) pairs.
 
     Args:
@@ -33,20 +33,21 @@ def pairs_of(name: str, spec: str | Pairs, models: ModelPair, pooled: bool = Fal
     return pairs
 
 
-def _require_tokens(name: str, models: ModelPair, pairs: Pairs) -> None:
+def _require_tokens(name: str, models: ModelPair, pairs: LayerPairs) -> None:
     """Refuse student layers whose states cover several tokens."""
     if models.student.stride > 1 and any(layer for layer, _ in pairs):
         raise UserError(
             f"the term {name!r} compares layers token by token, but above the embeddings each state of the "
             f"student ({models.student.family}) stands for {models.student.stride} tokens",
             expected=f"for such a student: {losses_for('with_strides')}",
-            hint=f"use `terms.{name}.loss=pooled_hidden_mse` or `terms.{name}.loss=pooled_score_mse`, "
+            hint=f"use `terms.{name}.loss=pooled_hidden_mse` or "
+            f"`terms.{name}.loss=pooled_attention_score_mse`, "
             f"or drop the term with `terms.{name}.weight=0`",
         )
     _require_teacher(name, models, pairs)
 
 
-def _require_windows(name: str, models: ModelPair, pairs: Pairs) -> None:
+def _require_windows(name: str, models: ModelPair, pairs: LayerPairs) -> None:
     """Refuse the student's embedding layer, which has one state per token."""
     if models.student.stride > 1 and any(layer == 0 for layer, _ in pairs):
         raise UserError(
@@ -58,7 +59,7 @@ def _require_windows(name: str, models: ModelPair, pairs: Pairs) -> None:
     _require_teacher(name, models, pairs)
 
 
-def _require_teacher(name: str, models: ModelPair, pairs: Pairs) -> None:
+def _require_teacher(name: str, models: ModelPair, pairs: LayerPairs) -> None:
     if models.teacher.stride > 1 and any(layer for _, layer in pairs):
         raise UserError(
             f"the term {name!r} compares layers, but above the embeddings each state of the teacher "
@@ -73,7 +74,7 @@ def widths_of(models: ModelPair, of: str) -> tuple[int, int]:
     return getattr(models.student, of), getattr(models.teacher, of)
 
 
-def hidden_widths(models: ModelPair, pairs: Pairs) -> tuple[int, int]:
+def hidden_widths(models: ModelPair, pairs: LayerPairs) -> tuple[int, int]:
     """Widths of the hidden states of student and teacher, taken from the first pair.
 
     Embeddings with a width of their own are compared in a term of their own; `pairs_of` refuses a mix.
@@ -89,7 +90,7 @@ def vector_layers(name: str, vector: str, models: ModelPair) -> tuple[int, int]:
     return pairs_of(name, [(models.student.layers, models.teacher.layers)], models)[0]
 
 
-def projections_of(name: str, kind: str, pairs: Pairs, widths: tuple[int, int]) -> Projections:
+def projections_of(name: str, kind: str, pairs: LayerPairs, widths: tuple[int, int]) -> Projections:
     """Build the projections of a term.
 
     Raises:

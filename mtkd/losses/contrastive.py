@@ -12,7 +12,7 @@ from mtkd.losses.compatibility import vector_layers, widths_of
 from mtkd.losses.hidden import normalise
 from mtkd.losses.layered import Projections, RowVector, SampleTerm
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
-from mtkd.losses.term_settings import TermSettings
+from mtkd.losses.term_settings import TermSettings, applies_to
 from tasks.batching import Batch
 from tasks.errors import UserError
 from tasks.task import Task
@@ -96,9 +96,9 @@ class SampleContrastive(SampleTerm):
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         for task in models.tasks:
-            if settings.task_types is None or task.kind in settings.task_types:
+            if applies_to(settings.task_types, task):
                 _require_classes(name, task, settings.bins)
-        widths = widths_of(models, "pooled" if settings.row_vector == "pooled" else "width")
+        widths = widths_of(models, "pooled_size" if settings.row_vector == "pooled" else "hidden_size")
         layers = vector_layers(name, settings.row_vector, models)
         projection = Projections("shared", [layers], *widths)
         s = settings

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mtkd.losses.logits import both_logits, logits_mse
 from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput, full_precision
-from mtkd.losses.term_settings import Points, Temperature, TermSettings, value_at
+from mtkd.losses.term_settings import Points, Temperature, TermSettings, applies_to, value_at
 from mtkd.outputs import LOGITS
 from tasks.errors import UserError
 from tasks.task import Task
@@ -86,7 +86,7 @@ class DecoupledLogits(LossTerm):
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
         for task in models.tasks:
-            if settings.task_types is None or task.kind in settings.task_types:
+            if applies_to(settings.task_types, task):
                 _require_target_class(name, task)
         return super().from_settings(name, settings, models)
 

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 
-def emd(cost: Tensor, student_weights: Tensor | None = None, teacher_weights: Tensor | None = None) -> Tensor:
+def emd_flow(
+    cost: Tensor, student_weights: Tensor | None = None, teacher_weights: Tensor | None = None
+) -> Tensor:
     """Find the cheapest flow F from the student layers to the teacher layers (BERT-EMD, Li et al. 2020).
 
     F >= 0 minimises sum_nm F_nm C_nm, where the rows of F sum to the student weights and the columns to the

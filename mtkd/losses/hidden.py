@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of, widths_of
-from mtkd.losses.layer_maps import Pairs
+from mtkd.losses.layer_maps import LayerPairs
 from mtkd.losses.layered import LayeredTerm, Projections, mask_of
 from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, Projection, TermSettings
@@ -29,7 +29,7 @@ def masked_mse(h_s: Tensor, h_t: Tensor, mask: Tensor) -> Tensor:
 
 
 @full_precision
-def cosine(h_s: Tensor, h_t: Tensor, mask: Tensor) -> Tensor:
+def cosine_distance(h_s: Tensor, h_t: Tensor, mask: Tensor) -> Tensor:
     """Mean of 1 - cos(H_S, H_T) over valid tokens (DistilBERT, Sanh et al. 2019); 0 if no token is valid.
 
     Args:
@@ -78,24 +78,26 @@ class HiddenMSE(LayeredTerm):
         """
 
         vectors: Literal["hidden", "context"] = "hidden"
-        layers: LayerMap = "uniform"
+        layer_map: LayerMap = "uniform"
         projection: Projection = "shared"
 
-    with_strides: ClassVar[bool | dict[str, Any]] = {"layers": [[0, 0]]}
+    with_strides: ClassVar[bool | dict[str, Any]] = {"layer_map": [[0, 0]]}
 
-    def __init__(self, layers: Pairs, vectors: str, projection: Projections, flow: bool = False):
+    def __init__(self, layers: LayerPairs, vectors: str, projection: Projections, flow: bool = False):
         super().__init__(layers, [vectors], flow)
         self._vectors, self.projection = vectors, projection
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
-        s, pairs = settings, pairs_of(name, settings.layers, models)
-        widths = widths_of(models, "attention") if s.vectors == "context" else hidden_widths(models, pairs)
-        return cls(pairs, s.vectors, projections_of(name, s.projection, pairs, widths), s.layers == "emd")
+        s, pairs = settings, pairs_of(name, settings.layer_map, models)
+        widths = (
+            widths_of(models, "attention_size") if s.vectors == "context" else hidden_widths(models, pairs)
+        )
+        return cls(pairs, s.vectors, projections_of(name, s.projection, pairs, widths), s.layer_map == "emd")
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
-        projected = self.projection(getattr(inputs.student, self._vectors)[layer_s], layer_s)
+        projected = self.projection(getattr(inputs.student_outputs, self._vectors)[layer_s], layer_s)
         return masked_mse(projected, getattr(inputs.teacher_outputs, self._vectors)[layer_t], mask_of(inputs))
 
 
@@ -105,25 +107,25 @@ class HiddenCosine(LayeredTerm):
     class Settings(TermSettings):
         """1 - cosine similarity of hidden states, summed over the layer pairs (DistilBERT)."""
 
-        layers: LayerMap = "auto"
+        layer_map: LayerMap = "auto"
         projection: Projection = "none"
 
-    with_strides: ClassVar[bool | dict[str, Any]] = {"layers": [[0, 0]]}
+    with_strides: ClassVar[bool | dict[str, Any]] = {"layer_map": [[0, 0]]}
 
-    def __init__(self, layers: Pairs, projection: Projections, flow: bool = False):
+    def __init__(self, layers: LayerPairs, projection: Projections, flow: bool = False):
         super().__init__(layers, ["hidden"], flow)
         self.projection = projection
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
-        pairs = pairs_of(name, settings.layers, models)
+        pairs = pairs_of(name, settings.layer_map, models)
         projection = projections_of(name, settings.projection, pairs, hidden_widths(models, pairs))
-        return cls(pairs, projection, settings.layers == "emd")
+        return cls(pairs, projection, settings.layer_map == "emd")
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over tokens for one pair of layers."""
-        projected = self.projection(inputs.student.hidden[layer_s], layer_s)
-        return cosine(projected, inputs.teacher_outputs.hidden[layer_t], mask_of(inputs))
+        projected = self.projection(inputs.student_outputs.hidden[layer_s], layer_s)
+        return cosine_distance(projected, inputs.teacher_outputs.hidden[layer_t], mask_of(inputs))
 
 
 class ClsMSE(LossTerm):
@@ -139,14 +141,14 @@ class ClsMSE(LossTerm):
             include_last: whether to include the student's last layer; the paper excludes it.
         """
 
-        layers: LayerMap = "skip"
+        layer_map: LayerMap = "skip"
         include_last: bool = False
         projection: Projection = "none"
 
     without_layers: ClassVar[bool | dict[str, Any]] = False
     with_strides: ClassVar[bool | dict[str, Any]] = False
 
-    def __init__(self, layers: Pairs, projection: Projections):
+    def __init__(self, layers: LayerPairs, projection: Projections):
         super().__init__()
         self.slow_build_pairs, self.projection = layers, projection
         student_layers, teacher_layers = (frozenset(numbers) for numbers in zip(*layers, strict=True))
@@ -154,12 +156,12 @@ class ClsMSE(LossTerm):
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
-        if settings.layers == "emd":
+        if settings.layer_map == "emd":
             raise UserError(
-                f"the term {name!r} (cls_mse) does not support layers=emd",
+                f"the term {name!r} (cls_mse) does not support layer_map=emd",
                 expected="uniform, skip, last, first, top:L, last-only, auto, or pairs such as [[1, 3]]",
             )
-        pairs = pairs_of(name, settings.layers, models)
+        pairs = pairs_of(name, settings.layer_map, models)
         if not settings.include_last:
             pairs = [pair for pair in pairs if pair[0] != models.student.layers]
         if not pairs:
@@ -167,10 +169,12 @@ class ClsMSE(LossTerm):
                 f"the term {name!r} leaves out the student's last layer, but the student has no other",
                 hint=f"use `terms.{name}.include_last=true`, or a deeper student",
             )
-        return cls(pairs, projections_of(name, settings.projection, pairs, widths_of(models, "width")))
+        return cls(pairs, projections_of(name, settings.projection, pairs, widths_of(models, "hidden_size")))
 
     def forward(self, inputs: TermInput) -> Tensor:
-        pairs = self.pairs_on(inputs.on)
-        student = torch.stack([self.projection(inputs.student.cls[layer], layer) for layer, _ in pairs], 1)
+        pairs = self.active_pairs(inputs.active_layers)
+        student = torch.stack(
+            [self.projection(inputs.student_outputs.cls[layer], layer) for layer, _ in pairs], 1
+        )
         teacher = torch.stack([inputs.teacher_outputs.cls[layer] for _, layer in pairs], 1)
         return patient_cls_mse(student, teacher) * len(student)

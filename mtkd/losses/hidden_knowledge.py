@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of
-from mtkd.losses.layer_maps import Pairs, named_map_pairs
+from mtkd.losses.layer_maps import LayerPairs, named_map_pairs
 from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import Projection, TermSettings
@@ -73,7 +73,7 @@ class HiddenKnowledge(LayeredTerm):
         activation_selection: ActivationRule = "magnitude"
         projection: Projection = "shared"
 
-    def __init__(self, pairs: Pairs, selection: Selection, projection: Projections):
+    def __init__(self, pairs: LayerPairs, selection: Selection, projection: Projections):
         super().__init__(pairs, ["hidden"])
         self.selection, self.projection = selection, projection
         teacher_layers = frozenset(layer for _, layer in pairs)
@@ -109,7 +109,7 @@ class HiddenKnowledge(LayeredTerm):
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over kept tokens for one pair of layers."""
         selected = inputs.teacher_outputs.selected[layer_t]
-        hidden = inputs.student.hidden[layer_s]
+        hidden = inputs.student_outputs.hidden[layer_s]
         positions = selected.positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
         projected = self.projection(torch.gather(hidden, 1, positions), layer_s)
         return selected_mse(projected, selected.values, selected.activations, selected.valid)

@@ -7,14 +7,14 @@ import math
 from mtkd.outputs import EncoderSpec
 from tasks.errors import UserError
 
-Pairs = list[tuple[int, int]]
+LayerPairs = list[tuple[int, int]]
 NAMES = ("uniform", "skip", "last", "first", "top:L", "last-only", "auto", "emd")
 
 # MiniLMv2 section 3.2: for 24 layers an upper middle layer is best; which one depends on the family.
 _AUTO_OF_24 = {"bert": 21, "roberta": 19, "xlm-roberta": 19}
 
 
-def named_map_pairs(name: str, student: int, teacher: int) -> Pairs:
+def named_map_pairs(name: str, student: int, teacher: int) -> LayerPairs:
     """Build a named layer map: for each student layer n = 1 .. N, a teacher layer from 1 .. M.
 
     `uniform`: n M / N, rounded half up (TinyBERT, MLKD-BERT). `top:L`: n L / N, rounded half up (with L below
@@ -34,7 +34,7 @@ def named_map_pairs(name: str, student: int, teacher: int) -> Pairs:
     return [(n, n * stride + offset) for n in range(1, student + 1)]
 
 
-def layer_pairs(spec: str | Pairs, student: EncoderSpec, teacher: EncoderSpec) -> Pairs:
+def layer_pairs(spec: str | LayerPairs, student: EncoderSpec, teacher: EncoderSpec) -> LayerPairs:
     """Resolve a layer map to (student layer, teacher layer) pairs.
 
     Args:

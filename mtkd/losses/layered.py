@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from mtkd.losses.emd import emd, emd_weights
-from mtkd.losses.layer_maps import Pairs
+from mtkd.losses.emd import emd_flow, emd_weights
+from mtkd.losses.layer_maps import LayerPairs
 from mtkd.losses.loss_term import LossTerm, TermInput
 from mtkd.outputs import OutputSpec
 from tasks.batching import Batch, Tokens
@@ -45,7 +45,7 @@ class LayeredTerm(TokenTerm, ABC):
     student_weights: Tensor
     teacher_weights: Tensor
 
-    def __init__(self, pairs: Pairs, fields: Iterable[str], flow: bool = False):
+    def __init__(self, pairs: LayerPairs, fields: Iterable[str], flow: bool = False):
         super().__init__()
         self.layer_pairs, self._flow = pairs, flow
         self.slow_build_pairs = () if flow else pairs
@@ -61,12 +61,12 @@ class LayeredTerm(TokenTerm, ABC):
 
     def forward(self, inputs: TermInput) -> Tensor:
         """Compute the sum of the loss over items and pairs."""
-        pairs = self.layer_pairs if self._flow else self.pairs_on(inputs.on)
+        pairs = self.layer_pairs if self._flow else self.active_pairs(inputs.active_layers)
         losses = torch.stack([self.pair_loss(inputs, *pair) for pair in pairs])
         if not self._flow:
             return losses.sum() * inputs.num_items
         cost = losses.view(len(self.student_weights), len(self.teacher_weights))
-        flow = emd(cost.detach(), self.student_weights, self.teacher_weights).to(cost.device)
+        flow = emd_flow(cost.detach(), self.student_weights, self.teacher_weights).to(cost.device)
         if self.training:
             student_weights, teacher_weights = emd_weights(cost.detach(), flow)
             self.student_weights.copy_(student_weights)
@@ -87,7 +87,7 @@ class Projections(nn.Module):
         kind: `shared` = one map for all pairs, `per-layer` = one map for each student layer, or `none`.
     """
 
-    def __init__(self, kind: str, pairs: Pairs, student: int, teacher: int):
+    def __init__(self, kind: str, pairs: LayerPairs, student: int, teacher: int):
         super().__init__()
         self._kind = kind
         names = {"shared": {"all"}, "per-layer": {str(layer) for layer, _ in pairs}, "none": set()}[kind]
@@ -101,10 +101,15 @@ class Projections(nn.Module):
         return projected
 
 
+def pair_mask(mask: Tensor) -> Tensor:
+    """(B, 1, L, L) bool, True where query and key are both real tokens of the (B, L) mask."""
+    return (mask.unsqueeze(1) & mask.unsqueeze(2)).unsqueeze(1)
+
+
 def mask_of(inputs: TermInput) -> Tensor:
     """The mask (B, L) of the batch, which encoders return with every output per token."""
-    assert inputs.student.mask is not None, "terms on tokens need the input format `joined`"
-    return inputs.student.mask
+    assert inputs.student_outputs.mask is not None, "terms on tokens need the input format `joined`"
+    return inputs.student_outputs.mask
 
 
 def joined_tokens(batch: Batch) -> Tokens:
@@ -156,7 +161,7 @@ class SampleTerm(LossTerm):
 
     def vectors(self, inputs: TermInput) -> tuple[Tensor, Tensor]:
         """The row vectors of student (B, d_S) and teacher (B, d_T)."""
-        student, teacher = inputs.student, inputs.teacher_outputs
+        student, teacher = inputs.student_outputs, inputs.teacher_outputs
         if self._vector == "pooled":
             assert student.pooled is not None and teacher.pooled is not None, "declared in the needs above"
             return student.pooled, teacher.pooled

@@ -18,7 +18,7 @@ from tasks.task_types.classification import Classification
 
 @full_precision
 def logits_mse(z_s: Tensor, z_t: Tensor, mask: Tensor | None = None) -> Tensor:
-    """MSE(z_T, z_S), averaged over rows and outputs; `logits_distance` sums over the outputs instead.
+    """MSE(z_T, z_S), averaged over rows and outputs; `squared_distance` sums over the outputs instead.
 
     Args:
         z_s, z_t: (B, C) logits, or (B, 2, L) of starts and ends; no gradient flows to the teacher's.
@@ -33,7 +33,7 @@ def logits_mse(z_s: Tensor, z_t: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 @full_precision
-def logits_distance(z_s: Tensor, z_t: Tensor) -> Tensor:
+def squared_distance(z_s: Tensor, z_t: Tensor) -> Tensor:
     """||z_T - z_S||², averaged over rows (MKD Eq. 6).
 
     Args:
@@ -57,7 +57,7 @@ def soft_label_kl(z_s: Tensor, z_t: Tensor, temperature: float = 1.0) -> Tensor:
 
 def both_logits(inputs: TermInput) -> tuple[Tensor, Tensor]:
     """The logits of student and teacher, for terms that declare both as needed."""
-    student, teacher = inputs.student.logits, inputs.teacher_outputs.logits
+    student, teacher = inputs.student_outputs.logits, inputs.teacher_outputs.logits
     assert student is not None and teacher is not None, "the term declares both as needed"
     return student, teacher
 
@@ -89,8 +89,8 @@ class LogitsMSE(LossTerm):
     def forward(self, inputs: TermInput) -> Tensor:
         student, teacher = both_logits(inputs)
         if inputs.task.type.predicts_spans:
-            return logits_mse(student, teacher, inputs.student.mask) * len(student)
-        compare = logits_distance if self._is_sum else logits_mse
+            return logits_mse(student, teacher, inputs.student_outputs.mask) * len(student)
+        compare = squared_distance if self._is_sum else logits_mse
         return compare(student, teacher) * len(student)
 
 
@@ -138,9 +138,9 @@ class Labels(LossTerm):
         return task.type.count_items(task, batch.labels, batch.groups)
 
     def forward(self, inputs: TermInput) -> Tensor:
-        assert inputs.student.logits is not None, "the term declares them as needed"
+        assert inputs.student_outputs.logits is not None, "the term declares them as needed"
         task, batch = inputs.task, inputs.batch
         if task.name in self.class_weights and isinstance(task.type, Classification):
             weights = self.class_weights[task.name].to(batch.labels.device)
-            return task.type.weighted_loss(inputs.student.logits, batch.labels, weights).total
-        return task.type.loss(task, inputs.student.logits, batch.labels, batch.groups).total
+            return task.type.weighted_loss(inputs.student_outputs.logits, batch.labels, weights).total
+        return task.type.loss(task, inputs.student_outputs.logits, batch.labels, batch.groups).total

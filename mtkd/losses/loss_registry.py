@@ -25,11 +25,11 @@ BUILT_IN = {
     "labels": "logits.Labels",
     "logits_mse": "logits.LogitsMSE",
     "pooled_hidden_mse": "pooled.PooledHiddenMSE",
-    "pooled_score_mse": "pooled.PooledScoreMSE",
+    "pooled_attention_score_mse": "pooled.PooledAttentionScoreMSE",
     "relation": "relations.Relation",
     "sample_contrastive": "contrastive.SampleContrastive",
     "sample_similarity": "relations.SampleSimilarity",
-    "score_mse": "attention.ScoreMSE",
+    "attention_score_mse": "attention.AttentionScoreMSE",
     "soft_labels": "logits.SoftLabels",
     "token_similarity": "relations.TokenSimilarity",
 }
@@ -80,9 +80,9 @@ def losses_for(attribute: Literal["without_layers", "with_strides"]) -> str:
 
 @cache
 def _plugin(name: str) -> type[LossTerm] | None:
-    return load_plugin(PLUGINS, name, LossTerm)
+    return load_plugin(PLUGINS, name, LossTerm)  # type: ignore[type-abstract]
 
 
 @cache
 def _plugins() -> dict[str, type[LossTerm]]:
-    return load_plugins(PLUGINS, BUILT_IN, LossTerm)
+    return load_plugins(PLUGINS, BUILT_IN, LossTerm)  # type: ignore[type-abstract]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar
@@ -28,16 +29,16 @@ class TermInput:
         teacher: None if no term needs the teacher.
         num_items: the term's own `LossTerm.num_items` for this micro-batch, counted on the CPU.
         progress: the fraction of the training steps already done, 0 to 1.
-        on: the student layers that are switched on (slow build); None = all.
+        active_layers: the student layers that are switched on (slow build); None = all.
     """
 
     task: Task
     batch: Batch
-    student: ModelOutput
+    student_outputs: ModelOutput
     teacher: ModelOutput | None
     num_items: int
     progress: float = 0.0
-    on: frozenset[int] | None = None
+    active_layers: frozenset[int] | None = None
 
     @property
     def teacher_outputs(self) -> ModelOutput:
@@ -63,16 +64,16 @@ class ModelPair:
     tasks: tuple[Task, ...]
 
 
-class LossTerm(nn.Module):
+class LossTerm(nn.Module, ABC):
     """Base class of the terms of the objective.
 
-    A term declares which outputs of student and teacher it needs, owns its projections (which are never
+    A term declares which outputs it needs from student and teacher, owns its projections (which are never
     exported), counts the items (rows or tokens) of a batch, and returns the sum of its loss over these items
-    from `forward(inputs: TermInput) -> Tensor` (a scalar). The objective divides this sum by the item count.
+    from `forward`. The objective divides this sum by the item count.
 
     Attributes:
         Settings: the settings that a recipe can change; a loss with settings of its own defines a subclass.
-        student_need, teacher_need: the outputs that the term needs of each model. Layers can be set in
+        student_need, teacher_need: the outputs that the term needs from each model. Layers can be set in
             `__init__`, but logits must be declared by the class, because the class alone decides whether the
             teacher needs task heads.
         needs_labels: True if the loss is undefined for rows without labels.
@@ -118,13 +119,13 @@ class LossTerm(nn.Module):
         """True if the loss needs task heads or labels, and so cannot be used on plain text."""
         return cls.needs_labels or cls.student_need.logits or cls.teacher_need.logits
 
-    def pairs_on(self, on: frozenset[int] | None) -> list[tuple[int, int]]:
-        """Return the compared pairs whose student layer is in `on`; None = all pairs."""
-        return [pair for pair in self.slow_build_pairs if on is None or pair[0] in on]
+    def active_pairs(self, active_layers: frozenset[int] | None) -> list[tuple[int, int]]:
+        """Return the compared pairs whose student layer is active; None = all pairs."""
+        return [pair for pair in self.slow_build_pairs if active_layers is None or pair[0] in active_layers]
 
-    def needs(self, on: frozenset[int]) -> tuple[OutputSpec, OutputSpec]:
-        """What the term needs of student and teacher while only the student layers in `on` are used."""
-        pairs = self.pairs_on(on)
+    def needs(self, active_layers: frozenset[int]) -> tuple[OutputSpec, OutputSpec]:
+        """What the term needs from student and teacher while only these student layers are used."""
+        pairs = self.active_pairs(active_layers)
         if not pairs:
             return OutputSpec(), OutputSpec()
         student_layers, teacher_layers = (frozenset(layers) for layers in zip(*pairs, strict=True))
@@ -133,6 +134,10 @@ class LossTerm(nn.Module):
     def num_items(self, task: Task, batch: Batch) -> int:
         """Count the items of a batch that the term sums over; rows, unless a subclass overrides this."""
         return len(batch)
+
+    @abstractmethod
+    def forward(self, inputs: TermInput) -> Tensor:
+        """The sum of the loss over the items of a micro-batch: a scalar that depends on `student_outputs`."""
 
 
 def to_float32(values: Tensor) -> Tensor:

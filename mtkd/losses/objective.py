@@ -14,7 +14,7 @@ from mtkd.losses.logits import Labels
 from mtkd.losses.loss_registry import loss_class
 from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput
 from mtkd.losses.slow_build import SlowBuild
-from mtkd.losses.term_settings import TermSettings, value_at
+from mtkd.losses.term_settings import TermSettings, applies_to, value_at
 from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.setting_errors import validate
 from tasks.batching import Batch
@@ -43,26 +43,26 @@ class Objective(nn.Module):
 
     @property
     def student_need(self) -> OutputSpec:
-        """Everything that the terms need of the student."""
+        """Everything that the terms need from the student."""
         return reduce(or_, (term.student_need for _, term in self._terms()), OutputSpec())
 
     @property
     def teacher_need(self) -> OutputSpec:
-        """Everything that the terms need of the teacher."""
+        """Everything that the terms need from the teacher."""
         return reduce(or_, (term.teacher_need for _, term in self._terms()), OutputSpec())
 
     def needs(self, progress: float) -> tuple[OutputSpec, OutputSpec]:
-        """What the terms need of student and teacher at this point; slow build can reduce it."""
+        """What the terms need from student and teacher at this point; slow build can reduce it."""
         if self.slow_build.done(progress):
             return self.student_need, self.teacher_need
-        on = self.slow_build.on(progress)
-        student, teacher = zip(*(term.needs(on) for _, term in self._terms()), strict=True)
+        active = self.slow_build.active_layers(progress)
+        student, teacher = zip(*(term.needs(active) for _, term in self._terms()), strict=True)
         return reduce(or_, student, OutputSpec()), reduce(or_, teacher, OutputSpec())
 
     def num_items(self, task: Task, batch: Batch) -> list[int]:
         """Count the items of this batch for each term; 0 for terms that do not apply to the task."""
         return [
-            term.num_items(task, batch) if term.task_types is None or task.kind in term.task_types else 0
+            term.num_items(task, batch) if applies_to(term.task_types, task) else 0
             for _, term in self._terms()
         ]
 
@@ -88,17 +88,16 @@ class Objective(nn.Module):
         Returns:
             the loss (scalar), and the value of each term before weighting, (n_terms,), detached.
         """
-        on = None if self.slow_build.done(progress) else self.slow_build.on(progress)
+        active = None if self.slow_build.done(progress) else self.slow_build.active_layers(progress)
         loss = _zero_loss(student)
         trains = loss.requires_grad
         values = []
         counts = self.num_items(task, batch) if batch_items is None else batch_items
         for (name, term), count, own_count in zip(self._terms(), num_items, counts, strict=True):
-            inputs = TermInput(task, batch, student, teacher, own_count, progress, on)
+            inputs = TermInput(task, batch, student, teacher, own_count, progress, active)
             weight = value_at(term.weight, progress)
-            active = on is None or term.pairs_on(on)
             value = loss.new_zeros(())
-            if count and weight and active:
+            if count and weight and (active is None or term.active_pairs(active)):
                 value = _value(name, term, inputs, trains) / count
             values.append(value.detach().float())
             loss = loss + weight * value
@@ -118,7 +117,7 @@ def _value(name: str, term: LossTerm, inputs: TermInput, trains: bool) -> Tensor
     if trains and not value.requires_grad:
         raise UserError(
             f"the loss {name!r} does not depend on the student, so nothing could learn from it",
-            expected="a value computed from `inputs.student`, not detached from it",
+            expected="a value computed from `inputs.student_outputs`, not detached from it",
         )
     return value
 
@@ -129,7 +128,7 @@ def _zero_loss(student: ModelOutput) -> Tensor:
         output = student.pooled if student.logits is None else student.logits
     else:
         output = next(tensor for kind in BY_LAYER for tensor in getattr(student, kind).values())
-    assert output is not None
+    assert output is not None, "the terms need some output of the student"
     return output.float().flatten()[:1].sum() * 0.0
 
 
@@ -162,6 +161,12 @@ def build_objective(
     loss_terms = {name: _build(name, term, models) for name, term in named.items()}
     for name, term in loss_terms.items():
         _require_offered(name, term, models)
+    if all(term.student_need == OutputSpec() for term in loss_terms.values()):
+        raise UserError(
+            f"no loss needs any output of the student: {', '.join(map(repr, loss_terms))}",
+            expected="a loss whose class declares `student_need`",
+            hint="for example `student_need = mtkd.LOGITS`",
+        )
     return Objective(loss_terms, slow_build)
 
 
@@ -203,7 +208,7 @@ def _require_offered(name: str, term: LossTerm, models: ModelPair) -> None:
         missing = need.raw.missing_from(model.offers | OutputSpec(logits=True))
         if missing:
             raise UserError(
-                f"the term {name!r} needs {', '.join(missing)} of the {who} ({model.family}), "
+                f"the term {name!r} needs {', '.join(missing)} from the {who} ({model.family}), "
                 "which it does not provide",
                 hint=f"drop the term with `terms.{name}.weight=0`, or choose another {who}",
             )

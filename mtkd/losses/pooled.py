@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from mtkd.losses.compatibility import hidden_widths, pairs_of, projections_of, require_same_heads
 from mtkd.losses.hidden import masked_mse
-from mtkd.losses.layer_maps import Pairs
-from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens, mask_of
+from mtkd.losses.layer_maps import LayerPairs
+from mtkd.losses.layered import LayeredTerm, Projections, joined_tokens, mask_of, pair_mask
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.term_settings import LayerMap, Projection, TermSettings
 from tasks.batching import Batch
@@ -49,7 +49,7 @@ def pool_maximum(scores: Tensor, mask: Tensor, stride: int) -> Tensor:
         scores: (B, H, L, L) [example, head, query, key].
         mask: (B, L) bool, True = real token.
     """
-    valid = (mask.unsqueeze(1) & mask.unsqueeze(2)).unsqueeze(1)
+    valid = pair_mask(mask)
     low, padding = torch.finfo(scores.dtype).min, -mask.shape[1] % stride
     real = functional.pad(scores.masked_fill(~valid, low), (0, padding, 0, padding), value=low)
     return functional.max_pool2d(real, stride)
@@ -71,7 +71,7 @@ def pooled_hidden_mse(h_s: Tensor, h_t: Tensor, mask: Tensor, stride: int) -> Te
 
 
 @full_precision
-def pooled_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor, stride: int) -> Tensor:
+def pooled_attention_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor, stride: int) -> Tensor:
     """MSE(A_S, MaxPool(A_T)) of attention scores before the softmax (WaLDORf Eq. 3).
 
     It is averaged over heads, real query windows and their real key windows; the pooling ignores padding.
@@ -84,7 +84,7 @@ def pooled_score_mse(scores_s: Tensor, scores_t: Tensor, mask: Tensor, stride: i
         stride: tokens per window, for queries and keys alike.
     """
     windows = pool_mask(mask, stride)
-    valid = (windows.unsqueeze(1) & windows.unsqueeze(2)).unsqueeze(1)
+    valid = pair_mask(windows)
     difference = (scores_s - pool_maximum(scores_t.detach(), mask, stride)).masked_fill(~valid, 0.0)
     per_query = difference.square().sum(-1) / windows.sum(-1).clamp(min=1)[:, None, None]
     return per_query.sum() / (windows.sum().clamp(min=1) * scores_s.shape[1])
@@ -95,7 +95,7 @@ class PooledTerm(LayeredTerm):
 
     with_strides: ClassVar[bool | dict[str, Any]] = True
 
-    def __init__(self, layers: Pairs, kind: str, stride: int, flow: bool = False):
+    def __init__(self, layers: LayerPairs, kind: str, stride: int, flow: bool = False):
         super().__init__(layers, [kind], flow)
         self._stride = stride
 
@@ -114,44 +114,46 @@ class PooledHiddenMSE(PooledTerm):
     class Settings(TermSettings):
         """MSE with the teacher's hidden states averaged over the tokens of each window (WaLDORf)."""
 
-        layers: LayerMap = "uniform"
+        layer_map: LayerMap = "uniform"
         projection: Projection = "shared"
 
-    def __init__(self, layers: Pairs, stride: int, projection: Projections, flow: bool = False):
+    def __init__(self, layers: LayerPairs, stride: int, projection: Projections, flow: bool = False):
         super().__init__(layers, "hidden", stride, flow)
         self.projection = projection
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
-        pairs = pairs_of(name, settings.layers, models, pooled=True)
+        pairs = pairs_of(name, settings.layer_map, models, pooled=True)
         projection = projections_of(name, settings.projection, pairs, hidden_widths(models, pairs))
-        return cls(pairs, models.student.stride, projection, settings.layers == "emd")
+        return cls(pairs, models.student.stride, projection, settings.layer_map == "emd")
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over windows for one pair of layers."""
-        projected = self.projection(inputs.student.hidden[layer_s], layer_s)
+        projected = self.projection(inputs.student_outputs.hidden[layer_s], layer_s)
         hidden = inputs.teacher_outputs.hidden[layer_t]
         return pooled_hidden_mse(projected, hidden, mask_of(inputs), self._stride)
 
 
-class PooledScoreMSE(PooledTerm):
-    """`pooled_score_mse`: MSE with the teacher's largest score per window, summed over layer pairs."""
+class PooledAttentionScoreMSE(PooledTerm):
+    """`pooled_attention_score_mse`: MSE with the teacher's largest score per window, over layer pairs."""
 
     class Settings(TermSettings):
         """MSE with the teacher's largest attention score per window (WaLDORf), for equally many heads."""
 
-        layers: LayerMap = "uniform"
+        layer_map: LayerMap = "uniform"
 
-    def __init__(self, layers: Pairs, stride: int, flow: bool = False):
+    def __init__(self, layers: LayerPairs, stride: int, flow: bool = False):
         super().__init__(layers, "scores", stride, flow)
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
-        pairs = pairs_of(name, settings.layers, models, pooled=True)
+        pairs = pairs_of(name, settings.layer_map, models, pooled=True)
         require_same_heads(name, models)
-        return cls(pairs, models.student.stride, settings.layers == "emd")
+        return cls(pairs, models.student.stride, settings.layer_map == "emd")
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The mean over windows for one pair of layers."""
         scores = inputs.teacher_outputs.scores[layer_t]
-        return pooled_score_mse(inputs.student.scores[layer_s], scores, mask_of(inputs), self._stride)
+        return pooled_attention_score_mse(
+            inputs.student_outputs.scores[layer_s], scores, mask_of(inputs), self._stride
+        )

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from mtkd.losses.compatibility import pairs_of, vector_layers
-from mtkd.losses.layer_maps import Pairs
+from mtkd.losses.layer_maps import LayerPairs
 from mtkd.losses.layered import LayeredTerm, RowVector, SampleTerm, TokenTerm, mask_of
 from mtkd.losses.loss_term import ModelPair, TermInput, full_precision
 from mtkd.losses.relation_gradient import RelationKL
@@ -102,12 +102,12 @@ class Relation(LayeredTerm):
             ["q-q", "k-k", "v-v"], min_length=1
         )
         relation_heads: PositiveInt | Literal["auto"] | None = None
-        layers: LayerMap = "auto"
+        layer_map: LayerMap = "auto"
         regrouping: Literal["concat-split", "average", "random"] = "concat-split"
 
     def __init__(
         self,
-        layers: Pairs,
+        layers: LayerPairs,
         relations: Sequence[str],
         relation_heads: int,
         regrouping: str,
@@ -131,19 +131,21 @@ class Relation(LayeredTerm):
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, models: ModelPair) -> Self:
-        s, pairs = settings, pairs_of(name, settings.layers, models)
+        s, pairs = settings, pairs_of(name, settings.layer_map, models)
         relation_heads = s.relation_heads or models.student.heads
         if relation_heads == "auto":
-            relation_heads = 64 if models.teacher.attention >= 1024 else 48
+            relation_heads = 64 if models.teacher.attention_size >= 1024 else 48
         _require_divisible(
             name, set("".join(s.relations)) - {"-"}, relation_heads, s.regrouping != "concat-split", models
         )
-        return cls(pairs, s.relations, relation_heads, s.regrouping, models.teacher.heads, s.layers == "emd")
+        return cls(
+            pairs, s.relations, relation_heads, s.regrouping, models.teacher.heads, s.layer_map == "emd"
+        )
 
     def pair_loss(self, inputs: TermInput, layer_s: int, layer_t: int) -> Tensor:
         """The sum over pairs of vectors."""
         fields = {field for pair in self._relations for field in pair}
-        student = {field: getattr(inputs.student, field)[layer_s] for field in fields}
+        student = {field: getattr(inputs.student_outputs, field)[layer_s] for field in fields}
         teacher = {field: self._regroup(getattr(inputs.teacher_outputs, field)[layer_t]) for field in fields}
         return torch.stack(
             [
@@ -165,7 +167,7 @@ def _require_divisible(
     for who, model in (("student", models.student), ("teacher", models.teacher)):
         by_head = regrouped and model is models.teacher
         for letter in letters:
-            width = model.width if letter == "h" else model.attention
+            width = model.hidden_size if letter == "h" else model.attention_size
             if by_head:
                 width = model.heads if letter != "h" else 0
             if not width or width % relation_heads:
@@ -224,7 +226,7 @@ class TokenSimilarity(TokenTerm):
 
     def forward(self, inputs: TermInput) -> Tensor:
         mask = mask_of(inputs)
-        student, teacher = inputs.student.hidden[0], inputs.teacher_outputs.hidden[0]
+        student, teacher = inputs.student_outputs.hidden[0], inputs.teacher_outputs.hidden[0]
         return token_similarity_kl(student, teacher, mask) * mask.sum()
 
 

@@ -39,7 +39,7 @@ class SlowBuild:
         """
         return progress + _ROUNDING >= self.fraction
 
-    def on(self, progress: float) -> frozenset[int]:
+    def active_layers(self, progress: float) -> frozenset[int]:
         """The layers that are switched on."""
         interval = self.fraction / max(len(self.layers), 1)
         return frozenset(layer for k, layer in enumerate(self.layers) if progress + _ROUNDING >= k * interval)

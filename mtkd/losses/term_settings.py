@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from mtkd.strict_settings import Strict
+from tasks.task import Task
 from tasks.task_types import is_task_type, task_type_names
 
 # Points [fraction of the stage's steps, value], interpolated linearly; two points at one fraction are a jump.
@@ -90,6 +92,11 @@ class TermSettings(Strict):
     weight: Schedule = 1.0
     task_types: list[Annotated[str, AfterValidator(_task_type)]] | None = None
     loss: str
+
+
+def applies_to(task_types: Sequence[str] | None, task: Task) -> bool:
+    """True if a term with these `task_types` is used for a task."""
+    return task_types is None or task.kind in task_types
 
 
 def loss_settings(loss: str) -> type[TermSettings]:

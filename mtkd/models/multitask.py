@@ -82,7 +82,7 @@ class MultiTaskModel(nn.Module):
             head: nn.Module = SANHead(self.encoder.width, task.type.n_outputs(task), self.info.dropout)
         else:
             pooled_width = self.encoder.head_width(len(task.columns))
-            head = task.type.build_head(task, pooled_width, self.info.head_hidden, self.info.dropout)
+            head = task.type.build_head(task, pooled_width, self.info.head_hidden_size, self.info.dropout)
         use_dropout(head)
         return head
 
@@ -136,7 +136,7 @@ class MultiTaskModel(nn.Module):
             given = "none" if out.pooled is None else f"of width {out.pooled.shape[-1]}"
             raise UserError(
                 f"{type(self.encoder).__name__} must return pooled vectors of width {width}; it gave {given}",
-                hint="its `spec.pooled` must be the width of what its `forward` returns",
+                hint="its `spec.pooled_size` must be the width of what its `forward` returns",
             )
         return out.pooled
 

@@ -13,7 +13,7 @@ from mtkd.models.encoders.encoder_registry import config_from_json, encoder_from
 from tasks.digests import check_digests
 from tasks.errors import UserError
 from tasks.files import digest_bytes, digest_file, write_json
-from tasks.hub_loading import DEFAULT_ENCODER, did_you_mean_model, from_hub, similar_model
+from tasks.hub_loading import DEFAULT_ENCODER, did_you_mean_model, from_hub, is_hub_name, similar_model
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
 
@@ -129,10 +129,18 @@ def model_directory(directory: Path) -> Path:
         parent_exists = directory.parent != Path() and directory.parent.is_dir()
         is_local = similar != DEFAULT_ENCODER and (similar or parent_exists)
         hint = f"turn a pretrained encoder into a model with: mtkd refine --encoder {encoder} --out DIR"
+        on_hub = "/" in str(directory) and is_hub_name(str(directory))
+        more = " and no such mtkd model on the hub" if on_hub else did_you_mean_model(str(directory))
         raise UserError(
-            f"there is no directory {directory}{did_you_mean_model(str(directory))}",
+            f"there is no directory {directory}{more}",
             expected="the directory of an mtkd model, which mtkd refine, distill and finetune write",
             hint=None if is_local else hint,
+        )
+    if (directory / "config.json").is_file():
+        raise UserError(
+            f"{directory} is a transformers checkpoint, not an mtkd model",
+            expected="an mtkd model; only `teacher` and the `model` of `mtkd evaluate` can be a checkpoint",
+            hint="distil a student from it: mtkd distill layerwise-3 --teacher " + str(directory),
         )
     raise UserError(
         f"{directory} does not contain an mtkd model",

@@ -90,6 +90,17 @@ def role_of(stem: str) -> str | None:
     return next((role for role, usual in _ROLES.items() if set(words) & set(usual)), None)
 
 
+def without_role(stem: str) -> str:
+    """The name of a file without what says its role: "reg" of "reg_train"; "" if nothing else is left."""
+    usual = {word for words in _ROLES.values() for word in words}
+    roles = [match for match in re.finditer(r"[a-z]+", stem.lower()) if match[0] in usual]
+    if not roles:
+        return stem
+    parts = [stem[: roles[0].start()], stem[roles[0].end() :]]
+    plain = (re.sub(r"^[\W_]+|[\W_]+$", "", part) for part in parts)
+    return next((part for part in plain if re.search(r"[a-z]", re.sub(r"\bof\b", "", part.lower()))), "")
+
+
 def _is_file_name(name: str) -> bool:
     return bool(suffix_of(Path(name))) or Path(name).is_absolute() or name.startswith(".")
 

@@ -114,7 +114,7 @@ def pipeline_text(task: Task, train: pa.Table, unlabelled: Sequence[str]) -> str
     if all(map(importlib.util.find_spec, _EXPORT)):
         return text + _EXPORT_STEP
     commented = "".join(f"# {line}\n" if line else "\n" for line in _EXPORT_STEP.splitlines())
-    return f"{text}\n# This step needs pip install 'mtkd[export]'.{commented}"
+    return f"{text}\n# This step needs the packages onnx, onnxruntime and onnxscript.{commented}"
 
 
 def _max_length(task: Task, train: pa.Table) -> int:

@@ -256,7 +256,7 @@ def _difference(words_before: list[str], words_now: list[str]) -> str:
         old, new = ([o for o in options if not o.startswith("--steps ")] for options in (old, new))
     added, removed = [o for o in new if o not in old], [o for o in old if o not in new]
     changes = [f"now {', '.join(added)}"] if added else []
-    return "; ".join(changes + ([f"before {', '.join(removed)}"] if removed else []))
+    return "; ".join(changes + ([f"the last run had {', '.join(removed)}"] if removed else []))
 
 
 def _options(argv: Iterable[str]) -> list[str]:

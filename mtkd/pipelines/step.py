@@ -131,7 +131,11 @@ def check_step(step: Step) -> dict[str, Any]:
     try:
         params = command.make_context(step.command, step.words(steps=1)[len(step.command.split()) :]).params
     except click.ClickException as error:
-        raise UserError(error.format_message(), hint=f"`mtkd {step.command} --help`") from error
+        from mtkd.cli.usage_errors import usage_error
+
+        found = usage_error(error)
+        hint = f"`mtkd {step.command} --help`"
+        raise UserError(found.problem, expected=found.expected, hint=hint) from error
     if step.command in TRAINS:
         tasks = params.get("tasks") or params.get("task") or "glue"
         load_recipe(step.command, params["recipe"], train_settings(params) | {"train": None, "tasks": tasks})

@@ -42,7 +42,7 @@ def recipe_command(name: str) -> str:
         UserError: unknown recipe, or a file that is not a recipe.
     """
     if not _is_path(name) and name not in _files():
-        raise unknown("recipe", name, _files(), hint="`mtkd recipes` lists all recipes")
+        raise unknown("recipe", name, _files(), hint="`mtkd.list_recipes()` lists all recipes")
     return str(_read(name)["command"])
 
 
@@ -78,7 +78,7 @@ def load_settings(name: str, command: str, overrides: Mapping[str, Any], task: s
             f"{command} recipe",
             name,
             recipe_names(command),
-            hint="`mtkd recipes` lists all recipes; your own needs its path: FILE.toml",
+            hint="`mtkd.list_recipes()` lists all recipes; your own needs its path: FILE.toml",
         )
     if recipe_command(name) != command:
         raise UserError(f"the recipe {name} is for mtkd {recipe_command(name)}, not for mtkd {command}")

@@ -20,14 +20,14 @@ from mtkd.settings import COMMANDS
 # The descriptions of fields that the docstring of their class does not describe.
 _SHARED = {
     "loss": "the loss that the term computes",
-    "layers": "which teacher layer each student layer is compared with (layer maps: docs/methods.md)",
+    "layer_map": "which teacher layer each student layer is compared with (layer maps: docs/methods.md)",
     "projection": "how the student's vectors are projected to the teacher's width: all layers share one "
     "matrix (`shared`), each student layer has its own (`per-layer`), or there is none (`none`, for equal "
     "widths)",
     "temperature": "the number that logits are divided by before the softmax; or a schedule, as for weights",
     "max_length": "the maximum number of tokens per row, including special tokens",
     "stride": "the number of tokens that neighbouring windows of a long context share (span tasks)",
-    "head_hidden": "the width of the task heads' hidden layer; 0 = a single linear layer",
+    "head_hidden_size": "the width of the task heads' hidden layer; 0 = a single linear layer",
     "dropout": "the dropout probability in the task heads",
 }
 _DESCRIBING = ("name", "summary", "source")  # of a recipe; nothing to set

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from mtkd.storage.distributed import ALONE, ProcessGroup
-from mtkd.storage.worker_pools import Workers
+from mtkd.storage.worker_pools import THIS_PROCESS, Workers
 from tasks.files import atomic_path, digest_file, remove_leftovers
 from tasks.progress import Advance
 from tasks.shards import ShardEntry
@@ -107,7 +107,7 @@ class ShardedOutput:
         *,
         setup: Callable[[], Make] | None = None,
         inputs: Callable[[PlannedShard], Any] = lambda shard: shard,
-        workers: Workers = Workers(),  # noqa: B008 (it is frozen)
+        workers: Workers = THIS_PROCESS,
         ranks: ProcessGroup = ALONE,
         advance: Advance = ignore,
     ) -> dict[str, ShardEntry]:

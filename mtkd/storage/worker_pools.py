@@ -77,6 +77,9 @@ class Workers:
         return LocalPool(self.count or 1, setup)
 
 
+THIS_PROCESS = Workers()
+
+
 class WorkerPool(AbstractContextManager["WorkerPool"], Protocol):
     """Runs functions elsewhere; leaving the `with` block drops what has not started.
 
@@ -142,7 +145,7 @@ class RayPool(WorkerPool):
         try:
             import ray
         except ModuleNotFoundError as error:
-            raise UserError("`engine=ray` needs the package ray", hint="pip install 'mtkd[ray]'") from error
+            raise UserError("`engine=ray` needs the package ray", hint="pip install ray") from error
         self._ray, self._started_ray = ray, not ray.is_initialized()
         try:
             if self._started_ray:

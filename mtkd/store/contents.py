@@ -76,7 +76,7 @@ class Contents(Record):
 
     def __post_init__(self) -> None:
         shape, need = self.shape, self.need
-        if need.query & need.key and shape.attention % max(1, shape.heads):
+        if need.query & need.key and shape.attention_size % max(1, shape.heads):
             raise ValueError(f"an attention width that {shape.heads} heads divide")
         if need.scores or (need.selected and need.selection is None):
             raise ValueError("queries and keys in place of scores, and a selection of what is selected")
@@ -106,22 +106,22 @@ class Contents(Record):
         if need.logits:
             tensors.append(Field("logits", outputs.per, (outputs.count,), torch.float32))
         if need.pooled:
-            tensors += self._vectors("pooled", "row", (shape.pooled,))
+            tensors += self._vectors("pooled", "row", (shape.pooled_size,))
         if need.cls:
-            tensors += self._vectors("cls", "row", (len(need.cls), shape.width))
+            tensors += self._vectors("cls", "row", (len(need.cls), shape.hidden_size))
         for kind in OF_TOKENS:
             if layers := self.layers(kind):
-                width = shape.width if kind == "hidden" else shape.attention
+                width = shape.hidden_size if kind == "hidden" else shape.attention_size
                 tensors += self._vectors(kind, "token", (len(layers), width))
         if need.selection:
             tensors.append(Field("kept", "row", (), torch.int32))
-            depth, units = len(need.selected), need.selection.n_kept_activations(shape.width)
+            depth, units = len(need.selected), need.selection.n_kept_activations(shape.hidden_size)
             position_dtype = torch.uint8 if self.max_length <= 256 else torch.int16
             tensors.append(Field("selected.positions", "kept", (depth,), position_dtype))
             tensors += self._vectors("selected.values", "kept", (depth, units))
             if self.dynamic:
                 tensors.append(
-                    Field("selected.activations", "kept", (depth, -(-shape.width // 8)), torch.uint8)
+                    Field("selected.activations", "kept", (depth, -(-shape.hidden_size // 8)), torch.uint8)
                 )
         return tensors
 
@@ -194,7 +194,7 @@ def pack_outputs(outputs: ModelOutput, contents: Contents) -> dict[str, Tensor]:
         entries["selected.positions"] = torch.stack([part.positions[valid] for part in parts], 1)
         units = torch.stack([part.activations[valid] for part in parts], 1)  # (K, depth, d)
         values = torch.stack([part.values[valid] for part in parts], 1)
-        n_kept = need.selection.n_kept_activations(contents.shape.width)
+        n_kept = need.selection.n_kept_activations(contents.shape.hidden_size)
         vectors["selected.values"] = values[units].view(*values.shape[:-1], n_kept)
         if contents.dynamic:
             bits = np.packbits(units.cpu().numpy(), axis=-1, bitorder="little")

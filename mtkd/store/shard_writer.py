@@ -19,11 +19,11 @@ from mtkd.outputs import OutputSpec
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.safetensors_shards import SafetensorsFormat
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, total_size
-from mtkd.storage.worker_pools import Workers
+from mtkd.storage.worker_pools import THIS_PROCESS, Workers
 from mtkd.store.contents import Contents, Field, LogitsLayout, pack_outputs
 from mtkd.store.store_manifest import STORE_FORMAT
 from mtkd.teachers.hidden_selection import scores_of
-from mtkd.teachers.live import OnlineTeacher
+from mtkd.teachers.teacher_sources import OnlineTeacher
 from tasks.batching import Batch, Collator
 from tasks.encoding import Encoded
 from tasks.errors import UserError
@@ -73,7 +73,7 @@ def write_missing_shards(
     accelerator: Accelerator,
     recorded: Sequence[ShardEntry],
     *,
-    workers: Workers = Workers(),  # noqa: B008 (it is frozen)
+    workers: Workers = THIS_PROCESS,
     load: Callable[[], MultiTaskModel] | None = None,
 ) -> tuple[ShardedOutput, list[PlannedShard], dict[str, ShardEntry]]:
     """Write the shards that are missing or damaged, sharded across processes.

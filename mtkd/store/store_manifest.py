@@ -16,7 +16,7 @@ from tasks.errors import UserError, unknown
 from tasks.records import Count, Name, Record, Width, read_record, write_record
 from tasks.shards import ShardEntry
 
-STORE_FORMAT = 2
+STORE_FORMAT = 3
 MANIFEST = "manifest.json"
 
 

@@ -108,7 +108,7 @@ class StoredTeacher:
         requested, kept_selection = self._need.selection, self._contents.need.selection
         if requested is None or kept_selection is None:
             return {}
-        width = self._contents.shape.width
+        width = self._contents.shape.hidden_size
         positions, vectors = stored["selected.positions"].long(), _decode(stored, "selected.values")
         valid = torch.arange(positions.shape[1]) < stored["kept"][:, None]
         by_layer = {}

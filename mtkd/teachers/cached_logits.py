@@ -19,7 +19,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.storage.distributed import ProcessGroup
 from mtkd.storage.safetensors_shards import SafetensorsFormat, read_header
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, total_size
-from mtkd.storage.worker_pools import Workers
+from mtkd.storage.worker_pools import THIS_PROCESS, Workers
 from tasks.digests import DIGESTS, damaged_files, write_digests
 from tasks.encoding import Encoded
 from tasks.errors import UserError
@@ -83,7 +83,7 @@ def cache_logits(
     *,
     precision: str = "fp32",
     batch_size: int = 64,
-    workers: Workers = Workers(),  # noqa: B008 (it is frozen)
+    workers: Workers = THIS_PROCESS,
     load: Callable[[], MultiTaskModel] | None = None,
 ) -> dict[str, MappedLogits]:
     """Return the teacher's logits of each task, computing those not on disk yet.

@@ -10,16 +10,22 @@ from typing import Literal
 import numpy as np
 import torch
 
-from mtkd.models.init import InitSpec
+from mtkd.models.initialisation import InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import ModelOutput, OutputSpec
-from mtkd.teachers.live import IndexedLogits, TeacherSource
 from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.teachers.teacher_sources import IndexedLogits, TeacherSource
 from tasks.batching import Batch
 from tasks.errors import UserError
 from tasks.files import digest_bytes
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
+
+# What must be the same for all teachers whose hidden states are compared with those of one student.
+_PROPERTIES = (
+    *("family", "layers", "hidden_size", "attention_size", "heads", "pooled_size", "stride"),
+    *("embedding_size", "table"),
+)
 
 Average = Literal["probabilities", "logits"]
 
@@ -89,16 +95,34 @@ class TeacherGroup(TeacherRef):
         tasks = [task for member in self.members for task in member.tasks]
         if len(set(tasks)) < len(tasks):
             reasons.append("a task has several teachers, and only logits can be averaged")
-        if any(member.teacher.config.spec != self.config.spec for member in self.members):
-            reasons.append("the teachers' encoders differ in their sizes")
+        first = self.members[0].teacher
+        other = next((m.teacher for m in self.members if m.teacher.config.spec != self.config.spec), first)
+        differences = _differences(first, other)
+        if differences:
+            reasons.append(
+                f"the encoders of the teachers {first.name} and {other.name} differ: {', '.join(differences)}"
+            )
         digests = {member.teacher.tokeniser().digest for member in self.members}
         if len(digests) > 1:
             reasons.append("the teachers have different tokenisers")
         if reasons:
-            raise UserError(
-                f"the losses compare more than logits, but {' and '.join(reasons)}",
-                hint="use one teacher, or a recipe that learns from logits alone (mkd-lstm, mkd-transformer)",
-            )
+            hint = "use one teacher, or a recipe that learns from logits alone (mkd-lstm, mkd-transformer)"
+            if len(reasons) == 1 and len(differences) == 1 and "pairs" in differences[0]:
+                hint += "; or refine both teachers with `pairs=cross-encoder`"
+            raise UserError(f"the losses compare more than logits, but {' and '.join(reasons)}", hint=hint)
+
+
+def _differences(first: TeacherRef, other: TeacherRef) -> list[str]:
+    """The properties in which the encoders of two teachers differ, each with both values."""
+    if first.config.spec == other.config.spec:
+        return []
+    one, two = (
+        {name: getattr(ref.config.spec, name) for name in _PROPERTIES}
+        | {"pairs": getattr(ref.config, "pairs", ref.config.input_format)}
+        for ref in (first, other)
+    )
+    differences = [f"{name} {one[name]} and {two[name]}" for name in one if one[name] != two[name]]
+    return differences or ["the outputs that they offer"]
 
 
 class TeacherByTask:

@@ -63,13 +63,16 @@ def label_order(
         )
     warning = (
         f"{who} does not name its outputs ({shorten(names)}): they are taken as {shorten(labels)}, in this "
-        f"order. If another order is right, pass `teacher_labels={_example(task)}`."
+        f"order. If another order is right, pass `teacher_labels={_example(task)}` with the labels "
+        "in that order."
     )
     return tuple(range(len(labels))), warning
 
 
 def _example(task: Task) -> str:
-    return f"{task.name}={','.join(task.labels)}"
+    """The form of the argument, with placeholders: real labels would look like advice to use that order."""
+    places = ("FIRST", "SECOND", "THIRD")[: len(task.labels)]
+    return f"{task.name}={','.join(places)}" + (",..." if len(task.labels) > len(places) else "")
 
 
 def check_order(who: str, task: Task, order: Sequence[int], logits: np.ndarray, labels: np.ndarray) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from mtkd.model_files import EXPORT
 from mtkd.models.encoders.encoder import EncoderConfig
 from mtkd.models.encoders.pretrained_config import digest_encoder, locate, pretrained_config
-from mtkd.models.init import InitSpec
+from mtkd.models.initialisation import InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import (
     ModelInfo,
@@ -140,7 +140,7 @@ class TeacherRef:
             raise UserError(
                 f"the student is initialised from the store's teacher, {self.name}, which does not exist",
                 hint="restore the teacher, or initialise the student differently: "
-                "`student.transformer.init=random` (or `init=DIR`), `student.embeddings=random`",
+                "`student.transformer.init=random` (or `init=DIR`), `student.bilstm.embeddings=random`",
             ) from error
         if teacher.digest != manifest.teacher.digest:
             raise other_teacher(manifest, teacher)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mtkd.models.digest import digest_weights
 from mtkd.models.encoders.pretrained_config import config_of, quieten
 from mtkd.models.encoders.transformer import TransformerEncoder
+from mtkd.models.initialisation import InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pretrained_weights import BIN, find_weights, load_pretrained
 from mtkd.models.saved_model import ModelInfo, SavedModel, is_saved_model
@@ -121,15 +122,20 @@ class CheckpointRef(TeacherRef):
         warning = None
         if not task.type.predicts_spans:
             outputs = [str(hf.id2label[number]) for number in range(hf.num_labels)]
-            order, warning = label_order(f"the teacher {name}", task, outputs, labels)
+            order, warning = label_order(f"the checkpoint {name}", task, outputs, labels)
         elif labels is not None:
-            label_order(f"the teacher {name}", task, (), labels)
+            label_order(f"the checkpoint {name}", task, (), labels)
         config = config_of(hf)
         directory, module = (source, None) if isinstance(source, Path) else (None, source)
         saved = SavedModel(config.model_dump(), [task], ModelInfo(_LONGEST, 0, base=str(directory or name)))
         return CheckpointRef(
             name, saved, config, task=task, order=order, warning=warning, directory=directory, module=module
         )
+
+    @property
+    def init_spec(self) -> InitSpec:
+        """What a student of this teacher can be initialised from."""
+        return replace(super().init_spec, in_memory=self.module is not None)
 
     @cached_property
     def _tokeniser(self) -> Tokeniser:
@@ -256,14 +262,14 @@ def _require_kind(name: str, kind: str, hf: Any, task: Task) -> None:
     class_suffix = _READER if task.type.predicts_spans else _CLASSIFIER
     if not kind.endswith(class_suffix):
         raise UserError(
-            f"the teacher {name} is a {kind}, but the task {task.name!r} is of type {task.kind}",
+            f"the checkpoint {name} is a {kind}, but the task {task.name!r} is of type {task.kind}",
             expected=f"a checkpoint of the class ...{class_suffix}",
         )
     several = getattr(hf, "problem_type", None) == "multi_label_classification"
     single = getattr(hf, "problem_type", None) == "single_label_classification"
     if (several and task.kind != "multilabel") or (single and task.kind == "multilabel"):
         raise UserError(
-            f"the teacher {name} was trained for {hf.problem_type}, but the task {task.name!r} is of "
+            f"the checkpoint {name} was trained for {hf.problem_type}, but the task {task.name!r} is of "
             f"type {task.kind}",
             expected="a checkpoint that was fine-tuned for the same kind of labels",
         )

@@ -170,7 +170,7 @@ class MicroBatches:
 
     Args:
         objective: counts the items of each loss term.
-        micro_batch: rows per micro-batch; None = the whole shard of a process.
+        micro_batch_size: rows per micro-batch; None = the whole shard of a process.
         rank, world: index of this process, and number of processes.
         pin: put batches into page-locked memory, from which they are copied to a GPU in the background.
     """
@@ -179,13 +179,13 @@ class MicroBatches:
         self,
         source: BatchSource,
         objective: Objective,
-        micro_batch: int | None = None,
+        micro_batch_size: int | None = None,
         rank: int = 0,
         world: int = 1,
         pin: bool = False,
     ):
         self.source, self._objective, self._pin = source, objective, pin
-        self._micro, self._rank, self._world = micro_batch, rank, world
+        self._micro, self._rank, self._world = micro_batch_size, rank, world
 
     @contextlib.contextmanager
     def epoch(
@@ -204,9 +204,9 @@ class MicroBatches:
     def step(self, drawn: DrawnRows) -> StepBatches:
         """Prepare this process's shard of a draw."""
         task = self.source.tasks[drawn.rows.task]
-        shards = self._shards(drawn)
-        batches = tuple(self.source.collate(drawn.rows, indices) for indices, _ in shards)
-        weights = tuple(weight for _, weight in shards)
+        micro_batches = self._micro_batches(drawn)
+        batches = tuple(self.source.collate(drawn.rows, indices) for indices, _ in micro_batches)
+        weights = tuple(weight for _, weight in micro_batches)
         none = [0] * len(self._objective.terms)
         batch_items = tuple(
             self._objective.num_items(task, batch) if weight else none
@@ -217,7 +217,7 @@ class MicroBatches:
             batches = tuple(batch.pin_memory() for batch in batches)
         return StepBatches(task, batches, weights, batch_items, num_items, drawn)
 
-    def _shards(self, drawn: DrawnRows) -> list[tuple[np.ndarray, float]]:
+    def _micro_batches(self, drawn: DrawnRows) -> list[tuple[np.ndarray, float]]:
         """This process's rows of a draw as micro-batches of weight 1. A process with too few rows runs one
         row with weight 0, so that all processes run the same number of micro-batches.
         """

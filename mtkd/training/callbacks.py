@@ -7,11 +7,12 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from tasks.errors import UserError, did_you_mean
 from tasks.progress import Advance, progress, say
 
 LOG_STEPS = 20
@@ -66,23 +67,42 @@ class TrainingControl:
 class Callback:
     """Base class of callbacks; override the methods you need. Only the main process calls callbacks.
 
-    A recipe with several stages calls `on_train_begin` to `on_end` once per stage.
+    A recipe with several stages calls `on_train_begin` to `on_train_end` once per stage.
     """
 
     def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
         """Before the first step; when a run is resumed, `state.step` is not 0."""
 
-    def on_step(self, state: TrainingState, control: TrainingControl) -> None:
+    def on_step_end(self, state: TrainingState, control: TrainingControl) -> None:
         """After every optimiser step."""
 
     def on_evaluate(self, state: TrainingState, control: TrainingControl) -> None:
         """After the validation rows have been scored, once per epoch."""
 
-    def on_checkpoint(self, state: TrainingState, control: TrainingControl) -> None:
+    def on_save(self, state: TrainingState, control: TrainingControl) -> None:
         """After a checkpoint has been written."""
 
-    def on_end(self, state: TrainingState, control: TrainingControl) -> None:
+    def on_train_end(self, state: TrainingState, control: TrainingControl) -> None:
         """After the last step, or when training ends by an error or Ctrl-C."""
+
+
+def require_known_events(callbacks: Iterable[Callback]) -> None:
+    """Refuse callbacks with a method `on_...` that nothing calls.
+
+    Raises:
+        UserError: names the method, and the most similar event.
+    """
+    events = [name for name in vars(Callback) if name.startswith("on_")]
+    for callback in callbacks:
+        classes = [base for base in type(callback).__mro__ if issubclass(base, Callback)]
+        for name in (name for base in classes for name in vars(base)):
+            if name.startswith("on_") and name not in events:
+                raise UserError(
+                    f"the callback {type(callback).__name__} has an unknown method {name!r}"
+                    f"{did_you_mean(name, events)}",
+                    expected=", ".join(events),
+                    hint="a method that is no event needs a name without `on_`",
+                )
 
 
 class MetricLog(Callback, ABC):
@@ -109,7 +129,7 @@ class MetricLog(Callback, ABC):
         """Set the values since the last record."""
         self._values = defaultdict(list, {name: list(values) for name, values in unlogged.items()})
 
-    def on_step(self, state: TrainingState, control: TrainingControl) -> None:
+    def on_step_end(self, state: TrainingState, control: TrainingControl) -> None:
         """Collect the step's values."""
         if state.lr is not None:
             self._values["lr"] = [state.lr]
@@ -127,7 +147,7 @@ class MetricLog(Callback, ABC):
         watched = {} if state.value is None else {"watched": state.value}
         self.write(state.step, {"epoch": state.epoch, **watched, **scores})
 
-    def on_end(self, state: TrainingState, control: TrainingControl) -> None:
+    def on_train_end(self, state: TrainingState, control: TrainingControl) -> None:
         """Write the remaining values."""
         self.flush(state)
 
@@ -162,16 +182,16 @@ class JsonLinesLog(MetricLog):
 
     def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
         """Open the file."""
-        self._file = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed by on_end)
+        self._file = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed by on_train_end)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Add a line."""
         assert self._file is not None, "training begins before anything is written"
         self._file.write(json.dumps({"step": step, **values}) + "\n")
 
-    def on_end(self, state: TrainingState, control: TrainingControl) -> None:
+    def on_train_end(self, state: TrainingState, control: TrainingControl) -> None:
         """Close the file."""
-        super().on_end(state, control)
+        super().on_train_end(state, control)
         if self._file is not None:
             self._file.close()
 
@@ -195,9 +215,9 @@ class TensorBoardLog(MetricLog):
         for name, value in values.items():
             self._board.add_scalar(name, value, step)
 
-    def on_end(self, state: TrainingState, control: TrainingControl) -> None:
+    def on_train_end(self, state: TrainingState, control: TrainingControl) -> None:
         """Flush and close."""
-        super().on_end(state, control)
+        super().on_train_end(state, control)
         if self._board is not None:
             self._board.close()
 
@@ -214,7 +234,7 @@ class ProgressBar(Callback):
         bar = progress(state.label, state.total_steps, done=state.step, unit="steps")
         self._advance = self._open.enter_context(bar)
 
-    def on_step(self, state: TrainingState, control: TrainingControl) -> None:
+    def on_step_end(self, state: TrainingState, control: TrainingControl) -> None:
         """Move the bar."""
         assert self._advance is not None, "training begins before its first step"
         self._advance(1, f"{state.task} loss {state.loss:.4f}")
@@ -225,7 +245,7 @@ class ProgressBar(Callback):
         watched = "" if state.value is None else f" ({state.metric} {state.value:.4f})"
         say(f"{state.label}: epoch {state.epoch}: {scores}{watched}")
 
-    def on_end(self, state: TrainingState, control: TrainingControl) -> None:
+    def on_train_end(self, state: TrainingState, control: TrainingControl) -> None:
         """Remove the bar."""
         self._open.close()
         if state.stopped:

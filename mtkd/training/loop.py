@@ -141,7 +141,7 @@ class TrainingLoop(ABC, Generic[StepData]):
                 while (self.position.step < self.total or self.position.batch) and not self.position.stopped:
                     self._epoch()
             finally:
-                self.notify("on_end")
+                self.notify("on_train_end")
         self.parallel.return_to_device()
         self._sync_processes()
         if self._agreed_signal:  # it came while the last checkpoint was written
@@ -189,7 +189,7 @@ class TrainingLoop(ABC, Generic[StepData]):
                 position.batch += 1
                 position.step += 1
                 position.epoch_losses.setdefault(str(self.state.task), []).append(loss)
-                self.notify("on_step")
+                self.notify("on_step_end")
                 if self._checkpoint_due():
                     self._check_weights()
                     position.seconds += time.monotonic() - started
@@ -289,7 +289,7 @@ class TrainingLoop(ABC, Generic[StepData]):
                 self.position.logged, self.position.unlogged = self._logs[0].size, self._logs[0].unlogged
                 save_checkpoint(self.checkpoints, self.train_module, self.optimizer, self.position)
         self._saved_at = time.monotonic()
-        self.notify("on_checkpoint")
+        self.notify("on_save")
         if self._agreed_signal:
             raise Interrupted(self._agreed_signal)
 

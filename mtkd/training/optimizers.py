@@ -32,7 +32,7 @@ def build_optimizer(module: nn.Module, settings: TrainSettings) -> torch.optim.O
 def learning_rate(settings: TrainSettings, step: int, total: int, hold: float = 0.0) -> float:
     """The learning rate of one step.
 
-    It rises linearly from 0 over the first `warmup * total` steps, or the first `warmup` steps if that is
+    It rises linearly to `lr` over the first `warmup * total` steps, or the first `warmup` steps if that is
     1 or more. Then it stays constant (`constant`), or falls linearly to 0 at step `total` (`linear`),
     starting at step `hold * total`.
 

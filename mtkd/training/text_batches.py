@@ -14,7 +14,7 @@ from mtkd.evaluation.scoring import TaskScores
 from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import TrainSettings
-from mtkd.teachers.live import TeacherSource
+from mtkd.teachers.teacher_sources import TeacherSource
 from mtkd.training.batches import DrawnRows
 from tasks.batch_stream import cut_by_tokens
 from tasks.batching import Collator

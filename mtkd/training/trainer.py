@@ -20,7 +20,7 @@ from mtkd.evaluation.scoring import TaskScores, watched
 from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.settings import TrainSettings
-from mtkd.teachers.live import TeacherSource
+from mtkd.teachers.teacher_sources import TeacherSource
 from mtkd.time_trial import STEPS, Trial, current_trial
 from mtkd.training.batches import BatchSource, MicroBatches, StepBatches
 from mtkd.training.callbacks import Callback
@@ -69,7 +69,7 @@ class Trainer(TrainingLoop[StepBatches]):
         self.tasks, self.teacher, self.evaluate = batch_source.tasks, teacher, evaluate
         rank, world = accelerator.process_index, accelerator.num_processes
         pin = accelerator.device.type == "cuda"
-        self.batches = MicroBatches(batch_source, objective, settings.micro_batch, rank, world, pin)
+        self.batches = MicroBatches(batch_source, objective, settings.micro_batch_size, rank, world, pin)
         train_module = TrainStep(model, objective, settings.precision == "bf16").to(accelerator.device)
         optimizer = build_optimizer(train_module, settings)
         total = settings.steps or batch_source.total(settings.n_epochs)
@@ -121,7 +121,7 @@ class Trainer(TrainingLoop[StepBatches]):
         # An evaluation takes the time that it took here, and that of the batches that it left out.
         epoch_seconds = time.monotonic() - started + trial.skipped - skipped_by_steps
         trial.skipped += (self.n_epochs - 1) * epoch_seconds
-        self.notify("on_end")
+        self.notify("on_train_end")
         return TrainingResult(self.total, self.n_epochs, None, [], 0.0)
 
     def parallel_module(self) -> ParallelModule:

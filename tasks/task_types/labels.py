@@ -72,15 +72,16 @@ def read_values(
     for row in np.flatnonzero(wrong).tolist():
         value = texts[row].as_py()
         problem, kind = (
-            ("no label", "no label") if value in (None, "") else (f"label {value!r}", "unknown label")
+            ("no label", "no label") if not (value or "").strip() else (f"label {value!r}", "unknown label")
         )
         problems.append(RowProblem(row, task.label, f"{problem}; expected: {expected(value or '')}", kind))
     return ParsedLabels(values, problems)
 
 
 def missing(texts: pa.Array) -> np.ndarray:
-    """(n,) bool, True for label texts that mean "unlabelled"."""
+    """(n,) bool, True for label texts that mean "unlabelled", such as blank ones."""
     is_missing = pc.is_in(texts, value_set=pa.array([None, *_MISSING], type=pa.string()))
+    is_missing = pc.or_(is_missing, pc.equal(pc.utf8_trim_whitespace(texts), "").fill_null(True))
     return is_missing.to_numpy(zero_copy_only=False)
 
 
@@ -109,6 +110,13 @@ def class_ids(task: Task, texts: pa.Array) -> np.ndarray:
         names += [str(number) for number in ids] + [f"{number}.0" for number in ids]
     indices = pc.index_in(texts, value_set=pa.array(names, type=pa.string()))
     return indices.cast(pa.float64()).to_numpy(zero_copy_only=False) % len(task.labels)
+
+
+def alike(labels: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs of labels that differ only in upper and lower case or in the spaces around them."""
+    first: dict[str, str] = {}
+    pairs = [(first.setdefault(label.strip().casefold(), label), label) for label in labels]
+    return [pair for pair in pairs if pair[0] != pair[1]]
 
 
 _FEW = 8  # labels that are listed in their order

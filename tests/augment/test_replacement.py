@@ -22,7 +22,7 @@ from scipy import stats
 from augment.corpus_writer import CorpusJob, write_corpus
 from augment.replacement import Replacement
 from augment.tagged_text import split_words, tag_rows
-from augment.tagging import NoTagger, open_tagger
+from augment.tagging import NoTagger, WorkerTagger, open_tagger
 from mtkd.storage.worker_pools import Workers
 from tasks.corpus_reader import SCHEMA, corpus_rows, read_corpus
 from tasks.errors import UserError
@@ -263,6 +263,24 @@ def test_a_spacy_pipeline_tags(pipeline, tmp_path):
     spacy.blank("en").to_disk(tmp_path / "blank")
     with pytest.raises(UserError, match=r"did not tag the word 'cat'"):
         list(open_tagger(f"spacy:{tmp_path / 'blank'}").tag([["cat"]]))
+
+
+def test_workers_tag_as_one_process_does(pipeline, monkeypatch):
+    monkeypatch.setattr("augment.tagged_text._BLOCK", 30)
+    rows = {"mrpc": some_rows(100, texts=2), "sst2": some_rows(20, task="sst2")}
+    for tagger in (f"spacy:{pipeline}", "none"):
+        unprepared = Replacement(tagger=tagger)
+        one, two = (unprepared.prepare(rows, workers) for workers in (Workers(), Workers(2)))
+        assert one.settings == two.settings
+        assert one.texts["mrpc"].vocabulary.words == two.texts["mrpc"].vocabulary.words
+        for task in rows:
+            for values in ("bounds", "ids", "spaced"):
+                assert np.array_equal(getattr(one.texts[task], values), getattr(two.texts[task], values))
+            assert one.texts[task].texts.equals(two.texts[task].texts)
+            assert len(one.texts[task].texts) > 10
+    elsewhere = WorkerTagger("another tagger", f"spacy:{pipeline}")
+    with pytest.raises(UserError, match=r"articles is another model on"):
+        tag_rows(rows["mrpc"], elsewhere, workers=Workers(2))
 
 
 def test_nltk_tags_if_its_data_are_installed(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mtkd.model_files import FORMAT
 from tasks.loading import digest_rows, load_rows
 from tasks.metrics import score
 from tasks.row_predictions import RowPredictions
@@ -127,7 +128,7 @@ def write_run(
     """A finished run with the files that a report reads."""
     (directory / "model").mkdir(parents=True)
     (directory / "model" / "model.safetensors").touch()
-    description = {"format": 2, "encoder": {}, "tasks": [task.to_json()]}
+    description = {"format": FORMAT, "encoder": {}, "tasks": [task.to_json()]}
     (directory / "model" / "model.json").write_text(json.dumps(description))
     if rows is not None:
         rows.write(directory / "predictions" / task.name / "validation.parquet", task.name, "validation")

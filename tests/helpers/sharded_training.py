@@ -18,7 +18,7 @@ from mtkd.training.trainer import Trainer
 SHORT = {"train.steps": 2, "train.lr": 1e-2, "train.batch_size": 8}
 RECIPES: dict[str, dict[str, Any]] = {
     # Hidden states, so that layers are sharded again between forward and backward pass.
-    "layerwise-3": {**SHORT, "train.micro_batch": 3, "train.max_grad_norm": 0.5},
+    "layerwise-3": {**SHORT, "train.micro_batch_size": 3, "train.max_grad_norm": 0.5},
     # Only attention scores, which are inside of layers, so that an unsharded pass stops early; and weights of
     # layers in buffers, which every batch changes.
     "bert-emd-4": {

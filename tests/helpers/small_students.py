@@ -5,7 +5,7 @@ SMALL_LSTM = {
     "student.bilstm.projection_size": 8,
     "student.bilstm.hidden_size": 8,
     "student.bilstm.output_size": 8,
-    "student.head_hidden": 8,
+    "student.head_hidden_size": 8,
     "student.max_length": 24,
     "train.batch_size": 16,
 }

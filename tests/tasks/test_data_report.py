@@ -14,12 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.data_quality import GroupSizes
 from tasks.data_report import SplitReport, report_on
 from tasks.errors import UserError, unknown
 from tasks.glue import TASKS
 from tasks.loading import load_rows
+from tasks.raw_table import RawTable
 from tasks.sources import open_data
 from tasks.task import Task
+from tasks.task_types.labels import ParsedLabels
 from tasks.validation import summarise
 
 SHARED = Path(os.environ.get("MTKD_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -235,3 +238,51 @@ def test_rows_without_labels_are_a_split_of_the_report(tmp_path: Path) -> None:
     source["pair"]["unlabelled"][0]["label"] = 1
     found = report_on(open_data(source), [PAIR])
     assert found.errors == 1 and "column 'label' holds 1" in found.problems[-1].message
+
+
+@pytest.mark.parametrize("label", [None, "yes"])
+def test_soft_labels_are_read_and_need_no_other_labels(tmp_path: Path, label: str | None) -> None:
+    task = replace(PAIR, soft_labels="llm")
+    write(
+        tmp_path / "pair/train.parquet",
+        [(f"t {n}", "w", [0.25, 0.75], None if n else label) for n in range(6)],
+        ("a", "b", "llm", "label"),
+    )
+    write(tmp_path / "pair/validation.parquet", [(f"v {n}", "w", n % 2) for n in range(10)])
+    train = report_on(open_data(str(tmp_path)), [task]).splits[0]
+    assert train.problems == ()
+    counts = [(count.label, count.rows) for count in train.balance if count.rows]
+    assert counts == [*([("yes", 1)] if label else []), ("soft labels", 5 if label else 6)]
+
+
+def test_labels_that_differ_only_in_case_or_spaces_are_a_warning(tmp_path: Path) -> None:
+    task = replace(PAIR, labels=("no", "yes", "YES", "no "))
+    write(tmp_path / "pair/train.parquet", [(f"t {n}", "w", task.labels[n % 3]) for n in range(30)])
+    write(tmp_path / "pair/validation.parquet", [(f"v {n}", "w", task.labels[n % 2]) for n in range(10)])
+    report = report_on(open_data(str(tmp_path)), [task])
+    (alike,) = report.problems
+    assert alike.level == "warning" and alike.message.endswith("classes: 'yes' and 'YES', 'no' and 'no '")
+    assert report.splits[0].problems[-1].message == "1 of 4 labels have fewer than 5 rows: 'no ' (0)"
+
+
+def test_groups_that_cannot_be_ranked_are_counted(tmp_path: Path) -> None:
+    task = Task("r", "rank", ("a",), ("no", "yes"), group="q", positive=1, test=())
+    rows = [("x", "q0", 0), ("y", "q0", 1), ("z", "q1", 1), ("u", "q2", 0), ("v", "q2", 0), ("w", "q3", 1)]
+    write(tmp_path / "r/train.parquet", rows, ("a", "q", "label"))
+    write(tmp_path / "r/validation.parquet", rows[:2], ("a", "q", "label"))
+    train, validation = report_on(open_data(str(tmp_path)), [task]).splits
+    single, none_right = train.problems
+    assert single.message.startswith("2 of 4 groups (the first is 'q1') have one candidate")
+    assert none_right.message.startswith("1 of 4 groups (the first is 'q2') have no candidate with the label")
+    assert {problem.level for problem in train.problems} == {"warning"}
+    assert [problem.column for problem in validation.problems] == [None]  # training rows
+
+
+def test_groups_are_counted_across_tables() -> None:
+    task = Task("r", "rank", ("a",), ("no", "yes"), group="q", positive=1)
+    sizes = GroupSizes(task)
+    for groups, labels in (([7, 8, None], [1, 0, 1]), ([9, 7], [np.nan, 0]), ([8], [np.nan])):
+        raw = RawTable(pa.table({"q": pa.array(groups, pa.int64())}), "rows")
+        sizes.add(raw, ParsedLabels(np.array(labels, float), []))
+    (single,) = sizes.problems("rows")  # 8 and 9 have rows without a label, so their right one is unknown
+    assert single.message.startswith("1 of 3 groups (the first is 9) have one candidate")

@@ -63,3 +63,19 @@ def test_what_a_format_cannot_hold_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a column has values of another type than before"):
         write(tmp_path / "out.parquet", ".parquet", SETS, [1, "x"])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet", ".jsonl"])
+def test_a_field_that_comes_later_is_only_in_json_lines(tmp_path: Path, suffix: str) -> None:
+    def write_parts() -> None:
+        with open_writer(tmp_path / "out", suffix) as add:
+            add(RawTable(pa.table({"a": ["x"]}), "rows"), [{"prediction": "p"}])
+            add(RawTable(pa.table({"a": ["y"], "later": [1]}), "rows", first=1), [{"prediction": "q"}])
+
+    if suffix != ".jsonl":
+        with pytest.raises(UserError, match="rows, row 1: from about here on, rows have the field 'later'"):
+            write_parts()
+        return
+    write_parts()
+    found = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert found == [{"a": "x", "prediction": "p"}, {"a": "y", "later": 1, "prediction": "q"}]

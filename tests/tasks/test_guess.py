@@ -34,6 +34,8 @@ def test_the_pocket_tasks_are_guessed_correctly(name: str) -> None:
     ("labels", "kind", "expected"),
     [
         (["b", "a", ""], "classify", ("a", "b")),
+        (["b", "a", " ", "\t"], "classify", ("a", "b")),
+        (["0.25", " ", "4.5"], "regress", (0.0, 5.0)),
         ([10, 9, 2], "classify", ("2", "9", "10")),
         (["10", "9.0", "2"], "classify", ("2", "9.0", "10")),
         ([True, False], "classify", ("0", "1")),
@@ -124,7 +126,21 @@ MANY = pa.table(
         (
             table(text=TEXTS, label=[0, 1]),
             {"kind": "rank"},
-            ["'rank'", "expected: span, classify,"],
+            [
+                "'rank' cannot be guessed",
+                "expected: classify, regress, multilabel, span",
+                "docs/add-a-task.md",
+            ],
+        ),
+        (table(text=TEXTS, label=[0, 1]), {"kind": "rang"}, ["unknown task type 'rang'"]),
+        (
+            table(a=TEXTS, b=["x", "y", "z"]).slice(0, 3),
+            {},
+            [
+                "rows has too few rows to guess the label column from: 3",
+                "expected: 4 rows or more",
+                "`label=",
+            ],
         ),
         (table(text=TEXTS, label=["a", "b"]), {"kind": "regress"}, ["'label' of rows does not hold scores"]),
         (table(n=range(40), label=[0, 1]), {}, ["no column of rows looks like text"]),

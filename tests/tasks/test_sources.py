@@ -17,10 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.errors import UserError
+from tasks.file_readers import read_batches, read_file
 from tasks.glue import TASKS
 from tasks.loading import digest_rows, load_rows
 from tasks.rows import Rows
 from tasks.sources import open_data
+from tasks.tables import as_table
 from tasks.task import Task
 
 SHARED = Path(os.environ.get("MTKD_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -364,8 +366,8 @@ HEAD = "one,two,label\n"
         ("train.csv", HEAD, "there are no rows"),
         ("train.jsonl", "", "there are no rows"),
         ("train.jsonl", ROW + '{"one": "a",\n', "train.jsonl:2: not JSON"),
-        ("train.jsonl", ROW + '\n{"one": "a"}\n', "train.jsonl:3: the field 'two' is missing"),
-        ("train.jsonl", ROW + ROW.replace("1}", '1, "x": 2}'), "train.jsonl:2: the field 'x' is not in the"),
+        ("train.jsonl", ROW + '\n{"one": "a"}\n', "train.jsonl:3: column 'two': null instead of text"),
+        ("train.jsonl", ROW + '{"one": "a", "two": "b"}\n', "train.jsonl:2: column 'label': no label"),
         ("train.jsonl", ROW.replace('"a"', "3"), "train.jsonl:1: the field 'one' is 3, not text"),
         ("train.jsonl", ROW.replace('"a"', "null"), "column 'one': null instead of text"),
         ("train.jsonl", ROW.replace('"a"', '"\\ud800"'), "train.jsonl:1: not JSON"),
@@ -383,6 +385,7 @@ HEAD = "one,two,label\n"
         ),
         ("train.csv", HEAD + "a,b,-1\n", "label '-1'"),
         ("train.csv", HEAD + "a,b,\n", "no label"),
+        ("train.csv", HEAD + "a,b, \n", "no label"),
         ("train.csv", HEAD + "a,b,0.5\n", "label '0.5'"),
         ("test.csv", HEAD + "a,b,7\n", "label '7'"),
         ("train.parquet", b"PAR1 no parquet", "cannot read"),
@@ -489,3 +492,32 @@ def test_a_larger_limit_keeps_the_rows_of_a_smaller_one(name: str) -> None:
     uids = [set(load_rows(source, task, "train", limit).uids.to_pylist()) for limit in (40, 60, 100)]
     assert [len(found) for found in uids] == [40, 60, 100]
     assert uids[0] < uids[1] < uids[2]
+
+
+def test_json_lines_may_lack_fields_and_have_further_ones(tmp_path: Path) -> None:
+    lines = [
+        {"id": 1, "one": "a", "two": "b", "label": 1},
+        {"two": "d", "one": "c", "label": 0},
+        {"one": "e", "label": 1, "extra": {"x": 1}, "two": "f"},
+    ]
+    path = tmp_path / "own" / "train.jsonl"
+    path.parent.mkdir()
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    rows = load_rows(open_data(str(tmp_path)), OWN, "train")
+    assert [column.to_pylist() for column in rows.texts] == [["a", "c", "e"], ["b", "d", "f"]]
+    assert rows.labels.tolist() == [1, 0, 1]
+    whole = read_file(path, ("one", "two")).table.to_pylist()
+    assert whole == [{"id": None, "extra": None, **line} for line in lines]
+    parts = [raw.table.to_pylist() for raw in read_batches(path, ("one", "two"), 2)]
+    assert parts == [[{"id": None, **line} for line in lines[:2]], [{"id": None, **lines[2]}]]
+
+
+def test_json_lines_whose_fields_are_all_different_are_refused(tmp_path: Path) -> None:
+    lines = [{"one": "a", "two": "b", "label": 1, f"key {n}": n} for n in range(2000)]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    assert "train.jsonl:998: the field 'key 997' is one too many" in bad(tmp_path, "train.jsonl", text)
+
+
+def test_a_row_with_too_few_values_names_the_columns() -> None:
+    with pytest.raises(UserError, match=r"1 value in \('a',\); expected 2: one, two"):
+        as_table([("a",)], ("one", "two"))

@@ -9,6 +9,7 @@ from tasks.errors import UserError
 from tasks.glue import TASKS
 from tasks.loading import load_rows
 from tasks.sources import open_data
+from tasks.task import Task
 from tasks.task_names import GROUPS, resolve
 from tasks.task_types import check_metrics
 
@@ -117,3 +118,8 @@ def test_columns_and_labels_match_the_hub_files():
             assert sorted(labels) == list(range(len(task.labels)))
         else:
             assert (min(labels), max(labels)) == task.range
+
+
+def test_a_task_cannot_have_the_name_of_a_group():
+    with pytest.raises(UserError, match="name = 'nli' is a built-in group of tasks: "):
+        resolve(Task("nli", "classify", ("text",), labels=("no", "yes")))

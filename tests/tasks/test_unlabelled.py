@@ -156,12 +156,13 @@ def test_labels_bad_rows_and_missing_columns_are_refused(
         appended(PAIR, str(other))
     with pytest.raises(UserError, match="has no column 'b'"):
         appended(PAIR, str(write(tmp_path / "one.csv", {"a": rows["a"]})))
-    with pytest.raises(UserError, match="null instead of text"):
+    with pytest.raises(UserError, match="null instead of text") as refused:
         appended(PAIR, {"a": ["x", None], "b": ["y", "z"]})
+    assert refused.value.hint == "drop these rows, or fill in the text"
     with pytest.raises(UserError, match="there are no rows"):
         appended(PAIR, {"a": pa.array([], pa.string()), "b": pa.array([], pa.string())})
-    (tmp_path / "broken.jsonl").write_text('{"a": "x", "b": "y"}\n{"a": 1}\n')
-    with pytest.raises(UserError, match=r"broken.jsonl:2: the field 'b' is missing"):
+    (tmp_path / "broken.jsonl").write_text('{"a": "x", "b": "y"}\n{"a": "z"}\n')
+    with pytest.raises(UserError, match=r"broken.jsonl:2: column 'b': null instead of text"):
         appended(PAIR, str(tmp_path / "broken.jsonl"))
     (tmp_path / "bytes.csv").write_bytes(b"a,b\n\xc3\xa4,y\nx,\xff\n")
     with pytest.raises(UserError, match=r"bytes.csv:3: not UTF-8: byte 0xff at position 2"):

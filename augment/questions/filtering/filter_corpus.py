@@ -25,7 +25,7 @@ from mtkd.storage.distributed import ALONE, ProcessGroup
 from mtkd.storage.output_directory import open_directory, remove_output
 from mtkd.storage.parquet_shards import KEY, ParquetFormat, footer_text
 from mtkd.storage.sharded_output import PlannedShard, ShardedOutput, ignore, total_size
-from mtkd.storage.worker_pools import Workers
+from mtkd.storage.worker_pools import THIS_PROCESS, Workers
 from tasks.answers import Answerer
 from tasks.corpus_reader import (
     CORPUS_FORMAT,
@@ -112,7 +112,7 @@ def filter_corpus(
     answerer: Answerer,
     out: Path,
     *,
-    workers: Workers = Workers(),  # noqa: B008 (it is frozen)
+    workers: Workers = THIS_PROCESS,
     load: Callable[[], Answerer] | None = None,
     overwrite: bool = False,
     ranks: ProcessGroup = ALONE,

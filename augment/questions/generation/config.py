@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -145,6 +146,12 @@ def prepare_generation(
         UserError: the text, the model or an option cannot be used, or no paragraph is left.
     """
     _check(config)
+    near = difflib.get_close_matches(config.model, [RULES], cutoff=0.7)
+    if near and config.model != RULES and not Path(config.model).exists():
+        raise UserError(
+            f"unknown model {config.model!r} (did you mean {RULES!r}?)",
+            expected="rules, the directory or hub name of a T5, or the URL of an endpoint",
+        )
     stream = open_paragraphs(config.text, config.text_column, config.title_column, config.split)
     augmenter: Augmenter
     endpoint: EndpointQuestions | None = None

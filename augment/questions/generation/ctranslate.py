@@ -24,7 +24,7 @@ def check_installed() -> None:
         raise UserError(
             "`backend=ctranslate2`: the package ctranslate2 is not installed",
             expected="native, which needs no other package",
-            hint="python -m pip install 'mtkd[ctranslate2]'",
+            hint="pip install ctranslate2",
         ) from error
 
 

@@ -12,6 +12,7 @@ Internally, sequences are time-major, (L, B, d), which nn.LSTM processes without
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -19,7 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings
-from mtkd.models.init import InitContext, InitSpec, teacher_embeddings
+from mtkd.models.initialisation import InitContext, InitSpec, teacher_embeddings
 from mtkd.models.word_embeddings import word_embeddings
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import Strict
@@ -32,7 +33,7 @@ POOLED = OutputSpec(pooled=True)
 Kind = Literal["bilstm-biattention", "bilstm"]
 
 
-class BiLSTMSettings(Strict):
+class BiLSTMSizes(Strict):
     """The sizes of a BiLSTM student; the defaults are those of MKD, where the paper gives them.
 
     With seven task heads of 512 units, the default has 9.9M parameters without the embeddings. (The paper
@@ -51,29 +52,52 @@ class BiLSTMSettings(Strict):
     output_size: Units = 768
 
 
+class BiLSTMSettings(BiLSTMSizes):
+    """The sizes of a BiLSTM student, and its word embeddings; the default sizes are those of MKD.
+
+    Attributes:
+        embeddings: what the word embeddings start from: "random" vectors, those of the "teacher", or, with
+            `student.vocabulary=word`, a text file of word vectors in the format of word2vec or GloVe (it may
+            be gzipped), whose width the embeddings take; words that it lacks start at random.
+    """
+
+    embeddings: str = "random"
+
+
 class BiLSTMStudentSettings(StudentSettings):
     """The settings of a BiLSTM student; for `kind` see BiLSTMConfig."""
 
     kind: Kind = "bilstm-biattention"
     bilstm: BiLSTMSettings = BiLSTMSettings()
 
+    @property
+    def needs_teacher_weights(self) -> bool:
+        """True if the student is initialised from weights of the teacher."""
+        return super().needs_teacher_weights or self.bilstm.embeddings == "teacher"
+
+    @property
+    def embedding_file(self) -> Path | None:
+        """The file of word vectors that the embeddings start from; None if they start otherwise."""
+        start = self.bilstm.embeddings
+        return None if start in ("random", "teacher") else Path(start)
+
     def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
         """Check that a file of word vectors exists, and that the student reads words."""
         if (file := self.embedding_file) and not file.is_file():
             raise UserError(
-                f"student.embeddings={self.embeddings} does not exist",
+                f"student.bilstm.embeddings={file} does not exist",
                 expected="random, teacher, or a text file of word vectors (word2vec, GloVe)",
             )
         if file and self.vocabulary != "word":
             raise UserError(
-                f"student.embeddings={file} has vectors of words, but the student reads {self.vocabulary} "
-                "tokens",
+                f"student.bilstm.embeddings={file} has vectors of words, but the student reads "
+                f"{self.vocabulary} tokens",
                 hint="use `student.vocabulary=word`",
             )
         return self, []
 
 
-class BiLSTMConfig(BiLSTMSettings, EncoderConfig):
+class BiLSTMConfig(BiLSTMSizes, EncoderConfig):
     """The configuration of a BiLSTM encoder: its sizes, and what does not come from `student.bilstm`.
 
     Attributes:
@@ -145,7 +169,8 @@ class BiLSTMEncoder(Encoder[BiLSTMStudentSettings, BiLSTMConfig]):
     ) -> BiLSTMConfig:
         """Derive the configuration from a recipe's settings."""
         fixed = {"kind": settings.kind, "vocab_size": vocab_size, "dropout": settings.dropout}
-        return BiLSTMConfig.model_validate(settings.bilstm.model_dump() | fixed)
+        sizes = settings.bilstm.model_dump(exclude={"embeddings"})
+        return BiLSTMConfig.model_validate(sizes | fixed)
 
     @classmethod
     def build(cls, settings: BiLSTMStudentSettings, context: InitContext) -> BiLSTMEncoder:
@@ -156,7 +181,7 @@ class BiLSTMEncoder(Encoder[BiLSTMStudentSettings, BiLSTMConfig]):
                 the file is invalid.
         """
         config = cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size)
-        if settings.embeddings == "random":
+        if settings.bilstm.embeddings == "random":
             return cls(config)
         file = settings.embedding_file
         table = word_embeddings(file, context.tokeniser) if file else teacher_embeddings(context)
@@ -165,7 +190,7 @@ class BiLSTMEncoder(Encoder[BiLSTMStudentSettings, BiLSTMConfig]):
             raise UserError(
                 f"the student's embeddings have the width {config.embedding_size}, those of "
                 f"{file or 'the teacher'} {width}",
-                hint=f"use `student.bilstm.embedding_size={width}` or `student.embeddings=random`",
+                hint=f"use `student.bilstm.embedding_size={width}` or `student.bilstm.embeddings=random`",
             )
         return cls(config.model_copy(update={"embedding_size": width}), table)
 

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import Strict
 from tasks.batching import ModelInputs
-from tasks.errors import UserError
 from tasks.reader import InputFormat
 
 if TYPE_CHECKING:
-    from mtkd.models.init import InitContext, InitSpec
+    from mtkd.models.initialisation import InitContext, InitSpec
 
 
 class StudentSettings(Strict):
@@ -39,31 +38,28 @@ class StudentSettings(Strict):
             training texts.
         vocabulary_size: the maximum number of tokens of a "pruned" or "word" vocabulary, which keeps the most
             frequent ones.
-        embeddings: what the word embeddings start from: "random" vectors, those of the "teacher", or, for a
-            BiLSTM with a "word" vocabulary, a text file of word vectors in the format of word2vec or GloVe
-            (it may be gzipped), whose width the embeddings take; words that it lacks start at random.
         max_length: the maximum number of tokens per row, or per text for encoders that read texts separately.
         stride: the number of tokens that neighbouring windows of a long context share (span tasks).
-        head_hidden: the width of the hidden layer of the task heads; 0 = no hidden layer.
-        init_heads: what the task heads start from: "random" weights, or the heads of the "teacher", which
-            must have the same sizes.
+        head_hidden_size: the width of the hidden layer of the task heads; 0 = no hidden layer.
+        init_heads: what the task heads start from: "random" weights; the heads of the "teacher", which must
+            have the same sizes; or ("auto") the heads of the teacher where they have the same sizes, and
+            random weights elsewhere.
         dropout: the dropout probability in the heads, and in encoders without a setting of their own.
     """
 
     kind: str
     vocabulary: Literal["wordpiece", "pruned", "word"] = "wordpiece"
     vocabulary_size: int = Field(60_000, gt=10, le=5_000_000)
-    embeddings: str = "random"
     max_length: int = Field(128, ge=8)
     stride: int = Field(128, ge=0)
-    head_hidden: int = Field(512, ge=0, le=32_768)
-    init_heads: Literal["random", "teacher"] = "random"
+    head_hidden_size: int = Field(512, ge=0, le=32_768)
+    init_heads: Literal["random", "teacher", "auto"] = "random"
     dropout: float = Field(0.1, ge=0, lt=1)
 
     @property
     def needs_teacher_weights(self) -> bool:
         """True if the student is initialised from weights of the teacher."""
-        return "teacher" in (self.embeddings, self.init_heads)
+        return self.init_heads != "random"
 
     @property
     def needs_importance(self) -> bool:
@@ -73,21 +69,14 @@ class StudentSettings(Strict):
     @property
     def embedding_file(self) -> Path | None:
         """The file of word vectors that the embeddings start from; None if they start otherwise."""
-        return None if self.embeddings in ("random", "teacher") else Path(self.embeddings)
+        return None
 
     def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
         """The settings after choosing between alternatives, and warnings about the choice.
 
         Raises:
-            UserError: no alternative can be used, or the embeddings of this kind of student cannot start from
-                a file.
+            UserError: no alternative can be used.
         """
-        if self.embedding_file:
-            raise UserError(
-                f"student.embeddings={self.embeddings} names a file, but students of the kind {self.kind!r} "
-                "do not start from word vectors",
-                expected="random or teacher; a file only for bilstm-biattention and bilstm",
-            )
         return self, []
 
 
@@ -179,7 +168,7 @@ class Encoder(nn.Module, ABC, Generic[SettingsT, ConfigT]):
     @property
     def width(self) -> int:
         """The width D of the vectors that the task heads read."""
-        return self.spec.pooled
+        return self.spec.pooled_size
 
     def head_width(self, n_texts: int) -> int:
         """The width of the vectors that heads of tasks with `n_texts` texts read; D except in bi-encoders."""

@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
-from mtkd.models.init import InitContext, InitSpec
+from mtkd.models.initialisation import InitContext, InitSpec
 from tasks.errors import UserError, unknown
 from tasks.plugins import load_plugin, load_plugins
 from tasks.records import check_record

@@ -31,7 +31,7 @@ _OTHER_NAMES = {
     "attention_probs_dropout_prob": ("attention_dropout",),
 }
 Pooling = Literal["cls", "pooler", "mean", "cls-of-layers"]
-Pairs = Literal["cross-encoder", "bi-encoder"]
+PairEncoding = Literal["cross-encoder", "bi-encoder"]
 BI_ENCODER_POOLINGS = ("cls", "mean")
 
 
@@ -55,7 +55,7 @@ class TransformerConfig(EncoderConfig):
     pooling: Pooling = "cls"
     head_size: Units | None = None
     embedding_rank: Units | None = None
-    pairs: Pairs = "cross-encoder"
+    pairs: PairEncoding = "cross-encoder"
 
     @field_validator("hf")
     @classmethod
@@ -206,7 +206,7 @@ def pooler_option(config: TransformerConfig) -> dict[str, bool]:
         raise UserError(
             f"encoders of the family {hf.model_type!r} have no pooling layer, so they cannot pool with it",
             expected="for pooling=pooler: BERT, RoBERTa, XLM-R, ALBERT and encoders built like them",
-            hint="use pooling=cls; `student.head_hidden` gives the heads a hidden layer",
+            hint="use pooling=cls; `student.head_hidden_size` gives the heads a hidden layer",
         )
     return {}
 

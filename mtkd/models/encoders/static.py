@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mtkd.models.encoders.encoder import AnyEncoder, Encoder, EncoderConfig, StudentSettings
-from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
+from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import Strict
 from tasks.batching import Collator, ModelInputs, Tokens
@@ -132,10 +132,15 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
         """
         sizes = settings.static
         teacher = init_spec.teacher.spec if init_spec.teacher else None
-        if sizes.init == "teacher" and teacher and teacher.offers.sequence and sizes.width > teacher.pooled:
+        if (
+            sizes.init == "teacher"
+            and teacher
+            and teacher.offers.sequence
+            and sizes.width > teacher.pooled_size
+        ):
             raise UserError(
-                f"student.static.width={sizes.width} is wider than the teacher ({teacher.pooled})",
-                expected=f"1 to {teacher.pooled}",
+                f"student.static.width={sizes.width} is wider than the teacher ({teacher.pooled_size})",
+                expected=f"1 to {teacher.pooled_size}",
                 hint="use a smaller student.static.width, or `student.static.init=random`",
             )
         fixed = {"vocab_size": vocab_size, "dropout": settings.dropout}
@@ -148,11 +153,6 @@ class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):
         Raises:
             UserError: there is no teacher, or it does not return a vector per token.
         """
-        refuse_teacher_embeddings(
-            settings,
-            "a static student takes its token vectors from the teacher's last layer, not from its embeddings",
-            "use `student.embeddings=random`; student.static.init sets how the token vectors start",
-        )
         config = cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size)
         if settings.static.init == "random":
             return cls(config)

@@ -16,7 +16,7 @@ from mtkd.models.capture import Capture, watch
 from mtkd.models.encoders.config_checks import configuration_errors
 from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.encoders.pretrained_config import (
-    Pairs,
+    PairEncoding,
     Pooling,
     TransformerConfig,
     locate,
@@ -33,7 +33,7 @@ from mtkd.models.encoders.transformer_init import (
     student_transformer,
 )
 from mtkd.models.encoders.transformer_settings import TransformerStudentSettings
-from mtkd.models.init import InitContext, InitSpec, copy_layers, refuse_teacher_embeddings
+from mtkd.models.initialisation import InitContext, InitSpec, copy_layers
 from mtkd.models.pretrained_weights import load_pretrained, refuse_not_finite
 from mtkd.models.pruning import FactorisedEmbedding, prune_into, resize_heads
 from mtkd.outputs import EncoderOutput, OutputSpec
@@ -67,7 +67,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
             resize_heads(body, config.spec.layers, config.spec.heads, config.head_size)
         if config.embedding_rank:
             vocab_size = int(body.config.vocab_size)  # type: ignore[union-attr, arg-type]
-            table = FactorisedEmbedding(vocab_size, config.embedding_rank, config.spec.width)
+            table = FactorisedEmbedding(vocab_size, config.embedding_rank, config.spec.hidden_size)
             body.set_input_embeddings(table)  # type: ignore[operator]
         self.body = body
         if config.pairs == "bi-encoder":
@@ -101,11 +101,6 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         if context.kept is not None:
             teacher_context = replace(context, tokeniser=context.teacher_tokeniser, kept=None)
             return cls.build(settings, teacher_context)._with_tokens(context.kept, context.tokeniser.pad_id)
-        refuse_teacher_embeddings(
-            settings,
-            "student.embeddings=teacher is only for students that are not Transformers",
-            "use `student.transformer.init=teacher` to copy the teacher's embeddings and first layers",
-        )
         require_teacher_vocabulary(transformer, context)
         config = cls.config_from_settings(settings, context.init_spec)
         if context.own_vocabulary:
@@ -145,7 +140,7 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         name: str,
         pooling: Pooling | None = None,
         layers: int | None = None,
-        pairs: Pairs | None = None,
+        pairs: PairEncoding | None = None,
     ) -> TransformerEncoder:
         """Load an encoder by hub name or directory.
 

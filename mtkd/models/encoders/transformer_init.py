@@ -16,7 +16,7 @@ from mtkd.models.encoders.pretrained_config import (
     size_name,
     with_sizes,
 )
-from mtkd.models.init import InitContext, InitSpec
+from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.pretrained_weights import find_weights
 from tasks.errors import UserError
 from tasks.hub_loading import DEFAULT_ENCODER, load_named
@@ -148,7 +148,7 @@ def student_transformer(settings: TransformerSettings, init_spec: InitSpec) -> T
     }
     config = with_sizes(source, **{name: size for name, size in sizes.items() if size is not None})
     if settings.prune:
-        head_size = source.spec.attention // source.spec.heads
+        head_size = source.spec.attention_size // source.spec.heads
         config = config.model_copy(update={"head_size": head_size, "embedding_rank": settings.embedding_size})
     elif settings.embedding_size is not None:
         config = factorised(config, settings.embedding_size)
@@ -212,7 +212,7 @@ def _refuse_more(config: TransformerConfig, source: TransformerConfig, feed_forw
     for description, count, highest in (
         ("{} attention heads", config.spec.heads, source.spec.heads),
         ("{} feed-forward units", getattr(student, feed_forward), getattr(teacher, feed_forward)),
-        ("an embedding rank of {}", config.embedding_rank or 0, source.spec.width),
+        ("an embedding rank of {}", config.embedding_rank or 0, source.spec.hidden_size),
     ):
         if count > highest:
             raise UserError(

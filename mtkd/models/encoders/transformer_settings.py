@@ -8,7 +8,7 @@ from pydantic import Field
 
 from mtkd.models.encoders.encoder import StudentSettings
 from mtkd.models.encoders.transformer_init import first_available
-from mtkd.models.init import InitSpec
+from mtkd.models.initialisation import InitSpec
 from mtkd.strict_settings import Strict
 from tasks.records import Depth, Units
 
@@ -73,7 +73,14 @@ class TransformerStudentSettings(StudentSettings):
         return self.transformer.prune
 
     def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
-        """The settings with the first of several encoders that the student can start from."""
+        """The settings with the first of several encoders that the student can start from.
+
+        A checkpoint stands for the encoder that it was fine-tuned from, whose name is unknown. So a student
+        of a checkpoint in memory starts from the teacher where it would start from the checkpoint's files.
+        """
         super().resolved(init_spec)
-        transformer, warnings = first_available(self.transformer, init_spec)
+        transformer = self.transformer
+        if init_spec.in_memory and transformer.init == "encoder" and not transformer.prune:
+            transformer = transformer.model_copy(update={"init": "teacher"})
+        transformer, warnings = first_available(transformer, init_spec)
         return self.model_copy(update={"transformer": transformer}), warnings

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings
 from mtkd.models.fast_dropout import attention, faster
-from mtkd.models.init import InitContext, InitSpec, refuse_teacher_embeddings
+from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
 from mtkd.strict_settings import Strict
 from tasks.batching import ModelInputs, Tokens
@@ -82,13 +82,13 @@ class WaldorfConfig(WaldorfSettings, EncoderConfig):
         return EncoderSpec(
             family=self.kind,
             layers=self.layers,
-            width=self.hidden_size,
-            attention=self.heads * self.head_size,
+            hidden_size=self.hidden_size,
+            attention_size=self.heads * self.head_size,
             heads=self.heads,
-            pooled=self.output_size,
+            pooled_size=self.output_size,
             offers=OutputSpec(pooled=True, sequence=True, hidden=blocks | {0}, scores=blocks),
             stride=STRIDE,
-            embedding=self.embedding_size,
+            embedding_size=self.embedding_size,
             table="waldorf",
         )
 
@@ -108,14 +108,14 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
         super().__init__(config)
         small, hidden, out = config.embedding_size, config.hidden_size, config.output_size
         self.embeddings = nn.Embedding(config.vocab_size, small)
-        self.place = nn.Embedding(config.positions, small)
-        self.segment = nn.Embedding(SEGMENTS, small)
+        self.position_embeddings = nn.Embedding(config.positions, small)
+        self.token_type_embeddings = nn.Embedding(SEGMENTS, small)
         self.norm = nn.LayerNorm(small)
-        self.shrink = nn.ModuleList(_Convolution(small, small, config.kernel_size) for _ in range(2))
+        self.downsample = nn.ModuleList(_Convolution(small, small, config.kernel_size) for _ in range(2))
         self.up = nn.Linear(small, hidden)
         self.up_norm = nn.LayerNorm(hidden)
         self.blocks = nn.ModuleList(_Block(config) for _ in range(config.layers))
-        self.grow = nn.ModuleList(_Convolution(size, out, config.kernel_size) for size in (hidden, out))
+        self.upsample = nn.ModuleList(_Convolution(size, out, config.kernel_size) for size in (hidden, out))
         self.pool = nn.Linear(hidden, out)
         self.dropout = nn.Dropout(config.dropout)
         _initialise(self)
@@ -130,16 +130,7 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
 
     @classmethod
     def build(cls, settings: WaldorfStudentSettings, context: InitContext) -> WaldorfEncoder:
-        """Build a student with random weights.
-
-        Raises:
-            UserError: the settings ask for the teacher's embeddings.
-        """
-        refuse_teacher_embeddings(
-            settings,
-            "the embeddings of a WaLDORf student are smaller than the teacher's and cannot start from them",
-            "use `student.embeddings=random`; a hidden_mse term with layers = [[0, 0]] can teach them",
-        )
+        """Build a student with random weights."""
         return cls(cls.config_from_settings(settings, context.init_spec, context.tokeniser.vocab_size))
 
     @property
@@ -186,13 +177,17 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
     def _embed(self, tokens: Tokens) -> Tensor:
         """Embed token ids, positions and token type ids, (B, L, E)."""
         positions = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)
-        summed = self.embeddings(tokens.ids) + self.place(positions) + self.segment(tokens.token_type_ids)
+        summed = (
+            self.embeddings(tokens.ids)
+            + self.position_embeddings(positions)
+            + self.token_type_embeddings(tokens.token_type_ids)
+        )
         return self.dropout(self.norm(summed))
 
     def _shrunk(self, embedded: Tensor, masks: list[Tensor]) -> Tensor:
         """Shrink the embeddings (B, L, E) to (B, ceil(L / 4), H)."""
         states = functional.pad(embedded, (0, 0, 0, masks[0].shape[1] - embedded.shape[1]))
-        for convolution, mask, pooled in zip(self.shrink, masks, masks[1:], strict=False):
+        for convolution, mask, pooled in zip(self.downsample, masks, masks[1:], strict=False):
             convolved = convolution(states, mask)
             low = torch.finfo(convolved.dtype).min
             maximum = convolved.masked_fill(~mask.unsqueeze(-1), low).unflatten(1, (-1, 2)).amax(2)
@@ -201,7 +196,7 @@ class WaldorfEncoder(Encoder[WaldorfStudentSettings, WaldorfConfig]):
 
     def _grown(self, states: Tensor, masks: list[Tensor]) -> Tensor:
         """Upsample the last block's states to (B, 4 ceil(L / 4), D)."""
-        for convolution, mask in zip(self.grow, reversed(masks[:-1]), strict=True):
+        for convolution, mask in zip(self.upsample, reversed(masks[:-1]), strict=True):
             states = functional.gelu(convolution(states.repeat_interleave(2, 1), mask))
         return states
 

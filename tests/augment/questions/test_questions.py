@@ -654,7 +654,7 @@ def test_missing_packages_are_named(trained, data, tmp_path, monkeypatch):
         load_spacy("en_core_none")
     assert "install" in str(error.value) or "download" in str(error.value)
     monkeypatch.setitem(__import__("sys").modules, "ctranslate2", None)
-    with pytest.raises(UserError, match=r"ctranslate2 is not installed[\s\S]*mtkd\[ctranslate2\]"):
+    with pytest.raises(UserError, match=r"ctranslate2 is not installed[\s\S]*pip install ctranslate2"):
         generate(tmp_path / "c", trained, data, backend="ctranslate2")
 
 
@@ -730,3 +730,10 @@ def test_a_published_generator_gets_its_format(trained, tmp_path, monkeypatch):
     assert load_generator("lmqg/t5-tiny-qg", form="context").reading.form == "context"
     with pytest.warns(MtkdWarning, match=r"gets 'Ada wrote it in 1843\.'. `format` chooses another"):
         assert load_generator("someone/t5-tiny").reading.form == "context"
+
+
+def test_a_misspelt_rules_is_not_looked_up_on_the_hub(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("Marie Curie discovered radium in Paris in 1898.\n")
+    config = GenerationConfig(str(tmp_path / "text.txt"), "rulez")
+    with pytest.raises(UserError, match=r"unknown model 'rulez' \(did you mean 'rules'\?\)"):
+        prepare_generation(config, "squad", CPU, "0.1", "mtkd")

@@ -71,7 +71,6 @@ JSON_FILES: list[tuple[str, str, dict[str, Command]]] = [
     }),
     ("teacher", "run.json", {
         "report": lambda inputs, path, out: ["report", "html", path, "--out", out.with_suffix(".html")],
-        "distill": lambda inputs, path, out: distill(path, out),
         "out": lambda inputs, path, out: refine(inputs.encoder, path),
     }),
     ("teacher", "model/tokenizer_config.json", {"evaluate": lambda inputs, path, out: evaluate(path, out)}),

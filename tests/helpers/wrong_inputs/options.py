@@ -56,8 +56,8 @@ def option_cases() -> Iterator[Case]:
 
 SETTINGS = (
     "train.lr", "train.batch_size", "train.seed", "train.weight_decay", "train.warmup", "train.max_grad_norm", "train.eps",
-    "student.dropout", "student.bilstm.hidden_size", "student.max_length", "student.head_hidden",
-    "student.vocabulary_size", "train.betas", "train.epochs", "terms.soft_labels.temperature", "train.micro_batch",
+    "student.dropout", "student.bilstm.hidden_size", "student.max_length", "student.head_hidden_size",
+    "student.vocabulary_size", "train.betas", "train.epochs", "terms.soft_labels.temperature", "train.micro_batch_size",
     "train.min_confidence", "train.patience", "train.class_weights", "slow_build", "student.stride",
 )  # fmt: skip
 

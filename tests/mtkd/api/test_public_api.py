@@ -30,11 +30,11 @@ from tasks.sources import open_data
 
 SMALL = {
     "student.max_length": 24,
-    "student.head_hidden": 8,
+    "student.head_hidden_size": 8,
     "student.bilstm.hidden_size": 8,
     "student.bilstm.projection_size": 8,
     "student.bilstm.output_size": 8,
-    "student.embeddings": "teacher",
+    "student.bilstm.embeddings": "teacher",
 }
 ROWS = [
     {"sentence1": f"the {n} cats sleep", "sentence2": f"{n} cats are awake", "label": n % 2}
@@ -314,7 +314,7 @@ def test_a_task_a_loss_and_a_callback_of_ones_own(tiny_encoder: Path, tmp_path: 
         student_need = teacher_need = mtkd.LOGITS
 
         def forward(self, given: mtkd.TermInput) -> torch.Tensor:
-            return 2 * (given.student.logits - given.teacher_outputs.logits).square().sum()
+            return 2 * (given.student_outputs.logits - given.teacher_outputs.logits).square().sum()
 
     class Steps(mtkd.Callback):
         """Counts steps; stops after four."""
@@ -322,7 +322,7 @@ def test_a_task_a_loss_and_a_callback_of_ones_own(tiny_encoder: Path, tmp_path: 
         def __init__(self) -> None:
             self.losses: list[float] = []
 
-        def on_step(self, state: Any, control: Any) -> None:
+        def on_step_end(self, state: Any, control: Any) -> None:
             self.losses.append(state.loss)
             control.should_training_stop = len(self.losses) == 4
 
@@ -352,7 +352,7 @@ class OwnLoss(mtkd.LossTerm):
     factor = 1
 
     def forward(self, given: mtkd.TermInput) -> torch.Tensor:
-        return self.result((given.student.logits - given.teacher_outputs.logits).square().mean(1))
+        return self.result((given.student_outputs.logits - given.teacher_outputs.logits).square().mean(1))
 
     def result(self, values: torch.Tensor) -> torch.Tensor:
         return self.factor * values.sum()

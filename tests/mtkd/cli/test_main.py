@@ -233,14 +233,20 @@ def test_a_teacher_without_the_head_is_refused(mtkd: Callable, tiny_teacher: Pat
 @pytest.mark.parametrize(
     ("change", "parts"),
     [
-        (["student.vocabulary=word", "student.embeddings=teacher"], ["needs the teacher's vocabulary"]),
+        (
+            ["student.vocabulary=word", "student.bilstm.embeddings=teacher"],
+            ["needs the teacher's vocabulary"],
+        ),
         (
             ["student.kind=transformer", "student.vocabulary=word"],
             ["the student has a vocabulary of its own"],
         ),
         (["student.kind=transformer", "student.transformer.layers=9"], ["cannot have 9 layers instead of 3"]),
         (["terms.h.loss=hidden_mze"], ["hidden_mze", "did you mean 'hidden_mse'"]),
-        (["terms.h.loss=hidden_mse", "terms.h.layer=1"], ["terms.h.layer", "did you mean 'terms.h.layers'"]),
+        (
+            ["terms.h.loss=hidden_mse", "terms.h.layer_maps=1"],
+            ["terms.h.layer_maps", "did you mean 'terms.h.layer_map'"],
+        ),
         (
             ["terms.h.loss=hidden_mse"],
             [
@@ -267,7 +273,7 @@ def test_a_student_that_does_not_fit_is_refused(
 
 
 def test_hidden_states_can_be_distilled(mtkd: Callable, tiny_teacher: Path, tmp_path: Path) -> None:
-    sets = ["terms.h.loss=hidden_mse", "terms.h.layers=[[1, 3]]"]
+    sets = ["terms.h.loss=hidden_mse", "terms.h.layer_map=[[1, 3]]"]
     sets += ["student.transformer.init=teacher", "student.transformer.layers=1", "student.max_length=32"]
     given = [word for setting in sets for word in ("--set", setting)]
     words = ["distill", "mkd-transformer", "--data", "pocket", "--tasks", "rte", "--teacher", tiny_teacher]
@@ -447,3 +453,16 @@ def test_changed_data_are_noticed_on_resuming(mtkd: Callable, tiny_encoder: Path
     shutil.rmtree(data)
     refused(mtkd(*words, "--overwrite", "--seed", 1), "does not exist")
     assert json.loads((out / "run.json").read_text())["status"] == "finished", "nothing is dropped in vain"
+
+
+def test_a_student_of_labels_alone_is_trained_not_distilled(mtkd: Callable, tmp_path: Path) -> None:
+    words = ("distill", "mkd-lstm", "--data", "pocket", "--tasks", "sst2", *TINY[:-1], *SMALL)
+    done = mtkd(*words, "--set", "supervision=labels", "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    assert "trained in " in done.err and "distilled in" not in done.err
+
+
+def test_a_directory_for_json_is_refused_before_the_work(mtkd: Callable, tmp_path: Path) -> None:
+    words = ["augment", "mask", "--data", "pocket", "--tasks", "rte", "--limit", 8, "--out", tmp_path / "out"]
+    answered = mtkd(*words, "--json", tmp_path)
+    assert answered.code == 2 and "is a directory" in answered.err and not (tmp_path / "out").exists()

@@ -165,7 +165,7 @@ def test_nothing_is_left_or_replaced_if_it_is_interrupted(tmp_path: Path) -> Non
 def test_a_file_is_checked_before_its_first_row_is_predicted(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "in.jsonl")
     source.write_text(source.read_text() + '{"id": 1}\n')
-    with pytest.raises(UserError, match=r"in\.jsonl:24: the field 'text' is missing"):
+    with pytest.raises(UserError, match=r"in\.jsonl:24: column 'text': null instead of text"):
         predict_file(lambda rows: pytest.fail("predicted"), TASK, source, tmp_path / "o.csv", block=5)
 
 

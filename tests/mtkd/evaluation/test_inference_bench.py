@@ -1,5 +1,6 @@
 """The inference benchmark on tiny models."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -26,7 +27,7 @@ def tokeniser():
 
 def with_heads(encoder, tokeniser, tasks) -> MultiTaskModel:
     heads = [TASKS[name] for name in tasks]
-    return MultiTaskModel(encoder, heads, tokeniser, ModelInfo(max_length=16, head_hidden=4)).eval()
+    return MultiTaskModel(encoder, heads, tokeniser, ModelInfo(max_length=16, head_hidden_size=4)).eval()
 
 
 def bilstm(tokeniser, tasks=("sst2", "rte")) -> MultiTaskModel:
@@ -58,6 +59,7 @@ def test_results_of_saved_models(tokeniser, tmp_path, monkeypatch):
     assert (first.ms, first.fastest, first.slowest) == pytest.approx((300, 200, 400))
     assert (second.ms, second.rows_per_second) == pytest.approx((100, 30))
     assert second.speed == pytest.approx(2)  # the median of 2, 4 and 1
+    assert second.speed_text == "2.00x" and replace(second, speed=0.00217).speed_text == "0.0022x"
     for result in (first, second):
         weights = sum(weight.numel() for weight in models[result.name].parameters())
         assert result.parameters.total == weights

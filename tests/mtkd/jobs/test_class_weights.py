@@ -79,7 +79,12 @@ def test_rows_of_which_the_teacher_is_unsure_are_dropped() -> None:
 
 
 def test_a_run_leaves_them_out(tiny_teacher: Path, tmp_path: Path) -> None:
-    changes = {"train.steps": 2, "train.batch_size": 8, "student.head_hidden": 8, "student.max_length": 24}
+    changes = {
+        "train.steps": 2,
+        "train.batch_size": 8,
+        "student.head_hidden_size": 8,
+        "student.max_length": 24,
+    }
     changes |= {f"student.bilstm.{size}_size": 8 for size in ("embedding", "projection", "hidden", "output")}
     train = {"sentence": ["good", "bad"] * 8, "label": [1, 0] * 8}
     splits = {

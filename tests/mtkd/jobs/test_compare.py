@@ -146,6 +146,10 @@ def test_a_failed_cell_does_not_stop_the_rest_and_what_is_finished_stays(
     assert again.code == 0, again.out + again.err
     assert len(started) == 1 and any("broken" in word for word in started[0]), "only the mended cell runs"
     rows = json.loads((out / "compare.json").read_text())["rows"]
+    table = (out / "compare.md").read_text()
+    other = mtkd(*words, "--set", "train.lr=1e-3")
+    assert other.code == 2 and "a run with other options" in other.err and "another --out" in other.err
+    assert (out / "compare.md").read_text() == table and len(started) == 1
     tie = rows[1]["differences"]["rte"]
     assert (tie["low"], tie["high"], tie["verdict"]) == (0, 0, "tied"), "the same settings, so the same model"
 
@@ -534,6 +538,12 @@ def test_another_command_is_not_taken_for_finished(tmp_path: Path) -> None:
     (tmp_path / "run" / "run.json").write_text('{"status": "finished"}')
     (tmp_path / "run.command.json").write_text('["distill", "x"]')
     assert job.finished and not Job(("distill", "y"), tmp_path / "run").finished
+    job.require_same_command()
+    with pytest.raises(
+        UserError, match=r"run holds a run with other options: `... distill x ...`, not"
+    ) as refused:
+        Job(("distill", "y"), tmp_path / "run").require_same_command()
+    assert refused.value.hint and "another `out`" in refused.value.hint
 
 
 def test_a_store_stands_in_for_the_teacher(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def roberta() -> TransformerEncoder:
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_a_classifier_answers_in_a_pipeline(family: str, tiny_encoder: Path, tmp_path: Path) -> None:
     encoder = TransformerEncoder.pretrained(str(tiny_encoder), "pooler") if family == "bert" else roberta()
-    model = mtkd.Model(model_of(encoder, tiny_encoder, "rte,sst2,stsb", head_hidden=0))
+    model = mtkd.Model(model_of(encoder, tiny_encoder, "rte,sst2,stsb", head_hidden_size=0))
     found = mtkd.export(model, out=tmp_path / "x", format="transformers", tasks="rte")
     assert found.difference < 1e-4 and found.tasks == ["rte"]
     ask = pipeline("text-classification", model=str(tmp_path / "x"), top_k=None)
@@ -43,7 +43,7 @@ def test_a_classifier_answers_in_a_pipeline(family: str, tiny_encoder: Path, tmp
 
 def test_the_export_is_a_teacher(tiny_encoder: Path, tmp_path: Path) -> None:
     encoder = TransformerEncoder.pretrained(str(tiny_encoder), "pooler")
-    model = mtkd.Model(model_of(encoder, tiny_encoder, "rte", head_hidden=0))
+    model = mtkd.Model(model_of(encoder, tiny_encoder, "rte", head_hidden_size=0))
     found = mtkd.export(model, out=tmp_path / "x", format="transformers", data="pocket", limit=30)
     assert found.scores["rte"].difference == 0
     assert mtkd.evaluate(tmp_path / "x", data="pocket", tasks="rte", limit=30)
@@ -64,10 +64,10 @@ def test_what_transformers_cannot_express(tiny_encoder: Path, tmp_path: Path) ->
         (bi_encoder(tiny_encoder), "a bi-encoder"),
         (TransformerEncoder.pretrained(str(tiny_encoder), "mean"), "mean pooling"),
     ):
-        model = mtkd.Model(model_of(encoder, tiny_encoder, "rte", head_hidden=0))
+        model = mtkd.Model(model_of(encoder, tiny_encoder, "rte", head_hidden_size=0))
         with pytest.raises(UserError, match=f"{what} .*cannot be written|a {what}"):
             mtkd.export(model, out=tmp_path / "x", format="transformers")
-    hidden = mtkd.Model(model_of(roberta(), tiny_encoder, "rte,sst2", head_hidden=8))
+    hidden = mtkd.Model(model_of(roberta(), tiny_encoder, "rte,sst2", head_hidden_size=8))
     with pytest.raises(UserError, match="a head with a hidden layer"):
         mtkd.export(hidden, out=tmp_path / "x", format="transformers", tasks="rte")
     with pytest.raises(UserError, match="the head of one task, not 2"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from mtkd.jobs.find_teachers import (
 )
 from mtkd.models.inference import predict_logits
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.teachers.group import TeacherGroup
+from mtkd.outputs import OutputSpec
+from mtkd.teachers.group import Member, TeacherGroup
+from mtkd.teachers.transformers_checkpoint import CheckpointRef
 from mtkd.time_trial import trial_run
 from tasks.encoding import Encoded
 from tasks.errors import MtkdWarning, UserError
@@ -54,7 +57,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::tasks.errors.MtkdWarning")
 @pytest.fixture
 def lessons(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, np.ndarray]]:
     """What each student learned from: task -> logits of the training rows."""
-    from mtkd.teachers.live import CachedLogits
+    from mtkd.teachers.teacher_sources import CachedLogits
 
     found: list[dict[str, np.ndarray]] = []
 
@@ -165,11 +168,25 @@ def test_hidden_states_of_checkpoints(save_checkpoint: Callable[..., Path], tmp_
     assert set(student.scores) == {"sst2", "rte"}
 
 
+def test_a_student_of_a_model_in_memory_starts_from_its_weights(
+    save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    place = save_checkpoint("Bert", **NEGATIVE_LAST)
+    model = AutoModelForSequenceClassification.from_pretrained(place)
+    settings = {"student.transformer.layers": 1, "student.max_length": 24, "train.batch_size": 16}
+    given: dict[str, Any] = {"settings": settings, "tasks": "sst2", **SHORT}
+    named = api.distill("mkd-transformer", teacher=place, out=tmp_path / "named", **given)
+    pair = (model, AutoTokenizer.from_pretrained(place))
+    passed = api.distill("mkd-transformer", teacher=pair, out=tmp_path / "passed", **given)
+    for name, weight in named.module.state_dict().items():
+        torch.testing.assert_close(passed.module.state_dict()[name], weight)
+
+
 def test_a_static_student_starts_from_a_checkpoint(
     save_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     place = save_checkpoint("Roberta", **NEGATIVE_LAST)
-    settings = {"student.head_hidden": 8, "student.max_length": 24, "student.static.width": 4}
+    settings = {"student.head_hidden_size": 8, "student.max_length": 24, "student.static.width": 4}
     student = api.distill(
         "static", teacher=place, tasks="sst2", out=tmp_path / "run", settings=settings, **SHORT
     )
@@ -182,7 +199,12 @@ def test_a_checkpoint_teaches_spans(
     place = save_checkpoint("Bert", head="ForQuestionAnswering")
     settings = {
         **{key: value for key, value in TINYBERT.items() if key.startswith("student.transformer")},
-        **{"student.max_length": 48, "student.stride": 8, "student.head_hidden": 0, "train.batch_size": 16},
+        **{
+            "student.max_length": 48,
+            "student.stride": 8,
+            "student.head_hidden_size": 0,
+            "train.batch_size": 16,
+        },
     }
     given: dict[str, Any] = {"settings": settings, **SHORT, "limit": 8}
     api.distill("mkd-transformer", teacher=place, tasks="squad", out=tmp_path / "run", **given)
@@ -201,7 +223,7 @@ def test_what_several_teachers_cannot_give(save_checkpoint: Callable[..., Path],
         api.distill("tinybert-4", teacher={"sst2": bert, "rte": other}, tasks=["sst2", "rte"], **given)
     with pytest.raises(UserError, match="only logits can be averaged"):
         api.distill("tinybert-4", teacher={"rte": [larger, other]}, tasks="rte", **given)
-    with pytest.raises(UserError, match="encoders differ in their sizes"):
+    with pytest.raises(UserError, match=r"Bert and .*larger differ: layers 2 and 3"):
         api.distill("tinybert-4", teacher={"sst2": bert, "rte": larger}, tasks=["sst2", "rte"], **given)
     word = TINYBERT | {"student.vocabulary": "word"}
     with pytest.raises(UserError, match="compares teacher and student token by token"):
@@ -254,6 +276,20 @@ def test_outputs_in_another_order_are_refused_and_evaluated_with_a_warning(
         assert found["metrics"]["accuracy"] == accuracy
         printed = " ".join(scored.err.replace("│", " ").split())
         assert ("--teacher-labels sst2=positive,negative" in printed) == (not given), scored.err
+
+
+def test_teachers_that_read_pairs_differently(save_checkpoint: Callable[..., Path]) -> None:
+    place = save_checkpoint("Bert", **ENTAILED)
+    teacher = CheckpointRef.of("cross", place, RTE)
+    config = teacher.config.model_copy(update={"pairs": "bi-encoder"})
+    members = [Member(teacher, ("rte",)), Member(replace(teacher, name="bi", config=config), ("sst2",))]
+    group = TeacherGroup.of(members, [RTE, SST2])
+    assert isinstance(group, TeacherGroup)
+    with pytest.raises(UserError) as error:
+        group.require_logits_only(OutputSpec(hidden=frozenset([1])))
+    shown = "encoders of the teachers cross and bi differ: pairs cross-encoder and bi-encoder"
+    assert error.value.problem.endswith(shown)
+    assert "`pairs=cross-encoder`" in str(error.value.hint)
 
 
 def test_names_that_had_to_be_assumed_are_a_warning(
@@ -341,6 +377,28 @@ def test_soft_labels_need_no_teacher(labels: bool, tmp_path: Path, lessons: list
     assert again.path == student.path and len(lessons) == 1, "the run is finished"
 
 
+def test_what_learns_from_labels_refuses_soft_ones(tiny_teacher: Path, tmp_path: Path) -> None:
+    data = {"mood": {"train": soft_rows(8, False), "validation": soft_rows(8, True)}}
+    given: dict[str, Any] = {"data": data, "tasks": MOOD, "out": tmp_path / "run"}
+    complaint = "rows of 'mood' have only soft labels, but .* learns from labels"
+    with pytest.raises(UserError, match=complaint):
+        api.refine("minilm", **given)
+    with pytest.raises(UserError, match=complaint):
+        api.distill("mkd-lstm", teacher=tiny_teacher, settings={"supervision": "labels"}, **given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_is_named_where_it_cannot_be_used(
+    save_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    place = save_checkpoint("Bert", **NEGATIVE_LAST)
+    (tmp_path / "rows.jsonl").write_text('{"sentence": "Nice."}\n')
+    with pytest.raises(UserError, match="is a transformers checkpoint, not an mtkd model"):
+        api.predict(place, None, tmp_path / "rows.jsonl", tmp_path / "out.jsonl")
+    with pytest.raises(UserError, match="is a transformers checkpoint, not an mtkd model"):
+        api.bench_inference([place])
+
+
 def test_soft_labels_beside_teachers(
     save_checkpoint: Callable[..., Path], tmp_path: Path, lessons: list
 ) -> None:
@@ -396,7 +454,8 @@ def test_a_checkpoint_is_evaluated_with_the_order_of_its_labels(
         right = (plain_logits(place, "sst2").argmax(1) == column) == (labels == 1)
         assert scores["metrics"]["accuracy"] == pytest.approx(right.mean())
         shown = " ".join(done.err.replace("│", " ").split())
-        assert ("pass --teacher-labels sst2=negative,positive" in shown) == (not given)
+        assert ("pass --teacher-labels sst2=FIRST,SECOND" in shown) == (not given)
+        assert "the teacher" not in shown
     refused = mtkd(*words, "--model", tiny_teacher, *order)
     assert refused.code == 2 and "--teacher-labels" in refused.err and "this model is not one" in refused.err
     with pytest.raises(UserError, match="this model is not one"):
@@ -406,17 +465,17 @@ def test_a_checkpoint_is_evaluated_with_the_order_of_its_labels(
 
 
 def test_the_head_of_a_checkpoint_cannot_be_copied(
-    save_checkpoint: Callable[..., Path], tmp_path: Path
+    save_checkpoint: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given: dict[str, Any] = {"teacher": save_checkpoint("Bert", **NEGATIVE_LAST), "tasks": "sst2", **SHORT}
     sets = {"student.max_length": 24, "student.transformer.layers": 1}
+    copied = sets | {"student.init_heads": "teacher"}
     with pytest.raises(UserError, match="no head for 'sst2' to copy") as refused:
-        api.distill("layerwise-3", out=tmp_path / "run", settings=sets, **given)
+        api.distill("layerwise-3", out=tmp_path / "run", settings=copied, **given)
     assert refused.value.hint == "use `student.init_heads=random`" and not (tmp_path / "run").exists()
-    settings = sets | {"student.init_heads": "random"}
-    assert set(api.distill("layerwise-3", out=tmp_path / "run", settings=settings, **given).scores) == {
-        "sst2"
-    }
+    student = api.distill("layerwise-3", out=tmp_path / "run", settings=sets, **given)
+    assert set(student.scores) == {"sst2"}
+    assert "no heads that the student could copy for sst2" in capsys.readouterr().err
 
 
 def test_a_control_with_the_teachers_heads_is_warned_of(tiny_teacher: Path, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_a_model_comes_back_unchanged(hub: FakeHub, tiny_teacher: Path, tmp_path
         tasks="rte",
         limit=16,
         steps=1,
-        settings={"student.bilstm.hidden_size": 8, "student.embeddings": "teacher"},
+        settings={"student.bilstm.hidden_size": 8, "student.bilstm.embeddings": "teacher"},
         out=tmp_path / "student",
     )
     assert student.predict("rte", PAIRS)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mtkd.jobs.python_objects import describe_losses
-from mtkd.losses.loss_term import LossTerm
+from mtkd.losses.loss_term import LossInputs, LossTerm
 
 
 class Schedule:
@@ -25,6 +25,9 @@ class Own(LossTerm):
     def __init__(self, value: Any):
         super().__init__()
         self.value = value
+
+    def forward(self, inputs: LossInputs) -> torch.Tensor:
+        raise AssertionError("a description computes no loss")
 
 
 def described(value: Any) -> str:

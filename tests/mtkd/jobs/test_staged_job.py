@@ -33,7 +33,7 @@ RELATIONS = {
     **SMALL_TRANSFORMER,
     "terms.relation.relation_heads": 4,
     "train.steps": 6,
-    "train.micro_batch": None,
+    "train.micro_batch_size": None,
 }
 
 
@@ -195,7 +195,7 @@ def test_a_student_of_plain_text_serves_everywhere(
 def test_a_recipe_with_a_stage_of_tasks_trains_on_text(
     corpus: Path, tiny_encoder: Path, tmp_path: Path
 ) -> None:
-    wanted = {**SMALL_TRANSFORMER, "train.steps": 2, "train.micro_batch": None}
+    wanted = {**SMALL_TRANSFORMER, "train.steps": 2, "train.micro_batch_size": None}
     warnings: list[str] = []
     run = distill_text(
         Request(str(corpus), "text", tmp_path / "run", None, 4),

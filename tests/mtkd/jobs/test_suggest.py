@@ -91,6 +91,7 @@ def test_who_reaches_the_targets(timed: None, teacher: Path) -> None:
     assert found(target_speedup=9) == (set(), "BiLSTM, 64 units")
     small, nearest = found(max_mb=5)
     assert small == {"2 layers of 32"} and nearest is None
+    assert found(max_mb=1.25, int8=True)[0] == small and found(max_mb=1.25)[0] == set()
     first = library.suggest_students(teacher, **SMALL).students[0]
     assert (first.speed, first.slowest, first.fastest) == pytest.approx((1.2, 1.0, 1.5))
     assert first.rows_per_second == pytest.approx(2 / 5)

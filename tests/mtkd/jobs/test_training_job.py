@@ -11,6 +11,7 @@ import torch
 from small_students import SMALL_LSTM
 
 from mtkd.jobs.distill import distill
+from mtkd.jobs.evaluate import evaluate
 from mtkd.jobs.finetune import finetune
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
@@ -63,6 +64,14 @@ def test_a_store_of_other_rows_is_refused_before_anything_is_written(
     with pytest.raises(UserError, match="was built from other rte rows"):
         distill(request, settings_of(), None, None, store)
     assert not (tmp_path / "run").exists()
+
+
+def test_recorded_scores_are_those_of_evaluate_in_fp32(tiny_teacher: Path, tmp_path: Path) -> None:
+    run = by_name(tmp_path / "run", tiny_teacher, **{"train.precision": "bf16"})
+    again = evaluate(tmp_path / "run", "pocket", TASKS, limit=16, device="cpu")
+    assert {f"{s.task}/{s.split}": s.loss for s in again.scores} == {
+        name: scores["loss"] for name, scores in run.record["scores"].items()
+    }
 
 
 def test_tasks_source_and_teacher_as_objects_give_the_same_student(

@@ -49,7 +49,7 @@ class Absolute(LossTerm):
         self.scale = scale
 
     def forward(self, given):
-        return self.scale * (given.student.logits - given.teacher_outputs.logits).abs().mean(1).sum()
+        return self.scale * (given.student_outputs.logits - given.teacher_outputs.logits).abs().mean(1).sum()
 """
 
 
@@ -109,7 +109,7 @@ def test_the_students_that_a_loss_declares_are_those_it_is_built_for(
 def test_what_needs_a_task_is_known_before_it_is_built() -> None:
     needy = ("labels", "logits_mse", "soft_labels", "sample_contrastive")
     assert all(loss_class(name).needs_task() for name in needy)
-    general = ("relation", "hidden_mse", "attention_kl", "sample_similarity", "pooled_score_mse")
+    general = ("relation", "hidden_mse", "attention_kl", "sample_similarity", "pooled_attention_score_mse")
     assert not any(loss_class(name).needs_task() for name in general)
 
 
@@ -158,6 +158,13 @@ def test_a_plugin_cannot_take_the_name_of_one_of_ours(install_plugin: Callable) 
         settings_of(t={"loss": "absolut"})
 
 
+def test_a_plugin_without_forward_is_refused(install_plugin: Callable) -> None:
+    code = "from mtkd.losses.loss_term import LossTerm\nclass Unfinished(LossTerm): pass\n"
+    install_plugin("unfinished", "mtkd.losses", code, "unfinished = {module}:Unfinished")
+    with pytest.raises(UserError, match="lacks the LossTerm method forward"):
+        settings_of(t={"loss": "unfinished"})
+
+
 def test_an_unknown_loss_lists_those_of_plugins(install_plugin: Callable) -> None:
     install_plugin("colours", "mtkd.losses", RED, "absolute = {module}:Absolute")
     with pytest.raises(UserError, match=r"unknown loss of terms.t 'absolut' \(did you mean 'absolute'\?\)"):
@@ -171,14 +178,17 @@ class Distance(LossTerm):
     student_need = teacher_need = LOGITS
 
     def forward(self, given: TermInput) -> Tensor:
-        assert given.student.logits is not None and given.teacher_outputs.logits is not None
-        return (given.student.logits - given.teacher_outputs.logits).abs().mean(1).sum()
+        assert given.student_outputs.logits is not None and given.teacher_outputs.logits is not None
+        return (given.student_outputs.logits - given.teacher_outputs.logits).abs().mean(1).sum()
 
 
 class Deep(LossTerm):
     """A loss on a layer that no model has."""
 
     teacher_need = OutputSpec(hidden=frozenset({9}))
+
+    def forward(self, given: TermInput) -> torch.Tensor:
+        return given.teacher_outputs.hidden[9].sum()
 
 
 def value_of(objective: Objective) -> tuple[float, list[float]]:
@@ -212,7 +222,7 @@ def test_objects_are_named_after_their_class() -> None:
 
 
 def test_objects_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match=r"'Deep' needs hidden states of layer 9 of the teacher \(bert\)"):
+    with pytest.raises(UserError, match=r"'Deep' needs hidden states of layer 9 from the teacher \(bert\)"):
         build_objective([Deep()], BERT, BERT, [RTE])
     with pytest.raises(UserError, match="no loss"):
         build_objective([], BERT, BERT, [RTE])

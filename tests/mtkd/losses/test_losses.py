@@ -14,11 +14,11 @@ from torch.autograd import gradcheck
 from torch.nn.functional import pad
 
 from mtkd.losses import relation_gradient
-from mtkd.losses.attention import attention_kl, score_mse
+from mtkd.losses.attention import attention_kl, attention_score_mse
 from mtkd.losses.contrastive import sample_contrastive
-from mtkd.losses.emd import emd, emd_weights
-from mtkd.losses.hidden import cosine, masked_mse, patient_cls_mse
-from mtkd.losses.logits import logits_distance, logits_mse, soft_label_kl
+from mtkd.losses.emd import emd_flow, emd_weights
+from mtkd.losses.hidden import cosine_distance, masked_mse, patient_cls_mse
+from mtkd.losses.logits import logits_mse, soft_label_kl, squared_distance
 from mtkd.losses.relations import relation_kl, sample_similarity_kl, token_similarity_kl
 
 
@@ -31,7 +31,7 @@ def test_logits_mse_is_the_mean_of_squares() -> None:
 def test_logits_distance_is_the_squared_norm_of_a_row() -> None:
     student, teacher = torch.randn(5, 3), torch.randn(5, 3)
     naive = sum(torch.linalg.vector_norm(student[b] - teacher[b]).item() ** 2 for b in range(5)) / 5
-    assert logits_distance(student, teacher).item() == pytest.approx(naive, rel=1e-5)
+    assert squared_distance(student, teacher).item() == pytest.approx(naive, rel=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
@@ -154,13 +154,13 @@ MASKED = {
     "masked_mse": Masked(
         masked_mse, token_loop(lambda s, t: (s - t).square().mean().item()), (3, 5, 4), (3, 5, 4)
     ),
-    "cosine": Masked(cosine, token_loop(naive_cosine), (3, 5, 4), (3, 5, 4)),
+    "cosine": Masked(cosine_distance, token_loop(naive_cosine), (3, 5, 4), (3, 5, 4)),
     "self_relation": Masked(
         lambda s, t, mask: relation_kl(s, s, t, t, mask, 2), relation_loop(2), (3, 5, 4), (3, 5, 6)
     ),
     "cross_relation": Masked(cross, relation_loop(2, cross=True), (3, 5, 8), (3, 5, 12)),
     "token_similarity": Masked(token_similarity_kl, relation_loop(1), (3, 5, 4), (3, 5, 6)),
-    "score_mse": Masked(score_mse, score_loop, (3, 2, 5, 5), (3, 2, 5, 5)),
+    "attention_score_mse": Masked(attention_score_mse, score_loop, (3, 2, 5, 5), (3, 2, 5, 5)),
     "attention_kl": Masked(attention_kl, attention_loop, (3, 2, 5, 5), (3, 2, 5, 5)),
 }
 TOKENS: list[list[int]] = [[0, 1, 2], [], [0, 2, 3]]  # valid ones, a row each
@@ -324,21 +324,23 @@ def test_emd_is_the_best_assignment_and_meets_its_weights() -> None:
     best = min(
         sum(cost[n, m].item() for n, m in enumerate(order)) for order in itertools.permutations(range(4))
     )
-    assert (emd(cost) * cost).sum().item() == pytest.approx(best / 4, rel=1e-5)
-    flow = emd(torch.rand(2, 3, requires_grad=True), torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0, 2.0]))
+    assert (emd_flow(cost) * cost).sum().item() == pytest.approx(best / 4, rel=1e-5)
+    flow = emd_flow(
+        torch.rand(2, 3, requires_grad=True), torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0, 2.0])
+    )
     assert flow.dtype == torch.float32 and not flow.requires_grad and (flow >= 0).all()
     torch.testing.assert_close(flow.sum(1), torch.tensor([0.75, 0.25]))
     torch.testing.assert_close(flow.sum(0), torch.tensor([0.25, 0.25, 0.5]))
-    torch.testing.assert_close(emd(torch.full((2, 4), torch.nan)), torch.full((2, 4), 1 / 8))
+    torch.testing.assert_close(emd_flow(torch.full((2, 4), torch.nan)), torch.full((2, 4), 1 / 8))
 
 
 def test_emd_by_hand_and_the_weights_it_leads_to() -> None:
     cost = torch.tensor([[1.0, 9.0, 9.0], [9.0, 3.0, 3.0]])
-    flow = emd(cost, torch.tensor([1.0, 2.0]))
+    flow = emd_flow(cost, torch.tensor([1.0, 2.0]))
     torch.testing.assert_close(flow, torch.tensor([[1.0, 0, 0], [0, 1, 1]]) / 3)
     student, teacher = emd_weights(cost, flow)
     # Average costs 1, 3 and 1, 3, 3; inverse shares 3/4, 1/4 and 3/5, 1/5, 1/5.
     torch.testing.assert_close(student, torch.tensor([0.75, 0.25]).softmax(0))
     torch.testing.assert_close(teacher, torch.tensor([0.6, 0.2, 0.2]).softmax(0))
-    free, _ = emd_weights(torch.zeros(2, 2), emd(torch.zeros(2, 2)))
+    free, _ = emd_weights(torch.zeros(2, 2), emd_flow(torch.zeros(2, 2)))
     torch.testing.assert_close(free, torch.tensor([0.5, 0.5]))

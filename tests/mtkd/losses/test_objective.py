@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from mtkd.losses.contrastive import sample_contrastive
-from mtkd.losses.emd import emd
+from mtkd.losses.emd import emd_flow
 from mtkd.losses.hidden import masked_mse
 from mtkd.losses.layer_maps import layer_pairs, named_map_pairs
-from mtkd.losses.loss_term import TermInput
+from mtkd.losses.loss_term import LossTerm, TermInput
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.relations import regroup_heads, relation_kl
 from mtkd.losses.term_settings import value_at
@@ -80,7 +80,7 @@ def test_the_teacher_layer_of_minilmv2(family: str, layers: int, expected: int) 
 )
 def test_a_map_of_layers_that_are_not_there(spec: object, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
-        objective(h={"loss": "hidden_mse", "layers": spec})
+        objective(h={"loss": "hidden_mse", "layer_map": spec})
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_a_map_of_layers_that_are_not_there(spec: object, complaint: str) -> Non
             {"loss": "relation", "relation_heads": 3, "regrouping": "average"},
             "does not divide the teacher's 4 attention heads",
         ),
-        (STUDENT, RTE, {"loss": "score_mse"}, "the student has 2 heads and the teacher 4"),
+        (STUDENT, RTE, {"loss": "attention_score_mse"}, "the student has 2 heads and the teacher 4"),
         (STUDENT, RTE, {"loss": "cls_mse"}, r"vectors of width 12 \(student\) and 24 \(teacher\)"),
         (STUDENT, STSB, {"loss": "sample_contrastive"}, "contrasts classes, but 'stsb' has scores"),
         (LSTM, RTE, {"loss": "relation"}, "bilstm-biattention.* neither layers nor attention heads"),
         (LSTM, RTE, {"loss": "sample_similarity"}, "neither layers nor attention heads"),
-        (STUDENT, RTE, {"loss": "cls_mse", "layers": "emd"}, "does not support layers=emd"),
+        (STUDENT, RTE, {"loss": "cls_mse", "layer_map": "emd"}, "does not support layer_map=emd"),
         (spec_of(1, 24, 4), RTE, {"loss": "cls_mse"}, "leaves out the student's last layer"),
     ],
 )
@@ -114,14 +114,14 @@ def test_terms_that_do_not_fit_are_refused(student: EncoderSpec, task, term: dic
 
 def test_what_a_teacher_does_not_show_is_refused_by_name() -> None:
     blind = EncoderSpec("mpnet", 4, 24, 24, 4, 24, OutputSpec(pooled=True, hidden=frozenset(range(5))))
-    with pytest.raises(UserError, match=r"'r' needs keys of layer 4 of the teacher \(mpnet\)"):
+    with pytest.raises(UserError, match=r"'r' needs keys of layer 4 from the teacher \(mpnet\)"):
         objective(teacher=blind, r={"loss": "relation", "relations": ["k-k"]})
 
 
 def test_only_what_the_terms_need_is_asked_for() -> None:
     found = objective(
         a={"loss": "relation", "relations": ["q-k", "o-o"]},
-        b={"loss": "hidden_mse", "layers": [[1, 3]]},
+        b={"loss": "hidden_mse", "layer_map": [[1, 3]]},
         c={"loss": "cls_mse", "projection": "shared"},
         d={"loss": "soft_labels"},
     )
@@ -145,17 +145,20 @@ def outputs(of: EncoderSpec, batch: Batch, seed: int) -> ModelOutput:
     assert batch.inputs.joined is not None
     mask = batch.inputs.joined.mask
     draw = torch.Generator().manual_seed(seed)
-    sizes = {"cls": (len(mask), of.width), "scores": (len(mask), of.heads, mask.shape[1], mask.shape[1])}
+    sizes = {
+        "cls": (len(mask), of.hidden_size),
+        "scores": (len(mask), of.heads, mask.shape[1], mask.shape[1]),
+    }
     every = {
         kind: {
-            layer: torch.randn(sizes.get(kind, (*mask.shape, of.width)), generator=draw)
+            layer: torch.randn(sizes.get(kind, (*mask.shape, of.hidden_size)), generator=draw)
             for layer in sorted(getattr(of.offers, kind))
         }
         for kind in BY_LAYER
     }
     logits, pooled = (
         torch.randn(len(mask), 2, generator=draw),
-        torch.randn(len(mask), of.width, generator=draw),
+        torch.randn(len(mask), of.hidden_size, generator=draw),
     )
     return ModelOutput(logits=logits, pooled=pooled, mask=mask, **every)
 
@@ -170,7 +173,7 @@ BATCH = joint_batch([4, 2, 3], [0.0, 1.0, 0.0])
 
 def test_relations_are_summed_over_pairs_and_layers() -> None:
     found = objective(
-        r={"loss": "relation", "relations": ["q-q", "v-o"], "layers": "uniform", "relation_heads": 4}
+        r={"loss": "relation", "relations": ["q-q", "v-o"], "layer_map": "uniform", "relation_heads": 4}
     )
     mine, theirs = outputs(STUDENT, BATCH, 1), outputs(TEACHER, BATCH, 2)
     expected = 0.0
@@ -200,7 +203,7 @@ def test_one_projection_is_shared_and_none_is_the_models() -> None:
 
 
 def test_all_layers_are_weighed_by_the_flow() -> None:
-    found = objective(h={"loss": "hidden_mse", "layers": "emd"})
+    found = objective(h={"loss": "hidden_mse", "layer_map": "emd"})
     mine, theirs = outputs(STUDENT, BATCH, 1), outputs(TEACHER, BATCH, 2)
     w = found.terms["h"].projection.maps["all"].weight
     cost = torch.tensor(
@@ -209,7 +212,7 @@ def test_all_layers_are_weighed_by_the_flow() -> None:
             for n in (1, 2)
         ]
     )
-    expected = (emd(cost) * cost).sum().item()
+    expected = (emd_flow(cost) * cost).sum().item()
     assert value_of(found, BATCH).item() == pytest.approx(expected, rel=1e-4)
     weights = found.terms["h"].teacher_weights
     assert weights.sum() == pytest.approx(1) and weights.std() > 0, "the weights follow the cost"
@@ -220,8 +223,8 @@ def test_all_layers_are_weighed_by_the_flow() -> None:
     "term", [{"loss": "relation", "relations": ["o-o"]}, {"loss": "hidden_cosine", "projection": "shared"}]
 )
 def test_every_layered_term_can_be_weighed_by_the_flow(term: dict) -> None:
-    found = objective(t={**term, "layers": "emd"})
-    every = objective(t={**term, "layers": [[n, m] for n in (1, 2) for m in range(1, 5)]})
+    found = objective(t={**term, "layer_map": "emd"})
+    every = objective(t={**term, "layer_map": [[n, m] for n in (1, 2) for m in range(1, 5)]})
     weights = {k: v for k, v in found.state_dict().items() if "projection" in k}
     every.load_state_dict(weights)
     assert 0 < value_of(found, BATCH).item() < value_of(every, BATCH).item() / 8, "at most the mean of all"
@@ -268,6 +271,15 @@ def test_a_batch_of_one_has_no_relations_and_says_so_once(caplog: pytest.LogCapt
     assert len(caplog.records) == 2 and "a batch of one row" in caplog.text
 
 
+def test_terms_that_read_nothing_of_the_student_are_refused() -> None:
+    class Nothing(LossTerm):
+        def forward(self, inputs: TermInput) -> Tensor:
+            return torch.zeros(())
+
+    with pytest.raises(UserError, match="no loss needs any output of the student: 'Nothing'"):
+        build_objective([Nothing()], STUDENT, TEACHER, [RTE])
+
+
 def test_a_term_applies_to_its_task_types() -> None:
     found = objective(
         task=STSB,
@@ -297,7 +309,7 @@ def test_an_lstm_can_learn_relations_between_rows() -> None:
         s={"loss": "sample_similarity", "row_vector": "pooled"},
         c={"loss": "sample_contrastive", "row_vector": "pooled"},
     )
-    student = ModelOutput(pooled=torch.randn(3, LSTM.pooled, requires_grad=True))
+    student = ModelOutput(pooled=torch.randn(3, LSTM.pooled_size, requires_grad=True))
     loss, values = found(RTE, BATCH, student, outputs(TEACHER, BATCH, 2), found.num_items(RTE, BATCH))
     loss.backward()
     assert (values > 0).all() and student.pooled is not None and student.pooled.grad is not None

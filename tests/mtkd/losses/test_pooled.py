@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from mtkd.losses.objective import Objective, build_objective
-from mtkd.losses.pooled import pooled_hidden_mse, pooled_score_mse
+from mtkd.losses.pooled import pooled_attention_score_mse, pooled_hidden_mse
 from mtkd.models.encoders.waldorf import WaldorfConfig
 from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
 from mtkd.recipes import load_settings
@@ -80,7 +80,7 @@ def test_they_are_what_loops_give(stride: int) -> None:
     assert pooled_hidden_mse(h_s, h_t, MASK, stride).item() == pytest.approx(
         hidden_loop(h_s, h_t, MASK, stride), **close
     )
-    assert pooled_score_mse(a_s, a_t, MASK, stride).item() == pytest.approx(
+    assert pooled_attention_score_mse(a_s, a_t, MASK, stride).item() == pytest.approx(
         score_loop(a_s, a_t, MASK, stride), **close
     )
 
@@ -92,15 +92,17 @@ def test_by_hand() -> None:
     assert pooled_hidden_mse(h_s, h_t, mask, 4).item() == pytest.approx((4 + 1) / 2)
     a_t = torch.arange(64.0).view(1, 1, 8, 8)  # largest: 27, 29; 43, 45
     a_s = torch.tensor([[[[27.0, 30.0], [41.0, 45.0]]]])
-    assert pooled_score_mse(a_s, a_t, mask, 4).item() == pytest.approx((0 + 1 + 4 + 0) / 4)
+    assert pooled_attention_score_mse(a_s, a_t, mask, 4).item() == pytest.approx((0 + 1 + 4 + 0) / 4)
     nothing = torch.zeros(1, 8, dtype=torch.bool)
-    assert pooled_hidden_mse(h_s, h_t, nothing, 4) == 0 and pooled_score_mse(a_s, a_t, nothing, 4) == 0
+    assert (
+        pooled_hidden_mse(h_s, h_t, nothing, 4) == 0 and pooled_attention_score_mse(a_s, a_t, nothing, 4) == 0
+    )
 
 
 def test_gradients_in_float64_and_no_nan_from_padding() -> None:
     h_s, h_t, a_s, a_t = drawn(4, torch.float64)
     assert gradcheck(lambda h: pooled_hidden_mse(h, h_t, MASK, 4), h_s.requires_grad_())
-    assert gradcheck(lambda a: pooled_score_mse(a, a_t, MASK, 4), a_s.requires_grad_())
+    assert gradcheck(lambda a: pooled_attention_score_mse(a, a_t, MASK, 4), a_s.requires_grad_())
 
 
 def test_padding_changes_nothing() -> None:
@@ -109,24 +111,26 @@ def test_padding_changes_nothing() -> None:
     h = torch.nn.functional.pad(h_s, (0, 0, 0, 2), value=9.0), torch.nn.functional.pad(h_t, (0, 0, 0, 6))
     a = torch.nn.functional.pad(a_s, (0, 2, 0, 2), value=9.0), torch.nn.functional.pad(a_t, (0, 6, 0, 6))
     torch.testing.assert_close(pooled_hidden_mse(*h, far, 4), pooled_hidden_mse(h_s, h_t, MASK, 4))
-    torch.testing.assert_close(pooled_score_mse(*a, far, 4), pooled_score_mse(a_s, a_t, MASK, 4))
+    torch.testing.assert_close(
+        pooled_attention_score_mse(*a, far, 4), pooled_attention_score_mse(a_s, a_t, MASK, 4)
+    )
 
 
 def test_under_autocast_they_are_computed_in_float32() -> None:
     h_s, h_t, a_s, a_t = drawn(4)
     with torch.autocast("cpu", torch.bfloat16):
         narrow = pooled_hidden_mse(h_s.bfloat16(), h_t.bfloat16(), MASK, 4)
-        scores = pooled_score_mse(a_s.bfloat16(), a_t.bfloat16(), MASK, 4)
+        scores = pooled_attention_score_mse(a_s.bfloat16(), a_t.bfloat16(), MASK, 4)
     assert narrow.dtype == scores.dtype == torch.float32
     torch.testing.assert_close(narrow, pooled_hidden_mse(h_s, h_t, MASK, 4), rtol=0.02, atol=0)
-    torch.testing.assert_close(scores, pooled_score_mse(a_s, a_t, MASK, 4), rtol=0.02, atol=0)
+    torch.testing.assert_close(scores, pooled_attention_score_mse(a_s, a_t, MASK, 4), rtol=0.02, atol=0)
 
 
 def test_terms_are_sums_over_layers_and_windows_with_one_projection() -> None:
     torch.manual_seed(0)
     both = objective(
-        hid={"loss": "pooled_hidden_mse", "layers": [[1, 3], [2, 6]]},
-        att={"loss": "pooled_score_mse", "layers": [[1, 3]]},
+        hid={"loss": "pooled_hidden_mse", "layer_map": [[1, 3], [2, 6]]},
+        att={"loss": "pooled_attention_score_mse", "layer_map": [[1, 3]]},
     )
     assert len(list(both.parameters())) == 1
     mask = MASK[:3]
@@ -150,20 +154,20 @@ def test_terms_are_sums_over_layers_and_windows_with_one_projection() -> None:
     ("term", "complaint"),
     [
         ({"loss": "hidden_mse"}, "token by token, but above the embeddings each state of the student"),
-        ({"loss": "hidden_mse", "layers": [[0, 0], [1, 3]]}, "stands for 4 tokens"),
+        ({"loss": "hidden_mse", "layer_map": [[0, 0], [1, 3]]}, "stands for 4 tokens"),
         ({"loss": "hidden_cosine", "projection": "shared"}, "stands for 4 tokens"),
         ({"loss": "hidden_knowledge"}, "stands for 4 tokens"),
-        ({"loss": "score_mse"}, "stands for 4 tokens"),
+        ({"loss": "attention_score_mse"}, "stands for 4 tokens"),
         ({"loss": "attention_kl"}, "stands for 4 tokens"),
         ({"loss": "relation"}, "stands for 4 tokens"),
         ({"loss": "cls_mse"}, "stands for 4 tokens"),
         ({"loss": "sample_similarity"}, "stands for 4 tokens"),
         (
-            {"loss": "pooled_hidden_mse", "layers": [[0, 0]]},
+            {"loss": "pooled_hidden_mse", "layer_map": [[0, 0]]},
             r"layer 0 \(the embeddings\) has one state",
         ),
         ({"loss": "pooled_hidden_mse", "projection": "none"}, r"width 6 \(student\) and 4 \(teacher\)"),
-        ({"loss": "hidden_mse", "layers": [[0, 0]], "projection": "none"}, r"width 3 \(student\) and 4"),
+        ({"loss": "hidden_mse", "layer_map": [[0, 0]], "projection": "none"}, r"width 3 \(student\) and 4"),
     ],
 )
 def test_terms_that_do_not_fit_its_states_are_refused(term: dict, complaint: str) -> None:
@@ -173,7 +177,7 @@ def test_terms_that_do_not_fit_its_states_are_refused(term: dict, complaint: str
 
 def test_other_heads_and_such_a_teacher_are_refused() -> None:
     with pytest.raises(UserError, match="the student has 2 heads and the teacher 4") as refused:
-        objective(bert(12, 4), t={"loss": "pooled_score_mse"})
+        objective(bert(12, 4), t={"loss": "pooled_attention_score_mse"})
     assert any("`student.waldorf.heads=4`" in line for line in refused.value.lines())
     with pytest.raises(UserError, match=r"the teacher \(waldorf\) stands for 4 tokens"):
         objective(STUDENT, bert(8), t={"loss": "hidden_mse"})

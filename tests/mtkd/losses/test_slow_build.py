@@ -19,7 +19,7 @@ from mtkd.outputs import EncoderSpec, ModelOutput, OutputSpec
 from mtkd.recipes import load_settings
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings, TrainSettings
-from mtkd.teachers.live import OnlineTeacher
+from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.optimizers import learning_rate
 from mtkd.training.trainer import Trainer
 from tasks.batching import Batch, ModelInputs, Tokens
@@ -29,8 +29,8 @@ from tasks.glue import TASKS
 RTE = TASKS["rte"]
 MASK = torch.ones(2, 3, dtype=torch.bool)
 TERMS = {
-    "emb": {"loss": "hidden_mse", "layers": [[0, 0]]},
-    "hid": {"loss": "hidden_mse", "layers": "uniform"},
+    "emb": {"loss": "hidden_mse", "layer_map": [[0, 0]]},
+    "hid": {"loss": "hidden_mse", "layer_map": "uniform"},
     "cls": {"loss": "cls_mse", "include_last": True},
     "soft": {"loss": "soft_labels"},
     "ss": {"loss": "sample_similarity"},
@@ -70,10 +70,11 @@ def outputs(layers: int) -> ModelOutput:
 def test_layers_join_in_one_after_the_other() -> None:
     built = SlowBuild(0.9, tuple(range(9)))
     for step in range(1000):
-        on = built.on(step / 1000)
+        on = built.active_layers(step / 1000)
         assert on == frozenset(range(min(9, step // 100 + 1)))
         assert built.done(step / 1000) == (step >= 900)
-    assert SlowBuild(0.5, (3, 4)).on(0.0) == {3} and SlowBuild(0.5, (3, 4)).on(0.25) == {3, 4}
+    two = SlowBuild(0.5, (3, 4))
+    assert two.active_layers(0.0) == {3} and two.active_layers(0.25) == {3, 4}
     assert SlowBuild().done(0.0)
 
 
@@ -114,7 +115,7 @@ def test_what_is_off_is_not_asked_for() -> None:
 
 
 def test_a_flow_starts_when_the_layers_are_there_and_logits_alone_are_not_built() -> None:
-    flow = objective(0.6, emb=TERMS["emb"], all={"loss": "hidden_mse", "layers": "emd"})
+    flow = objective(0.6, emb=TERMS["emb"], all={"loss": "hidden_mse", "layer_map": "emd"})
     assert flow.slow_build.layers == (0,) and flow.needs(0.5)[0] == OutputSpec(hidden=frozenset({0}))
     assert objective(0.6, soft=TERMS["soft"]).slow_build == SlowBuild()
     with pytest.raises(UserError, match="slow_build"):

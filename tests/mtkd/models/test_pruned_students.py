@@ -16,7 +16,7 @@ import mtkd as library
 from mtkd.models.encoders.encoder_registry import build_student, student_settings
 from mtkd.models.encoders.static import teacher_states
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.init import InitContext, InitSpec
+from mtkd.models.initialisation import InitContext, InitSpec
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
 from tasks.pruned_vocabulary import prune_vocabulary
@@ -40,7 +40,7 @@ def test_rows_of_kept_tokens_are_the_teachers(contexts: tuple[InitContext, InitC
     full, pruned = contexts
     assert full.teacher is not None and pruned.kept is not None
     kept = pruned.kept
-    lstm = student_settings({"kind": "bilstm", "embeddings": "teacher"})
+    lstm = student_settings({"kind": "bilstm", "bilstm": {"embeddings": "teacher"}})
     table = full.teacher.embeddings.weight
     assert torch.equal(build_student(lstm, pruned).embeddings.weight, table[kept])
     assert build_student(lstm, pruned).config.embedding_size == table.shape[1]
@@ -77,9 +77,9 @@ def test_a_transformer_is_the_one_with_all_tokens(
     assert made[1].body.config.vocab_size == len(pruned.kept)
 
 
-SMALL = ["student.max_length=24", "student.head_hidden=8"]
+SMALL = ["student.max_length=24", "student.head_hidden_size=8"]
 LSTM = [f"student.bilstm.{size}=8" for size in ("projection_size", "hidden_size", "output_size")]
-LSTM += ["student.embeddings=teacher"]
+LSTM += ["student.bilstm.embeddings=teacher"]
 RUNS = {"mkd-lstm": LSTM, "static": ["student.static.width=8"]}
 RUNS["mkd-transformer"] = ["student.transformer.init=teacher", "student.transformer.layers=1"]
 
@@ -130,7 +130,7 @@ def test_an_interrupted_run_resumes(tiny_teacher: Path, tmp_path: Path) -> None:
     class Stop(library.Callback):
         """Interrupts after the first epoch's checkpoint."""
 
-        def on_checkpoint(self, state: Any, control: Any) -> None:
+        def on_save(self, state: Any, control: Any) -> None:
             raise KeyboardInterrupt
 
     def run(out: str, *callbacks: library.Callback) -> library.Model:

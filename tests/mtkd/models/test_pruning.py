@@ -61,7 +61,7 @@ def test_a_pruned_student_is_its_teacher_with_the_rest_silenced(family: str) -> 
     )
     small = TransformerConfig(hf={**config.hf, heads_key: 2, width_key: 4}, pooling="mean", head_size=4)
     student = TransformerEncoder(small).eval()
-    assert student.spec.attention == 8 and student.spec.heads == 2
+    assert student.spec.attention_size == 8 and student.spec.heads == 2
     prune_into(student.body, 2, teacher.body, 2, [1, 2], importance, 4)
 
     for layer, (parts, dead_head) in enumerate(zip(layer_parts(teacher.body, 2), (0, 1), strict=True)):
@@ -124,7 +124,7 @@ def test_the_recipe_cuts_trains_and_comes_back(tiny_teacher: Path, tmp_path: Pat
     run = distill(Request("pocket", "rte,stsb", out, 24, 16), settings, str(tiny_teacher))
     assert set(run.record["scores"]) == {"rte/validation", "stsb/validation"}
     student = MultiTaskModel.load(out)
-    assert student.encoder.spec.attention == 8 and student.encoder.spec.heads == 1
+    assert student.encoder.spec.attention_size == 8 and student.encoder.spec.heads == 1
     assert count_parameters(student).embeddings == 30522 * 4 + 4 * 16
     again = load_settings(
         "mkd-transformer",

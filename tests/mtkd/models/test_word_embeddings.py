@@ -64,7 +64,7 @@ def test_a_file_without_a_word_of_the_vocabulary_is_refused(words: Tokeniser, tm
 SMALL = {"projection_size": 8, "hidden_size": 6, "output_size": 8}
 RUN = [
     "student.max_length=16",
-    "student.head_hidden=0",
+    "student.head_hidden_size=0",
     *(f"student.bilstm.{k}={v}" for k, v in SMALL.items()),
 ]
 
@@ -91,11 +91,11 @@ def test_a_student_starts_from_the_file_and_does_not_need_it(
 ) -> None:
     file, out = tmp_path / "vectors.txt", tmp_path / "run"
     file.write_text("the 1 2 3 4\na 5 6 7 8\n")
-    given = command(tiny_teacher, out, "student.vocabulary=word", f"student.embeddings={file}")
+    given = command(tiny_teacher, out, "student.vocabulary=word", f"student.bilstm.embeddings={file}")
     answered = mtkd(*given)
     assert answered.code == 0 and "2 of the" in answered.err, answered.err
     record = json.loads((out / "run.json").read_text())
-    assert record["identity"]["settings"]["student"]["embeddings"] == str(file)
+    assert record["identity"]["settings"]["student"]["bilstm"]["embeddings"] == str(file)
     file.write_text("the 1 2 3 4\na 5 6 7 9\n")
     again = mtkd(*given)
     assert again.code == 2 and "the embedding_file has changed since the run" in again.err
@@ -113,10 +113,9 @@ def test_a_student_starts_from_the_file_and_does_not_need_it(
             ["have the width 5, those of", " 4"],
         ),
         ([], ["reads wordpiece tokens", "student.vocabulary=word"]),
-        (["student.kind=static"], ["of the kind 'static' do not start from word vectors"]),
         (
-            ["student.vocabulary=word", "student.embeddings=techer"],
-            ["student.embeddings=techer does not exist"],
+            ["student.vocabulary=word", "student.bilstm.embeddings=techer"],
+            ["student.bilstm.embeddings=techer does not exist"],
         ),
     ],
 )
@@ -125,7 +124,9 @@ def test_students_that_the_vectors_do_not_fit(
 ) -> None:
     (tmp_path / "vectors.txt").write_text("the 1 2 3 4\n")
     answered = mtkd(
-        *command(tiny_teacher, tmp_path / "run", f"student.embeddings={tmp_path / 'vectors.txt'}", *sets)
+        *command(
+            tiny_teacher, tmp_path / "run", f"student.bilstm.embeddings={tmp_path / 'vectors.txt'}", *sets
+        )
     )
     assert answered.code == 2 and all(part in answered.err for part in parts), answered.err
     assert not (tmp_path / "run").exists()

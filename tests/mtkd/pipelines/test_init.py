@@ -216,6 +216,8 @@ ROWS = [{"text": f"row number {n}", "label": n % 2} for n in range(20)]
         ({"a.csv": ROWS}, ["--validation", "b.csv"], ["b.csv does not exist (did you mean 'a.csv'?)"]),
         ({"a.csv": ROWS}, ["--validation-fraction", "1"], ["--validation-fraction 1"]),
         ({"a.csv": ROWS}, ["--name", "rte"], ["--name rte is a built-in task"]),
+        ({"a.csv": ROWS}, ["--name", "nli"], ["--name nli is a built-in group of tasks"]),
+        ({"a.json": "[]"}, [], ["unknown kind of data file '.json'", "hint: write one JSON object per line"]),
         (
             {"a.csv": ROWS},
             ["--name", "a b"],
@@ -252,3 +254,33 @@ def test_a_label_of_validation_rows_alone_is_named(tmp_path: Path) -> None:
         [str(tmp_path / "train.jsonl"), str(tmp_path / "validation.jsonl")], out=tmp_path / "out"
     )
     assert made.notes == ("the label 'godo' is in validation rows, but in no training row: a typo?",)
+
+
+def test_blank_labels_are_missing_and_labels_that_look_alike_are_named(tmp_path: Path) -> None:
+    labels = ["yes", "YES", "yes ", "no", " "]
+    rows = [{"text": f"row number {n}", "label": labels[n % 5]} for n in range(40)]
+    result = mtkd.init_pipeline(write(tmp_path / "own.csv", rows), out=tmp_path / "job")
+    assert result.task.labels == ("YES", "no", "yes", "yes ")
+    assert any("'YES' and 'yes', 'YES' and 'yes '" in note for note in result.notes), result.notes
+    assert "8 training rows without a label: text for the student" in result.notes
+
+
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        (["reg_train.csv", "reg_dev.csv"], "reg"),
+        (["my-data.v2.csv"], "my-data"),
+        (["train-reg.csv"], "reg"),
+        (["train.csv", "dev.csv"], "here"),
+        (["train-00000-of-00002.csv"], "here"),
+        (["data_train.csv"], "here"),
+        (["nli.train.csv"], "nli-own"),
+        (["constrained.csv"], "constrained"),
+    ],
+)
+def test_the_task_is_named_after_its_files(files: list[str], name: str, tmp_path: Path) -> None:
+    paths = [
+        write(tmp_path / "here" / file, [{"text": f"row {file} {n}", "label": n % 2} for n in range(20)])
+        for file in files
+    ]
+    assert mtkd.init_pipeline(paths, out=tmp_path / "job").task.name == name

@@ -142,7 +142,7 @@ def test_minilm_and_distilbert_compare_the_last_layers_of_any_teacher() -> None:
     for recipe, names in (("minilm-6", ("relation", "attention")), ("distilbert-6", ("cosine",))):
         terms = load_settings(recipe, "distill", {}).terms
         for name in names:
-            assert layer_pairs(terms[name].layers, spec(6), spec(24)) == [(6, 24)], "auto would be 21"
+            assert layer_pairs(terms[name].layer_map, spec(6), spec(24)) == [(6, 24)], "auto would be 21"
 
 
 def test_minilmv2_is_fine_tuned_as_in_appendix_c() -> None:
@@ -191,7 +191,7 @@ def test_mkd_trains_as_in_section_6_2() -> None:
         train = settings.train
         assert (train.optimizer, train.lr, train.batch_size, train.epochs) == ("adam", 5e-4, 128, 16)
         assert train.max_grad_norm == 1.0 and settings.terms["logits"].reduction == "sum"
-        assert settings.student.head_hidden == 512
+        assert settings.student.head_hidden_size == 512
     teacher = load_settings("mkd-refine", "refine", {}).train
     assert (teacher.epochs, teacher.lr) == (1, 5e-4)
     tuned = load_settings("finetune", "finetune", {})

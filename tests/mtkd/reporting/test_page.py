@@ -19,6 +19,7 @@ from scipy import stats
 import mtkd as library
 from mtkd.evaluation.baseline import CONSTANT
 from mtkd.evaluation.class_report import class_report
+from mtkd.model_files import FORMAT
 from mtkd.reporting.scores import reliability
 from tasks.row_predictions import RowPredictions
 from tasks.task import Task
@@ -120,7 +121,7 @@ def test_without_data_or_predictions(task: Task, tmp_path: Path) -> None:
     rows = predicted(task, 0.8, 1)
     for name, found in (("one", replace(rows, probabilities=None)), ("other", predicted(task, 0.6, 2))):
         write_run(tmp_path / "runs" / name, task, found)
-        description = {"format": 2, "encoder": {}, "tasks": [moved.to_json()]}
+        description = {"format": FORMAT, "encoder": {}, "tasks": [moved.to_json()]}
         (tmp_path / "runs" / name / "model" / "model.json").write_text(json.dumps(description))
     page, html = read(library.report_html([tmp_path / "runs"], tmp_path / "a.html"))
     assert "The texts are not shown: " in page.text and "topics/validation/" in page.text

@@ -38,8 +38,8 @@ from mtkd.store.shard_files import Shard
 from mtkd.store.sizing import amount, choose_selection
 from mtkd.store.store_manifest import damaged_shards, read_store_manifest
 from mtkd.store.stored_teacher import StoredTeacher, find_stored_rows
-from mtkd.teachers.live import OnlineTeacher
 from mtkd.teachers.teacher_ref import TeacherRef
+from mtkd.teachers.teacher_sources import OnlineTeacher
 from mtkd.training.callbacks import Callback, TrainingControl, TrainingState
 from tasks.batch_stream import blocks_of
 from tasks.batching import Collator
@@ -67,10 +67,10 @@ PART = {"terms.hidden.depth": 2, "terms.hidden.tokens": 4, "terms.hidden.width":
 EVERY_KIND = {
     "soft": {"loss": "soft_labels"},
     "rows": {"loss": "sample_similarity", "row_vector": "pooled"},
-    "cls": {"loss": "cls_mse", "layers": "uniform", "include_last": True, "projection": "shared"},
-    "hidden": {"loss": "hidden_mse", "layers": [[0, 0], [1, 1], [2, 3]]},
-    "context": {"loss": "hidden_mse", "vectors": "context", "layers": "last"},
-    "scores": {"loss": "score_mse", "layers": "uniform"},
+    "cls": {"loss": "cls_mse", "layer_map": "uniform", "include_last": True, "projection": "shared"},
+    "hidden": {"loss": "hidden_mse", "layer_map": [[0, 0], [1, 1], [2, 3]]},
+    "context": {"loss": "hidden_mse", "vectors": "context", "layer_map": "last"},
+    "scores": {"loss": "attention_score_mse", "layer_map": "uniform"},
     "relation": {"loss": "relation", "relations": ["q-k", "v-v"], "relation_heads": 2},
     "part": {"loss": "hidden_knowledge", "tokens": 5, "width": 0.5, "top": 2},
 }
@@ -113,7 +113,7 @@ class Terms(Callback):
     def __init__(self) -> None:
         self.first: dict[str, float] = {}
 
-    def on_step(self, state: TrainingState, control: TrainingControl) -> None:
+    def on_step_end(self, state: TrainingState, control: TrainingControl) -> None:
         self.first = self.first or dict(state.terms)
 
 

@@ -15,7 +15,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.outputs import OutputSpec
 from mtkd.selection import Selection
 from mtkd.teachers.hidden_selection import keep, narrow, static_activations
-from mtkd.teachers.live import OnlineTeacher
+from mtkd.teachers.teacher_sources import OnlineTeacher
 from tasks.batching import Batch, Collator, Tokens
 from tasks.encoding import Encoded
 from tasks.errors import UserError

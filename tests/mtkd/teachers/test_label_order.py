@@ -9,7 +9,7 @@ import pytest
 from scipy.special import expit, log_softmax, logit, softmax
 
 from mtkd.teachers.group import average_logits
-from mtkd.teachers.label_order import check_order
+from mtkd.teachers.label_order import check_order, label_order
 from tasks.errors import UserError
 from tasks.task import Task
 from tasks.task_names import resolve
@@ -95,3 +95,12 @@ def test_averages() -> None:
     np.testing.assert_allclose(found[1:], expected[1:], rtol=1e-5)
     np.testing.assert_allclose(softmax(found[0], -1), np.exp(expected[0]), atol=1e-6)
     assert average_logits(MNLI, parts[:1], "probabilities") is parts[0]
+
+
+def test_the_advice_does_not_repeat_the_order_that_was_assumed() -> None:
+    order, warning = label_order("the checkpoint x", MNLI, ["LABEL_0", "LABEL_1", "LABEL_2"])
+    assert order == (0, 1, 2) and warning is not None
+    assert "`teacher_labels=mnli=FIRST,SECOND,THIRD`" in warning
+    four = Task("topics", "classify", ("text",), ("a", "b", "c", "d"))
+    with pytest.raises(UserError, match=r"teacher_labels=topics=FIRST,SECOND,THIRD,\.\.\.`"):
+        label_order("the checkpoint x", four, ["w", "x", "y", "z"])

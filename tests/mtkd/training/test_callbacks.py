@@ -11,6 +11,7 @@ import pytest
 import torch
 from small_students import SMALL_LSTM
 
+import mtkd as api
 from mtkd.jobs.distill import distill
 from mtkd.jobs.request import Request
 from mtkd.models.multitask import MultiTaskModel
@@ -18,6 +19,7 @@ from mtkd.recipes import load_settings
 from mtkd.training.callbacks import Callback, JsonLinesLog, TrainingControl, TrainingState
 from mtkd.training.prefetch import prefetched
 from mtkd.training.run_directory import RunDirectory
+from tasks.errors import UserError
 
 SMALL = SMALL_LSTM | {"train.epochs": 3, "train.batch_size": 8}
 TASKS = "sst2,rte"
@@ -33,17 +35,17 @@ class Recorder(Callback):
     def on_train_begin(self, state: TrainingState, control: TrainingControl) -> None:
         self.calls.append(("begin", state))
 
-    def on_step(self, state: TrainingState, control: TrainingControl) -> None:
+    def on_step_end(self, state: TrainingState, control: TrainingControl) -> None:
         self.calls.append(("step", state))
         control.should_training_stop = state.step == self._stop_at
 
     def on_evaluate(self, state: TrainingState, control: TrainingControl) -> None:
         self.calls.append(("evaluate", state))
 
-    def on_checkpoint(self, state: TrainingState, control: TrainingControl) -> None:
+    def on_save(self, state: TrainingState, control: TrainingControl) -> None:
         self.calls.append(("checkpoint", state))
 
-    def on_end(self, state: TrainingState, control: TrainingControl) -> None:
+    def on_train_end(self, state: TrainingState, control: TrainingControl) -> None:
         self.calls.append(("end", state))
 
     def states(self, name: str) -> list[TrainingState]:
@@ -108,22 +110,22 @@ def test_the_log_can_be_followed_and_is_cut_at_the_checkpoint(tmp_path: Path) ->
     log, control = JsonLinesLog(tmp_path), TrainingControl()
     log.on_train_begin(state(0), control)
     for step in range(1, 41):
-        log.on_step(state(step), control)
+        log.on_step_end(state(step), control)
         if step == 25:
             size, unlogged = log.size, log.unlogged
     lines = (tmp_path / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["loss/rte"] for line in lines] == [1.0, 11.0, 30.5], (
         "written while the run goes on"
     )
-    log.on_end(state(40), control)
+    log.on_train_end(state(40), control)
     raw = (tmp_path / "log.jsonl").read_bytes()
     (tmp_path / "log.jsonl").write_bytes(b"\0" + raw[1:])  # a damaged line stays, and stops nothing
     again = JsonLinesLog(tmp_path)
     again.cut(size + 5)
     again.restore(unlogged)
     again.on_train_begin(state(25), control)
-    again.on_step(state(26), control)
-    again.on_end(state(26), control)
+    again.on_step_end(state(26), control)
+    again.on_train_end(state(26), control)
     *lines, last = (tmp_path / "log.jsonl").read_text().splitlines()
     assert lines[0][0] == "\0" and [json.loads(line)["step"] for line in lines[1:]] == [20]
     assert json.loads(last) == {"step": 26, "lr": 0.1, "loss": 23.5, "loss/rte": 23.5}
@@ -165,3 +167,22 @@ def test_prefetching_is_bounded_and_ends_with_its_block() -> None:
     with prefetched(counting(), 3) as items:
         assert [next(items) for _ in range(5)] == [0, 1, 2, 3, 4]
     assert set(threading.enumerate()) <= before and len(made) <= 5 + 3 + 2
+
+
+@pytest.mark.parametrize("name", ["on_stepp", "on_step"])
+def test_a_misspelt_event_is_an_error_before_training(name: str, tiny_teacher: Path, tmp_path: Path) -> None:
+    misspelt = type("Mine", (Recorder,), {name: lambda self, state, control: None})()
+    with pytest.raises(UserError) as error:
+        api.distill(
+            "mkd-lstm",
+            teacher=tiny_teacher,
+            data="pocket",
+            tasks=TASKS,
+            out=tmp_path / "run",
+            callbacks=[Recorder(), misspelt],
+        )
+    assert (
+        error.value.problem
+        == f"the callback Mine has an unknown method {name!r} (did you mean 'on_step_end'?)"
+    )
+    assert not (tmp_path / "run").exists()

@@ -26,7 +26,7 @@ from tasks.sources import open_data
 @pytest.fixture
 def model(tiny_encoder: Path) -> MultiTaskModel:
     found = MultiTaskModel.without_heads(str(tiny_encoder), 32)
-    found.info.head_hidden = 0
+    found.info.head_hidden_size = 0
     found.set_tasks([TASKS["sst2"], TASKS["mnli"], TASKS["stsb"]])
     return found
 
@@ -114,7 +114,7 @@ def test_refining_starts_from_the_probe_and_a_resumed_run_does_not_fit_again(
     class Stop(mtkd.Callback):
         """Interrupts after the first epoch's checkpoint."""
 
-        def on_checkpoint(self, state: Any, control: Any) -> None:
+        def on_save(self, state: Any, control: Any) -> None:
             raise KeyboardInterrupt
 
     whole = run("whole", {})

@@ -18,8 +18,9 @@ from small_students import SMALL_LSTM
 from mtkd.evaluation.scoring import TaskScores, watched
 from mtkd.jobs import prepare, validated_run
 from mtkd.jobs.distill import distill
-from mtkd.jobs.request import Request, check_metric
+from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data, trainable_tasks
+from mtkd.jobs.validation import check_metric
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.recipes import load_settings
 from mtkd.training.checkpoint import save_checkpoint
@@ -124,7 +125,7 @@ def test_four_micro_batches_are_one_large_batch(
     tiny_teacher: Path, tmp_path: Path, without_dropout: dict[str, torch.Tensor]
 ) -> None:
     parts = student_after(
-        tmp_path / "parts", tiny_teacher, **{"student.dropout": 0.0, "train.micro_batch": 4}
+        tmp_path / "parts", tiny_teacher, **{"student.dropout": 0.0, "train.micro_batch_size": 4}
     )
     assert_same(without_dropout, parts, atol=2e-5)
 
@@ -227,7 +228,7 @@ def test_batches_of_a_token_budget_resume_and_take_micro_batches(
             signal.raise_signal(signal.SIGTERM)
         return step(self, *given)
 
-    changes["train.micro_batch"] = 3
+    changes["train.micro_batch_size"] = 3
     with monkeypatch.context() as patched, pytest.raises(Interrupted):
         patched.setattr(Trainer, "step", interrupted)
         student_after(tmp_path / "parts", tiny_teacher, **changes)

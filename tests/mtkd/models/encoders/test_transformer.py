@@ -19,7 +19,7 @@ from mtkd.models.encoders.pretrained_config import (
     with_sizes,
 )
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.init import InitContext, InitSpec
+from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import ModelInfo, read_saved
 from mtkd.outputs import OutputSpec
@@ -203,7 +203,7 @@ def test_every_family_takes_sizes_by_berts_names(family: str) -> None:
     hf = {k: v for k, v in families()[family].to_dict().items() if v is not None}
     sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 20}
     encoder = TransformerEncoder(with_sizes(TransformerConfig(hf=hf), **sizes))
-    assert (encoder.spec.layers, encoder.spec.width, encoder.spec.heads) == (2, 16, 4)
+    assert (encoder.spec.layers, encoder.spec.hidden_size, encoder.spec.heads) == (2, 16, 4)
     shapes = {tuple(weight.shape) for weight in encoder.parameters()}
     assert {(20, 16), (40, 16)} & shapes, "the feed-forward layer (two in one where it is gated)"
 
@@ -213,7 +213,7 @@ def test_embeddings_of_a_rank_of_their_own(tiny_encoder: Path, tmp_path: Path) -
 
     config = factorised(pretrained_config(str(tiny_encoder)), 4)
     encoder = TransformerEncoder(config).eval()
-    assert encoder.embeddings.weight.shape == (30522, 4) and encoder.spec.width == 16
+    assert encoder.embeddings.weight.shape == (30522, 4) and encoder.spec.hidden_size == 16
     encoder.save_weights(tmp_path / "model.safetensors")
     again = AutoModel.from_pretrained(tmp_path).eval()
     inputs = batch([6, 3])

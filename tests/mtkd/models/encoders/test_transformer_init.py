@@ -17,7 +17,7 @@ from mtkd.jobs.request import Request
 from mtkd.models.encoders.encoder_registry import build_student, student_settings
 from mtkd.models.encoders.pretrained_config import pretrained_config
 from mtkd.models.encoders.transformer import TransformerEncoder
-from mtkd.models.init import InitContext, InitSpec
+from mtkd.models.initialisation import InitContext, InitSpec
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.pretrained_weights import BIN, SAFETENSORS
 from mtkd.outputs import OutputSpec
@@ -164,7 +164,7 @@ def test_the_pooler_is_saved_and_passed_on(tiny_encoder: Path, tmp_path: Path) -
         built(tiny_encoder, str(tmp_path / "run"), pooling="pooler"),
     ):
         assert torch.equal(student.body.pooler.dense.weight, dense.weight)
-    assert TeacherRef.find(str(tmp_path / "run"), True).config.spec.pooled == 16
+    assert TeacherRef.find(str(tmp_path / "run"), True).config.spec.pooled_size == 16
 
 
 def test_a_pooler_that_the_source_lacks_starts_at_random(tiny_teacher: Path) -> None:

@@ -16,7 +16,7 @@ from tasks.errors import UserError
 from tasks.tokeniser import Tokeniser
 
 if TYPE_CHECKING:
-    from mtkd.models.encoders.encoder import AnyEncoder, EncoderConfig, StudentSettings
+    from mtkd.models.encoders.encoder import AnyEncoder, EncoderConfig
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,12 @@ class InitSpec:
     Attributes:
         teacher: the configuration of the teacher's encoder; None without a teacher.
         encoder: the name of the pretrained encoder that the teacher was fine-tuned from.
+        in_memory: True if the teacher is a transformers model in memory, whose pretrained encoder is unknown.
     """
 
     teacher: EncoderConfig | None
     encoder: str | None
+    in_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,28 +71,18 @@ def teacher_embeddings(context: InitContext) -> Tensor:
     """
     if context.teacher is None:
         raise UserError(
-            "student.embeddings=teacher needs a teacher, but there is none",
-            hint="pass `teacher=DIR`, or use `student.embeddings=random`",
+            "student.bilstm.embeddings=teacher needs a teacher, but there is none",
+            hint="pass `teacher=DIR`, or use `student.bilstm.embeddings=random`",
         )
     if context.own_vocabulary and context.kept is None:
         raise UserError(
-            "student.embeddings=teacher needs the teacher's vocabulary of "
+            "student.bilstm.embeddings=teacher needs the teacher's vocabulary of "
             f"{context.teacher_tokeniser.vocab_size} token ids, but the student has its own of "
             f"{context.tokeniser.vocab_size}",
-            hint="use `student.vocabulary=wordpiece` or `student.embeddings=random`",
+            hint="use `student.vocabulary=wordpiece` or `student.bilstm.embeddings=random`",
         )
     table: Tensor = context.teacher.embeddings.weight
     return table.detach().clone() if context.kept is None else table.detach()[context.kept]
-
-
-def refuse_teacher_embeddings(settings: StudentSettings, reason: str, hint: str) -> None:
-    """Refuse `student.embeddings=teacher` for a student that cannot use the teacher's embeddings.
-
-    Raises:
-        UserError: `settings.embeddings` is "teacher".
-    """
-    if settings.embeddings == "teacher":
-        raise UserError(reason, hint=hint)
 
 
 def copy_layers(

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mtkd.pipelines.init_data import Part, read_parts, role_of
+from mtkd.pipelines.init_data import Part, read_parts, without_role
 from mtkd.pipelines.init_files import pipeline_text, task_text
 from mtkd.storage.remote_paths import remote_paths
+from tasks.data_quality import labels_alike
 from tasks.errors import UserError, counted
 from tasks.files import atomic_path, locked
 from tasks.glue import TASKS
@@ -25,6 +26,7 @@ from tasks.loading import require_valid
 from tasks.schema import fit_columns
 from tasks.task import UNLABELLED, Task
 from tasks.task_file import A_NAME, check_task, is_name
+from tasks.task_names import GROUPS
 from tasks.task_types.labels import label_texts
 from tasks.unlabelled import checked_batches
 from tasks.validation import is_blank
@@ -115,6 +117,7 @@ def init_pipeline(
         notes.append(f"the label could also be {', '.join(map(repr, guess.other_labels))}: `label=COLUMN`")
     if task.kind == "classify" and kind is None and all(name.isdigit() for name in guess.labels):
         notes.append(f"the numbers in {guess.label!r} are taken for classes: `kind=regress` for scores")
+    notes += labels_alike(task)
     train = splits["train"].raw.table
     lacks_label = without_label(train[guess.label], guess.kind)
     if rows := pc.sum(lacks_label).as_py():
@@ -158,19 +161,24 @@ def _task(name: str, guess: Guess) -> Task:
 
 
 def _name(requested: str | None, names: Sequence[str]) -> str:
-    """The name of the task: the one that is given, or that of the file, its directory or the data set."""
-    if requested in TASKS:
-        raise UserError(f"`name={requested}` is a built-in task", hint="choose another name")
+    """The name of the task: the one that is given, or that of the file, its directory or the data set.
+
+    What says the role of a file is left out: the name is `reg` for reg_train.csv.
+    """
+    if requested in TASKS or requested in GROUPS:
+        what = "task" if requested in TASKS else "group of tasks"
+        raise UserError(f"`name={requested}` is a built-in {what}", hint="choose another name")
     if requested is not None and not is_name(requested):
         raise UserError(f"`name={requested}` cannot be the name of a task", expected=A_NAME)
     if requested is not None:
         return requested
     path = Path(names[0].partition(":")[0])
     stem = path.name.split(".")[0]
-    stem = path.resolve().parent.name if role_of(stem) or stem.lower() == "data" else stem
+    stem = without_role(stem)
+    stem = path.resolve().parent.name if stem.lower() in ("", "data") else stem
     name = re.sub(r"[^A-Za-z0-9_]+", "-", stem).strip("-")
     name = name if name[:1].isalpha() else f"task-{name}".strip("-")
-    return f"{name}-own" if name in TASKS else name
+    return f"{name}-own" if name in TASKS or name in GROUPS else name
 
 
 def _check(task: Task, split: str, part: Part) -> None:

@@ -1,0 +1,49 @@
+"""Errors of click are worded like mtkd's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (("--steps", "sixty"), ["--steps 'sixty' is not valid", "expected: a whole number of 1 or more"]),
+        (("--steps", "0"), ["--steps 0 is not valid", "expected: a whole number of 1 or more"]),
+        (("--lr", "fast"), ["--lr 'fast' is not valid", "expected: a number"]),
+        (
+            ("--engine", "rya"),
+            ["--engine 'rya' is not valid (did you mean 'ray'?)", "expected: processes, ray"],
+        ),
+        ((), ["the option --out is missing", "expected: --out DIR (output directory)"]),
+        (("--out",), ["the option --out has no value"]),
+        (("--out", "x", "more"), ["unexpected argument more"]),
+        (("--otu", "x"), ["unknown option '--otu' (did you mean '--out'?)"]),
+    ],
+)
+def test_what_is_wrong_and_what_was_expected(
+    mtkd: Callable, words: tuple[str, ...], lines: list[str]
+) -> None:
+    answered = mtkd("distill", "layerwise-3", *words)
+    shown = [line.strip() for line in answered.err.removeprefix("error: ").splitlines()]
+    assert answered.code == 2 and shown[: len(lines)] == lines, answered.err
+    assert shown[len(lines) :] in ([], ["hint: mtkd distill --help"])
+
+
+def test_a_missing_argument(mtkd: Callable) -> None:
+    assert mtkd("distill", "--out", "x").err.startswith("error: the argument RECIPE is missing")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--price-in", "-1"), "a number of 0 or more"),
+        (("--retries", "some"), "a whole number of 0 or more"),
+        (("--requests-per-minute", "0"), "a number above 0"),
+    ],
+)
+def test_ranges_of_numbers(mtkd: Callable, words: tuple[str, ...], expected: str) -> None:
+    answered = mtkd("augment", "questions", "generate", *words)
+    assert f"expected: {expected}\n" in answered.err, answered.err

@@ -1,0 +1,59 @@
+"""Errors of settings: one message that names the key, what is close to it, and where all settings are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mtkd as api
+from mtkd.recipes import load_settings
+from tasks.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("trian.epochs", "train.epochs"),
+        ("trian.epoch", "train.epochs"),
+        ("studnet.kind", "student.kind"),
+        ("student.transfomer.layers", "student.transformer.layers"),
+        ("train.epoch", "train.epochs"),
+    ],
+)
+def test_the_similar_setting_is_suggested(key: str, meant: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_settings("layerwise-3", "distill", {key: 3})
+    assert error.value.problem == f"unknown setting {key!r} (did you mean {meant!r}?)"
+    assert error.value.hint == "`mtkd.show_recipe(NAME)` lists all settings"
+
+
+def test_an_unknown_table_has_no_suggestion() -> None:
+    with pytest.raises(UserError) as error:
+        load_settings("layerwise-3", "distill", {"foo.bar": 3})
+    assert error.value.problem == "unknown setting 'foo'"
+
+
+def test_a_value_in_place_of_a_table() -> None:
+    with pytest.raises(UserError) as error:
+        load_settings("layerwise-3", "distill", {"terms.x": 1})
+    assert error.value.problem == "terms.x = 1 is not valid"
+    assert error.value.expected == "a table of settings, such as terms.x.weight"
+
+
+def test_hints_name_functions_in_python_and_commands_on_the_command_line(
+    mtkd: Callable, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {"data": "pocket", "tasks": "sst2", "out": tmp_path / "run"}
+    for recipe, in_python, command in (
+        ("layerwise", "`mtkd.list_recipes()`", "hint: mtkd recipes lists"),
+        ("layerwise-3", "a run of `mtkd.refine`", "a run of mtkd refine"),
+    ):
+        with pytest.raises(UserError) as error:
+            api.distill(recipe, **given)
+        assert in_python in str(error.value.hint)
+        words = ("--data", "pocket", "--tasks", "sst2", "--out", tmp_path / "run")
+        refused = mtkd("distill", recipe, *words)
+        assert refused.code == 2 and command in refused.err, refused.err
