@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mtkd.jobs.python_objects import describe_losses
-from mtkd.losses.loss_term import LossInputs, LossTerm
+from mtkd.losses.loss_term import TermInput, LossTerm
 
 
 class Schedule:
@@ -26,7 +26,7 @@ class Own(LossTerm):
         super().__init__()
         self.value = value
 
-    def forward(self, inputs: LossInputs) -> torch.Tensor:
+    def forward(self, inputs: TermInput) -> torch.Tensor:
         raise AssertionError("a description computes no loss")
 
 
