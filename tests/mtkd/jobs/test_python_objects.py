@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mtkd.jobs.python_objects import describe_losses
-from mtkd.losses.loss_term import TermInput, LossTerm
+from mtkd.losses.loss_term import LossTerm, TermInput
 
 
 class Schedule:
