@@ -79,7 +79,7 @@ class Cell(Strict):
         tasks: the runs of this cell, instead of the grid's (`--tasks` does not replace them).
         set: dotted setting -> value; overrides the grid.
         first: a run on plain text (`--text`) that initialises the student, shared by cells with the same
-            settings; None = as the recipe says.
+            settings; None = the grid's, False = none.
         corpus: True to train on an augmented corpus too (`--corpus`).
         then: the fine-tuning of the model on each of its tasks, or on others; the fine-tuned models are
             scored.
@@ -90,7 +90,7 @@ class Cell(Strict):
     recipe: str | None = None
     tasks: list[Text] = Field(default_factory=list)
     set: dict[str, Any] = Field(default_factory=dict)
-    first: Annotated[CellStep, _NAME_ALONE] | None = None
+    first: Annotated[CellStep, _NAME_ALONE] | Literal[False] | None = None
     corpus: bool = False
     then: Annotated[Finetuning, _NAME_ALONE] | None = None
     steps_of: str | None = None
@@ -111,6 +111,8 @@ class Grid(Strict):
     Attributes:
         tasks: each entry is one run; "rte,stsb" is one run on both tasks.
         set: dotted setting -> value, for every cell whose recipe is for the same command as the grid's.
+        first: the `first` of cells that distil or fine-tune and have none; its settings also apply to those of
+            cells with the same recipe.
         refine: how the teacher is refined first; None = it is given.
         reference: the cell that the others are compared with; None = the first.
         baselines: True for rows of the baselines that train no encoder.
@@ -124,6 +126,7 @@ class Grid(Strict):
     set: dict[str, Any] = Field(default_factory=dict)
     cells: dict[str, Cell] = Field(min_length=1)
     bench: Bench = Bench()
+    first: Annotated[CellStep, _NAME_ALONE] | None = None
     refine: Refine | None = None
     reference: str | None = None
     baselines: bool = True
@@ -136,6 +139,15 @@ class Grid(Strict):
         """The settings of a cell, those of the grid included."""
         shared = recipe_command(self.recipe_of(name)) == recipe_command(self.recipe)
         return (self.set if shared else {}) | self.cells[name].set
+
+    def first_of(self, name: str) -> CellStep | None:
+        """The run on plain text that a cell starts from, the settings of the grid's `first` included."""
+        own = self.cells[name].first
+        if own is None:
+            return self.first if recipe_command(self.recipe_of(name)) in _ONLY_WITH["first"] else None
+        if own and self.first and own.recipe == self.first.recipe:
+            return CellStep(recipe=own.recipe, set=self.first.set | own.set)
+        return own or None
 
     def specs_of(self, name: str) -> list[str]:
         """What a cell is trained on: an entry for each run of a seed."""
@@ -150,8 +162,8 @@ class Grid(Strict):
     def needs_teacher(self) -> bool:
         """True unless every cell fine-tunes a model of its own `first`."""
         return any(
-            recipe_command(self.recipe_of(name)) != "finetune" or not cell.first
-            for name, cell in self.cells.items()
+            recipe_command(self.recipe_of(name)) != "finetune" or not self.first_of(name)
+            for name in self.cells
         )
 
     @property
@@ -187,8 +199,8 @@ class Grid(Strict):
         wrong = [key for key in _ONLY_WITH if getattr(cell, key) and command not in _ONLY_WITH[key]]
         if wrong:
             raise UserError(f"{wrong[0]} cannot be used with a recipe for mtkd {command}")
-        if cell.first:
-            load_settings(cell.first.recipe, "distill", cell.first.set)
+        if first := self.first_of(name):
+            load_settings(first.recipe, "distill", first.set)
         if cell.then:
             load_settings(cell.then.recipe, "finetune", cell.then.set)
         if cell.steps_of:

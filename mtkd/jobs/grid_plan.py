@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mtkd.grids import TEACHER, Cell, CellStep, Grid
+from mtkd.grids import TEACHER, CellStep, Grid
 from mtkd.jobs.grid_checks import check_inputs, learns_without_labels
 from mtkd.jobs.grid_jobs import GridInputs, Job, file_name, setting_words
 from mtkd.models.saved_model import is_saved_model, read_saved
@@ -73,7 +73,7 @@ class _Planner:
 
     def _run(self, name: str, task_spec: str, seed: int) -> PlannedRun:
         cell = self.grid.cells[name]
-        text_job = _text_job(self.grid, cell, self.inputs, seed)
+        text_job = _text_job(self.grid, name, self.inputs, seed)
         earlier = (*self._teacher_jobs(task_spec, seed), *([text_job] if text_job else []))
         command = recipe_command(self.grid.recipe_of(name))
         plan_main = {"distill": self._distill, "refine": self._refine, "finetune": self._finetune}[command]
@@ -261,9 +261,10 @@ def task_words(spec: str) -> list[str]:
     return names
 
 
-def _text_job(grid: Grid, cell: Cell, inputs: GridInputs, seed: int) -> Job | None:
+def _text_job(grid: Grid, name: str, inputs: GridInputs, seed: int) -> Job | None:
     """The run on plain text that a cell starts from; cells with the same settings share it."""
-    if cell.first is None:
+    first = grid.first_of(name)
+    if first is None:
         return None
     if inputs.text is None:
         raise UserError("this grid starts students from plain text", hint="pass `text=FILE` with plain text")
@@ -272,7 +273,7 @@ def _text_job(grid: Grid, cell: Cell, inputs: GridInputs, seed: int) -> Job | No
         raise UserError(
             "this grid starts students from plain text", hint="pass their teacher as `encoder=NAME`"
         )
-    argv = ["distill", cell.first.recipe, "--text", str(inputs.text), "--teacher", encoder]
-    argv += ["--seed", str(seed), *setting_words(cell.first.set)]
-    out = inputs.out / "first" / f"{Path(cell.first.recipe).stem}-{digest_bytes(*argv)[:12]}"
+    argv = ["distill", first.recipe, "--text", str(inputs.text), "--teacher", encoder]
+    argv += ["--seed", str(seed), *setting_words(first.set)]
+    out = inputs.out / "first" / f"{Path(first.recipe).stem}-{digest_bytes(*argv)[:12]}"
     return Job((*argv, "--out", str(out)), out)

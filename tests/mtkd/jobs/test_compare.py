@@ -347,6 +347,27 @@ def test_a_grid_as_commands() -> None:
     assert plan_runs(grid, HERE)[0].jobs[0] == first, "cells that start alike share the start"
 
 
+def test_cells_share_the_first_run_of_the_grid(tmp_path: Path) -> None:
+    first = "[first]\nrecipe = 'minilm-6'\nset = {'train.steps' = 5, 'train.lr' = 1e-3}\n"
+    cells = {
+        "as the grid": "",
+        "another rate": "first = {recipe = 'minilm-6', set = {'train.lr' = 1e-4}}",
+        "another recipe": "first = 'minilmv2-6x384'",
+        "none": "first = false",
+        "a teacher": "recipe = 'refine'",
+    }
+    toml = "".join(f"[cells.'{name}']\n{lines}\n" for name, lines in cells.items())
+    (tmp_path / "grid.toml").write_text(f"title = ''\nrecipe = 'mkd-lstm'\ntasks = ['rte']\n{first}{toml}")
+    grid = load_grid(str(tmp_path / "grid.toml"), {}, {})
+    starts = {run.cell: run.jobs[0].words[1:2] + run.jobs[0].words[8:] for run in plan_runs(grid, HERE)}
+    same, rate = "train.steps=5", "train.lr=0.001"
+    assert starts["as the grid"] == ("minilm-6", "--set", same, "--set", rate, *starts["as the grid"][-2:])
+    assert starts["another rate"][:5] == ("minilm-6", "--set", same, "--set", "train.lr=0.0001")
+    assert starts["another recipe"][:2] == ("minilmv2-6x384", "--out")
+    runs = {run.cell: len(run.jobs) for run in plan_runs(grid, HERE)}
+    assert runs == dict.fromkeys(cells, 2) | {"none": 1, "a teacher": 1}
+
+
 def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path: Path) -> None:
     given = {name: parameter.default for name, parameter in signature(compare).parameters.items()}
     given |= {"data": "pocket", "out": tmp_path, "text": "text.txt", "seeds": [3], "encoder": "encoder"}
