@@ -111,8 +111,8 @@ class Grid(Strict):
     Attributes:
         tasks: each entry is one run; "rte,stsb" is one run on both tasks.
         set: dotted setting -> value, for every cell whose recipe is for the same command as the grid's.
-        first: the `first` of cells that distil or fine-tune and have none; its settings also apply to those of
-            cells with the same recipe.
+        first: the `first` of cells that distil or fine-tune and have none; its settings also apply to the
+            `first` of cells with the same recipe.
         refine: how the teacher is refined first; None = it is given.
         reference: the cell that the others are compared with; None = the first.
         baselines: True for rows of the baselines that train no encoder.
