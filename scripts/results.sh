@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the commands behind docs/results.md, most important first. Finished runs are skipped, so it can be resumed.
+# Runs the commands behind docs/results-small.md, most important first. Finished runs are skipped, so it can be resumed.
 # Usage: scripts/results.sh DATA OUT [SEEDS]      then: python scripts/results_table.py OUT
 set -euo pipefail
 data=$1 out=$2 seeds=${3:-"0 1 2"}

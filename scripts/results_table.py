@@ -1,4 +1,4 @@
-"""Print the tables of docs/results.md from the runs of scripts/results.sh.
+"""Print the tables of docs/results-small.md from the runs of scripts/results.sh.
 
 Usage: python scripts/results_table.py OUT
 """
