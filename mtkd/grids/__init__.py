@@ -80,7 +80,8 @@ class Cell(Strict):
         set: dotted setting -> value; overrides the grid.
         first: a run on plain text (`--text`) that initialises the student, shared by cells with the same
             settings; None = the grid's, False = none.
-        corpus: True to train on an augmented corpus too (`--corpus`).
+        corpus: the directory of an augmented corpus to train on, too, or True for the one that is given with
+            the grid (`--corpus`). `{task}` in it is replaced by the task.
         then: the fine-tuning of the model on each of its tasks, or on others; the fine-tuned models are
             scored.
         steps_of: the cell whose number of steps this one trains for.
@@ -91,7 +92,7 @@ class Cell(Strict):
     tasks: list[Text] = Field(default_factory=list)
     set: dict[str, Any] = Field(default_factory=dict)
     first: Annotated[CellStep, _NAME_ALONE] | Literal[False] | None = None
-    corpus: bool = False
+    corpus: bool | Text = False
     then: Annotated[Finetuning, _NAME_ALONE] | None = None
     steps_of: str | None = None
     limit: PositiveInt | None = None

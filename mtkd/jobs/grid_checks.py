@@ -24,7 +24,7 @@ def check_inputs(grid: Grid, inputs: GridInputs) -> None:
         UserError: a cell needs a corpus and none is given, no cell can learn from the rows without labels, or
             the teacher has no head for a task whose logits a cell learns from.
     """
-    cell_name = next((name for name, cell in grid.cells.items() if cell.corpus), None)
+    cell_name = next((name for name, cell in grid.cells.items() if cell.corpus is True), None)
     if cell_name is not None and inputs.corpus is None:
         raise UserError(
             f"the cell {cell_name!r} trains on an augmented corpus, but none is given",

@@ -131,7 +131,7 @@ class _Planner:
         out = self._directory(name, task_spec, seed)
         teacher_jobs = self._teacher_jobs(task_spec, seed)
         argv = ["distill", grid.recipe_of(name), "--tasks", task_spec]
-        corpus = inputs.corpus if cell.corpus else None
+        corpus = cell.corpus if isinstance(cell.corpus, str) else inputs.corpus if cell.corpus else None
         teacher = str(teacher_jobs[0].out) if teacher_jobs else inputs.teacher
         for option, path in (("--teacher", teacher), ("--store", inputs.store), ("--corpus", corpus)):
             argv += [option, path.replace("{task}", task_spec)] if path else []

@@ -386,6 +386,19 @@ def test_what_was_trained_on_text_is_fine_tuned_without_another_teacher(tmp_path
         plan_grid(**given | {"grid": "scripts/grids/few_labels.toml", "tasks": [], "teacher": "runs/t"})
 
 
+def test_a_cell_learns_from_its_own_corpus_or_from_the_given_one(tmp_path: Path) -> None:
+    cells = {"none": "false", "given": "true", "own": "'questions/{task}'"}
+    toml = "".join(f"[cells.{name}]\ncorpus = {corpus}\n" for name, corpus in cells.items())
+    (tmp_path / "grid.toml").write_text(f"title = ''\nrecipe = 'mkd-lstm'\ntasks = ['rte']\n{toml}")
+    grid = load_grid(str(tmp_path / "grid.toml"), {}, {})
+    words = {run.cell: run.jobs[-1].words for run in plan_runs(grid, HERE)}
+    assert "--corpus" not in words["none"]
+    used = {name: words[name][words[name].index("--corpus") + 1] for name in ("given", "own")}
+    assert used == {"given": "copies/rte", "own": "questions/rte"}
+    grid = load_grid(str(tmp_path / "grid.toml"), {}, {}, without=["given"])
+    plan_runs(grid, replace(HERE, corpus=None))  # a cell with its own corpus needs no other
+
+
 def test_students_are_fine_tuned_on_tasks_that_they_have_not_seen() -> None:
     seven = ["sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
     for run in plan_runs(load_grid("mkd-table-3", {}, {}), HERE):
