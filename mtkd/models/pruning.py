@@ -87,7 +87,7 @@ def layer_parts(body: nn.Module, n_layers: int) -> list[dict[str, tuple[str, nn.
 
 
 def resize_heads(body: nn.Module, n_layers: int, heads: int, head_size: int) -> None:
-    """Change the number and size of the heads in every layer; the attention weights are initialised anew."""
+    """Change the number and size of the heads in every layer; the attention weights are re-initialised."""
     layers = find_layers(body, n_layers)
     for layer, parts in zip(layers[1] if layers else (), layer_parts(body, n_layers), strict=True):
         for part in ("query", "key", "value", "output"):

@@ -121,14 +121,14 @@ def model_directory(directory: Path) -> Path:
         raise UserError(
             f"{directory} is a pretrained encoder without task heads",
             expected="the directory of an mtkd model, which mtkd refine, distill and finetune write",
-            hint=f"train it on your tasks first: mtkd refine --encoder {directory} --out DIR",
+            hint=f"train it on your tasks first with `mtkd.refine`: `encoder={directory}`",
         )
     if not directory.is_dir():
         similar = similar_model(str(directory))
         encoder = similar if similar == DEFAULT_ENCODER else directory
         parent_exists = directory.parent != Path() and directory.parent.is_dir()
         is_local = similar != DEFAULT_ENCODER and (similar or parent_exists)
-        hint = f"turn a pretrained encoder into a model with: mtkd refine --encoder {encoder} --out DIR"
+        hint = f"turn a pretrained encoder into a model with `mtkd.refine`: `encoder={encoder}`"
         on_hub = "/" in str(directory) and is_hub_name(str(directory))
         more = " and no such mtkd model on the hub" if on_hub else did_you_mean_model(str(directory))
         raise UserError(
@@ -140,7 +140,7 @@ def model_directory(directory: Path) -> Path:
         raise UserError(
             f"{directory} is a transformers checkpoint, not an mtkd model",
             expected="an mtkd model; only `teacher` and the `model` of `mtkd evaluate` can be a checkpoint",
-            hint="distil a student from it: mtkd distill layerwise-3 --teacher " + str(directory),
+            hint=f"distil a student from it: `teacher={directory}`",
         )
     raise UserError(
         f"{directory} does not contain an mtkd model",

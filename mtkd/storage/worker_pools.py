@@ -61,7 +61,7 @@ class Workers:
         """True if other processes make this many shards; not if one process would make the only one.
 
         Args:
-            loads: each process loads a model first; the caller does without.
+            loads: each process loads a model first; the caller loads none.
         """
         return self.engine == "ray" or (self.in_other_processes and (loads or shards > 1))
 

@@ -228,8 +228,7 @@ def checkpoint_directory(name: str) -> Path | None:
             similar, hint = similar_model(name), None
             if similar in (None, DEFAULT_ENCODER) and "/" not in name:
                 encoder = DEFAULT_ENCODER if similar else name
-                command = f"mtkd refine --encoder {encoder} --out DIR"
-                hint = f"turn a pretrained encoder into a teacher with: {command}"
+                hint = f"turn a pretrained encoder into a teacher with `mtkd.refine`: `encoder={encoder}`"
             raise UserError(
                 error.problem,
                 expected="an mtkd run, or a fine-tuned transformers checkpoint (a directory, or a hub name)",

@@ -103,7 +103,7 @@ def test_every_recipe_loads() -> None:
         ),
         (
             ["distill", "mkd-lstm", "--data", "pocket", "--out", "x", "--teacher", "minlm"],
-            ["'minlm' (did you mean 'minilm'?)", "refine --encoder minilm"],
+            ["'minlm' (did you mean 'minilm'?)", "with mtkd refine: --encoder minilm"],
         ),
         (
             ["refine", "--data", "pocket", "--out", "x", "--set", "train.lr=-1"],
