@@ -33,8 +33,8 @@ from augment.tagged_text import split_words
 from mtkd.storage.worker_pools import THIS_PROCESS, Workers, other_model, path_for_workers
 from tasks.corpus_reader import SCHEMA
 from tasks.errors import UserError
-from tasks.files import digest_bytes
 from tasks.rows import Rows
+from tasks.sha256 import digest_bytes
 from tasks.word_vectors import read_word_vectors
 
 if TYPE_CHECKING:

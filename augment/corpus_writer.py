@@ -25,11 +25,12 @@ from mtkd.storage.worker_pools import THIS_PROCESS, Workers
 from tasks.corpus_reader import CORPUS_FORMAT, MANIFEST, CorpusManifest, CorpusTask, read_corpus_manifest
 from tasks.errors import UserError, unknown
 from tasks.file_rows import FileRows
-from tasks.files import digest_bytes, write_text
+from tasks.files import write_text
 from tasks.mapped import release_pages
 from tasks.progress import Advance
 from tasks.records import write_record
 from tasks.rows import Rows
+from tasks.sha256 import digest_bytes
 from tasks.shards import ShardEntry
 from tasks.task import MOST_COPIES, Task
 

@@ -20,8 +20,8 @@ from mtkd.models.pretrained_weights import load_pretrained
 from mtkd.outputs import OutputSpec
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError, shorten
-from tasks.files import digest_bytes
 from tasks.ragged import RaggedArray
+from tasks.sha256 import digest_bytes
 from tasks.tokeniser import Tokeniser
 
 _TOKENS = 1024  # of one text, masked at several places, that the model reads at once

@@ -32,9 +32,9 @@ from augment.tagging import NoTagger, WorkerTagger, open_tagger
 from mtkd.storage.worker_pools import THIS_PROCESS, Workers
 from tasks.corpus_reader import SCHEMA
 from tasks.errors import UserError
-from tasks.files import digest_bytes
 from tasks.progress import progress
 from tasks.rows import Rows
+from tasks.sha256 import digest_bytes
 
 COPIES = 20  # copies per row in the paper
 _LONGEST = 5  # words of the longest n-gram

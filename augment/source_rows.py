@@ -9,10 +9,10 @@ from typing import TypeAlias
 from augment.augmenter import Augmenter, works_row_by_row
 from mtkd.storage.worker_pools import WorkerPool, Workers
 from tasks.file_rows import FileRows, plan_file_rows, validate_and_digest
-from tasks.files import digest_bytes
 from tasks.loading import digest_blocks, require_no_errors
 from tasks.progress import Advance
 from tasks.rows import Rows
+from tasks.sha256 import digest_bytes
 from tasks.sources import DataSource
 from tasks.task import Task
 from tasks.unlabelled import UnlabelledRequest

@@ -185,11 +185,11 @@ class ModelOutput(EncoderOutput):
 
 @dataclass(frozen=True)
 class EncoderSpec(Record):
-    """The sizes of an encoder, which are known before any weight is loaded.
+    """The sizes of an encoder, which are known before any weight is loaded; 0 for what it does not have.
 
     Attributes:
         family: the name of the encoder family in messages ("bert", "bilstm").
-        layers: the number of Transformer layers; 0 for an encoder without any.
+        layers: the number of Transformer layers.
         hidden_size: the width of hidden states.
         attention_size: the width of queries, keys, values and context vectors, with the heads concatenated.
         heads: attention heads per layer.
@@ -201,11 +201,11 @@ class EncoderSpec(Record):
     """
 
     family: str
-    layers: Layer
-    hidden_size: Width
-    attention_size: Width
-    heads: Width
-    pooled_size: Width
+    layers: Layer = 0
+    hidden_size: Width = 0
+    attention_size: Width = 0
+    heads: Width = 0
+    pooled_size: Width = 0
     offers: OutputSpec = OutputSpec()
     stride: Size = 1
     embedding_size: Width | None = None

@@ -19,12 +19,12 @@ import numpy as np
 from mtkd.model_files import AGAIN, read_export, read_model_file
 from tasks.encoding import PADDED, Encoded, TokenArrays, pad_rows
 from tasks.errors import UserError, shorten, unknown
-from tasks.files import digest_file
 from tasks.loading import unlabelled_rows
 from tasks.model_tasks import mapped_logits
 from tasks.raw_table import RawTable
 from tasks.reader import Reader
 from tasks.rows import Rows
+from tasks.sha256 import digest_file
 from tasks.tables import as_table
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser

@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 
 from mtkd.evaluation.inference_bench import BenchSettings, InferenceResult, bench_inference
-from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
+from mtkd.models.encoders.bilstm import BiLSTMEncoder
+from mtkd.models.encoders.bilstm_settings import BiLSTMConfig
 from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.pretrained_config import TransformerConfig, locate
 from mtkd.models.encoders.transformer import TransformerEncoder

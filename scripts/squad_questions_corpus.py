@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 from augment.questions.question_rows import QuestionRow, question_table
 from mtkd import __version__
 from tasks.corpus_reader import CORPUS_FORMAT, CorpusManifest, CorpusTask
-from tasks.files import atomic_path, digest_file, write_json
+from tasks.files import atomic_path, write_json
 from tasks.glue import TASKS
 from tasks.loading import digest_blocks, load_rows
+from tasks.sha256 import digest_file
 from tasks.shards import ShardEntry
 from tasks.sources import open_data
 

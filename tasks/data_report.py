@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.data_quality import GroupSizes, has_soft_rows, imbalance, labels_alike, leakage, token_problems
+from tasks.data_quality import GroupSizes, imbalance, labels_alike, leakage, token_problems
 from tasks.errors import UserError, counted, shorten
+from tasks.label_balance import Balance, Count
 from tasks.overlap import overlap_warnings
 from tasks.raw_table import Level, RawTable
 from tasks.row_hashes import RowHashes, hash_rows
@@ -19,17 +20,8 @@ from tasks.rows import ANSWERS, Rows
 from tasks.sources import DataSource
 from tasks.split_statistics import Lengths, SplitStatistics
 from tasks.task import UNLABELLED, Task
-from tasks.task_types.labels import ParsedLabels, RowProblem
 from tasks.unlabelled import UnlabelledRequest, append_unlabelled
 from tasks.validation import Problem, find_problems, is_blank, summarise
-
-
-@dataclass(frozen=True)
-class Count:
-    """Number of rows with one label, one interval of scores, or (`span`) with or without an answer."""
-
-    label: str
-    rows: int
 
 
 @dataclass(frozen=True)
@@ -204,7 +196,7 @@ def _report(
     Args:
         train: those of the training split, if it has been read.
     """
-    statistics, with_label, balance = SplitStatistics(task, train), RowHashes(), _Balance(task, split)
+    statistics, with_label, balance = SplitStatistics(task, train), RowHashes(), Balance(task, split)
     groups = GroupSizes(task)
     problems: list[Problem] = []
     unused: list[Problem] = []
@@ -239,38 +231,6 @@ def _report(
         problems=(*problems, *unused, *suspicious),
     )
     return report, distinct
-
-
-class _Balance:
-    """Rows per label. The intervals of scores without a range are known only after the last row."""
-
-    def __init__(self, task: Task, split: str):
-        self._task, self._later = task, "range" in task.type.fields and task.range is None
-        self._rows: dict[str, int] = {}
-        self._without_label = "soft labels" if has_soft_rows(task, split) else "unlabelled"
-        self._scores, self._problems = [np.zeros(0)], list[RowProblem]()
-
-    def add(self, labels: ParsedLabels) -> None:
-        """Add the labels of some rows."""
-        if self._later:
-            start = sum(map(len, self._scores))
-            self._scores.append(labels.values)
-            self._problems += [replace(problem, row=start + problem.row) for problem in labels.problems]
-        else:
-            self._count(labels)
-
-    def counts(self) -> tuple[Count, ...]:
-        """The counts of all rows."""
-        if self._later and len(self._scores) > 1:
-            self._count(ParsedLabels(np.concatenate(self._scores), self._problems))
-        order = sorted(self._rows, key=self._without_label.__eq__)  # the last
-        return tuple(Count(label, self._rows[label]) for label in order)
-
-    def _count(self, labels: ParsedLabels) -> None:
-        for label, rows in self._task.type.balance(self._task, labels):
-            if label == "unlabelled" and label not in self._task.labels:
-                label = self._without_label
-            self._rows[label] = self._rows.get(label, 0) + rows
 
 
 def _no_rows(task: Task) -> Rows:

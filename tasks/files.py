@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
-import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -279,34 +277,3 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
-def digest_bytes(*parts: bytes | str) -> str:
-    """A SHA-256 over the parts, each prefixed by its length."""
-    return digest_parts(parts)
-
-
-@dataclass(frozen=True)
-class LongPart:
-    """A part of `digest_parts` of `size` bytes that is produced in blocks."""
-
-    size: int
-    blocks: Iterable[bytes]
-
-
-def digest_parts(parts: Iterable[bytes | str | LongPart]) -> str:
-    """`digest_bytes` of parts that are produced one after the other."""
-    state = hashlib.sha256()
-    for part in parts:
-        raw = part.encode() if isinstance(part, str) else part
-        long = raw if isinstance(raw, LongPart) else LongPart(len(raw), [raw])
-        state.update(long.size.to_bytes(8, "little"))
-        for block in long.blocks:
-            state.update(block)
-    return state.hexdigest()
-
-
-def digest_file(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -14,15 +12,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.errors import UserError, shorten, unknown
+from tasks.guess_labels import (
+    MOST_LABELS,
+    SCORES,
+    as_numbers,
+    is_nested,
+    label_kind,
+    label_values,
+    ordered_labels,
+    plain_values,
+    score_range,
+)
 from tasks.task_types import task_type, task_type_names
 from tasks.task_types.labels import label_texts, missing
 
 KINDS = ("classify", "regress", "multilabel", "span")
-MOST_LABELS = 1000
-_MOST_NUMBERS = 50  # different whole numbers that are taken for classes
 _WORD = re.compile(r"[a-z]+")
 _RARE = 0.05  # texts with fewer different values per row are taken for a category
-_SCORES = ("score", "rating", "stars", "similarity")
 _LABELS = (
     *("label", "labels", "target", "class", "category", "intent", "sentiment", "topic"),
     *("tags", "answers"),
@@ -108,14 +114,14 @@ def guess_task(
     if label is None:
         label, *other_labels = _label_columns(table, columns, what)
         _refuse_row_as_names(label, table[label], what)
-    kind = kind or _kind(table[label], label, what)
+    kind = kind or label_kind(table[label], label, what)
     guess = _guess_columns(table, columns, label, kind, what)
     other_labels = [name for name in other_labels if name not in guess.columns]
     guess = replace(guess, kind=kind, other_labels=tuple(other_labels))
     if kind == "regress":
-        return replace(guess, range=_range(table[label], label, what))
+        return replace(guess, range=score_range(table[label], label, what))
     if "labels" in task_type(kind).fields:
-        names = tuple(class_names.get(label, ())) or tuple(_ordered(_label_values(table[label], kind)))
+        names = tuple(class_names.get(label, ())) or tuple(ordered_labels(label_values(table[label], kind)))
         if len(names) < 2:
             raise UserError(
                 f"the label column {label!r} of {what} has one value, {names[0] if names else None!r}",
@@ -126,32 +132,15 @@ def guess_task(
     return replace(guess, unanswerable=any(not value["text"] for value in table[label].to_pylist() if value))
 
 
-def without_label(column: pa.ChunkedArray, kind: str) -> pa.Array:
-    """True for the rows of a label column that have no label."""
-    if _is_nested(column.type):
-        return column.combine_chunks().is_null()
-    if kind == "regress":  # -1 may be a score
-        return pa.array([_is_no_score(text) for text in label_texts(column).to_pylist()])
-    return pa.array(missing(label_texts(column)))
-
-
-def _is_no_score(text: str | None) -> bool:
-    return text is None or text.strip() in ("", "nan")
-
-
-def _is_nested(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_nested(kind))
-
-
 def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[str]:
     """The column with a usual name of labels; else those with few values that repeat, the most likely first:
     a usual name is a part of its name, fewer rows have no value, it has fewer values.
     """
     names = {name.lower(): name for name in table.column_names if name not in columns}
-    for name in (*_LABELS, *_SCORES):
+    for name in (*_LABELS, *SCORES):
         if name in names:
             return [names[name]]
-    texts = {name: label_texts(table[name]) for name in names.values() if not _is_nested(table[name].type)}
+    texts = {name: label_texts(table[name]) for name in names.values() if not is_nested(table[name].type)}
     sizes = {name: len(pc.unique(values)) for name, values in texts.items()}
     most_values = min(MOST_LABELS, table.num_rows // 2)
     fitting = {name: size for name, size in sizes.items() if 2 <= size <= most_values}
@@ -169,7 +158,7 @@ def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[s
         )
 
     def unlikely(name: str) -> tuple[bool, int, int]:
-        usual = set(_WORD.findall(name.lower())) & {*_LABELS, *_SCORES}
+        usual = set(_WORD.findall(name.lower())) & {*_LABELS, *SCORES}
         return not usual, int(missing(texts[name]).sum()), fitting[name]
 
     return sorted(fitting, key=unlikely)
@@ -177,105 +166,13 @@ def _label_columns(table: pa.Table, columns: Sequence[str], what: str) -> list[s
 
 def _refuse_row_as_names(label: str, column: pa.ChunkedArray, what: str) -> None:
     """Raise UserError if the name of the label column looks like a label."""
-    values = [] if _is_nested(column.type) else _plain_values(column)
-    if label in values or (_numbers([label]) is not None and _numbers(values) is not None):
+    values = [] if is_nested(column.type) else plain_values(column)
+    if label in values or (as_numbers([label]) is not None and as_numbers(values) is not None):
         raise UserError(
             f"the first line of {what} looks like a row, not like column names: {label!r} is a label",
             expected="column names in the first line",
             hint="add such a line, or name the label column with `label=COLUMN`",
         )
-
-
-def _kind(column: pa.ChunkedArray, label: str, what: str) -> str:
-    """The task type that a label column suggests."""
-    if pa.types.is_struct(column.type):
-        if not {"text", "answer_start"} <= {field.name for field in column.type}:
-            raise UserError(
-                f"the label column {label!r} of {what} holds {column.type}, which cannot be a label"
-            )
-        return "span"
-    if _is_nested(column.type):
-        return "multilabel"
-    values = _plain_values(column)
-    distinct = list(dict.fromkeys(values))
-    numbers = _numbers(distinct)
-    if numbers is not None:
-        only_integers = all(number.is_integer() for number in numbers)
-        scores = label.lower() in _SCORES and len(numbers) > 2
-        if not only_integers or scores or _MOST_NUMBERS < len(numbers) < len(values) / 2:
-            return "regress"
-    elif _holds_lists(distinct):
-        return "multilabel"
-    if len(distinct) > MOST_LABELS:
-        raise UserError(
-            f"the label column {label!r} of {what} has {len(distinct):,} different values",
-            expected=f"at most {MOST_LABELS:,} labels",
-            hint="name another column with `label=COLUMN`, or say what it holds with `kind=classify|regress`",
-        )
-    return "classify"
-
-
-def _plain_values(column: pa.ChunkedArray) -> list[str]:
-    """The labels of the labelled rows, as text."""
-    texts = label_texts(column)
-    return [text for text, gone in zip(texts.to_pylist(), missing(texts), strict=True) if not gone]
-
-
-def _numbers(values: Iterable[str]) -> list[float] | None:
-    """The values as finite numbers; None if one is not."""
-    try:
-        numbers = [float(value) for value in values]
-    except ValueError:
-        return None
-    return numbers if all(map(math.isfinite, numbers)) else None
-
-
-def _holds_lists(distinct: Sequence[str]) -> bool:
-    """True for texts that are lists of labels: JSON, or parts that occur in several combinations.
-
-    Commas are also found in names of labels; they separate only parts that are fewer than their combinations.
-    """
-    if all(value.startswith("[") for value in distinct):
-        return True
-    lists = [_split(value) for value in distinct]
-    count, different = sum(map(len, lists)), len({part for parts in lists for part in parts})
-    piped = any("|" in value for value in distinct)
-    return count > len(lists) and (different < count if piped else different < len(lists))
-
-
-def _split(value: str) -> list[str]:
-    """The labels of one row, as `multilabel` reads them."""
-    if value.startswith("["):
-        try:
-            return [str(part).strip() for part in json.loads(value)]
-        except ValueError:
-            return [value]
-    return [part.strip() for part in value.split("|" if "|" in value else ",")]
-
-
-def _label_values(column: pa.ChunkedArray, kind: str) -> set[str]:
-    if kind != "multilabel":
-        return set(_plain_values(column))
-    if _is_nested(column.type):
-        return {str(part) for value in column.to_pylist() if value for part in value}
-    return {part for value in _plain_values(column) for part in _split(value)}
-
-
-def _ordered(labels: Iterable[str]) -> list[str]:
-    """Numbers by size, other labels by the alphabet."""
-    listed = sorted(labels)
-    numbers = _numbers(listed)
-    return listed if numbers is None else sorted(listed, key=float)
-
-
-def _range(column: pa.ChunkedArray, label: str, what: str) -> tuple[float, float]:
-    """The whole numbers around the scores."""
-    scores = _numbers(text for text in label_texts(column).to_pylist() if not _is_no_score(text))
-    if not scores or min(scores) == max(scores):
-        raise UserError(
-            f"the label column {label!r} of {what} does not hold scores", expected="numbers, not all equal"
-        )
-    return float(math.floor(min(scores))), float(math.ceil(max(scores)))
 
 
 def _guess_columns(table: pa.Table, columns: Sequence[str], label: str, kind: str, what: str) -> Guess:

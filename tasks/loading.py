@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.errors import UserError, counted
-from tasks.files import LongPart, digest_bytes, digest_parts
 from tasks.mapped import release_pages
 from tasks.raw_table import RawTable
 from tasks.rows import STEP, Rows, concat
 from tasks.schema import fit_columns
+from tasks.sha256 import LongPart, digest_bytes, digest_parts
 from tasks.sources import DataSource
 from tasks.task import Task
 from tasks.task_types.labels import ParsedLabels

@@ -13,8 +13,8 @@ from pydantic_core import from_json
 
 from tasks.errors import UserError, brief, unknown
 from tasks.file_readers import open_parquet
-from tasks.files import digest_bytes
 from tasks.raw_table import check_header
+from tasks.sha256 import digest_bytes
 from tasks.task import Task
 from tasks.text_lines import bounded, opened
 

@@ -11,7 +11,8 @@ from tasks.errors import UserError
 from tasks.ragged import RaggedArray
 from tasks.rows import Rows
 from tasks.span_windows import cut_windows
-from tasks.tokeniser import Layout, Tokeniser
+from tasks.token_layout import Layout
+from tasks.tokeniser import Tokeniser
 
 InputFormat = Literal["joined", "side-by-side", "separate"]
 

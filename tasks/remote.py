@@ -25,23 +25,17 @@ from tasks.errors import UserError, counted, did_you_mean
 from tasks.files import atomic_path, is_plain_path, locked, write_json
 from tasks.progress import progress, say
 from tasks.records import read_record
+from tasks.remote_versions import uploaded, version_of
 from tasks.urls import IN_TEXT, cache_directory, url_of
 
 UPLOADING = ".mtkd.upload.json"  # beside the files of an upload that is not finished: their names
 _INDEX = "index.json"
 _AT_ONCE = 8  # files copied at the same time
 _SAVED = 5.0  # seconds between two writes of an index
-# What file systems call the version of a file's content, and the time of its last change.
-_VERSIONS = ("ETag", "etag", "md5Hash", "Content-MD5", "Digest", "blob_id", "sha256", "checksum")
-_TIMES: tuple[str, ...] = ("LastModified", "Last-Modified", "last_modified", "updated", "modified", "created")
-_TIMES += ("mtime", "modify", "modificationTime")  # of SFTP, FTP and WebHDFS
 _PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
 _SECRET = r"(?<=//).*@|(?<=\?).*"
 _IN_ADDRESS = r"[^/]*:(?!\d+(/|$))"  # a password: a colon that no port follows
-_MANY_THREADS = (
-    "memory://",
-    "hf://",
-)  # besides asynchronous ones, these may be used by several
+_MANY_THREADS = ("memory://", "hf://")  # besides asynchronous ones, these may be used by several
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _copied: ContextVar[dict[str, Path] | None] = ContextVar("_copied", default=None)
@@ -276,17 +270,6 @@ class Mirror:
         """The size and time of a local file; empty if there is none."""
         path = self.base / file
         return [path.stat().st_size, path.stat().st_mtime_ns] if path.is_file() else []
-
-
-def uploaded(version: str) -> str:
-    """What the index has for a file that was uploaded, until the listing with its version has been read."""
-    return f"{version.split()[0]} uploaded"
-
-
-def version_of(about: Mapping[str, Any]) -> str | None:
-    """The size and version of a file, from what its file system says about it; None if it says too little."""
-    version = next((about[key] for key in (*_VERSIONS, *_TIMES) if about.get(key)), None)
-    return None if version is None else f"{about.get('size')} {version}"
 
 
 @contextlib.contextmanager

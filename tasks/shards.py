@@ -8,8 +8,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tasks.files import digest_file, plain_path
+from tasks.files import plain_path
 from tasks.records import Count, Record, Text
+from tasks.sha256 import digest_file
 
 
 @dataclass(frozen=True)

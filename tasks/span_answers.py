@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.encoding import Encoded
-from tasks.tokeniser import Layout
+from tasks.token_layout import Layout
 
 LONGEST = 30  # maximum tokens of an answer
 _CHUNK = 256  # windows decoded at once

@@ -31,23 +31,20 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import UserError, brief, unknown
+from tasks.errors import UserError, unknown
 from tasks.glue import TASKS
-from tasks.missing_data import similar_name
 from tasks.records import read_toml
 from tasks.remote import Mirror
-from tasks.soft_labels import KINDS, has_soft_labels
-from tasks.task import MOST_COPIES, RESERVED, UNLABELLED, Task
+from tasks.soft_labels import has_soft_labels
+from tasks.task import UNLABELLED, Task
+from tasks.task_keys import KEYS, expected_value, parse_value
 from tasks.task_names import refuse_group_name
-from tasks.task_types import check_metrics, is_task_type, task_type, task_type_names
+from tasks.task_types import check_metrics, task_type, task_type_names
 from tasks.urls import as_url, url_of
 
-_FARTHEST = 1e30  # end of a range
 _CHECKED = ("name", "head", "kind", "columns", "labels", "range", "group", "soft_labels", "soft_labels_kind")
 # The keys that only some task types have (`TaskType.fields`).
 _OF_TYPES = ("labels", "range", "group", "positive", "unanswerable", "languages")
@@ -64,9 +61,9 @@ def load_task(path: Path) -> Task:
     """
     values = read_toml(path)
     for key in values:
-        if key not in _FIELDS:
-            raise unknown(f"key in {path}:", key, _FIELDS)
-    fields = {key: _parse(path, key, value) for key, value in values.items()}
+        if key not in KEYS:
+            raise unknown(f"key in {path}:", key, KEYS)
+    fields = {key: parse_value(path, key, value) for key, value in values.items()}
     base = fields.pop("extends", None)
     if base is not None and base not in TASKS:
         raise unknown(f"task to extend in {path}:", base, TASKS)
@@ -78,26 +75,10 @@ def load_task(path: Path) -> Task:
     return task
 
 
-def _parse(path: Path | str, key: str, value: Any) -> Any:
-    try:
-        return _FIELDS[key][0](value)
-    except (TypeError, ValueError, OverflowError) as error:
-        if key == "files" and isinstance(value, dict) and value:
-            raise _files_problem(path, value) from error
-        if key == "kind" and isinstance(value, str):
-            raise unknown(f"task type in {path}:", value, task_type_names()) from error
-        shown = repr(value)[:100]
-        raise UserError(f"{path}: {key} = {shown} is not valid", expected=_expected(key)) from error
-
-
-def _expected(key: str) -> str:
-    return ", ".join(task_type_names()) if key == "kind" else _FIELDS[key][1]
-
-
 def _new_task(path: Path, fields: dict[str, Any]) -> Task:
     for key in ("name", "kind", "columns"):
         if key not in fields:
-            raise UserError(f"{path} lacks the key {key!r}", expected=_expected(key))
+            raise UserError(f"{path} lacks the key {key!r}", expected=expected_value(key))
     refuse_group_name(path, fields["name"])
     if fields["name"] in TASKS:
         raise UserError(
@@ -166,7 +147,7 @@ def check_task(task: Task, where: str = "mtkd.Task") -> Task:
     for key in _CHECKED:
         value = getattr(task, key)
         if value not in (None, ()):
-            _parse(where, key, list(value) if isinstance(value, tuple) else value)
+            parse_value(where, key, list(value) if isinstance(value, tuple) else value)
     _check(where, task, {})
     return task
 
@@ -213,139 +194,3 @@ def _check_map(path: Path | str, task: Task, has_head: bool) -> None:
             f"{path}: map has no label that becomes {unmapped[0]!r}",
             hint="map a label to it, or leave it out",
         )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise TypeError
-    return value
-
-
-def is_name(text: str) -> bool:
-    """True if a task can have this name: `A_NAME`."""
-    return re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,99}", text) is not None and text not in RESERVED
-
-
-def _name(value: Any) -> str:
-    if not is_name(_text(value)):
-        raise ValueError
-    return value
-
-
-def _kind(value: Any) -> str:
-    if not isinstance(value, str) or not is_task_type(value) or not task_type(value).has_head:
-        raise ValueError
-    return value
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(set(map(_text, value))) < max(1, len(value)):
-        raise ValueError
-    return tuple(value)
-
-
-def _languages(value: Any) -> tuple[str, ...]:
-    if not all(re.fullmatch(r"[a-z]{2,3}", code) for code in _texts(value)):
-        raise ValueError
-    return tuple(value)
-
-
-def _columns(value: Any) -> tuple[str, ...]:
-    if len(_texts(value)) > 2:
-        raise ValueError
-    return tuple(value)
-
-
-def _range(value: Any) -> tuple[float, float]:
-    low, high = value
-    if not {type(low), type(high)} <= {int, float} or not -_FARTHEST <= low < high <= _FARTHEST:
-        raise ValueError
-    if not low < low + (high - low) / 100 < high - (high - low) / 100 < high:  # too narrow for floats
-        raise ValueError
-    return float(low), float(high)
-
-
-def _soft_kind(value: Any) -> str:
-    if value not in KINDS:
-        raise ValueError
-    return str(value)
-
-
-def _map(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or not value:
-        raise TypeError
-    return {name: _text(label) for name, label in value.items()}
-
-
-def _copies(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= MOST_COPIES:
-        raise ValueError
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _files(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict) or not value:
-        raise TypeError
-    for split, file in value.items():
-        if split == UNLABELLED and isinstance(file, list):
-            _texts(file)
-            continue
-        if not _is_split(split):
-            raise ValueError
-        _text(file)
-    return dict(value)
-
-
-def _is_split(name: str) -> bool:
-    return name == UNLABELLED or re.fullmatch(r"train|(validation|test)(_\w+)?", name) is not None
-
-
-def _files_problem(path: Path | str, files: dict[str, Any]) -> UserError:
-    """The error for the first entry of `[files]` that is no split, or names no file."""
-    usual = ("train", "validation", "test", UNLABELLED)
-    for split, file in files.items():
-        if not _is_split(split):
-            near = similar_name(split, usual) or ""
-            also = f" (did you mean {near!r}?)" if near else ""
-            return UserError(
-                f"{path}: unknown split {split!r} under [files]{also}",
-                expected="train, validation, test (or validation_x, test_x), unlabelled",
-            )
-        if not isinstance(file, str) or not file:
-            break
-    shown = "a file, or a list of files" if split == UNLABELLED else "the path of a file"
-    return UserError(f"{path}: {split} = {brief(file)} under [files] is not valid", expected=shown)
-
-
-_NAMES = "a list of distinct strings"
-A_NAME = "up to 100 letters, digits, _ and -, starting with a letter; not a reserved word such as train"
-_FIELDS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "extends": (_text, f"a built-in task: {', '.join(TASKS)}"),
-    "name": (
-        _name,
-        A_NAME,
-    ),
-    "kind": (_kind, "a task type"),
-    "columns": (_columns, "a list of one or two column names"),
-    "label": (_text, "a column name"),
-    "labels": (_texts, _NAMES),
-    "range": (_range, "[lowest, highest]"),
-    "head": (_name, "the name of a task"),
-    "map": (_map, "a table: label of the head = label of this task"),
-    "group": (_text, "a column name"),
-    "soft_labels": (_text, "a column name"),
-    "soft_labels_kind": (_soft_kind, " or ".join(KINDS)),
-    "positive": (_text, "one of the labels"),
-    "metrics": (_texts, _NAMES),
-    "groups": (_texts, _NAMES),
-    "copies": (_copies, f"0 to {MOST_COPIES:,}"),
-    "unanswerable": (_flag, "true or false"),
-    "languages": (_languages, "a list of ISO 639-1 codes, such as en"),
-    "files": (_files, "a table of train, validation, test (or validation_x, test_x), unlabelled = file"),
-}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.errors import UserError
-from tasks.files import digest_bytes, disk_errors
+from tasks.files import disk_errors
 from tasks.hub_loading import load_named
 from tasks.ragged import RaggedArray, offsets_of
 from tasks.records import read_record
+from tasks.sha256 import digest_bytes
+from tasks.token_layout import Layout, probe_layout
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -33,35 +34,6 @@ TEXTS_PER_CALL = 50_000  # texts tokenised at once
 MAPPED_TEXTS = 200_000  # the ids of more texts are kept in temporary files
 MAX_WORDS = 500_000  # distinct words cached between calls
 PAD, UNKNOWN, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a tokeniser joins one or two texts: special tokens before, between and after them.
-
-    Attributes:
-        specials: n_texts + 1 tuples of special token ids: before, between and after the texts.
-        special_type_ids: the token type id of each of these special tokens.
-        text_type_ids: the token type id of the tokens of each text.
-    """
-
-    specials: tuple[tuple[int, ...], ...]
-    special_type_ids: tuple[tuple[int, ...], ...]
-    text_type_ids: tuple[int, ...]
-
-    @property
-    def n_specials(self) -> int:
-        """Number of special tokens."""
-        return sum(map(len, self.specials))
-
-    def beside(self) -> Layout:
-        """Two texts side by side, each with the special tokens of this layout of one text."""
-        (before, after), (types_before, types_after) = self.specials, self.special_type_ids
-        return Layout(
-            (before, after + before, after),
-            (types_before, types_after + types_before, types_after),
-            self.text_type_ids * 2,
-        )
 
 
 class Tokeniser:
@@ -94,7 +66,7 @@ class Tokeniser:
         self.pad_id: int = hf.pad_token_id
         self.unknown_id: int = hf.unk_token_id
         self.mask_token: str = str(hf.mask_token)
-        self._layouts = {n: _probe_layout(backend, n, token_type_ids) for n in (1, 2)}
+        self._layouts = {n: probe_layout(backend, n, token_type_ids) for n in (1, 2)}
         self._word_index: dict[str, int] = {}
         self._word_ids = RaggedArray.from_lists([])
 
@@ -236,10 +208,8 @@ def _trimmed(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]
     trimmed = []
     for begin, end in offsets:
         inside = text[begin:end]
-        n_leading = len(inside) - len(inside.lstrip())
-        trimmed.append(
-            (begin + n_leading, begin + n_leading + len(inside.strip())) if inside.strip() else (end, end)
-        )
+        begin += len(inside) - len(inside.lstrip())
+        trimmed.append((begin, begin + len(inside.strip())) if inside.strip() else (end, end))
     return trimmed
 
 
@@ -264,25 +234,6 @@ def _is_word_local(parts: dict[str, Any]) -> bool:
         and (splitter is not None and splitter["type"] == "BertPreTokenizer")
         and parts["model"]["type"] in ("WordPiece", "WordLevel")
         and not any(token["normalized"] or " " in token["content"] for token in parts["added_tokens"])
-    )
-
-
-def _probe_layout(backend: Tokenizer, n_texts: int, token_type_ids: bool) -> Layout:
-    """Encode a known text and record what surrounds it; type ids are 0 unless `token_type_ids`."""
-    encoding = backend.encode("a", "a" if n_texts == 2 else None)
-    specials: list[list[tuple[int, int]]] = [[] for _ in range(n_texts + 1)]
-    text_type_ids = [0] * n_texts
-    slot = 0
-    for token, kind, text in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
-        type_id = kind if token_type_ids else 0
-        if text is None:
-            specials[slot].append((token, type_id))
-        else:
-            slot, text_type_ids[text] = text + 1, type_id
-    return Layout(
-        tuple(tuple(token for token, _ in run) for run in specials),
-        tuple(tuple(type_id for _, type_id in run) for run in specials),
-        tuple(text_type_ids),
     )
 
 

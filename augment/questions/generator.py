@@ -18,7 +18,6 @@ from mtkd.models.encoders.config_checks import refuse_code
 from mtkd.models.pretrained_weights import refuse_not_finite
 from tasks.digests import check_digests
 from tasks.errors import MtkdWarning, UserError, shorten, unknown
-from tasks.files import digest_bytes
 from tasks.hub_loading import find_file, load_named
 from tasks.records import (
     Count,
@@ -32,6 +31,7 @@ from tasks.records import (
     check_value,
     read_record,
 )
+from tasks.sha256 import digest_bytes
 
 RECORD = "questions.json"
 _FAMILIES = ("t5", "mt5")

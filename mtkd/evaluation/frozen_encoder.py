@@ -16,11 +16,12 @@ from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.outputs import OutputSpec
 from tasks.batching import Collator
 from tasks.encoding import Encoded
-from tasks.files import atomic_path, digest_bytes, locked
+from tasks.files import atomic_path, locked
 from tasks.loading import digest_rows
 from tasks.progress import progress
 from tasks.reader import Reader
 from tasks.rows import Rows
+from tasks.sha256 import digest_bytes
 from tasks.tokeniser import Tokeniser
 
 _LENGTH, _BATCH = 128, 64

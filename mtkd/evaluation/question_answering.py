@@ -16,9 +16,9 @@ from mtkd.models.saved_model import model_directory
 from tasks.answers import Answer
 from tasks.encoding import Encoded
 from tasks.errors import UserError
-from tasks.files import digest_bytes, digest_file
 from tasks.progress import progress
 from tasks.rows import ANSWERS, Rows
+from tasks.sha256 import digest_bytes, digest_file
 from tasks.span_answers import SpanAnswers, decode_spans
 from tasks.task import Task
 

@@ -13,7 +13,7 @@ from torch import nn
 from mtkd.evaluation.scoring import TaskScores
 from mtkd.jobs.class_weights import weigh_classes
 from mtkd.jobs.prepare import prepare_run
-from mtkd.jobs.staged_job import StagedJob, StageInputs
+from mtkd.jobs.staged_job import StagedJob, StageInputs, text_steps_warnings
 from mtkd.jobs.teacher_checks import below_constant, check_teacher
 from mtkd.jobs.training_corpus import check_mask
 from mtkd.jobs.training_data import EncodedRows, load_training_data
@@ -38,21 +38,20 @@ from mtkd.teachers.group import AveragedLogits, TeacherByTask
 from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.teacher_sources import CachedLogits, IndexedLogits, OnlineTeacher, TeacherSource
 from mtkd.time_trial import current_trial
-from mtkd.training.batches import BatchSource, TaskBatches
+from mtkd.training.batches import TaskBatches
 from mtkd.training.importance import measure_importance
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.trainer import Evaluate
 from tasks.batching import Collator
 from tasks.corpus_reader import read_corpus
 from tasks.errors import UserError
-from tasks.files import digest_file
 from tasks.progress import say
 from tasks.reader import Reader
+from tasks.sha256 import digest_file
 from tasks.soft_labels import require_soft_labels
 from tasks.unlabelled import UnlabelledRequest
 
 _LARGE_STORE = 1 << 30  # bytes; rows of a larger store are shuffled in blocks, as it may not fit in memory
-_MANY_EPOCHS = 100
 
 
 @dataclass(kw_only=True)
@@ -111,7 +110,7 @@ class TaskDistillation(StagedJob):
             stage = replace(stage, train=stage.train.with_epochs(n_train))
             inputs = self._stage_inputs(stage, objective)
             if not objective.student_need.logits:
-                self.warnings += _warn_of_text_steps(stage.train, n_train, inputs.batches)
+                self.warnings += text_steps_warnings(stage.train, n_train, inputs.batches)
             self.stages.append((stage, objective, inputs))
         if self.request.workers.in_other_processes:
             self._check_workers()
@@ -298,16 +297,3 @@ class TaskDistillation(StagedJob):
             beside = model_directory(Path(teacher_ref.name)).parent
             run = beside if (beside / RUN_FILE).is_file() and os.access(beside, os.W_OK) else run
         return run / f"logits-{(teacher_ref.digest or '')[:16]}"
-
-
-def _warn_of_text_steps(train: TrainSettings, n_train: int, batches: BatchSource) -> list[str]:
-    """A warning if a stage without task heads has the number of steps of a recipe for plain text."""
-    size = train.batch_size if train.batch_tokens is None else n_train / batches.total(1)
-    epochs = (train.steps or 0) * size / n_train
-    if epochs <= _MANY_EPOCHS:
-        return []
-    return [
-        f"{train.steps:,} steps of {size:.0f} rows are about {epochs:,.0f} epochs over the "
-        f"{n_train:,} training rows. The recipe's number of steps is meant for plain text (`text=FILE`). "
-        "Set `steps=N` or `epochs=N`."
-    ]

@@ -11,36 +11,27 @@ from typing import Any, Literal, get_args
 import mtkd
 from mtkd.evaluation.differences import Difference
 from mtkd.jobs.evaluate import evaluate
+from mtkd.jobs.export_directory import EXPORTS, TRANSFORMERS, check_export_directory
 from mtkd.jobs.export_transformers import as_transformers
 from mtkd.model_files import EXPORT, EXPORT_FORMAT
 from mtkd.models.exported import ExportedModel
 from mtkd.models.model_card import EXPORTED, model_card, usage
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters
-from mtkd.models.saved_model import MODEL_FILES, digest_model, write_description
+from mtkd.models.saved_model import digest_model, write_description
 from mtkd.onnx_export.graphs import WEIGHTS, require_exporter, trace, write_graphs
 from mtkd.onnx_export.int8 import KEPT, lacks_vnni, quantise
 from mtkd.onnx_export.parity import check_parity
 from mtkd.runtime import OnnxModel, described_tokeniser
-from mtkd.storage.output_directory import OutputKind, check_directory, has_claim, open_directory
+from mtkd.storage.output_directory import check_directory, open_directory
 from tasks.errors import UserError, counted, shorten, unknown
-from tasks.files import digest_file, staged_directory
+from tasks.files import staged_directory
 from tasks.progress import say
-from tasks.records import read_record, write_record
+from tasks.records import write_record
+from tasks.sha256 import digest_file
 from tasks.task import Task
 from tasks.task_names import TaskSpec, resolve
 
-
-def _read_source(directory: Path) -> Any:
-    """What the export in a directory was made from; None if there is none."""
-    record = read_record(directory / EXPORT, object) if (directory / EXPORT).is_file() else None
-    return record.get("source") if isinstance(record, dict) and {"mtkd", "graphs"} <= record.keys() else None
-
-
-EXPORTS = OutputKind(
-    "export", EXPORT, (rf"{EXPORT}|model[^/]*\.onnx|weights\.bin|{MODEL_FILES}",), _read_source
-)
-TRANSFORMERS = OutputKind("transformers checkpoint", "config.json", (MODEL_FILES,), lambda directory: None)
 Format = Literal["onnx", "transformers"]
 
 
@@ -120,7 +111,7 @@ def export(
         "model": None if isinstance(model, MultiTaskModel) else digest_model(model),
         "tasks": [t.name for t in tasks],
     }
-    _check_directory(out, source, overwrite)
+    check_export_directory(out, source, overwrite)
     say(f"tracing {model_copy.encoder.spec.family} with {counted(len(tasks), 'task')}")
     graphs = trace(model_copy)
     with (
@@ -289,14 +280,6 @@ def _lower(scores: Mapping[str, Difference], max_drop: float) -> list[str]:
         for name, difference in scores.items()
         if difference.verdict == "worse" and -100 * difference.difference > max_drop
     ]
-
-
-def _check_directory(out: Path, source: Any, overwrite: bool) -> None:
-    """Check that nothing but another export is replaced, and that only if it may be."""
-    if EXPORTS.finished(out) and not overwrite and not has_claim(out):
-        hint = "replace it with `overwrite=True`, or choose another directory with `out`"
-        raise UserError(f"{out} already holds an export", hint=hint)
-    check_directory(out, EXPORTS, source, overwrite=overwrite)
 
 
 def _describe(directory: Path, model: MultiTaskModel, tasks: list[Task]) -> None:

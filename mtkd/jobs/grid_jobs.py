@@ -12,8 +12,8 @@ from typing import Any
 from mtkd.training.run_directory import RUN_FILE
 from mtkd.training.run_record import read_run_record
 from tasks.errors import UserError
-from tasks.files import digest_bytes
 from tasks.records import read_record
+from tasks.sha256 import digest_bytes
 from tasks.task_names import resolve
 from tasks.urls import with_urls
 

@@ -15,7 +15,7 @@ from mtkd.models.saved_model import is_saved_model, read_saved
 from mtkd.recipes import load_settings, recipe_command
 from mtkd.settings import DistillSettings
 from tasks.errors import UserError
-from tasks.files import digest_bytes
+from tasks.sha256 import digest_bytes
 from tasks.task_names import resolve
 
 _LENGTH = re.compile(r"(^|\.)train\.(epochs|steps)$")

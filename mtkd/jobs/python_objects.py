@@ -22,7 +22,7 @@ from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.saved_model import SavedModel
 from mtkd.teachers.teacher_ref import TeacherRef, in_memory
 from tasks.errors import UserError, a_type
-from tasks.files import digest_bytes
+from tasks.sha256 import digest_bytes
 from tasks.tokeniser import Tokeniser
 
 _PLAIN = (bool, int, float, str, type(None))

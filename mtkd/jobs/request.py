@@ -12,7 +12,7 @@ from mtkd.settings import TrainSettings
 from mtkd.storage.worker_pools import THIS_PROCESS, Workers
 from mtkd.training.run_directory import RunDirectory
 from tasks.errors import UserError
-from tasks.files import digest_bytes
+from tasks.sha256 import digest_bytes
 from tasks.sources import DataSource, open_data
 from tasks.task import Task
 

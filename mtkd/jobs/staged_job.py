@@ -15,13 +15,14 @@ from mtkd.jobs.training_job import Trained, TrainingJob
 from mtkd.jobs.validated_run import ValidatedRun
 from mtkd.losses.objective import Objective
 from mtkd.models.multitask import MultiTaskModel
-from mtkd.settings import DistillSettings, Stage
+from mtkd.settings import DistillSettings, Stage, TrainSettings
 from mtkd.teachers.teacher_sources import TeacherSource
 from mtkd.training.batches import BatchSource
 from mtkd.training.trainer import Evaluate, Trainer
 from tasks.records import read_record, write_record
 
 _RESULT = "result.json"
+_MANY_EPOCHS = 100
 
 
 @dataclass(frozen=True)
@@ -94,3 +95,16 @@ class StagedJob(TrainingJob):
 def stage_directory(out: Path, stage: Stage) -> Path:
     """The directory of a stage's logs and checkpoints; the run directory if there is only one stage."""
     return out / "stages" / stage.name if stage.name else out
+
+
+def text_steps_warnings(train: TrainSettings, n_train: int, batches: BatchSource) -> list[str]:
+    """A warning if a stage without task heads has the number of steps of a recipe for plain text."""
+    size = train.batch_size if train.batch_tokens is None else n_train / batches.total(1)
+    epochs = (train.steps or 0) * size / n_train
+    if epochs <= _MANY_EPOCHS:
+        return []
+    return [
+        f"{train.steps:,} steps of {size:.0f} rows are about {epochs:,.0f} epochs over the "
+        f"{n_train:,} training rows. The recipe's number of steps is meant for plain text (`text=FILE`). "
+        "Set `steps=N` or `epochs=N`."
+    ]

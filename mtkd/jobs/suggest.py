@@ -133,10 +133,8 @@ def suggest(
     trained_teacher = teacher if ref.saved else "runs/teacher"
     students: list[SuggestedStudent] = []
     for name, (recipe, changes) in recipes.items():
-        speeds = [
-            teacher_seconds / student_seconds
-            for teacher_seconds, student_seconds in zip(times[teacher], times[name], strict=True)
-        ]
+        rounds = zip(times[teacher], times[name], strict=True)
+        speeds = [teacher_seconds / student_seconds for teacher_seconds, student_seconds in rounds]
         speed = statistics.median(speeds)
         sets = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
         options = [*row_options, *sets, "--out", f"runs/student-{len(students) + 1}"]

@@ -11,9 +11,9 @@ from mtkd.model_files import EXPORT
 from mtkd.store.store_manifest import MANIFEST
 from tasks.digests import DIGESTS, damaged_files
 from tasks.errors import UserError
-from tasks.files import digest_file
 from tasks.progress import progress
 from tasks.records import check_record, has_check, read_record
+from tasks.sha256 import digest_file
 from tasks.shards import ShardEntry
 
 _DAMAGED = "is missing or damaged"

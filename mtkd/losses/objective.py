@@ -186,7 +186,7 @@ def labels_objective() -> Objective:
     return Objective({"labels": Labels()})
 
 
-_NO_TEACHER = EncoderSpec("none", 0, 0, 0, 0, 0, OutputSpec())
+_NO_TEACHER = EncoderSpec("none")
 
 
 def _build(name: str, term: TermSettings | LossTerm, models: ModelPair) -> LossTerm:

@@ -12,8 +12,9 @@ from mtkd.models.encoders.encoder import AnyEncoder, EncoderConfig
 from mtkd.models.encoders.encoder_registry import config_from_json, encoder_from_config
 from tasks.digests import check_digests
 from tasks.errors import UserError
-from tasks.files import digest_bytes, digest_file, write_json
+from tasks.files import write_json
 from tasks.hub_loading import DEFAULT_ENCODER, did_you_mean_model, from_hub, is_hub_name, similar_model
+from tasks.sha256 import digest_bytes, digest_file
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
 

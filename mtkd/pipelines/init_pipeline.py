@@ -21,11 +21,13 @@ from tasks.data_quality import labels_alike
 from tasks.errors import UserError, counted
 from tasks.files import atomic_path, locked
 from tasks.glue import TASKS
-from tasks.guess import Guess, guess_task, without_label
+from tasks.guess import Guess, guess_task
+from tasks.guess_labels import without_label
 from tasks.loading import require_valid
 from tasks.schema import fit_columns
 from tasks.task import UNLABELLED, Task
-from tasks.task_file import A_NAME, check_task, is_name
+from tasks.task_file import check_task
+from tasks.task_keys import A_NAME, is_name
 from tasks.task_names import GROUPS
 from tasks.task_types.labels import label_texts
 from tasks.unlabelled import checked_batches

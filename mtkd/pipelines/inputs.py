@@ -13,8 +13,8 @@ from mtkd.pipelines.step import Step, find_command, parameters
 from mtkd.recipes import recipe_files
 from tasks.errors import UserError, did_you_mean
 from tasks.file_readers import suffix_of
-from tasks.files import digest_file
 from tasks.remote import local
+from tasks.sha256 import digest_file
 from tasks.sources import known_as, matching_files, open_data
 from tasks.task import Task
 from tasks.task_names import resolve

@@ -18,9 +18,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from mtkd.storage.output_directory import has_claim, visible_files
 from tasks.errors import UserError, did_you_mean, shorten
-from tasks.files import digest_bytes, digest_file, locked
+from tasks.files import locked
 from tasks.progress import say
-from tasks.remote import UPLOADING, Mirror, local, one_look, remote_errors, uploaded
+from tasks.remote import UPLOADING, Mirror, local, one_look, remote_errors
+from tasks.remote_versions import uploaded
+from tasks.sha256 import digest_bytes, digest_file
 from tasks.urls import url_of
 
 P = ParamSpec("P")

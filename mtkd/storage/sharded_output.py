@@ -18,8 +18,9 @@ import numpy as np
 
 from mtkd.storage.distributed import ALONE, ProcessGroup
 from mtkd.storage.worker_pools import THIS_PROCESS, Workers
-from tasks.files import atomic_path, digest_file, remove_leftovers
+from tasks.files import atomic_path, remove_leftovers
 from tasks.progress import Advance
+from tasks.sha256 import digest_file
 from tasks.shards import ShardEntry
 
 Make: TypeAlias = "Callable[[Any, Advance], Any]"  # (inputs of a shard, advance) -> its content

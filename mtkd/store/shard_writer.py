@@ -27,10 +27,10 @@ from mtkd.teachers.teacher_sources import OnlineTeacher
 from tasks.batching import Batch, Collator
 from tasks.encoding import Encoded
 from tasks.errors import UserError
-from tasks.files import digest_bytes
 from tasks.mapped import release_pages
 from tasks.progress import Advance, progress
 from tasks.reader import Reader
+from tasks.sha256 import digest_bytes
 from tasks.shards import ShardEntry
 from tasks.task import Task
 

@@ -17,7 +17,7 @@ from mtkd.teachers.teacher_ref import TeacherRef
 from mtkd.teachers.teacher_sources import IndexedLogits, TeacherSource
 from tasks.batching import Batch
 from tasks.errors import UserError
-from tasks.files import digest_bytes
+from tasks.sha256 import digest_bytes
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
 

@@ -26,9 +26,9 @@ from mtkd.teachers.teacher_ref import TeacherRef, in_memory
 from tasks.batching import ModelInputs
 from tasks.encoding import PADDED
 from tasks.errors import UserError, shorten
-from tasks.files import digest_bytes, digest_file
 from tasks.hub_loading import DEFAULT_ENCODER, load_named, similar_model
 from tasks.records import read_record
+from tasks.sha256 import digest_bytes, digest_file
 from tasks.task import Task
 from tasks.tokeniser import Tokeniser
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from tasks.encoding import Encoded
-    from tasks.tokeniser import Layout
+    from tasks.token_layout import Layout
 
 N_BEST = 20  # spans in the record of a row
 _NO_TOKEN = -100

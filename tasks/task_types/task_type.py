@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from tasks.encoding import Encoded
-    from tasks.tokeniser import Layout
+    from tasks.token_layout import Layout
 
 
 Metrics = Mapping[str, Callable[..., float]]

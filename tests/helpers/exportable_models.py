@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from transformers import DebertaV2Config
 
-from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
+from mtkd.models.encoders.bilstm import BiLSTMEncoder
+from mtkd.models.encoders.bilstm_settings import BiLSTMConfig
 from mtkd.models.encoders.encoder import AnyEncoder
 from mtkd.models.encoders.pretrained_config import config_of
 from mtkd.models.encoders.static import StaticConfig, StaticEncoder

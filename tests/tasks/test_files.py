@@ -17,8 +17,6 @@ from tasks.errors import UserError
 from tasks.files import (
     atomic_directory,
     atomic_path,
-    digest_bytes,
-    digest_file,
     disk_errors,
     is_temporary,
     locked,
@@ -27,6 +25,7 @@ from tasks.files import (
     staged_directory,
     write_text,
 )
+from tasks.sha256 import digest_bytes, digest_file
 
 
 def names(directory: Path) -> set[str]:

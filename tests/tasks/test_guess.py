@@ -9,7 +9,8 @@ import pytest
 
 from tasks.errors import UserError
 from tasks.glue import TASKS
-from tasks.guess import guess_task, without_label
+from tasks.guess import guess_task
+from tasks.guess_labels import without_label
 from tasks.sources import PocketSource
 
 TEXTS = [f"the cat number {n} sleeps" for n in range(40)]

@@ -20,9 +20,9 @@ from augment.questions.generation.paragraphs import Paragraph
 from augment.questions.question_rows import QuestionRow, question_table
 from tasks.corpus_reader import QUESTION_SCHEMA
 from tasks.errors import brief
-from tasks.files import digest_bytes
 from tasks.progress import say
 from tasks.rows import Rows
+from tasks.sha256 import digest_bytes
 
 _CHUNK = 16  # paragraphs per table
 _MOST_FAILURES = 5  # requests in a row that fail, before no more are sent

@@ -38,9 +38,10 @@ from tasks.corpus_reader import (
     read_shard,
 )
 from tasks.errors import UserError
-from tasks.files import digest_bytes, write_json, write_text
+from tasks.files import write_json, write_text
 from tasks.progress import Advance
 from tasks.records import write_record
+from tasks.sha256 import digest_bytes
 from tasks.shards import ShardEntry
 
 _COUNTS = b"mtkd.filter"  # key in the parquet metadata

@@ -161,9 +161,7 @@ def prepare_generation(
         entities = load_entities(config.spacy) if config.spacy else None
         paragraphs, counts = _english(*_sampled(*select_paragraphs(stream, config.words), config.limit))
         augmenter = RuleQuestions(config.spacy, str(config.words or "any"), counts.sentence())
-        if paragraphs and not any(
-            generate_rule_questions(paragraph.text, 1, entities) for paragraph in paragraphs
-        ):
+        if paragraphs and not any(generate_rule_questions(p.text, 1, entities) for p in paragraphs):
             raise UserError(
                 f"the rules cannot generate any question from {config.text} "
                 f"({counted(len(paragraphs), 'paragraph')})",

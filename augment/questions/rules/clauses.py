@@ -5,43 +5,30 @@ The letters in regular expressions are the tags that `tagging` explains.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from augment.questions.rules.clause_patterns import (
+    ANY_VERB,
+    ASIDE,
+    BOTH,
+    LEAD,
+    LEAD_PHRASE,
+    NEW_CLAUSE,
+    OBJECT,
+    OPENING,
+    PREDICATE,
+    STARTS,
+    SUBJECT,
+    SURE_CLAUSE,
+    VERB,
+)
 from augment.questions.rules.tagging import Tagged
 from augment.questions.rules.verbs import FORMS, Form
 from augment.questions.rules.words import WORDS
 
-_CORE = (
-    r"D{0,2}(?:R+(?=[JCZ])|J&(?=J)|J,(?=J)|[CZ]&(?=[CZ])|[JCZNPQ'])*"
-    r"(?:P~P+|[NPQZC]|(?<=[DJ])Y|(?<=[DJC'])J(?![NPQsbZCYG,]))"
-)
-_LATER = _CORE.replace("NPQ", "NPQsb")  # after the verb, an ambiguous form is a noun
-_NAMED = rf"(?:Y(?:[&IK]Y)?|{_CORE})"
-_PHRASE = rf"{_CORE}(?:[FI](?:Y|{_CORE}))*"
-_SUBJECT = re.compile(rf"(?:{_PHRASE}(?:(?:,{_CORE})*,?&{_PHRASE})?|U)")
-_LEAD = re.compile(rf"(?:[&k],?)?(?:R,|R(?=[IF])|(?:R?[I]{_NAMED}(?:F{_CORE})*)+,?|Y,)*")
-_LEAD_PHRASE = re.compile(rf"{_NAMED}(?:F{_CORE})*")
-_ASIDE = re.compile(r",[^,;:.]{1,15}(?=,)")
 _ASIDES = 3  # so many parts of an apposition between commas
-_ADVERBS = r"(?:T|R(?!R*[CZ]))*"
-_VERB = re.compile(
-    rf"(?P<modal>A){_ADVERBS}(?:e{_ADVERBS}(?:X(?:&R*X)?|G)?|h{_ADVERBS}(?:n{_ADVERBS}(?:X|G)?|X)|v)"
-    rf"|(?P<be>B){_ADVERBS}(?:gR*X|R*X(?:&R*X)?|G)?"
-    rf"|(?P<have>H){_ADVERBS}(?:nR*(?:gR?X|X(?:&R*X)?|G)?|X(?:&R*X)?)"
-    r"|(?P<do>o)T?R*v"
-    r"|(?P<main>[VEsbH])"
-)
-_OBJECT = re.compile(rf"{_LATER}(?:F(?:Y|{_LATER}))*")
-_BOTH = re.compile(rf"&(?!s){_LATER}(?:F(?:Y|{_LATER}))*")
-_PREDICATE = re.compile(r"R*[VBHAosbE]")
-_NEW_CLAUSE = re.compile(rf"[&k]?,?R*(?:(?:{_SUBJECT.pattern}){_PREDICATE.pattern}|[VBHAosE])")
-_ANY_VERB = re.compile("[VBHAosbE]")
-_SURE_CLAUSE = re.compile(rf"[&k]?,?R*(?:(?:{_SUBJECT.pattern})R*[VBHAo]|UR*[sbE]|[VBHAoE])")
-_STARTS = re.compile(r";|,[&k]|,(?=U)")
 _FINITE = frozenset("VBHAo")
-_OPENING = re.compile(r"(?:S|X|G|KR*v|I[GgU]|R[XG])")
 _CLAUSAL = frozenset(("as", "after", "before", "since", "until", "than"))
 _PARTICLES = frozenset(["up", "down", "out", "off", "on", "over", "along", "in", "around", "through"])
 
@@ -82,12 +69,8 @@ class Clause:
 def clauses_of(sentence: Tagged) -> Iterator[Clause]:
     """The main clauses of a sentence that the grammar knows."""
     last = 0
-    for start in [0, *(match.end() for match in _STARTS.finditer(sentence.tags))]:
-        if (
-            start
-            and sentence.tags[start - 1] != ";"
-            and not re.search("[VBHAosbE]", sentence.tags[last:start])
-        ):
+    for start in [0, *(match.end() for match in STARTS.finditer(sentence.tags))]:
+        if start and sentence.tags[start - 1] != ";" and not ANY_VERB.search(sentence.tags, last, start):
             continue  # inside an enumeration
         last = start
         if clause := _clause(sentence, start):
@@ -97,18 +80,18 @@ def clauses_of(sentence: Tagged) -> Iterator[Clause]:
 def _clause(sentence: Tagged, start: int) -> Clause | None:
     tags = sentence.tags
     start = _after_opening(sentence, start)
-    lead = _LEAD.match(tags, start)
+    lead = LEAD.match(tags, start)
     at = lead.end() if lead else start
     leads = _leads(sentence, start, at)
     if tags[at : at + 2] == "!B":
         return _with_chunks(Clause(sentence, leads, (at, at + 1), (at + 1, at + 2), True))
-    subject = _SUBJECT.match(tags, at)
+    subject = SUBJECT.match(tags, at)
     if not subject:
         return None
     position = subject.end() + tags.startswith("_", subject.end())
     group = _verb_group(sentence, position)
     for _ in range(_ASIDES):
-        aside = _ASIDE.match(tags, position)
+        aside = ASIDE.match(tags, position)
         if group or not aside:
             break
         position = aside.end()
@@ -124,7 +107,7 @@ def _verb_group(sentence: Tagged, start: int) -> tuple[tuple[int, int], bool] | 
     if tags[first : first + 1] == "X" and tags[start - 1] == ",":  # after an apposition, a past tense
         past = "d" in FORMS.get(sentence.words[first], Form("", "")).kinds and not _reduced(sentence, first)
         return ((start, first + 1), False) if past else None
-    verb = _VERB.match(tags, first)
+    verb = VERB.match(tags, first)
     noun = tags[first : first + 1] in ("s", "b") and _later_verb(tags, first + 1)
     if not verb or noun or "T" in verb.group() or _reduced(sentence, first):
         return None
@@ -134,14 +117,14 @@ def _verb_group(sentence: Tagged, start: int) -> tuple[tuple[int, int], bool] | 
 def _after_opening(sentence: Tagged, start: int) -> int:
     """Where the main clause begins after a participle or a subordinate clause that does not limit it."""
     tags = sentence.tags
-    if not _OPENING.match(tags, start) or (
+    if not OPENING.match(tags, start) or (
         tags[start] in "SI" and sentence.words[start] not in WORDS["openings"]
     ):
         return start
     comma = tags.find(",", start)
     while comma > 0:
-        subject = _SUBJECT.match(tags, comma + 1)
-        if subject and _PREDICATE.match(tags, subject.end()):
+        subject = SUBJECT.match(tags, comma + 1)
+        if subject and PREDICATE.match(tags, subject.end()):
             return comma + 1
         comma = tags.find(",", comma + 1)
     return start
@@ -153,13 +136,12 @@ def _leads(sentence: Tagged, start: int, stop: int) -> list[Chunk]:
     position = start
     while position < stop:
         if leads and tags[position - 1] not in ",Y" and tags[position] == "I":
-            nested = (
-                tags[position + 1] != "Y" or sentence.words[leads[-1].start] in _CLAUSAL
-            )  # after a death in 1680
+            # "after a death in 1680"
+            nested = tags[position + 1] != "Y" or sentence.words[leads[-1].start] in _CLAUSAL
             return [] if nested else [Chunk("pp", position, position + 2)]
         if tags[position] == "Y":
             leads.append(Chunk("pp", position, position + 1))
-        elif tags[position] == "I" and (phrase := _LEAD_PHRASE.match(tags, position + 1)):
+        elif tags[position] == "I" and (phrase := LEAD_PHRASE.match(tags, position + 1)):
             leads.append(Chunk("pp", position, min(phrase.end(), stop)))
             position = phrase.end() - 1
         position += 1
@@ -205,7 +187,7 @@ def _with_chunks(clause: Clause) -> Clause | None:
                 return None
             break
         elif tag in "&k":
-            return clause if _NEW_CLAUSE.match(tags, position) else None
+            return clause if NEW_CLAUSE.match(tags, position) else None
         elif tag == "S" and clause.sentence.words[position] != "because":
             return None if position == clause.verb[1] or clause.sentence.words[position] == "that" else clause
         else:
@@ -252,12 +234,8 @@ def _add_chunk(sentence: Tagged, chunks: list[Chunk], position: int) -> int | No
             if words[position] not in _PARTICLES or tags[stop : stop + 1] not in (",", ".", ";", "I", "D"):
                 return None
             kind = "adv"  # to set up
-        if (
-            last
-            and words[position] == "for"
-            and tags[position - 1] == "P"
-            and "P" in tags[position + 1 : stop]
-        ):
+        between_names = tags[position - 1] == "P" and "P" in tags[position + 1 : stop]
+        if last and words[position] == "for" and between_names:
             last.stop = stop  # the National Endowment for the Arts
             return stop
     elif tag == "Y":
@@ -286,7 +264,7 @@ def _stretch(tags: str, position: int) -> int:
     """The end of an infinitive or participle with all that belongs to it; 0 if it is not certain."""
     start = position
     while position < len(tags) and tags[position] not in ",.;:SWk":
-        if tags[position] == "&" and _NEW_CLAUSE.match(tags, position):
+        if tags[position] == "&" and NEW_CLAUSE.match(tags, position):
             break
         position += 1
     unsure = any(tag in _FINITE for tag in tags[start:position]) or tags[position : position + 1] == "W"
@@ -295,9 +273,9 @@ def _stretch(tags: str, position: int) -> int:
 
 def _enumerated(tags: str, comma: int) -> bool:
     """True if a comma is the first one of an enumeration."""
-    if _SURE_CLAUSE.match(tags, comma + 1):
+    if SURE_CLAUSE.match(tags, comma + 1):
         return False
-    following = _OBJECT.match(tags, comma + 1)
+    following = OBJECT.match(tags, comma + 1)
     if not following:
         return tags[comma + 1 : comma + 2] in ("J", "&", "G", "X")
     return tags[following.end() : following.end() + 1] in ("&", ",")
@@ -305,11 +283,11 @@ def _enumerated(tags: str, comma: int) -> bool:
 
 def _object(tags: str, position: int) -> int:
     """The end of the noun phrase at `position`, with its "of" and "and"; `position` if there is none."""
-    match = _OBJECT.match(tags, position)
+    match = OBJECT.match(tags, position)
     if not match:
         return position
-    both = _BOTH.match(tags, match.end())
-    if both and tags[match.end() - 1] != "Y" and not _PREDICATE.match(tags, both.end()):
+    both = BOTH.match(tags, match.end())
+    if both and tags[match.end() - 1] != "Y" and not PREDICATE.match(tags, both.end()):
         return both.end()
     return match.end()
 

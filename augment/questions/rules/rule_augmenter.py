@@ -13,8 +13,8 @@ from augment.augmenter import Augmenter, Copies
 from augment.questions.question_rows import QuestionRow, question_table
 from augment.questions.rules.generate import Entities, generate_rule_questions
 from tasks.corpus_reader import QUESTION_SCHEMA
-from tasks.files import digest_bytes
 from tasks.rows import Rows
+from tasks.sha256 import digest_bytes
 
 RULES = "rules"
 _CHUNK = 256  # paragraphs per table

@@ -37,8 +37,9 @@ from mtkd.training.processes import make_accelerator
 from mtkd.training.run_directory import RUN_PARTS
 from tasks.digests import write_digests
 from tasks.errors import UserError
-from tasks.files import digest_bytes, staged_directory
+from tasks.files import staged_directory
 from tasks.records import read_record, write_record
+from tasks.sha256 import digest_bytes
 from tasks.sources import DataSource
 from tasks.task import Task
 

@@ -4,121 +4,23 @@ Both read the two texts of a row separately, with the same lower layers (embeddi
 a BiLSTM over each text), and end in a fully connected layer. They differ in how the two texts are compared. A
 single text is compared with itself (Y = X), so one student handles tasks with one and with two texts.
 
-This file is longer than others because it holds both students, with their settings.
-
 Internally, sequences are time-major, (L, B, d), which nn.LSTM processes without copying.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from mtkd.models.encoders.encoder import Encoder, EncoderConfig, StudentSettings
+from mtkd.models.encoders.bilstm_settings import POOLED, BiLSTMConfig, BiLSTMStudentSettings
+from mtkd.models.encoders.encoder import Encoder
 from mtkd.models.initialisation import InitContext, InitSpec, teacher_embeddings
 from mtkd.models.word_embeddings import word_embeddings
-from mtkd.outputs import EncoderOutput, EncoderSpec, OutputSpec
-from mtkd.strict_settings import Strict
+from mtkd.outputs import EncoderOutput, OutputSpec
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
-from tasks.reader import InputFormat
-from tasks.records import Units, Vocabulary
-
-POOLED = OutputSpec(pooled=True)
-Kind = Literal["bilstm-biattention", "bilstm"]
-
-
-class BiLSTMSizes(Strict):
-    """The sizes of a BiLSTM student; the defaults are those of MKD, where the paper gives them.
-
-    With seven task heads of 512 units, the default has 9.9M parameters without the embeddings. (The paper
-    reports 10.2M, and does not give the sizes of the embeddings, the feed-forward layer and the output.)
-
-    Attributes:
-        embedding_size: the width of the word embeddings.
-        projection_size: the width of the feed-forward layer between the embeddings and the first BiLSTM.
-        hidden_size: the width of each BiLSTM per direction.
-        output_size: the width of the vector that the task heads read.
-    """
-
-    embedding_size: Units = 300
-    projection_size: Units = 256
-    hidden_size: Units = 256
-    output_size: Units = 768
-
-
-class BiLSTMSettings(BiLSTMSizes):
-    """The sizes of a BiLSTM student, and its word embeddings; the default sizes are those of MKD.
-
-    Attributes:
-        embeddings: what the word embeddings start from: "random" vectors, those of the "teacher", or, with
-            `student.vocabulary=word`, a text file of word vectors in the format of word2vec or GloVe (it may
-            be gzipped), whose width the embeddings take; words that it lacks start at random.
-    """
-
-    embeddings: str = "random"
-
-
-class BiLSTMStudentSettings(StudentSettings):
-    """The settings of a BiLSTM student; for `kind` see BiLSTMConfig."""
-
-    kind: Kind = "bilstm-biattention"
-    bilstm: BiLSTMSettings = BiLSTMSettings()
-
-    @property
-    def needs_teacher_weights(self) -> bool:
-        """True if the student is initialised from weights of the teacher."""
-        return super().needs_teacher_weights or self.bilstm.embeddings == "teacher"
-
-    @property
-    def embedding_file(self) -> Path | None:
-        """The file of word vectors that the embeddings start from; None if they start otherwise."""
-        start = self.bilstm.embeddings
-        return None if start in ("random", "teacher") else Path(start)
-
-    def resolved(self, init_spec: InitSpec) -> tuple[StudentSettings, list[str]]:
-        """Check that a file of word vectors exists, and that the student reads words."""
-        if (file := self.embedding_file) and not file.is_file():
-            raise UserError(
-                f"student.bilstm.embeddings={file} does not exist",
-                expected="random, teacher, or a text file of word vectors (word2vec, GloVe)",
-            )
-        if file and self.vocabulary != "word":
-            raise UserError(
-                f"student.bilstm.embeddings={file} has vectors of words, but the student reads "
-                f"{self.vocabulary} tokens",
-                hint="use `student.vocabulary=word`",
-            )
-        return self, []
-
-
-class BiLSTMConfig(BiLSTMSizes, EncoderConfig):
-    """The configuration of a BiLSTM encoder: its sizes, and what does not come from `student.bilstm`.
-
-    Attributes:
-        kind: `bilstm-biattention` (MKD) or `bilstm` (Tang et al.: final states, no attention).
-        vocab_size: the number of token ids.
-        dropout: the dropout probability after the feed-forward layer and before the fully connected one.
-    """
-
-    kind: Kind = "bilstm-biattention"
-    vocab_size: Vocabulary
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-
-    @property
-    def input_format(self) -> InputFormat:
-        """How the encoder reads the texts of a row; see `tasks.reader.Reader`."""
-        return "separate"
-
-    @property
-    def spec(self) -> EncoderSpec:
-        """The sizes; a BiLSTM has no layers or heads that could be compared with those of a Transformer."""
-        return EncoderSpec(self.kind, 0, 0, 0, 0, self.output_size, POOLED)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from mtkd.models.encoders.mt_dnn import MT_DNN, convert_mt_dnn
 from mtkd.models.pretrained_weights import BIN, SAFETENSORS
 from mtkd.outputs import EncoderSpec, OutputSpec
 from tasks.errors import UserError
-from tasks.files import digest_file
 from tasks.hub_loading import DEFAULT_ENCODER, embedded_encoder, find_file, load_named
 from tasks.reader import InputFormat
 from tasks.records import Units, check_record, read_record
 from tasks.remote import local
+from tasks.sha256 import digest_file
 
 POOLING = "1_Pooling/config.json"  # of sentence-transformers
 # Sizes that some families store under another name without declaring it in their `attribute_map`.

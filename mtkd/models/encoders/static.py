@@ -88,7 +88,7 @@ class StaticConfig(EncoderConfig):
     @property
     def spec(self) -> EncoderSpec:
         """The sizes; there are no layers or heads that could be compared with those of a Transformer."""
-        return EncoderSpec(self.kind, 0, 0, 0, 0, self.output_size, POOLED)
+        return EncoderSpec(self.kind, pooled_size=self.output_size, offers=POOLED)
 
 
 class StaticEncoder(Encoder[StaticStudentSettings, StaticConfig]):

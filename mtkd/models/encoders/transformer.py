@@ -26,6 +26,7 @@ from mtkd.models.encoders.pretrained_config import (
     require_bi_encoder,
     with_sizes,
 )
+from mtkd.models.encoders.text_vectors import pool_text, side_by_side
 from mtkd.models.encoders.transformer_init import (
     layers_to_copy,
     require_teacher_vocabulary,
@@ -235,7 +236,8 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
         if tokens.second is None:
             options["attention_mask"] = tokens.mask.long()
         else:
-            options |= self._side_by_side(tokens, tokens.second)
+            eager = self.body.config._attn_implementation == "eager"  # type: ignore[union-attr]
+            options |= side_by_side(tokens, tokens.second, self._first_position, adds_mask=eager)
         result = capture.run(module, input_ids=tokens.ids, **options)
         out = result
         if hook is not None:
@@ -279,35 +281,14 @@ class TransformerEncoder(Encoder[TransformerStudentSettings, TransformerConfig])
                 hint="choose another encoder, or a recipe that only uses hidden states or logits",
             )
 
-    def _side_by_side(self, tokens: Tokens, second: Tensor) -> dict[str, Tensor]:
-        """The body's arguments for texts that do not see each other: a (B, 1, L, L) mask and positions."""
-        text_number = tokens.mask.long() + second  # 1, 2, or 0 for padding, which sees padding only
-        first_lengths = (tokens.mask & ~second).sum(1, keepdim=True)
-        positions = torch.arange(text_number.shape[1], device=text_number.device) - second * first_lengths
-        visible = (text_number.unsqueeze(2) == text_number.unsqueeze(1)).unsqueeze(1)
-        if self.body.config._attn_implementation == "eager":  # type: ignore[union-attr]
-            visible = (~visible).float() * torch.finfo(torch.float32).min  # it adds the mask to the scores
-        return {
-            "attention_mask": visible,
-            "position_ids": positions + self._first_position,
-        }
-
     def _pool(self, out: Any, cls: Mapping[int, Tensor], tokens: Tokens) -> Tensor:
         if tokens.second is not None:
-            u, v = (self._pool_text(out, text) for text in (tokens.mask & ~tokens.second, tokens.second))
+            masks = (tokens.mask & ~tokens.second, tokens.second)
+            u, v = (pool_text(out.last_hidden_state, mask, self.config.pooling) for mask in masks)
             return torch.cat([u, v, (u - v).abs(), u * v], -1)
         if self.config.pooling == "cls-of-layers":
             return torch.stack([cls[layer] for layer in range(1, self.n_layers + 1)]).mean(0)
         if self.config.pooling == "pooler":
             vector: Tensor = out.pooler_output
             return vector
-        return self._pool_text(out, tokens.mask)
-
-    def _pool_text(self, out: Any, mask: Tensor) -> Tensor:
-        """The vector (B, d) of the text whose tokens, special tokens included, the mask (B, L) marks."""
-        last: Tensor = out.last_hidden_state
-        if self.config.pooling == "cls":
-            first = mask.int().argmax(1, keepdim=True)
-            return last.gather(1, first.unsqueeze(-1).expand(-1, -1, last.shape[-1])).squeeze(1)
-        weight = mask.unsqueeze(-1).to(last.dtype)
-        return (last * weight).sum(1) / weight.sum(1).clamp(min=1)
+        return pool_text(out.last_hidden_state, tokens.mask, self.config.pooling)

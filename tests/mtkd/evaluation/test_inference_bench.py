@@ -8,7 +8,8 @@ import torch
 
 from mtkd.evaluation import inference_bench as bench
 from mtkd.evaluation.inference_bench import BenchSettings, common_head, random_inputs
-from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
+from mtkd.models.encoders.bilstm import BiLSTMEncoder
+from mtkd.models.encoders.bilstm_settings import BiLSTMConfig
 from mtkd.models.encoders.pretrained_config import TransformerConfig
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel

@@ -12,8 +12,9 @@ from augment.questions.question_rows import QuestionRow, question_table
 from mtkd.jobs.request import Request
 from mtkd.jobs.training_data import load_training_data
 from tasks.corpus_reader import CORPUS_FORMAT, CorpusManifest, CorpusTask, corpus_rows
-from tasks.files import digest_file, write_json
+from tasks.files import write_json
 from tasks.loading import load_rows
+from tasks.sha256 import digest_file
 from tasks.shards import ShardEntry
 from tasks.sources import open_data
 from tasks.task_names import resolve

@@ -17,7 +17,8 @@ from mtkd.evaluation.inference_bench import time_in_turn
 from mtkd.jobs.prepare import prepare_run
 from mtkd.jobs.suggest import Suggestions
 from mtkd.jobs.validated_run import validate_run
-from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
+from mtkd.models.encoders.bilstm import BiLSTMEncoder
+from mtkd.models.encoders.bilstm_settings import BiLSTMConfig
 from mtkd.models.encoders.transformer import TransformerEncoder
 from mtkd.models.multitask import MultiTaskModel
 from mtkd.models.parameter_count import count_parameters

@@ -15,7 +15,7 @@ from mtkd.losses.decoupled import DecoupledLogits, decoupled_kl
 from mtkd.losses.logits import logits_mse, soft_label_kl
 from mtkd.losses.loss_term import TermInput
 from mtkd.losses.objective import build_objective
-from mtkd.models.encoders.bilstm import BiLSTMConfig
+from mtkd.models.encoders.bilstm_settings import BiLSTMConfig
 from mtkd.outputs import ModelOutput
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings

@@ -18,7 +18,7 @@ from mtkd.losses.loss_registry import BUILT_IN, loss_class, losses_for
 from mtkd.losses.loss_term import LossTerm, ModelPair, TermInput
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.term_settings import TermSettings
-from mtkd.models.encoders.bilstm import BiLSTMConfig
+from mtkd.models.encoders.bilstm_settings import BiLSTMConfig
 from mtkd.models.encoders.waldorf import WaldorfConfig
 from mtkd.outputs import BY_LAYER, LOGITS, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.setting_errors import validate

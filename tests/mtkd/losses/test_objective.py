@@ -17,7 +17,7 @@ from mtkd.losses.loss_term import LossTerm, TermInput
 from mtkd.losses.objective import Objective, build_objective
 from mtkd.losses.relations import regroup_heads, relation_kl
 from mtkd.losses.term_settings import value_at
-from mtkd.models.encoders.bilstm import BiLSTMConfig
+from mtkd.models.encoders.bilstm_settings import BiLSTMConfig
 from mtkd.outputs import BY_LAYER, EncoderSpec, ModelOutput, OutputSpec
 from mtkd.setting_errors import validate
 from mtkd.settings import DistillSettings

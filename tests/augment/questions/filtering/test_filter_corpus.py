@@ -36,7 +36,8 @@ from tasks.corpus_reader import (
     read_corpus,
 )
 from tasks.errors import UserError
-from tasks.files import digest_file, write_json
+from tasks.files import write_json
+from tasks.sha256 import digest_file
 from tasks.shards import ShardEntry
 
 ROOT = Path(__file__).resolve().parents[4]

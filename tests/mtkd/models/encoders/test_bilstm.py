@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mtkd.models.encoders.bilstm import BiLSTMConfig, BiLSTMEncoder
+from mtkd.models.encoders.bilstm import BiLSTMEncoder
+from mtkd.models.encoders.bilstm_settings import BiLSTMConfig
 from tasks.batching import ModelInputs, Tokens
 from tasks.errors import UserError
 

@@ -43,7 +43,7 @@ class Config(EncoderConfig):
 
     @property
     def spec(self):
-        return EncoderSpec(self.kind, 0, 0, 0, 0, self.size, OutputSpec(pooled=True))
+        return EncoderSpec(self.kind, pooled_size=self.size, offers=OutputSpec(pooled=True))
 
 
 class FirstWord(Encoder[Settings, Config]):

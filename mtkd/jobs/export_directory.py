@@ -1,0 +1,32 @@
+"""The directories that `mtkd export` writes: how they are recognised, and when one may be replaced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mtkd.model_files import EXPORT
+from mtkd.models.saved_model import MODEL_FILES
+from mtkd.storage.output_directory import OutputKind, check_directory, has_claim
+from tasks.errors import UserError
+from tasks.records import read_record
+
+
+def _read_source(directory: Path) -> Any:
+    """What the export in a directory was made from; None if there is none."""
+    record = read_record(directory / EXPORT, object) if (directory / EXPORT).is_file() else None
+    return record.get("source") if isinstance(record, dict) and {"mtkd", "graphs"} <= record.keys() else None
+
+
+EXPORTS = OutputKind(
+    "export", EXPORT, (rf"{EXPORT}|model[^/]*\.onnx|weights\.bin|{MODEL_FILES}",), _read_source
+)
+TRANSFORMERS = OutputKind("transformers checkpoint", "config.json", (MODEL_FILES,), lambda directory: None)
+
+
+def check_export_directory(out: Path, source: Any, overwrite: bool) -> None:
+    """Check that nothing but another export is replaced, and that only if it may be."""
+    if EXPORTS.finished(out) and not overwrite and not has_claim(out):
+        hint = "replace it with `overwrite=True`, or choose another directory with `out`"
+        raise UserError(f"{out} already holds an export", hint=hint)
+    check_directory(out, EXPORTS, source, overwrite=overwrite)

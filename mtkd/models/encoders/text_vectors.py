@@ -1,0 +1,45 @@
+"""The vectors of single texts in a sequence: what a Transformer reads and pools as a bi-encoder."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mtkd.models.encoders.pretrained_config import Pooling
+from tasks.batching import Tokens
+
+
+def side_by_side(
+    tokens: Tokens, second: Tensor, first_position: int, *, adds_mask: bool
+) -> dict[str, Tensor]:
+    """The arguments of a Transformer for two texts in one sequence that do not see each other.
+
+    Args:
+        second: (B, L) bool, True for the tokens of the second text.
+        first_position: the position of a text's first token.
+        adds_mask: whether the attention adds its mask to the scores, instead of reading it as True or False.
+
+    Returns:
+        the attention mask (B, 1, L, L), and the positions (B, L), which are counted in each text.
+    """
+    text_number = tokens.mask.long() + second  # 1, 2, or 0 for padding, which sees padding only
+    first_lengths = (tokens.mask & ~second).sum(1, keepdim=True)
+    positions = torch.arange(text_number.shape[1], device=text_number.device) - second * first_lengths
+    visible = (text_number.unsqueeze(2) == text_number.unsqueeze(1)).unsqueeze(1)
+    if adds_mask:
+        visible = (~visible).float() * torch.finfo(torch.float32).min
+    return {"attention_mask": visible, "position_ids": positions + first_position}
+
+
+def pool_text(states: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
+    """The vector (B, d) of the text whose tokens, special tokens included, the mask (B, L) marks.
+
+    Args:
+        states: (B, L, d) hidden states.
+        pooling: "cls" = the state of the text's first token; otherwise the mean over its tokens.
+    """
+    if pooling == "cls":
+        first = mask.int().argmax(1, keepdim=True)
+        return states.gather(1, first.unsqueeze(-1).expand(-1, -1, states.shape[-1])).squeeze(1)
+    weight = mask.unsqueeze(-1).to(states.dtype)
+    return (states * weight).sum(1) / weight.sum(1).clamp(min=1)

@@ -1,0 +1,127 @@
+"""Guessing what a label column holds: the task type, the labels and the range of scores."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from tasks.errors import UserError
+from tasks.task_types.labels import label_texts, missing
+
+MOST_LABELS = 1000
+SCORES = ("score", "rating", "stars", "similarity")  # usual names of columns of scores
+_MOST_NUMBERS = 50  # different whole numbers that are taken for classes
+
+
+def without_label(column: pa.ChunkedArray, kind: str) -> pa.Array:
+    """True for the rows of a label column that have no label."""
+    if is_nested(column.type):
+        return column.combine_chunks().is_null()
+    if kind == "regress":  # -1 may be a score
+        return pa.array([_is_no_score(text) for text in label_texts(column).to_pylist()])
+    return pa.array(missing(label_texts(column)))
+
+
+def _is_no_score(text: str | None) -> bool:
+    return text is None or text.strip() in ("", "nan")
+
+
+def is_nested(kind: pa.DataType) -> bool:
+    """True for a column of lists, structs or maps."""
+    return bool(pa.types.is_nested(kind))
+
+
+def label_kind(column: pa.ChunkedArray, label: str, what: str) -> str:
+    """The task type that a label column suggests."""
+    if pa.types.is_struct(column.type):
+        if not {"text", "answer_start"} <= {field.name for field in column.type}:
+            raise UserError(
+                f"the label column {label!r} of {what} holds {column.type}, which cannot be a label"
+            )
+        return "span"
+    if is_nested(column.type):
+        return "multilabel"
+    values = plain_values(column)
+    distinct = list(dict.fromkeys(values))
+    numbers = as_numbers(distinct)
+    if numbers is not None:
+        only_integers = all(number.is_integer() for number in numbers)
+        scores = label.lower() in SCORES and len(numbers) > 2
+        if not only_integers or scores or _MOST_NUMBERS < len(numbers) < len(values) / 2:
+            return "regress"
+    elif _holds_lists(distinct):
+        return "multilabel"
+    if len(distinct) > MOST_LABELS:
+        raise UserError(
+            f"the label column {label!r} of {what} has {len(distinct):,} different values",
+            expected=f"at most {MOST_LABELS:,} labels",
+            hint="name another column with `label=COLUMN`, or say what it holds with `kind=classify|regress`",
+        )
+    return "classify"
+
+
+def plain_values(column: pa.ChunkedArray) -> list[str]:
+    """The labels of the labelled rows, as text."""
+    texts = label_texts(column)
+    return [text for text, gone in zip(texts.to_pylist(), missing(texts), strict=True) if not gone]
+
+
+def as_numbers(values: Iterable[str]) -> list[float] | None:
+    """The values as finite numbers; None if one is not."""
+    try:
+        numbers = [float(value) for value in values]
+    except ValueError:
+        return None
+    return numbers if all(map(math.isfinite, numbers)) else None
+
+
+def _holds_lists(distinct: Sequence[str]) -> bool:
+    """True for texts that are lists of labels: JSON, or parts that occur in several combinations.
+
+    Commas are also found in names of labels; they separate only parts that are fewer than their combinations.
+    """
+    if all(value.startswith("[") for value in distinct):
+        return True
+    lists = [_split(value) for value in distinct]
+    count, different = sum(map(len, lists)), len({part for parts in lists for part in parts})
+    piped = any("|" in value for value in distinct)
+    return count > len(lists) and (different < count if piped else different < len(lists))
+
+
+def _split(value: str) -> list[str]:
+    """The labels of one row, as `multilabel` reads them."""
+    if value.startswith("["):
+        try:
+            return [str(part).strip() for part in json.loads(value)]
+        except ValueError:
+            return [value]
+    return [part.strip() for part in value.split("|" if "|" in value else ",")]
+
+
+def label_values(column: pa.ChunkedArray, kind: str) -> set[str]:
+    """The different labels of a column, as a task of this type reads them."""
+    if kind != "multilabel":
+        return set(plain_values(column))
+    if is_nested(column.type):
+        return {str(part) for value in column.to_pylist() if value for part in value}
+    return {part for value in plain_values(column) for part in _split(value)}
+
+
+def ordered_labels(labels: Iterable[str]) -> list[str]:
+    """Numbers by size, other labels by the alphabet."""
+    listed = sorted(labels)
+    numbers = as_numbers(listed)
+    return listed if numbers is None else sorted(listed, key=float)
+
+
+def score_range(column: pa.ChunkedArray, label: str, what: str) -> tuple[float, float]:
+    """The whole numbers around the scores."""
+    scores = as_numbers(text for text in label_texts(column).to_pylist() if not _is_no_score(text))
+    if not scores or min(scores) == max(scores):
+        raise UserError(
+            f"the label column {label!r} of {what} does not hold scores", expected="numbers, not all equal"
+        )
+    return float(math.floor(min(scores))), float(math.ceil(max(scores)))
